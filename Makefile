@@ -1,0 +1,39 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+EXAMPLES := $(wildcard examples/*/*.yaml)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check clean
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(STAMP)  ## train the digits example on the embedded backends and print its accuracy
+	$(BIN)/pparallel run examples/digits/embedded.yaml
+
+test: $(STAMP)  ## run the test suite; PPARALLEL_TEST_SCALE=full runs every round
+	$(BIN)/python -m pytest
+
+check: $(STAMP)  ## lint, formatting, types, import contracts, docs, examples
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy --strict
+	$(BIN)/lint-imports
+	$(BIN)/mkdocs build --strict --quiet --site-dir site
+	set -e; for each in $(EXAMPLES); do $(BIN)/pparallel run $$each; done
+
+clean:  ## remove the virtual environment and whatever was built
+	rm -rf $(VENV) site dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The build backend is pinned too: without isolation pip takes the one that constraints.txt names.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "pparallel needs Python 3.11 or newer, and $(PYTHON) is older or not there:" \
+	    "name another, as in 'make PYTHON=python3.12 demo'" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt hatchling editables
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e ".[dev]"
+	@touch $@

@@ -1,0 +1,224 @@
+"""Thread pool: workers are threads of this process."""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import queue
+import threading
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from pparallel.errors import ClosedError
+from pparallel.interfaces.pool import Pool
+from pparallel_local.pool_state import PoolState
+from pparallel_local.thread_work import Job, Slot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pparallel.interfaces.pool import Batch, Sink
+    from pparallel.runtime.member import Member
+    from pparallel_local.config import ThreadPoolConfig
+
+_ENDED = (PoolState.JOINED, PoolState.TERMINATED)
+logger = logging.getLogger(__name__)
+
+_STARTS = 3  #: how often an initializer may raise
+_PATIENCE = 1.0  #: seconds that join waits, after terminate, for tasks that still run
+
+
+class ThreadPool(Pool):
+    """Threads that take tasks one by one from the batch that came first.
+
+    A batch is put into the queue once for each thread that may help with it. Each worker is a
+    slot, and at any time one thread works for it. A task that waits for another task of its own
+    pool lends its slot to a fresh thread, so that nested use cannot deadlock; once there are two,
+    the first to end its task leaves. Threads are daemons, and run in a copy of the context
+    (:mod:`contextvars`) in which the pool was opened.
+    """
+
+    def __init__(self, config: ThreadPoolConfig, *, member: Member) -> None:
+        self._config = config
+        self._name = f"pparallel-{member.name}-pool"
+        self._state = PoolState.NEW
+        self._lock = threading.Lock()
+        self._quiet = threading.Condition(self._lock)
+        self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()  # None: look at the state
+        self._live: set[Job] = set()  # not ended; threads leave it without the lock
+        self._joining = False
+        self._threads: set[threading.Thread] = set()
+        self._own = threading.local()
+        self._starting = threading.Lock()
+        self._started = False
+        self._failures = 0
+        self._broken: BaseException | None = None
+
+    @override
+    def size(self) -> int:
+        return self._config.workers
+
+    @override
+    def open(self) -> None:
+        with self._lock:
+            self._state = self._state.opened(self)
+            self._context = contextvars.copy_context()
+            try:
+                for number in range(self.size()):
+                    self._start_thread(Slot(number, self._config.context(number)))
+            except BaseException:
+                self._state = PoolState.TERMINATED
+                self._queue.put(None)
+                raise
+
+    @override
+    def close(self) -> None:
+        with self._lock:
+            self._state = self._state.closed()
+
+    @override
+    def join(self) -> None:
+        with self._lock:
+            self._state.check_joinable(self)
+            if getattr(self._own, "slot", None) is not None:
+                message = f"a task of {self!r} cannot join it: it would wait for itself"
+                raise RuntimeError(message)
+            self._joining = True
+            self._quiet.wait_for(lambda: not self._live or self._is_terminated())
+            if not self._is_terminated():
+                self._state = PoolState.JOINED
+            threads = list(self._threads)
+        self._queue.put(None)
+        deadline = monotonic() + _PATIENCE if self._is_terminated() else None
+        for thread in threads:
+            thread.join(None if deadline is None else max(0.0, deadline - monotonic()))
+
+    @override
+    def terminate(self) -> None:
+        with self._lock:
+            self._state = PoolState.TERMINATED
+            self._quiet.notify_all()
+        self._queue.put(None)
+        self._abort(ClosedError(repr(self), PoolState.TERMINATED.value))
+
+    @override
+    def carry(self, batch: Batch, sink: Sink) -> None:
+        tasks = len(batch.items)
+        with self._lock:
+            self._state.check_taking(self, continues=batch.continues)
+            if tasks:
+                job = Job(batch, sink)
+                self._live.add(job)
+                for _ in range(min(tasks, self.size())):
+                    self._queue.put(job)
+        if self._broken is not None:
+            self._abort(self._broken)
+
+    @override
+    def attend(
+        self,
+        ready: Callable[[], bool],
+        wait: Callable[[float | None], object],
+        timeout: float | None,
+    ) -> None:
+        slot: Slot | None = getattr(self._own, "slot", None)
+        if slot is None:
+            wait(timeout)
+            return
+        with self._lock:
+            if slot.threads == 1 and not self._is_terminated():
+                self._start_thread(slot)
+            slot.threads -= 1
+        slot.busy.release()
+        try:
+            wait(timeout)
+        finally:
+            with self._lock:
+                slot.threads += 1
+            slot.busy.acquire()
+
+    def _is_terminated(self) -> bool:
+        return self._state is PoolState.TERMINATED
+
+    def _start_thread(self, slot: Slot) -> None:
+        thread = threading.Thread(
+            target=self._context.copy().run,
+            args=(self._serve, slot),
+            name=f"{self._name}-{slot.number}",
+            daemon=True,
+        )
+        thread.start()
+        slot.threads += 1
+        self._threads.add(thread)
+
+    def _serve(self, slot: Slot) -> None:
+        self._own.slot = slot
+        if self._initialize():
+            job = self._queue.get()
+            while self._state not in _ENDED and (job is None or self._work_on(job, slot)):
+                del job  # nothing of a finished task is kept while there is no other
+                job = self._queue.get()
+        with self._lock:
+            self._threads.discard(threading.current_thread())
+            if self._state in _ENDED:
+                self._queue.put(None)
+
+    def _work_on(self, job: Job, slot: Slot) -> bool:
+        """Run tasks of *job*; return whether the thread is to stay."""
+        if slot.threads > 1 and self._leave(slot):
+            self._queue.put(job)
+            return False
+        with slot.busy:
+            exhausted = not job.take_up() or job.run(slot)
+        if job.put_down(exhausted=exhausted):
+            self._forget(job)
+        if not exhausted:
+            self._queue.put(job)
+        return slot.threads == 1 or not self._leave(slot)
+
+    def _leave(self, slot: Slot) -> bool:
+        with self._lock:
+            if slot.threads == 1:
+                return False
+            slot.threads -= 1
+            return True
+
+    def _forget(self, job: Job) -> None:
+        self._live.discard(job)
+        if self._joining and not self._live:
+            with self._lock:
+                self._quiet.notify_all()
+
+    def _initialize(self) -> bool:
+        while self._broken is None:
+            with self._starting:  # until one start has succeeded, one at a time
+                if self._broken is None and not self._started and self._attempt():
+                    return True
+            if self._started and self._attempt():
+                return True
+        return False
+
+    def _attempt(self) -> bool:
+        try:
+            self._config.initialize()
+        except BaseException as error:
+            logger.exception("The initializer of %r failed", self)
+            with self._lock:
+                self._failures += 1
+                if self._failures >= _STARTS:
+                    self._broken = error
+            if self._broken is not None:
+                self._abort(self._broken)
+            return False
+        self._failures = 0
+        self._started = True
+        return True
+
+    def _abort(self, error: BaseException) -> None:
+        """Fail all that has not ended."""
+        for job in list(self._live):
+            job.drain()
+            job.sink.abort(error)
+            self._forget(job)

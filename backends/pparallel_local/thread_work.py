@@ -1,0 +1,146 @@
+"""What the threads of a thread pool work on, and for whom."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from pparallel.interfaces.pool import NO_SINK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from pparallel.interfaces.pool import Batch, Sink
+
+
+class Slot:
+    """One worker of the pool: at any time one thread at most runs tasks for it.
+
+    Attributes:
+        number: its number, from 0.
+        context: what it passes first to each function.
+        busy: held by the thread that runs a task for it.
+        threads: how many threads work for it, not counting those that wait for a result of their
+            own pool; when it is more than one, the first to end its task leaves. Changed under
+            the pool's lock.
+    """
+
+    __slots__ = ("busy", "context", "number", "threads")
+
+    def __init__(self, number: int, context: tuple[Any, ...]) -> None:
+        self.number = number
+        self.context = context
+        self.busy = threading.Lock()
+        self.threads = 0
+
+
+class Job:
+    """A batch whose tasks any number of threads take one by one.
+
+    They share one iterator of indices, which the interpreter advances atomically: no lock is
+    taken per task.
+
+    Attributes:
+        sink: where the tasks are reported.
+        single: whether it has one task only; then one thread takes it up.
+    """
+
+    __slots__ = (
+        "_active",
+        "_batch",
+        "_begun",
+        "_ended",
+        "_exhausted",
+        "_indices",
+        "_lock",
+        "_results",
+        "_whole",
+        "single",
+        "sink",
+    )
+
+    def __init__(self, batch: Batch, sink: Sink) -> None:
+        size = len(batch.items)
+        self.sink = sink
+        self.single = size == 1
+        self._batch = batch
+        self._indices = iter(range(size))
+        self._whole = not (self.single or sink.piecewise)
+        self._results: list[Any] = [None] * size if self._whole else []
+        self._lock = threading.Lock()
+        self._active = 0
+        self._begun = self._exhausted = self._ended = False
+
+    def drain(self) -> None:
+        """Let no more tasks start."""
+        deque(self._indices, maxlen=0)
+
+    def take_up(self) -> bool:
+        """Return whether there are tasks to run; :meth:`put_down` follows in any case."""
+        if self.single:
+            return self.sink.begin()
+        with self._lock:
+            if not self._begun:
+                self._begun = True
+                self._exhausted = not self.sink.begin()
+                self._whole = self._whole and not self._exhausted
+            self._active += 1
+            return not self._exhausted
+
+    def run(self, slot: Slot) -> bool:
+        """Run tasks until none are left to start, or another thread wants the slot.
+
+        Returns:
+            Whether none are left to start.
+        """
+        call = self._batch.bound(*slot.context)
+        return self._run_all(slot, call) if self._whole else self._run_each(slot, call)
+
+    def put_down(self, *, exhausted: bool) -> bool:
+        """Return whether all tasks have ended; they have been reported then. True once."""
+        if not self.single:
+            with self._lock:
+                self._active -= 1
+                self._exhausted = self._exhausted or exhausted
+                if self._active or self._ended or not self._exhausted:
+                    return False
+                self._ended = True
+            if self._whole:
+                self.sink.done(0, self._results)
+        self.sink = NO_SINK  # the pool's queue may hold this job for a while
+        self._results = []
+        return True
+
+    def _run_all(self, slot: Slot, call: Callable[[Any], Any]) -> bool:
+        items, results, index = self._batch.items, self._results, 0
+        try:
+            for index in self._indices:
+                results[index] = call(items[index])
+                if slot.threads > 1:
+                    return False
+        except BaseException as error:  # noqa: BLE001 - reported to the task's caller
+            self.drain()
+            self._whole = False
+            self.sink.failed(index, error.with_traceback(_below(error)))
+        return True
+
+    def _run_each(self, slot: Slot, call: Callable[[Any], Any]) -> bool:
+        items, sink = self._batch.items, self.sink
+        for index in self._indices:
+            try:
+                value = call(items[index])
+            except BaseException as error:  # noqa: BLE001 - reported to the task's caller
+                sink.failed(index, error.with_traceback(_below(error)))
+            else:
+                sink.done(index, (value,))
+                del value
+            if slot.threads > 1:
+                return self.single
+        return True
+
+
+def _below(error: BaseException) -> TracebackType | None:
+    """Return the traceback without the worker's own frame, which would keep the sink alive."""
+    return error.__traceback__ and error.__traceback__.tb_next

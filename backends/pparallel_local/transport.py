@@ -1,0 +1,185 @@
+"""Local transport: members are threads of one process."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+import weakref
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import Buffer, override
+
+from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError, RemoteError
+from pparallel.interfaces.transport import Frames, Handler, Meeting, Transport
+from pparallel.runtime.pending import Pending, fail, settle
+
+if TYPE_CHECKING:
+    from pparallel.runtime.member import Member
+    from pparallel_local.config import LocalTransportConfig
+
+
+class _Hub:
+    """Where the members of one job in this process find one another."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._here: dict[str, LocalTransport] = {}
+        self._left: set[str] = set()
+
+    def join(self, transport: LocalTransport, names: Sequence[str], timeout: float) -> None:
+        """Enter, and wait until all of *names* have."""
+        with self._changed:
+            if transport.name in self._here or transport.name in self._left:
+                raise PeerLostError(transport.name, "has been a member of this job already")
+            self._here[transport.name] = transport
+            self._changed.notify_all()
+            everybody = self._changed.wait_for(
+                lambda: transport.closed or self._left or not self._missing(names), timeout
+            )
+            if transport.closed:
+                raise ClosedError(f"transport of {transport.name!r}")
+            missing = self._missing(names)
+            if not everybody:
+                raise CallTimeoutError(f"the arrival of {', '.join(missing)}", timeout)
+            if missing:
+                raise PeerLostError(sorted(self._left)[0], "left before all had arrived")
+
+    def leave(self, transport: LocalTransport) -> None:
+        """Leave, and tell the others."""
+        with self._changed:
+            if self._here.get(transport.name) is not transport:
+                self._changed.notify_all()
+                return
+            del self._here[transport.name]
+            self._left.add(transport.name)
+            others = list(self._here.values())
+            self._changed.notify_all()
+        for other in others:
+            other.peer_left(transport.name)
+
+    def find(self, name: str) -> LocalTransport:
+        found = self._here.get(name)
+        if found is None:
+            raise PeerLostError(name, "has left" if name in self._left else "is not a member")
+        return found
+
+    def names(self) -> list[str]:
+        with self._changed:
+            return list(self._here)
+
+    def _missing(self, names: Sequence[str]) -> list[str]:
+        return [name for name in names if name not in self._here and name not in self._left]
+
+
+#: Hubs by address, as long as somebody is in them; as ``inproc://`` addresses are to ZeroMQ.
+_hubs: weakref.WeakValueDictionary[str, _Hub] = weakref.WeakValueDictionary()
+_hubs_lock = threading.Lock()
+
+
+class LocalTransport(Transport):
+    """Carries requests by calling the receiver's handler, in the sender's thread.
+
+    The handler never blocks, so neither does the sender. Memory that could change is copied once
+    each way: what arrives is the receiver's own.
+    """
+
+    def __init__(self, config: LocalTransportConfig, *, member: Member) -> None:
+        self._config = config
+        self._member = member
+        self._hub: _Hub | None = None
+        self._pending: Pending[Frames] = Pending(f"transport of {member.name!r}")
+        self._handler: Handler | None = None
+        self.closed = False
+
+    @property
+    @override
+    def name(self) -> str:
+        return self._member.name
+
+    @override
+    def members(self) -> list[str]:
+        return self._opened().names()
+
+    @override
+    def open(self, handler: Handler) -> None:
+        address = self._member.rendezvous or f"alone:{uuid.uuid4().hex}"
+        with _hubs_lock:
+            self._hub = hub = _hubs.setdefault(address, _Hub())
+        self._handler = handler
+        hub.join(self, self._member.names, self._config.timeout)
+
+    @override
+    def close(self) -> None:
+        self.closed = True
+        if self._hub is not None:
+            self._hub.leave(self)
+        self._pending.close()
+
+    @override
+    def request(self, to: str, frames: Frames, timeout: float | None = None) -> Future[Frames]:
+        peer = self._opened().find(to)
+        future = self._pending.add(to, timeout)
+        peer.deliver(self.name, frames, future)
+        return future
+
+    @override
+    def call(self, to: str, frames: Frames, timeout: float | None = None) -> Frames:
+        future = self.request(to, frames)  # this thread keeps the time itself
+        try:
+            return future.result(timeout)
+        except TimeoutError as error:
+            if future.done():
+                raise
+            fail(future, error)
+            raise CallTimeoutError(f"a request to {to!r}", timeout or 0.0) from None
+
+    def deliver(self, sender: str, frames: Frames, future: Future[Frames]) -> None:
+        """Handle a request of *sender* and complete *future* with the reply."""
+        assert self._handler is not None
+        try:
+            reply = self._handler(sender, _own(frames))
+        except Exception as error:  # noqa: BLE001 - a handler must not raise; its caller must know
+            kind = type(error).__name__
+            fail(future, RemoteError(self.name, kind, str(error), ""))
+            return
+        if not isinstance(reply, Future):
+            settle(future, _own(reply))
+            return
+
+        def replied(source: Future[Frames]) -> None:
+            if error := source.exception():
+                fail(future, RemoteError(self.name, type(error).__name__, str(error), ""))
+            else:
+                settle(future, _own(source.result()))
+
+        reply.add_done_callback(replied)
+
+    def peer_left(self, name: str) -> None:
+        """Fail what waits for *name* and report its end."""
+        self._pending.lose(name, "has left")
+        self.lost(name, "has left")
+
+    @classmethod
+    @override
+    @contextmanager
+    def meeting(cls, config: Any, names: Sequence[str]) -> Iterator[Meeting]:
+        address = f"local:{uuid.uuid4().hex}"
+        hub = _Hub()
+        with _hubs_lock:
+            _hubs[address] = hub  # held until the launch ends, whenever the members come and go
+        yield Meeting(address)
+        del hub
+
+    def _opened(self) -> _Hub:
+        if self._hub is None or self.closed:
+            why = "is closed" if self.closed else "is not open"
+            raise ClosedError(f"transport of {self.name!r}", why)
+        return self._hub
+
+
+def _own(frames: Frames) -> list[Buffer]:
+    """Return *frames* as the receiver's own: what is immutable needs no copy."""
+    return [frame if type(frame) is bytes else bytearray(frame) for frame in frames]

@@ -1,0 +1,31 @@
+"""Find the gradients of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Parameter
+
+
+def gradient(name: str, parameter: Parameter) -> Tensor:
+    """Return the dense gradient of *parameter*.
+
+    Raises:
+        ValueError: it has none.
+    """
+    if parameter.grad is None:
+        message = (
+            f"parameter {name!r} has no gradient: call backward() on a loss that depends on it"
+            " before push() or step(), or freeze it with requires_grad_(False) before start()"
+        )
+        raise ValueError(message)
+    return parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
+
+
+def clear(parameters: Iterable[Parameter]) -> None:
+    """Set the gradients to None."""
+    for parameter in parameters:
+        parameter.grad = None

@@ -1,0 +1,168 @@
+"""Lay a model's tensors out in one flat buffer per dtype."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+from typing_extensions import Buffer, override
+
+from pparallel_reducers.gradients import gradient
+
+Flats = dict[torch.dtype, Tensor]  #: one contiguous one-dimensional tensor per dtype
+
+
+class Entry(NamedTuple):
+    """One tensor of a model: plain data, which every serializer can send."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    kind: str  # "trainable", "frozen" or "buffer"
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name!r} of shape {self.shape} and dtype {self.dtype}"
+
+
+class Section:
+    """Some of a model's tensors, and where each lies in the flat buffer of its dtype."""
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self._places: dict[torch.dtype, list[tuple[str, tuple[int, ...], int, int]]] = {}
+        self._sizes: dict[torch.dtype, int] = {}
+        for entry in entries:
+            dtype = getattr(torch, entry.dtype)
+            start = self._sizes.get(dtype, 0)
+            end = start + torch.Size(entry.shape).numel()
+            self._places.setdefault(dtype, []).append((entry.name, entry.shape, start, end))
+            self._sizes[dtype] = end
+
+    def pack(self, tensor: Callable[[str], Tensor]) -> Flats:
+        """Copy the tensors that *tensor* returns by name into new flat buffers on the CPU."""
+        flats = {dtype: torch.empty(size, dtype=dtype) for dtype, size in self._sizes.items()}
+        for name, view in self.views(flats):
+            view.copy_(tensor(name).detach())
+        return flats
+
+    def views(self, flats: Mapping[torch.dtype, Tensor]) -> Iterator[tuple[str, Tensor]]:
+        """Return each tensor's name and its place in *flats*, in its own shape."""
+        for dtype, places in self._places.items():
+            for name, shape, start, end in places:
+                yield name, flats[dtype][start:end].view(shape)
+
+    def buffers(self, flats: Flats) -> list[Buffer]:
+        """Return the memory of *flats*, which is on the CPU."""
+        # numpy, through which the memory is reached, knows neither bfloat16 nor float8.
+        return [flats[dtype].view(torch.uint8).numpy().data for dtype in self._sizes]
+
+    def flats(self, buffers: Sequence[Buffer]) -> Flats:
+        """Return flat tensors over the memory of *buffers*, which is the caller's own.
+
+        Raises:
+            ValueError: their number or sizes are not this section's.
+        """
+        if len(buffers) != len(self._sizes):
+            message = f"{len(buffers)} buffers arrived, and the model has {len(self._sizes)} dtypes"
+            raise ValueError(message)
+        flats: Flats = {}
+        for (dtype, size), buffer in zip(self._sizes.items(), buffers, strict=True):
+            held = memoryview(buffer).nbytes
+            if held != size * dtype.itemsize:
+                message = f"{held} bytes of {dtype} arrived, not {size * dtype.itemsize}"
+                raise ValueError(message)
+            flats[dtype] = (
+                torch.frombuffer(buffer, dtype=dtype) if size else torch.empty(0, dtype=dtype)
+            )
+        return flats
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+
+class Layout:
+    """What a model's parameters and persistent buffers are, in order.
+
+    Attributes:
+        entries: all of them.
+        gradients: the trainable parameters.
+        buffers: the persistent buffers, such as running means.
+        state: all of them, as they are published.
+    """
+
+    def __init__(self, entries: Iterable[Sequence[object]]) -> None:
+        self.entries = tuple(_entry(each) for each in entries)
+        self.gradients = Section(each for each in self.entries if each.kind == "trainable")
+        self.buffers = Section(each for each in self.entries if each.kind == "buffer")
+        self.state = Section(self.entries)
+
+    @classmethod
+    def of(cls, model: Module) -> Layout:
+        """Return the layout of *model*."""
+        return cls(
+            Entry(name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), kind)
+            for name, tensor, kind in _tensors(model)
+        )
+
+    @cached_property
+    def digest(self) -> str:
+        """The same for equal layouts, in every process."""
+        return hashlib.sha256(repr(self.entries).encode()).hexdigest()
+
+    def plain(self) -> list[tuple[object, ...]]:
+        """Return the entries as plain data, of which the constructor makes the same layout."""
+        return [tuple(each) for each in self.entries]
+
+    def check_shapes(self, other: Layout) -> None:
+        """As :meth:`check`, but whether a parameter is trainable or frozen makes no difference."""
+        if self._shapes != other._shapes:
+            self.check(other)
+
+    @cached_property
+    def _shapes(self) -> tuple[tuple[object, ...], ...]:
+        return tuple((*each[:3], each.kind == "buffer") for each in self.entries)
+
+    def check(self, other: Layout) -> None:
+        """Refuse *other*, a model's, if it is not this layout, which is the managed model's.
+
+        Raises:
+            ValueError: it differs; the first difference is named.
+        """
+        if other.digest == self.digest:
+            return
+        pairs = itertools.zip_longest(self.entries, other.entries, fillvalue="nothing more")
+        mine, theirs = next((mine, theirs) for mine, theirs in pairs if mine != theirs)
+        message = f"the model is not like the managed one: it has {theirs}, the managed has {mine}"
+        raise ValueError(message)
+
+
+def gradients_of(model: Module) -> Callable[[str], Tensor]:
+    """Return a function from a parameter's name to its gradient; it refuses where there is none."""
+    parameters = dict(model.named_parameters())
+    return lambda name: gradient(name, parameters[name])
+
+
+def state_of(model: Module) -> dict[str, Tensor]:
+    """Return parameters and buffers by name."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def _tensors(model: Module) -> Iterator[tuple[str, Tensor, str]]:
+    for name, parameter in model.named_parameters():
+        yield name, parameter, "trainable" if parameter.requires_grad else "frozen"
+    # Buffers that are not persistent are a member's own business: caches, masks.
+    persistent = model.state_dict(keep_vars=True)
+    for name, buffer in model.named_buffers():
+        if name in persistent:
+            yield name, buffer, "buffer"
+
+
+def _entry(values: Sequence[object]) -> Entry:
+    name, shape, dtype, kind = values
+    return Entry(str(name), tuple(shape), str(dtype), str(kind))  # type: ignore[arg-type]

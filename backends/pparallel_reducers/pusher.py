@@ -1,0 +1,92 @@
+"""Hand gradients to the secondaries, and keep the books of what becomes of them."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from pparallel.errors import PeerLostError
+from pparallel_reducers.tally import Tally
+
+logger = logging.getLogger(__name__)
+
+Send = Callable[[str, int], bool]  #: (to, number) -> whether the model is the right one
+Fence = Callable[[str, int | None], tuple[int, bool]]  #: as :meth:`Level.fence`, for this member
+
+
+class Pusher:
+    """Pushes to one live secondary; when that ends, to the next.
+
+    A gradient whose acknowledgement never came is in doubt: the secondary may have handed it on
+    before it ended. The primary knows, and from then on takes nothing more from that secondary, so
+    that the gradient can be pushed again without being reduced twice.
+    """
+
+    def __init__(self, rank: int, secondaries: Sequence[str], tally: Tally, fence: Fence) -> None:
+        self._rank = rank
+        self._live = list(secondaries)
+        self._tally = tally
+        self._fence = fence
+        self._pushing = threading.Lock()
+        self._numbers = itertools.count()
+        self._acknowledged: Counter[str] = Counter()
+        self._ended: dict[str, str] = {}  # secondaries whose gradients are not yet accounted for
+        self._last = PeerLostError("nobody")
+
+    def push(self, send: Send) -> bool:
+        """Have *send* hand one gradient to a secondary; return what it returns.
+
+        Raises:
+            PeerLostError: no secondary is left.
+        """
+        with self._pushing:
+            while True:
+                self._account()
+                to = self._secondary()
+                number = next(self._numbers)
+                try:
+                    fits = send(to, number)
+                    self._acknowledged[to] += fits
+                except PeerLostError as error:
+                    if error.peer != to:
+                        raise
+                    self._ended.setdefault(to, error.reason)
+                    if not self._account_for(to, number):
+                        continue
+                    fits = True
+                self._tally.add("pushed", int(fits))
+                return fits
+
+    def lose(self, member: str, reason: str) -> None:
+        """Note that *member* ended; never blocks."""
+        if member in self._live:
+            self._ended.setdefault(member, reason)
+
+    def account(self) -> None:
+        """Count what ended with secondaries as lost."""
+        with self._pushing:
+            self._account()
+
+    def _account(self) -> None:
+        for each in list(self._ended):
+            self._account_for(each, None)
+
+    def _account_for(self, secondary: str, in_doubt: int | None) -> bool:
+        """Count what ended with *secondary* as lost; return whether *in_doubt* was handed on."""
+        reason = self._ended.pop(secondary)
+        self._live.remove(secondary)
+        self._last = PeerLostError(secondary, reason)
+        came, handed_on = self._fence(secondary, in_doubt)
+        lost = self._acknowledged.pop(secondary, 0) - (came - handed_on)
+        if lost:
+            self._tally.add("lost", lost)
+            logger.warning("%d acknowledged gradients are lost: %s", lost, self._last)
+        return handed_on
+
+    def _secondary(self) -> str:
+        if not self._live:
+            raise PeerLostError(self._last.peer, f"{self._last.reason}, and no secondary is left")
+        return self._live[self._rank % len(self._live)]

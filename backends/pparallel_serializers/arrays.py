@@ -1,0 +1,98 @@
+"""numpy arrays beside the stream; strides are kept, and what arrives is writable."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import Buffer
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from pparallel_serializers.outofband import OutOfBandPickler, Reducer, Reduction
+
+    Array = npt.NDArray[Any]
+
+INLINE = 512  #: bytes up to which an array stays in the stream: a buffer would cost more
+GAPS = 2  #: how many times its elements an array may span and still be sent with its gaps
+
+
+def reducers() -> dict[type, Reducer]:
+    """Return how numpy's objects are reduced."""
+    import numpy as np
+
+    return {np.ndarray: _reduce_array}
+
+
+def rebuild(
+    buffer: Buffer,
+    dtype: str | np.dtype[Any],
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    offset: int,
+) -> Array:
+    """Return an array over *buffer*, or over a copy if that is read-only."""
+    import numpy as np
+
+    if memoryview(buffer).readonly:
+        buffer = bytearray(buffer)
+    return np.ndarray(shape, dtype, buffer, offset, strides)
+
+
+def rebuild_spread(
+    elements: Array, span: int, strides: tuple[int, ...], offset: int
+) -> Array:
+    """Return an array with gaps that holds *elements*."""
+    import numpy as np
+
+    array: Array = np.ndarray(elements.shape, elements.dtype, bytearray(span), offset, strides)
+    array[...] = elements
+    return array
+
+
+def _reduce_array(pickler: OutOfBandPickler, array: Array) -> Reduction:
+    dtype = array.dtype
+    if dtype.hasobject:
+        return NotImplemented
+    kind = dtype.str if dtype.isbuiltin == 1 and dtype.metadata is None else dtype
+    if array.flags.c_contiguous:
+        return rebuild, (_placed(pickler, array), kind, array.shape, array.strides, 0)
+    return _reduce_strided(pickler, array, kind)
+
+
+def _reduce_strided(
+    pickler: OutOfBandPickler, array: Array, kind: str | np.dtype[Any]
+) -> Reduction:
+    import numpy as np
+
+    steps = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)]
+    offset = -sum(step for step in steps if step < 0)
+    length = offset + sum(step for step in steps if step > 0) + array.itemsize
+    if length > GAPS * array.nbytes:
+        return rebuild_spread, (array.copy(), length, array.strides, offset)
+    low = array.__array_interface__["data"][0] - offset
+    span: Array = np.asarray(_Memory(array, low, length))
+    return rebuild, (_placed(pickler, span), kind, array.shape, array.strides, offset)
+
+
+def _placed(pickler: OutOfBandPickler, array: Array) -> Any:
+    if array.nbytes <= INLINE:
+        return bytearray(array.tobytes())
+    import numpy as np
+
+    # datetime64 and structured arrays have no buffer of their own: view them as bytes.
+    return pickler.outside(memoryview(array.reshape(-1).view(np.uint8)))
+
+
+class _Memory:
+    """The bytes that an array spans, for ``numpy.asarray``; keeps the array alive."""
+
+    def __init__(self, owner: Array, address: int, length: int) -> None:
+        self.owner = owner
+        self.__array_interface__ = {
+            "data": (address, True),
+            "shape": (length,),
+            "typestr": "|u1",
+            "version": 3,
+        }

@@ -1,0 +1,296 @@
+"""Classes by value, and how a process knows that two of them are one.
+
+A class carries an id. The process that defined it finds its own class by that id, every other
+builds the class once and finds it by that id later. A class of a script that several processes run
+(ranks under torchrun) is recognised by name and digest instead, so each uses its own.
+
+Source: cloudpickle (cloudpickle/cloudpickle.py) for making a class bare and filling it afterwards.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import hashlib
+import threading
+import types
+import typing
+import uuid
+import weakref
+from collections.abc import Callable
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from pparallel_serializers import functions, names
+
+if TYPE_CHECKING:
+    from pparallel_serializers.code import CodePickler
+    from pparallel_serializers.outofband import Reduction
+
+_HEAP_TYPE = 1 << 9  #: set in ``__flags__`` of classes that are made at run time
+_MADE_BY_TYPE = frozenset(
+    {"__dict__", "__weakref__", "__module__", "__qualname__", "__slots__", "_abc_impl"}
+)
+_BY_VALUE = (int, float, complex, str, bytes, bool, type(None))
+_SENTINELS = ("MISSING", "KW_ONLY", "_HAS_DEFAULT_FACTORY", "_FIELD", "_FIELD_CLASSVAR")
+_SENTINELS += ("_FIELD_INITVAR",)
+
+
+class Identity:
+    """What a class is known by, in all processes.
+
+    Attributes:
+        uid: the same wherever the class is built.
+        built_here: the class came from elsewhere.
+        version: how often its definer was seen to have changed it.
+    """
+
+    __slots__ = ("built_here", "seen", "uid", "version")
+
+    def __init__(self, uid: str, built_here: bool) -> None:
+        self.uid, self.built_here = uid, built_here
+        self.version = -1 if built_here else 0
+        self.seen: dict[str, Any] | None = None
+
+
+_lock = threading.RLock()
+_identities: weakref.WeakKeyDictionary[type, Identity] = weakref.WeakKeyDictionary()
+_classes: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()
+_digests: weakref.WeakKeyDictionary[type, bytes] = weakref.WeakKeyDictionary()
+_type_variables: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+
+
+def reduce_class(pickler: CodePickler, cls: type) -> Reduction:
+    """Return *cls* by name where the receiver can import it, by value elsewhere."""
+    reference = names.by_reference(cls)
+    if reference is not None:
+        return reference
+    if not cls.__flags__ & _HEAP_TYPE:
+        return _reduce_builtin(cls)
+    identity = _identity(cls)
+    with _lock:
+        version = _version(cls, identity)
+    own = cls.__module__ in names.MAIN and names.find("__main__", cls.__qualname__) is cls
+    known_by = (identity.uid, cls.__qualname__, digest(cls) if own else b"")
+    if isinstance(cls, enum.EnumMeta):
+        make: Callable[..., type] = make_enum
+        how = _enum_parts(cls)
+        state = (version, _enum_state(cls), {m.name: vars(m) for m in cls})
+    else:
+        make = make_class
+        how = _class_parts(cls)
+        state = (version, _state(cls), _registered(cls))
+    return find_class, (*known_by, make, how), state, None, None, fill_class
+
+
+def find_class(
+    uid: str, qualname: str, wanted: bytes, make: Callable[..., type], how: tuple[Any, ...]
+) -> type:
+    """Return the class of this *uid*, or of this definition in ``__main__``, or a new one."""
+    with _lock:
+        cls = _classes.get(uid)
+        if cls is None:
+            own = names.find("__main__", qualname) if wanted else None
+            is_same = isinstance(own, type) and digest(own) == wanted
+            cls = own if is_same else make(*how)
+            _classes[uid] = cls
+            if not is_same:
+                _identities[cls] = Identity(uid, built_here=True)
+        return cls
+
+
+def fill_class(cls: type, state: tuple[int, dict[str, Any], Any]) -> None:
+    """Give *cls* its attributes, unless it is this process's own or has them already."""
+    version, attributes, rest = state
+    identity = _identities.get(cls)
+    if identity is None or not identity.built_here or identity.version >= version:
+        return
+    for name, value in attributes.items():
+        type.__setattr__(cls, name, value)
+    if isinstance(cls, enum.EnumMeta):
+        for name, member_state in rest.items():
+            vars(cls[name]).update(member_state)
+    else:
+        for subclass in rest:
+            cls.register(subclass)  # type: ignore[attr-defined]
+    identity.version = version
+
+
+def make_class(
+    kind: type, name: str, bases: tuple[Any, ...], namespace: dict[str, Any]
+) -> type:
+    """Return a class that :func:`fill_class` has still to fill."""
+    return types.new_class(name, bases, {"metaclass": kind}, lambda made: made.update(namespace))
+
+
+def make_enum(
+    kind: Any, name: str, bases: tuple[type, ...], namespace: dict[str, Any], members: Any
+) -> type:
+    """Return an enumeration with its members."""
+    prepared = kind.__prepare__(name, bases)
+    for key, value in (*namespace.items(), *members):
+        prepared[key] = value
+    made: type = kind.__new__(kind, name, bases, prepared)
+    return made
+
+
+def builtin_type(name: str) -> type:
+    """Return a type that only the module ``types`` has a name for."""
+    found: type = getattr(types, name)
+    return found
+
+
+def digest(cls: type) -> bytes:
+    """Return a digest of what the class statement says, wherever it is compiled."""
+    known = _digests.get(cls)
+    if known is None:
+        text = repr([cls.__qualname__, [base.__qualname__ for base in cls.__bases__]])
+        parts = [text.encode("utf-8", "replace")]
+        for name, value in sorted(vars(cls).items()):
+            plain = getattr(value, "__func__", getattr(value, "fget", value))
+            if isinstance(plain, FunctionType):
+                parts.append(name.encode() + functions.digest(plain))
+            elif name not in _MADE_BY_TYPE:
+                parts.append(name.encode())
+        known = _digests[cls] = hashlib.sha256(b"\0".join(parts)).digest()
+    return known
+
+
+def _identity(cls: type) -> Identity:
+    with _lock:
+        known = _identities.get(cls)
+        if known is None:
+            known = _identities[cls] = Identity(uuid.uuid4().hex, built_here=False)
+            _classes[known.uid] = cls
+        return known
+
+
+def _version(cls: type, identity: Identity) -> int:
+    """Return the version of *cls* after a look at whether its definer has changed it."""
+    if identity.built_here:
+        return identity.version
+    # Ids of large values only: holding the values would keep the class alive for ever.
+    now = {k: v if isinstance(v, _BY_VALUE) else id(v) for k, v in vars(cls).items()}
+    if identity.seen != now:
+        identity.seen = now
+        identity.version += 1
+    return identity.version
+
+
+def _class_parts(cls: type) -> tuple[Any, ...]:
+    namespace = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
+    if "__slots__" in vars(cls):
+        namespace["__slots__"] = vars(cls)["__slots__"]
+    return type(cls), cls.__name__, vars(cls).get("__orig_bases__", cls.__bases__), namespace
+
+
+def _state(cls: type) -> dict[str, Any]:
+    slots = vars(cls).get("__slots__", ())
+    slots = {slots} if isinstance(slots, str) else set(slots)
+    mangled = {f"_{cls.__name__.lstrip('_')}{slot}" for slot in slots if slot.startswith("__")}
+    left_out = _MADE_BY_TYPE | slots | mangled
+    return {name: value for name, value in vars(cls).items() if name not in left_out}
+
+
+def _registered(cls: type) -> tuple[type, ...]:
+    """Return the virtual subclasses of an abstract base class."""
+    if "_abc_impl" not in vars(cls):
+        return ()
+    from abc import _get_dump  # type: ignore[attr-defined]
+
+    found = (reference() for reference in _get_dump(cls)[0])
+    return tuple(each for each in found if each is not None)
+
+
+def _enum_parts(cls: enum.EnumMeta) -> tuple[Any, ...]:
+    namespace = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
+    members = tuple((name, member._value_) for name, member in cls.__members__.items())
+    return type(cls), cls.__name__, cls.__bases__, namespace, members
+
+
+def _enum_state(cls: enum.EnumMeta) -> dict[str, Any]:
+    made_by_enum = {"__new__", "__new_member__", "_generate_next_value_", "__reduce_ex__"}
+    return {
+        name: value
+        for name, value in _state(cls).items()
+        if name not in cls.__members__
+        and name not in made_by_enum
+        and not (name.startswith("_") and not name.startswith("__") and name.endswith("_"))
+    }
+
+
+def _reduce_builtin(cls: type) -> Reduction:
+    for name, value in vars(types).items():
+        if value is cls:
+            return builtin_type, (name,)
+    return NotImplemented
+
+
+def _reduce_property(pickler: CodePickler, each: property) -> Reduction:
+    return property, (each.fget, each.fset, each.fdel, each.__doc__)
+
+
+def _reduce_wrapped(pickler: CodePickler, each: staticmethod[..., Any]) -> Reduction:
+    return type(each), (each.__func__,)
+
+
+def _reduce_cached(pickler: CodePickler, each: functools.cached_property[Any]) -> Reduction:
+    return make_cached_property, (each.func, each.attrname)
+
+
+def make_cached_property(
+    function: Callable[[Any], Any], name: str | None
+) -> functools.cached_property[Any]:
+    """Return a ``cached_property``, whose lock (until Python 3.12) stays behind."""
+    made = functools.cached_property(function)
+    made.attrname = name
+    return made
+
+
+def _reduce_sentinel(pickler: CodePickler, each: object) -> Reduction:
+    for name in _SENTINELS:
+        if vars(dataclasses).get(name) is each:
+            return getattr, (dataclasses, name)
+    return NotImplemented
+
+
+def _reduce_type_variable(pickler: CodePickler, each: typing.TypeVar) -> Reduction:
+    module = each.__module__
+    if module not in names.MAIN and names.find(module, each.__name__) is each:
+        return NotImplemented
+    with _lock:
+        found = [uid for uid, known in _type_variables.items() if known is each]
+        uid = found[0] if found else uuid.uuid4().hex
+        _type_variables[uid] = each
+    kind = (each.__covariant__, each.__contravariant__)
+    return find_type_variable, (uid, each.__name__, each.__constraints__, each.__bound__, *kind)
+
+
+def find_type_variable(
+    uid: str, name: str, constraints: tuple[Any, ...], bound: Any, covariant: bool, contra: bool
+) -> Any:
+    """Return the type variable of this *uid*, or make it."""
+    with _lock:
+        found = _type_variables.get(uid)
+        if found is None:
+            found = typing.TypeVar(  # type: ignore[misc]
+                name,  # type: ignore[misc]
+                *constraints,
+                bound=bound,
+                covariant=covariant,
+                contravariant=contra,
+            )
+            _type_variables[uid] = found
+        return found
+
+
+#: what stands in the body of a class, and pickle refuses or takes apart wrongly
+member_reducers: dict[type, Any] = {
+    property: _reduce_property,
+    staticmethod: _reduce_wrapped,
+    classmethod: _reduce_wrapped,
+    functools.cached_property: _reduce_cached,
+    typing.TypeVar: _reduce_type_variable,
+    **{type(vars(dataclasses)[name]): _reduce_sentinel for name in _SENTINELS},
+}

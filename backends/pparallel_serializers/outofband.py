@@ -1,0 +1,175 @@
+"""Pickle 5 whose large data travels beside the stream: what both serializers stand on.
+
+The stream is followed by one record per buffer, ``(length, start)``, so that a cut or missing
+buffer is noticed. *start* says what the buffer is: ``OPAQUE`` is handed to the unpickler as it
+came, anything else is part of a tensor's storage (see :mod:`pparallel_serializers.tensors`).
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from typing_extensions import Buffer, override
+
+from pparallel.interfaces.serializer import Serializer
+from pparallel_serializers import arrays, tensors
+from pparallel_serializers.refusals import dump_refusal, load_refusal
+from pparallel_serializers.tensors import SentStorage
+
+Reduction = Any  #: what ``__reduce_ex__`` may return, or NotImplemented
+Reducer = Callable[["OutOfBandPickler", Any], Reduction]
+
+OPAQUE = -1  #: a buffer that is no tensor's storage
+KEEP = 1 << 16  #: bytes of stream above which a pickler is not used again: its memo is large
+
+_RECORD = struct.Struct("<Qq")
+
+#: how objects of exactly these types are reduced; filled once torch or numpy has been imported
+reducers: dict[type, Reducer] = {}
+_waiting_for = {"torch": tensors.reducers, "numpy": arrays.reducers}
+
+
+class Window(NamedTuple):
+    """The bytes of a storage from *start* on, or of one tensor (``tensors.DENSE``)."""
+
+    buffer: Buffer
+    start: int
+
+
+class OutOfBandPickler(pickle.Pickler):
+    """Takes tensors and arrays out of band, without copying their bytes."""
+
+    def __init__(self, share: bool = False) -> None:
+        self.share = share
+        self.parts: list[bytes] = []
+        self.stand_ins: list[pickle.PickleBuffer] = []
+        self.contents: dict[int, memoryview | SentStorage] = {}
+        self.stores: dict[tuple[int, int], SentStorage] = {}
+        super().__init__(_Parts(self.parts), 5, buffer_callback=self.stand_ins.append)
+
+    @override
+    def reducer_override(self, obj: Any) -> Reduction:
+        reduce = reducers.get(type(obj))
+        return NotImplemented if reduce is None else reduce(self, obj)
+
+    def outside(self, content: memoryview | SentStorage) -> pickle.PickleBuffer:
+        """Return a stand-in that becomes *content*, as a buffer of its own, after the dump."""
+        # Writable, or the receiver would be handed a read-only view of what it owns.
+        stand_in = pickle.PickleBuffer(bytearray())
+        self.contents[id(stand_in)] = content
+        return stand_in
+
+    def take(self) -> list[Buffer]:
+        """Return what :meth:`dump` wrote, and forget all that belongs to it."""
+        out: list[Buffer] = self._finished() if self.stand_ins else [self._stream()]
+        self.clear()
+        return out
+
+    def clear(self) -> None:
+        """Be as new."""
+        for each in (self.parts, self.stand_ins, self.contents, self.stores):
+            each.clear()
+        self.clear_memo()
+
+    def _stream(self) -> bytes:
+        return self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
+
+    def _finished(self) -> list[Buffer]:
+        out: list[Buffer] = [b""]
+        for stand_in in self.stand_ins:
+            content = self.contents.get(id(stand_in))
+            start = OPAQUE
+            if content is None:
+                data = stand_in.raw()
+            elif isinstance(content, SentStorage):
+                start, data = content.window()
+            else:
+                data = content
+            self.parts.append(_RECORD.pack(data.nbytes, start))
+            out.append(data)
+        out[0] = self._stream()
+        return out
+
+
+class OutOfBandSerializer(Serializer):
+    """What the serializers share: each says which kind of pickler it takes."""
+
+    def __init__(self, kind: type[OutOfBandPickler] = OutOfBandPickler, share: bool = False) -> None:
+        self._kind, self._share = kind, share
+        # A new pickler costs more than a small dump. Popped while in use: an object's own
+        # ``__reduce__`` may serialise something too.
+        self._idle: list[OutOfBandPickler] = []
+
+    @override
+    def dumps(self, obj: object) -> list[Buffer]:
+        if _waiting_for:
+            _look_for_imports()
+        try:
+            pickler = self._idle.pop()
+        except IndexError:
+            pickler = self._kind(self._share)
+        try:
+            pickler.dump(obj)
+            out = pickler.take()
+        except Exception as error:
+            raise dump_refusal(obj, error) from error
+        if len(out[0]) < KEEP:  # type: ignore[arg-type]
+            self._idle.append(pickler)
+        return out
+
+    @override
+    def loads(self, buffers: Sequence[Buffer]) -> Any:
+        try:
+            if len(buffers) == 1:
+                return pickle.loads(buffers[0])
+            return _load_with_buffers(buffers)
+        except Exception as error:
+            raise load_refusal(buffers, error) from error
+
+
+class _Parts:
+    """The file that a pickler writes to; what it writes is not copied together unless it must."""
+
+    __slots__ = ("write",)
+
+    def __init__(self, parts: list[bytes]) -> None:
+        self.write = parts.append
+
+
+def _load_with_buffers(buffers: Sequence[Buffer]) -> Any:
+    if not buffers:
+        raise pickle.UnpicklingError("there are no bytes at all")
+    stream = memoryview(buffers[0]).cast("B")
+    end = len(stream) - _RECORD.size * (len(buffers) - 1)
+    if end <= 0:
+        raise pickle.UnpicklingError("the stream was cut short")
+    return pickle.loads(stream[:end], buffers=_checked(stream[end:], buffers))
+
+
+def _checked(records: memoryview, buffers: Sequence[Buffer]) -> Iterator[Buffer | Window]:
+    for (length, start), buffer in zip(_RECORD.iter_unpack(records), buffers[1:], strict=True):
+        found = memoryview(buffer).nbytes
+        if found != length:
+            raise pickle.UnpicklingError(f"a buffer has {found} of its {length} bytes")
+        yield buffer if start == OPAQUE else Window(buffer, start)
+
+
+def _look_for_imports() -> None:
+    """Take up the reducers of libraries imported since the last call.
+
+    A library that is not imported here has no objects here: importing it is never needed.
+    """
+    for name in [name for name in _waiting_for if name in sys.modules]:
+        reducers_of = _waiting_for.get(name)
+        if reducers_of is not None and not _is_half_imported(sys.modules[name]):
+            reducers.update(reducers_of())
+            _waiting_for.pop(name, None)
+
+
+def _is_half_imported(library: ModuleType) -> bool:
+    return bool(getattr(library.__spec__, "_initializing", False))

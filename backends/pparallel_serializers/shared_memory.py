@@ -1,0 +1,79 @@
+"""References to tensors instead of copies: shared CPU memory and CUDA IPC.
+
+torch's own handles for CPU memory need either a helper process or a thread that hands out
+descriptors, and one setting for the whole program. On Linux neither is needed: a process of the
+same user opens the sender's descriptor through ``/proc``.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+    from pparallel_serializers.outofband import Reduction
+
+Handle = tuple[int, int, int, int, int]  #: pid, descriptor, device, inode, bytes
+
+
+def handle(storage: torch.UntypedStorage) -> Handle:
+    """Move *storage* into shared memory and return what another process finds it by."""
+    if storage.device.type != "cpu":
+        raise RuntimeError(f"a storage on {storage.device} cannot be shared by itself")
+    descriptor, length = storage._share_fd_cpu_()
+    status = os.fstat(descriptor)
+    return os.getpid(), descriptor, status.st_dev, status.st_ino, length
+
+
+def attach(found: tuple[Any, ...]) -> torch.UntypedStorage:
+    """Return a storage over the memory that :func:`handle` named.
+
+    Raises:
+        RuntimeError: the sender no longer has it.
+    """
+    import torch
+
+    pid, number, device, inode, length = found
+    gone = "the sender of a shared tensor has ended or has freed it"
+    try:
+        descriptor = os.open(f"/proc/{pid}/fd/{number}", os.O_RDWR)
+    except OSError as error:
+        raise RuntimeError(gone) from error
+    try:
+        status = os.fstat(descriptor)
+        # The number may by now stand for another file.
+        if (status.st_dev, status.st_ino) != (device, inode):
+            raise RuntimeError(gone)
+        storage: torch.UntypedStorage = torch.UntypedStorage._new_shared_fd_cpu(descriptor, length)
+        return storage
+    finally:
+        os.close(descriptor)
+
+
+def reduce_cuda(tensor: torch.Tensor) -> Reduction:
+    """Return torch's own reduction of a CUDA tensor to an IPC handle."""
+    import torch
+    from torch.multiprocessing.reductions import reduce_tensor
+
+    alone = tensor.detach()
+    function, args = reduce_tensor(alone)  # type: ignore[no-untyped-call]
+    parameter = isinstance(tensor, torch.nn.Parameter)
+    state = (parameter, tensor.requires_grad, dict(tensor.__dict__))
+    return load_cuda, (function, args, *state)
+
+
+def load_cuda(
+    function: Any, args: tuple[Any, ...], parameter: bool, requires_grad: bool, attributes: Any
+) -> torch.Tensor:
+    """Return the tensor that :func:`reduce_cuda` refers to."""
+    import torch
+
+    tensor: torch.Tensor = function(*args)
+    if parameter:
+        tensor = torch.nn.Parameter(tensor, requires_grad)
+    else:
+        tensor.requires_grad_(requires_grad)
+    tensor.__dict__.update(attributes)
+    return tensor

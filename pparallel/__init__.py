@@ -1,0 +1,96 @@
+"""One program, many backends: parallel and distributed PyTorch beyond data-parallel training.
+
+``build`` makes a runtime, or one component, from a config; ``launch`` runs a function in every
+member of a job. Names are imported when they are first used, so that ``import pparallel`` costs
+next to nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pparallel.builder import Runtime, RuntimeConfig, build, launch, load
+    from pparallel.interfaces.collective import Collective, CollectiveConfig
+    from pparallel.interfaces.launcher import Launcher, LauncherConfig
+    from pparallel.interfaces.ordered_server import OrderedServer, OrderedServerConfig
+    from pparallel.interfaces.placer import Device, Placement, Placer, PlacerConfig
+    from pparallel.interfaces.pool import Pool, PoolConfig
+    from pparallel.interfaces.reducer import Reducer, ReducerConfig
+    from pparallel.interfaces.serializer import Serializer, SerializerConfig
+    from pparallel.interfaces.transport import Transport, TransportConfig
+    from pparallel.runtime.member import Member
+    from pparallel.runtime.rpc import RemoteRef, RpcGroup
+
+    __version__: str
+
+__all__ = [
+    "Collective",
+    "CollectiveConfig",
+    "Device",
+    "Launcher",
+    "LauncherConfig",
+    "Member",
+    "OrderedServer",
+    "OrderedServerConfig",
+    "Placement",
+    "Placer",
+    "PlacerConfig",
+    "Pool",
+    "PoolConfig",
+    "Reducer",
+    "ReducerConfig",
+    "RemoteRef",
+    "RpcGroup",
+    "Runtime",
+    "RuntimeConfig",
+    "Serializer",
+    "SerializerConfig",
+    "Transport",
+    "TransportConfig",
+    "build",
+    "launch",
+    "load",
+]
+
+_HOMES = {
+    "pparallel.builder": ("Runtime", "RuntimeConfig", "build", "launch", "load"),
+    "pparallel.interfaces.collective": ("Collective", "CollectiveConfig"),
+    "pparallel.interfaces.launcher": ("Launcher", "LauncherConfig"),
+    "pparallel.interfaces.ordered_server": ("OrderedServer", "OrderedServerConfig"),
+    "pparallel.interfaces.placer": ("Device", "Placement", "Placer", "PlacerConfig"),
+    "pparallel.interfaces.pool": ("Pool", "PoolConfig"),
+    "pparallel.interfaces.reducer": ("Reducer", "ReducerConfig"),
+    "pparallel.interfaces.serializer": ("Serializer", "SerializerConfig"),
+    "pparallel.interfaces.transport": ("Transport", "TransportConfig"),
+    "pparallel.runtime.member": ("Member",),
+    "pparallel.runtime.rpc": ("RemoteRef", "RpcGroup"),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def _imported(name: str) -> object:
+    value: object
+    if name == "__version__":
+        from importlib.metadata import version
+
+        value = version("pparallel")
+    elif name in _HOME:
+        from importlib import import_module
+
+        value = getattr(import_module(_HOME[name]), name)
+    else:
+        from pparallel.errors import did_you_mean
+
+        message = f"module 'pparallel' has no attribute {name!r}.{did_you_mean(name, __all__)}"
+        raise AttributeError(message, name=name, obj=None)  # obj=None: Python adds no second hint
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "__version__"})
+
+
+if not TYPE_CHECKING:  # else mypy takes any name at all for one of ours
+    __getattr__ = _imported

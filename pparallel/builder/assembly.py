@@ -1,0 +1,98 @@
+"""Make components with their parts."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pparallel.config import BackendConfig
+from pparallel.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pparallel.registry import Registry
+    from pparallel.runtime.member import Member
+    from pparallel.runtime.rpc import RpcGroup
+
+PARTS = ("serializer", "pool", "ordered_server", "collective")
+WORDS = (*PARTS, "group", "name")
+
+
+class Assembly:
+    """The components of one runtime, each made once, and the order in which to open them.
+
+    A component is handed the parts that its constructor asks for by keyword. A part is the one
+    that its config describes, then its own; else the runtime's, shared.
+    """
+
+    def __init__(
+        self,
+        member: Member,
+        registry: Registry,
+        config_of: Callable[[str], BackendConfig[Any]],
+        group: Callable[[str], RpcGroup],
+    ) -> None:
+        self._member = member
+        self._registry = registry
+        self._config_of = config_of
+        self._group = group
+        self._underway: list[str] = []
+        self.grouped = False  # whether a component was handed a group
+        self.made: dict[str, Any] = {}  # in the order in which they open: parts first
+        self.parts: dict[str, list[str]] = {}
+
+    def component(self, name: str) -> Any:
+        """Return the runtime's component of that name, made now if need be."""
+        if name not in self.made:
+            self.make(name, self._config_of(name), {})
+        return self.made[name]
+
+    def make(self, name: str, config: BackendConfig[Any], given: Mapping[str, Any]) -> Any:
+        """Make a component under *name*; *given* are ready parts, which are not ours to close.
+
+        Raises:
+            ConfigError: a part cannot be found, or needs itself.
+            MissingDependencyError: the backend's library is not installed.
+            TypeError: *given* has a part that the component does not take.
+        """
+        if name in self._underway:
+            circle = " needs ".join((*self._underway, name))
+            message = f"components need one another in a circle: {circle}"
+            raise ConfigError(message, path=name)
+        backend = self._registry.find(config.interface, config.backend)
+        cls = self._registry.load(backend)
+        wanted = _wanted(cls)
+        if unknown := sorted(set(given) - wanted):
+            takes = ", ".join(sorted(wanted)) or "none"
+            message = f"{cls.__name__} takes no part {unknown[0]!r}; it takes: {takes}"
+            raise TypeError(message)
+        self.parts[name] = []
+        self._underway.append(name)
+        try:
+            parts = {
+                part: given[part] if part in given else self._part(name, config, part)
+                for part in WORDS
+                if part in wanted
+            }
+        finally:
+            self._underway.pop()
+        self.made[name] = cls(config, member=self._member, **parts)
+        return self.made[name]
+
+    def _part(self, name: str, config: BackendConfig[Any], part: str) -> Any:
+        if part == "name":
+            return name
+        if part == "group":
+            self.grouped = True
+            return self._group(name)
+        nested = getattr(config, part, None)
+        if isinstance(nested, BackendConfig):
+            self.parts[name].append(f"{name}.{part}")
+            return self.make(f"{name}.{part}", nested, {})
+        self.parts[name].append(part)
+        return self.component(part)
+
+
+def _wanted(cls: type) -> set[str]:
+    parameters = inspect.signature(cls).parameters.values()
+    return {each.name for each in parameters if each.kind is each.KEYWORD_ONLY} & set(WORDS)

@@ -1,0 +1,160 @@
+"""Run a function in every member of a job."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic import SecretStr
+
+from pparallel.builder import identity
+from pparallel.builder.blueprint import Blueprint
+from pparallel.builder.loading import Source, build, load
+from pparallel.builder.runtime_config import RuntimeConfig
+from pparallel.errors import ConfigError, did_you_mean, is_consequence
+from pparallel.interfaces.launcher import Launcher, RankSpec
+from pparallel.interfaces.transport import Transport
+from pparallel.registry import default_registry
+from pparallel.runtime.member import Member
+
+Target = Callable[..., Any] | str  #: the function itself, or "module:function"
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What each rank is told."""
+
+    config: RuntimeConfig
+    target: Target
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    address: str
+    keys: Mapping[str, SecretStr] = field(repr=False)
+
+
+def launch(
+    config: Source = None,
+    target: Target | None = None,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    overrides: Iterable[str] = (),
+) -> list[Any]:
+    """Run ``target(rt, *args, **kwargs)`` in every member and return the results by rank.
+
+    Under torchrun, run it in this process alone and return ``[its result]``. The first failure
+    ends all members and is raised here.
+
+    Args:
+        config: as for :func:`pparallel.build`.
+        target: a function, or ``"module:function"``; by default the config's ``target``.
+        args: positional arguments; by default those of the config.
+        kwargs: keyword arguments; by default those of the config.
+        overrides: options as ``"pool.size=8"``, for a file or mapping.
+
+    Raises:
+        ConfigError: the config cannot be built, or its target cannot be imported.
+        Exception: what the first member that failed raised.
+    """
+    loaded = load(config, overrides=overrides)
+    target = target if target is not None else loaded.target
+    if target is None:
+        message = "there is nothing to run: give target: module:function, or launch(config, f)"
+        raise ConfigError(message, path="target")
+    given = loaded.args
+    if args is None:
+        args = given if isinstance(given, list) else []
+    if kwargs is None:
+        kwargs = given if isinstance(given, dict) else {}
+    with _importable(loaded.directory):
+        return _launch(loaded, target, args, kwargs)
+
+
+def _launch(
+    config: RuntimeConfig, target: Target, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[Any]:
+    member = identity.by_torchrun(config)
+    if member is None and config.members == "auto":
+        identity.resolve(config, None)
+    blueprint = Blueprint(
+        config, default_registry(), torchrun=member is not None and member.world_size > 1
+    )
+    if blueprint.place != "processes":  # there each member imports it for itself
+        target = _imported(target)
+    if member is not None or (len(config.names) == 1 and config.launcher is None):
+        with build(config) as rt:
+            return [_imported(target)(rt, *args, **kwargs)]
+    registry = default_registry()
+    transport = blueprint.component("transport")
+    cls = registry.load(registry.find("transport", transport.backend))
+    launcher: Launcher = build(cast("Any", blueprint.component("launcher")))
+    with cast("type[Transport]", cls).meeting(transport, config.names) as meeting, launcher:
+        job = _Job(config, target, args, kwargs, meeting.address, meeting.keys)
+        return _started(launcher, job)
+
+
+def _started(launcher: Launcher, job: _Job) -> list[Any]:
+    ranks = [
+        RankSpec(rank, run_member, (job,), member.env, member.resources)
+        for rank, member in enumerate(job.config.described())
+    ]
+    return launcher.start(ranks, daemon=False, start_method="spawn").results()
+
+
+def run_member(rank: int, job: _Job) -> Any:
+    """Be member *rank* of *job*: what a launcher runs in each rank."""
+    names = tuple(job.config.names)
+    member = Member(names[rank], rank, rank, len(names), names, job.address, job.keys)
+    try:
+        with _importable(job.config.directory), build(job.config, member=member) as rt:
+            return _imported(job.target)(rt, *job.args, **job.kwargs)
+    except BaseException as error:
+        if not is_consequence(error):
+            error.add_note(f"in member {names[rank]!r}")
+        raise
+
+
+@contextmanager
+def _importable(directory: Path | None) -> Iterator[None]:
+    """Let modules in *directory* be imported inside."""
+    if directory is None or str(directory) in sys.path:
+        yield
+        return
+    sys.path.insert(0, str(directory))
+    try:
+        yield
+    finally:
+        if str(directory) in sys.path:
+            sys.path.remove(str(directory))
+
+
+def _imported(target: object) -> Callable[..., Any]:
+    """Return the function that *target* names.
+
+    Raises:
+        ConfigError: it cannot be imported, or is no function.
+    """
+    if callable(target):
+        return target
+    if not isinstance(target, str):
+        message = f"{target!r} is no function: give one, or 'module:function'"
+        raise ConfigError(message, path="target")
+    module_name, _, name = target.partition(":")
+    if not module_name or not name:
+        raise ConfigError(f"write 'module:function', not {target!r}", path="target")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        message = f"module {module_name!r} of {target!r} cannot be imported: {error}"
+        raise ConfigError(message, path="target") from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        hint = did_you_mean(name, [each for each in vars(module) if not each.startswith("_")])
+        message = f"{module.__file__} has no function {name!r}.{hint}"
+        raise ConfigError(message, path="target")
+    return cast("Callable[..., Any]", function)

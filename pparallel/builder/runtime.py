@@ -1,0 +1,434 @@
+"""Runtime: one member's components, opened and closed together with those of the others."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from pparallel.builder.assembly import Assembly
+from pparallel.builder.blueprint import Blueprint
+from pparallel.errors import CallTimeoutError, ClosedError, is_consequence
+from pparallel.interfaces.pool import Pool
+from pparallel.interfaces.resource import Resource
+from pparallel.registry import Registry
+from pparallel.runtime.events import Events
+from pparallel.runtime.member import Member
+from pparallel.runtime.rpc import RpcGroup, current
+from pparallel.runtime.rpc.endpoint import Endpoint
+from pparallel.runtime.rpc.group import enter
+from pparallel.runtime.stopping import StopSignal
+from pparallel.runtime.stopping import current as current_signal
+from pparallel.runtime.streams import Streams
+
+if TYPE_CHECKING:
+    import torch
+
+    from pparallel.builder.runtime_config import RuntimeConfig
+    from pparallel.config import BackendConfig
+    from pparallel.interfaces.collective import Collective
+    from pparallel.interfaces.launcher import Launcher
+    from pparallel.interfaces.ordered_server import OrderedServer
+    from pparallel.interfaces.placer import Placer
+    from pparallel.interfaces.reducer import Reducer
+    from pparallel.interfaces.serializer import Serializer
+    from pparallel.interfaces.transport import Transport, TransportConfig
+
+logger = logging.getLogger(__name__)
+report_logger = logging.getLogger("pparallel.report")
+
+WORLD = "world"  #: the group of all members
+
+#: Interfaces whose components meet those of other members, in the order in which they open. A
+#: collective that no section asks for is left until it is used: some are costly.
+_MEETING = ("collective", "ordered_server", "reducer")
+
+
+class Runtime:
+    """One member of a job and its components; made by :func:`pparallel.build`.
+
+    Inside ``with``, a component opens when it is first asked for. With several members, entering
+    opens the transport and all that serves or meets others, and returns when every member has
+    done so. Leaving waits until every live member leaves, up to the config's ``close_timeout``;
+    leaving by exception ends the job in all members and waits for none.
+
+    Attributes:
+        config: what it was built from, with this member's overrides.
+        member: which member it is.
+        events: what happens in it.
+        streams: its own random streams, from the job's seed.
+    """
+
+    def __init__(
+        self, config: RuntimeConfig, member: Member, registry: Registry, *, torchrun: bool = False
+    ) -> None:
+        self.config = config.of_member(member.name)
+        self.member = member
+        self.events = Events(member.name)
+        self.streams = Streams(config.seed, "member", member.rank)
+        self._blueprint = Blueprint(self.config, registry, torchrun=torchrun)
+        self._blueprint.check()
+        self._assembly = Assembly(member, registry, self._blueprint.component, self._group_for)
+        self._lock = threading.RLock()
+        self._entered = False
+        self._usable = False  # from entering until all members are done: others may call meanwhile
+        self._closed = False
+        self._stopping = threading.Event()
+        self._end: BaseException | None = None  # why the job ended before this member was done
+        self._endpoint: Endpoint | None = None
+        self._endpoint_open = False
+        self._opened: list[str] = []
+        self._groups: dict[str, RpcGroup] = {}
+        self._inside = ExitStack()
+
+    # -- who ----------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """This member's name."""
+        return self.member.name
+
+    @property
+    def rank(self) -> int:
+        """This member's number, from 0."""
+        return self.member.rank
+
+    @property
+    def local_rank(self) -> int:
+        """This member's number among those of its machine."""
+        return self.member.local_rank
+
+    @property
+    def world_size(self) -> int:
+        """How many members the job has."""
+        return self.member.world_size
+
+    @property
+    def members(self) -> list[str]:
+        """The names of all members, by rank."""
+        return list(self.member.names)
+
+    @property
+    def device(self) -> torch.device:
+        """The device that this member should compute on: a GPU of its own, or the CPU."""
+        import torch
+
+        count = torch.cuda.device_count()
+        return torch.device("cuda", self.local_rank % count) if count else torch.device("cpu")
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the job is ending; a long loop should look now and then."""
+        return self._stopping.is_set()
+
+    def report(self, **values: object) -> None:
+        """Tell whoever watches how this member is doing: ``rt.report(step=3, loss=0.2)``."""
+        self.events.emit("report", **values)
+        if report_logger.isEnabledFor(logging.INFO):
+            text = " ".join(f"{key}={_short(value)}" for key, value in values.items())
+            report_logger.info("%s", text)
+
+    # -- components ---------------------------------------------------------------------------
+
+    @property
+    def serializer(self) -> Serializer:
+        """Turns objects into bytes and back."""
+        return cast("Serializer", self["serializer"])
+
+    @property
+    def pool(self) -> Pool:
+        """Runs functions on this member's workers."""
+        return cast("Pool", self["pool"])
+
+    @property
+    def transport(self) -> Transport:
+        """Carries the requests of :meth:`group`."""
+        return cast("Transport", self["transport"])
+
+    @property
+    def ordered_server(self) -> OrderedServer:
+        """The versioned store that all members share."""
+        return cast("OrderedServer", self["ordered_server"])
+
+    @property
+    def reducer(self) -> Reducer:
+        """Trains one model with all members."""
+        return cast("Reducer", self["reducer"])
+
+    @property
+    def placer(self) -> Placer:
+        """Assigns models to devices."""
+        return cast("Placer", self["placer"])
+
+    @property
+    def collective(self) -> Collective:
+        """Operations that all members do together; the first use is one of them."""
+        return cast("Collective", self["collective"])
+
+    @property
+    def launcher(self) -> Launcher:
+        """Starts ranks."""
+        return cast("Launcher", self["launcher"])
+
+    def __getitem__(self, name: str) -> Any:
+        """Return the component of that name: an interface's, or one of the config's ``extra``.
+
+        Raises:
+            ClosedError: the runtime is not entered.
+            KeyError: there is none of that name.
+        """
+        with self._lock:
+            self._check_entered()
+            if name == "transport":
+                self._open_endpoint()
+                return self._assembly.component(name)
+            component = self._assembly.component(name)
+            self._open_made()
+            if self._end is not None:  # it came while we opened: what was missed is made up for
+                self._terminate_pools()
+                raise copy.copy(self._end)
+            return component
+
+    def group(self, name: str | None = None, members: Sequence[str] | None = None) -> RpcGroup:
+        """Return a group of members that call one another, by default all members.
+
+        A new *name* is a group to be entered: this returns when all its *members* have called it.
+
+        Raises:
+            ValueError: this member is not among *members*, or others gave other members.
+            PeerLostError: a member ended before it entered.
+        """
+        with self._lock:
+            self._check_entered()
+            endpoint = self._open_endpoint()
+            wanted = list(self.member.names) if members is None else list(members)
+            name = WORLD if name is None and members is None else name
+            if name is None:
+                message = f"a group of {wanted} needs a name"
+                raise ValueError(message)
+            known = self._groups.get(name)
+        if known is not None and not known.destroyed:
+            if members is not None and sorted(wanted) != known.get_group_members():
+                message = f"group {name!r} has members {known.get_group_members()}, not {wanted}"
+                raise ValueError(message)
+            return known
+        if name == WORLD and members is not None:
+            message = f"{WORLD!r} is the group of all members: choose another name"
+            raise ValueError(message)
+        group = RpcGroup(endpoint, name, wanted) if name == WORLD else enter(endpoint, name, wanted)
+        with self._lock:
+            return self._groups.setdefault(name, group) if name == WORLD else self._keep(group)
+
+    # -- life ---------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """As entering with ``with``."""
+        self.__enter__()
+
+    def __enter__(self) -> Self:
+        with self._lock:
+            if self._entered or self._closed:
+                why = "is closed: build another" if self._closed else "is entered already"
+                raise ClosedError(f"the runtime of {self.name!r}", why)
+            self._entered = self._usable = True
+        try:
+            self._start()
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        with self._lock:
+            if self._closed or not self._entered:
+                return
+            self._closed = True
+        try:
+            if exc is None:
+                self._leave_together()
+            else:
+                self._leave_alone(exc)
+        finally:
+            self._usable = False
+            self.events.emit("member.ended", error=repr(exc) if exc else None)
+            self._inside.close()
+
+    def close(self) -> None:
+        """Leave without an exception; safe to call again."""
+        self.__exit__(None, None, None)
+
+    def make_alone(self, config: BackendConfig[Any], given: Mapping[str, Any]) -> Any:
+        """Return one component that opens this runtime and its parts when it is entered."""
+        component = self._assembly.make(config.interface, config, given)
+        if isinstance(component, Resource) and (len(self._assembly.made) > 1 or self._endpoint):
+            component.opens_within(self._with_parts_of(config.interface))
+        return component
+
+    @contextmanager
+    def _with_parts_of(self, name: str) -> Iterator[None]:
+        component = self._assembly.made.pop(name)
+        with self:
+            self._open_made()
+            yield
+        self._assembly.made[name] = component
+
+    # -- opening ------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        self._inside.enter_context(current.acting_for(self._the_endpoint()))
+        if self.config.seed is not None and self._blueprint.place != "threads":
+            self.streams.seed_globals()
+        signal = current_signal()
+        if signal is not None:
+            self._inside.callback(signal.subscribe(self._told_to_stop))
+        if self.world_size > 1:
+            self._open_endpoint()
+            for name in self._meeting_components():
+                self._assembly.component(name)
+            self._open_made()
+            self._world().meet("entered")
+        self.events.emit("member.started", rank=self.rank)
+
+    def _meeting_components(self) -> list[str]:
+        names = [
+            name for name in _MEETING if name != "collective" or self.config.collective is not None
+        ]
+        extra = self.config.extra.items()
+        names += [name for kind in _MEETING for name, each in extra if each.interface == kind]
+        return names
+
+    def _the_endpoint(self) -> Endpoint:
+        """Return the endpoint, made but perhaps not open."""
+        if self._endpoint is None:
+            transport = self._assembly.component("transport")
+            serializer = self._assembly.component("serializer")
+            config = cast("TransportConfig", self._blueprint.component("transport"))
+            self._endpoint = Endpoint(transport, serializer, self.member, config)
+            self._endpoint.when_ended(self._ended)
+        return self._endpoint
+
+    def _open_endpoint(self) -> Endpoint:
+        endpoint = self._the_endpoint()
+        if not self._endpoint_open:
+            self._endpoint_open = True
+            endpoint.open()
+            endpoint.when_lost(
+                lambda name, reason: self.events.emit("peer.lost", peer=name, reason=reason)
+            )
+        return endpoint
+
+    def _open_made(self) -> None:
+        """Open what was made and is not open yet, parts first."""
+        if self._assembly.grouped:
+            self._open_endpoint()
+        for name, component in list(self._assembly.made.items()):
+            if isinstance(component, Resource) and name not in self._opened:
+                component.__enter__()
+                self._opened.append(name)
+
+    def _check_entered(self) -> None:
+        if not self._usable:
+            why = "is closed" if self._closed else "is not entered: use it inside 'with'"
+            raise ClosedError(f"the runtime of {self.name!r}", why)
+        if self._end is not None:
+            raise copy.copy(self._end)
+
+    # -- closing ------------------------------------------------------------------------------
+
+    def _leave_together(self) -> None:
+        endpoint = self._the_endpoint()
+        endpoint.leave()
+        with ExitStack() as last:
+            last.callback(endpoint.close)
+            self._meet_to_leave("done")
+            self._usable = False
+            hosts = self._hosts()
+            for name in self._opened:  # closed in reverse by the stacks
+                if name in hosts:
+                    last.push(self._assembly.made[name])
+            with ExitStack() as first:
+                for name in self._opened:
+                    if name not in hosts:
+                        first.push(self._assembly.made[name])
+            self._meet_to_leave("closed")
+
+    def _meet_to_leave(self, stage: str) -> None:
+        if self.world_size == 1:
+            return
+        try:
+            self._world().meet(f"leaving/{stage}", self.config.close_timeout)
+        except CallTimeoutError:
+            logger.warning(
+                "%s leaves after %s s although other members have not",
+                self.name,
+                self.config.close_timeout,
+            )
+
+    def _leave_alone(self, exc: BaseException) -> None:
+        endpoint = self._endpoint
+        if endpoint is not None and self._endpoint_open and not is_consequence(exc):
+            endpoint.fail(exc)
+        if endpoint is not None:
+            endpoint.end(ClosedError("the job", f"is ending: {exc!r}", consequence=True))
+        for name in reversed(self._opened):
+            try:
+                self._assembly.made[name].__exit__(type(exc), exc, exc.__traceback__)
+            except Exception:
+                logger.exception("%s could not be closed", name)
+        if endpoint is not None:
+            endpoint.close()
+
+    def _hosts(self) -> set[str]:
+        """Return what closes last: components that others call, and the parts these stand on."""
+        hosts = [name for name in self._opened if self._assembly.made[name].hosting]
+        found: set[str] = set()
+        while hosts:
+            name = hosts.pop()
+            found.add(name)
+            hosts += [part for part in self._assembly.parts[name] if part not in found]
+        return found
+
+    def _told_to_stop(self, signal: StopSignal) -> None:
+        reason = signal.reason
+        why = f"is ending: {reason!r}" if reason else "is ending"
+        if self._endpoint is not None:
+            self._endpoint.end(ClosedError("the job", why, consequence=True))
+
+    def _ended(self, reason: BaseException) -> None:
+        """Wake what this member waits for, for the job has ended."""
+        self._stopping.set()
+        if isinstance(reason, ClosedError) and not reason.consequence:
+            return  # this member closes, and its pools finish what they have
+        self._end = reason
+        self._terminate_pools()
+
+    def _terminate_pools(self) -> None:
+        for name in list(self._opened):
+            component = self._assembly.made[name]
+            if isinstance(component, Pool):
+                component.terminate()
+
+    # -- groups -------------------------------------------------------------------------------
+
+    def _world(self) -> RpcGroup:
+        return RpcGroup(self._the_endpoint(), WORLD, self.member.names)
+
+    def _group_for(self, component: str) -> RpcGroup:
+        return RpcGroup(self._the_endpoint(), f"component/{component}", self.member.names)
+
+    def _keep(self, group: RpcGroup) -> RpcGroup:
+        self._groups[group.get_group_name()] = group
+        return group
+
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,203 @@
+"""RuntimeConfig: what a whole job is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    ModelWrapValidatorHandler,
+    PlainValidator,
+    SerializeAsAny,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from pparallel.config import BackendConfig, Config, current_narrow, narrowing, refusing
+from pparallel.errors import did_you_mean
+from pparallel.interfaces.collective import CollectiveConfig
+from pparallel.interfaces.launcher import LauncherConfig
+from pparallel.interfaces.ordered_server import OrderedServerConfig
+from pparallel.interfaces.placer import PlacerConfig
+from pparallel.interfaces.pool import PoolConfig
+from pparallel.interfaces.reducer import ReducerConfig
+from pparallel.interfaces.serializer import SerializerConfig
+from pparallel.interfaces.transport import TransportConfig
+from pparallel.registry import INTERFACES, default_registry
+from pparallel.runtime.member import default_names
+
+
+class MemberConfig(Config, frozen=True):
+    """One member of a job, when there is more to say of it than its name.
+
+    Attributes:
+        name: its name.
+        env: environment variables that it starts with, where members are processes.
+        resources: what it needs of a cluster, in the launcher's own terms.
+        override: options that differ from the job's, as sections of a config.
+    """
+
+    name: str = Field(min_length=1)
+    env: dict[str, str] = Field(default_factory=dict)
+    resources: dict[str, Any] = Field(default_factory=dict)
+    override: dict[str, Any] = Field(default_factory=dict)
+
+
+def _named(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
+def _extra_component(value: Any) -> Any:
+    """Validate a component that says which interface it fills."""
+    if isinstance(value, BackendConfig):
+        return value
+    if not isinstance(value, Mapping):
+        raise PydanticCustomError("component", "a component is a mapping")
+    interface = value.get("interface")
+    if not isinstance(interface, str) or interface not in INTERFACES:
+        raise PydanticCustomError(
+            "interface",
+            "interface {name} does not exist; choose one of {known}.{hint}"
+            if interface is not None
+            else "an extra component says which interface it fills: interface: one of {known}",
+            {
+                "name": repr(interface),
+                "known": ", ".join(INTERFACES),
+                "hint": did_you_mean(str(interface), INTERFACES),
+            },
+        )
+    options = {key: each for key, each in value.items() if key != "interface"}
+    return INTERFACES[interface].model_validate(options)
+
+
+MemberList = list[Annotated[MemberConfig, BeforeValidator(_named)]]
+ExtraComponent = Annotated[SerializeAsAny[BackendConfig[Any]], PlainValidator(_extra_component)]
+
+
+class RuntimeConfig(Config, frozen=True):
+    """A whole job: its members, the components that each of them has, and what they run.
+
+    Attributes:
+        members: how many members the job has, or their names, or mappings with ``name``, ``env``,
+            ``resources`` and ``override``; ``auto``: as many as torchrun started.
+        target: what :func:`pparallel.launch` runs in every member, as ``"module:function"``.
+        args: its further arguments: a list, or a mapping for keyword arguments.
+        seed: number from which the random streams of all members are derived.
+        close_timeout: seconds that a member which is done waits for the others; ``None``: as long
+            as they live.
+        directory: folder whose modules *target* may name; by default that of the config file.
+        launcher: how members are started.
+        transport: how members reach one another.
+        serializer: how objects become bytes.
+        pool: workers of each member.
+        ordered_server: the versioned store.
+        reducer: how members train one model.
+        collective: operations that all members do together.
+        placer: how models are assigned to devices.
+        extra: further components by name; each says which ``interface`` it fills.
+    """
+
+    members: int | MemberList | Literal["auto"] = 1
+    target: str | None = None
+    args: list[Any] | dict[str, Any] = Field(default_factory=list)
+    seed: int | None = None
+    close_timeout: float | None = Field(default=None, gt=0)
+    directory: Path | None = None
+    launcher: SerializeAsAny[LauncherConfig] | None = None
+    transport: SerializeAsAny[TransportConfig] | None = None
+    serializer: SerializeAsAny[SerializerConfig] | None = None
+    pool: SerializeAsAny[PoolConfig] | None = None
+    ordered_server: SerializeAsAny[OrderedServerConfig] | None = None
+    reducer: SerializeAsAny[ReducerConfig] | None = None
+    collective: SerializeAsAny[CollectiveConfig] | None = None
+    placer: SerializeAsAny[PlacerConfig] | None = None
+    extra: dict[str, ExtraComponent] = Field(default_factory=dict)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _find_backends(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """Validate with the installed backends, however the config is made."""
+        if current_narrow() is not None:
+            return handler(value)
+        with narrowing(default_registry().narrow), refusing():
+            return handler(value)
+
+    @field_validator("members", mode="before")
+    @classmethod
+    def _check_members(cls, members: Any) -> Any:
+        if isinstance(members, bool) or not isinstance(members, (int, str, list, tuple)):
+            raise _bad_members("give a number, a list of names or mappings, or 'auto'", members)
+        if isinstance(members, int) and members < 1:
+            raise _bad_members("a job has at least one member", members)
+        if isinstance(members, str):
+            if members.isdigit():
+                return cls._check_members(int(members))
+            if members != "auto":
+                raise _bad_members("give a number, a list of names, or 'auto'", members)
+            return members
+        if isinstance(members, int):
+            return members
+        if not members:
+            raise _bad_members("a job has at least one member", members)
+        names = [each.get("name") if isinstance(each, Mapping) else each for each in members]
+        names = [each.name if isinstance(each, MemberConfig) else each for each in names]
+        twice = [name for name, count in Counter(map(str, names)).items() if count > 1]
+        if twice:
+            raise _bad_members(f"the name {twice[0]!r} is given to two members", names)
+        return list(members)
+
+    @field_validator("extra", mode="after")
+    @classmethod
+    def _check_extra(cls, extra: dict[str, BackendConfig[Any]]) -> dict[str, BackendConfig[Any]]:
+        for name in extra:
+            if name in INTERFACES:
+                message = "{name} is a section of its own: put it beside extra"
+                raise PydanticCustomError("extra", message, {"name": repr(name)})
+        return extra
+
+    @property
+    def names(self) -> list[str]:
+        """The members' names by rank; with ``members: auto`` they are not known yet."""
+        if isinstance(self.members, list):
+            return [each.name for each in self.members]
+        return list(default_names(self.members if isinstance(self.members, int) else 1))
+
+    def described(self) -> list[MemberConfig]:
+        """Return a description of each member by rank."""
+        if isinstance(self.members, list):
+            return self.members
+        return [MemberConfig(name=name) for name in self.names]
+
+    def section(self, name: str) -> BackendConfig[Any] | None:
+        """Return the config of a component, or ``None`` if the config does not give it."""
+        if name in INTERFACES:
+            config: BackendConfig[Any] | None = getattr(self, name)
+            return config
+        return self.extra.get(name)
+
+    def of_member(self, name: str) -> RuntimeConfig:
+        """Return this config with what member *name* overrides."""
+        override = next((each.override for each in self.described() if each.name == name), {})
+        if not override:
+            return self
+        raw = {key: getattr(self, key) for key in self.model_fields_set}
+        merged = {**raw, **{key: self._merged(key, each) for key, each in override.items()}}
+        with narrowing(default_registry().narrow), refusing(path=f"members.{name}.override"):
+            return type(self).model_validate(merged)
+
+    def _merged(self, key: str, value: Any) -> Any:
+        given = self.section(key) if key in INTERFACES else None
+        if given is None or not isinstance(value, Mapping):
+            return value
+        if value.get("backend", given.backend) != given.backend:
+            return value
+        return {**{each: getattr(given, each) for each in type(given).model_fields}, **value}
+
+
+def _bad_members(message: str, members: Any) -> PydanticCustomError:
+    return PydanticCustomError("members", message.replace("{", "{{"), {"members": repr(members)})

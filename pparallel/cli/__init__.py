@@ -1,0 +1,74 @@
+"""The command line; each command imports what it needs when it runs, so that help is instant."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="pparallel",
+    help="Run one parallel PyTorch program on whichever backends its config names.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of text.")]
+
+
+def main() -> None:
+    """Run the command that the process was started with."""
+    app(prog_name="pparallel")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"pparallel {version('pparallel')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def run(
+    config: Annotated[str, typer.Argument(help="The job: a .yaml, .toml or .json file.")],
+    target: Annotated[
+        str | None,
+        typer.Argument(help="What each member runs, as module:function; by default the config's."),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="PATH=VALUE", help="Override a key, such as pool.size=8."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Launch the members of a job and run its target in each.
+
+    Exit codes: 0 done, 1 the job failed, 2 the config is wrong, 130 interrupted.
+    """
+    try:
+        from pparallel.cli.run import run_job
+
+        run_job(config, target, set_ or [], as_json=as_json)
+    except KeyboardInterrupt:  # before the job began, or after it ended; typer would exit with 1
+        raise typer.Exit(130) from None
+
+
+@app.command()
+def backends(as_json: Json = False) -> None:
+    """List the installed backends and the broken plugins."""
+    from pparallel.cli.backends import show_backends
+
+    show_backends(as_json=as_json)

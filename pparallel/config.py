@@ -1,0 +1,133 @@
+"""The config that every backend's config derives from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+from pydantic import BaseModel, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+
+from pparallel.errors import ConfigError, UnknownBackendError, did_you_mean
+
+T = TypeVar("T")
+Narrow = Callable[[type["BackendConfig[Any]"], str | None], type["BackendConfig[Any]"]]
+
+_narrow: ContextVar[Narrow | None] = ContextVar("pparallel_narrow", default=None)
+
+
+@contextmanager
+def narrowing(narrow: Narrow) -> Iterator[None]:
+    """Let mappings validated inside become the config class that *narrow* finds for them.
+
+    *narrow* takes the interface's base config and the ``backend`` that the mapping names
+    (``None``: it names none), and returns the config class of that backend.
+    """
+    token = _narrow.set(narrow)
+    try:
+        yield
+    finally:
+        _narrow.reset(token)
+
+
+def current_narrow() -> Narrow | None:
+    """Return the function that :func:`narrowing` has set, if it has."""
+    return _narrow.get()
+
+
+class Config(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=True):
+    """A frozen record whose unknown keys are refused with the nearest known one."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown_keys(cls, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            unknown = [str(key) for key in value if key not in cls.model_fields]
+            if unknown:
+                known = sorted(cls.model_fields)
+                raise PydanticCustomError(
+                    "unknown_key",
+                    "unknown key {key}; allowed: {known}.{hint}",
+                    {
+                        "key": repr(unknown[0]),
+                        "known": ", ".join(known),
+                        "hint": did_you_mean(unknown[0], known),
+                        "at": unknown[0],
+                    },
+                )
+        return value
+
+
+class BackendConfig(Config, Generic[T], frozen=True):
+    """What it takes to build one ``T``: a backend's name and its options.
+
+    Attributes:
+        interface: the interface that the backend fills, as its section of a config is called.
+        backend: the backend's name; each concrete config gives it a default.
+    """
+
+    interface: ClassVar[str]
+    backend: str
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _become_the_named_backend(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Any:
+        """Hand a mapping to the config class that its ``backend`` key names."""
+        narrow = _narrow.get()
+        if not isinstance(value, Mapping):
+            return handler(value)
+        if narrow is None:
+            with refusing():
+                return handler(value)
+        try:
+            target = narrow(cls, value.get("backend"))
+        except UnknownBackendError as error:
+            raise PydanticCustomError(
+                "unknown_backend", "{message}", {"message": str(error), "error": error}
+            ) from error
+        if target is cls:
+            return handler(value)
+        return target.model_validate(value)
+
+
+@contextmanager
+def refusing(source: str = "", path: str = "") -> Iterator[None]:
+    """Turn pydantic's errors into a :class:`ConfigError` that gives each key's whole path."""
+    try:
+        yield
+    except ValidationError as error:
+        raise _config_error(error, source, path) from None
+
+
+def _config_error(error: ValidationError, source: str, prefix: str) -> ConfigError:
+    problems: list[tuple[str, str]] = []
+    for each in error.errors(include_url=False):
+        parts = [prefix, *map(str, each["loc"])]
+        context = each.get("ctx", {})
+        if each["type"] == "unknown_key":
+            parts.append(context["at"])
+        path = ".".join(part for part in parts if part)
+        if each["type"] == "unknown_backend" and error.error_count() == 1:
+            found: UnknownBackendError = context["error"]
+            return UnknownBackendError(
+                found.interface,
+                found.name,
+                found.known,
+                broken=found.broken,
+                path=f"{path}.backend".lstrip("."),
+                source=source,
+            )
+        problems.append((path, _explained(each)))
+    if len(problems) == 1:
+        return ConfigError(problems[0][1], path=problems[0][0], source=source)
+    lines = "".join(f"\n  {path}: {message}" for path, message in problems)
+    return ConfigError(f"{len(problems)} problems:{lines}", path=prefix, source=source)
+
+
+def _explained(problem: Any) -> str:
+    message: str = problem["msg"]
+    if problem["type"] in ("unknown_key", "unknown_backend", "missing"):
+        return message
+    return f"{message}, not {problem['input']!r}"

@@ -1,0 +1,209 @@
+"""Every error pparallel raises on purpose.
+
+PparallelError
+├── ConfigError                the config cannot be built
+│   └── UnknownBackendError    (LookupError) no plugin offers the backend
+├── MissingDependencyError     (ImportError) the backend's library is not installed
+├── ClosedError                (ValueError, RuntimeError) used before open or after close
+├── WorkerLostError            a pool's worker died while it held the task
+├── TaskTimeoutError           (TimeoutError, multiprocessing.TimeoutError) a task took too long
+├── CallTimeoutError           (TimeoutError, multiprocessing.TimeoutError) a call took too long
+├── PeerLostError              (ConnectionError) another member died or left
+├── SerializationError         an object cannot be turned into bytes, or bytes into an object
+├── AuthenticationError        (PermissionError) a peer could not prove who it is
+├── DirectoryError             (KeyError) a paired value or service is taken, absent or another's
+├── RemoteError                a remote exception whose own type cannot be rebuilt here
+└── PlacementError             (RuntimeError) no placement respects the limits
+"""
+
+from __future__ import annotations
+
+import difflib
+import multiprocessing
+from collections.abc import Iterable
+from typing import Any
+
+from typing_extensions import override
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return ``" Did you mean 'x'?"`` for the nearest of *known*, or an empty string."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def _rebuild(cls: type[PparallelError], args: tuple[Any, ...], state: Any) -> PparallelError:
+    error = cls.__new__(cls)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class PparallelError(Exception):
+    """Base of every error pparallel raises on purpose; all of them survive pickling."""
+
+    @override
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+class ConfigError(PparallelError):
+    """Raised when a config cannot be built.
+
+    Attributes:
+        path: the dotted key at fault, such as ``pool.size``; empty for the whole.
+        source: the file it was read from; empty for a mapping or a typed config.
+    """
+
+    def __init__(self, message: str, *, path: str = "", source: str = "") -> None:
+        super().__init__(": ".join(each for each in (source, path, message) if each))
+        self.path, self.source = path, source
+
+
+class UnknownBackendError(ConfigError, LookupError):
+    """Raised when no installed plugin offers the backend that a config names.
+
+    Attributes:
+        interface: the interface asked for.
+        name: the backend asked for.
+        known: the names that exist.
+    """
+
+    def __init__(
+        self,
+        interface: str,
+        name: str,
+        known: Iterable[str],
+        *,
+        broken: Iterable[str] = (),
+        path: str = "",
+        source: str = "",
+    ) -> None:
+        known = sorted(known)
+        hint = did_you_mean(name, known)
+        message = f"no {interface} backend {name!r}; installed: {', '.join(known) or 'none'}.{hint}"
+        if broken := sorted(broken):
+            message += (
+                f" Plugins that failed to load may offer it: {', '.join(broken)};"
+                " type 'pparallel backends' to see why."
+            )
+        super().__init__(message, path=path, source=source)
+        self.interface, self.name, self.known = interface, name, known
+        self.broken = list(broken)
+
+
+class MissingDependencyError(PparallelError, ImportError):
+    """Raised when something is known but its library is not installed."""
+
+    def __init__(self, what: str, missing: str, install: str = "") -> None:
+        hint = f"; to install it: {install}" if install else ""
+        super().__init__(f"{what} cannot be loaded: {missing}{hint}")
+        self.what, self.missing, self.install = what, missing, install
+
+
+class ClosedError(PparallelError, ValueError, RuntimeError):
+    """Raised when something is used before it is opened, after it is closed, or as the job ends.
+
+    Attributes:
+        consequence: the job is ending because of something else, so this is not what went wrong.
+    """
+
+    def __init__(self, what: str, why: str = "is closed", *, consequence: bool = False) -> None:
+        super().__init__(f"{what} {why}")
+        self.consequence = consequence
+
+
+class WorkerLostError(PparallelError):
+    """Raised when the worker that held a task died.
+
+    Attributes:
+        pid: process id of the worker.
+        exitcode: its exit code, or minus the number of the signal that ended it.
+    """
+
+    def __init__(self, pid: int, exitcode: int | None, detail: str = "") -> None:
+        how = (
+            "for an unknown reason"
+            if exitcode is None
+            else f"by signal {-exitcode}"
+            if exitcode < 0
+            else f"with exit code {exitcode}"
+        )
+        super().__init__(f"worker {pid} died {how}{': ' + detail if detail else ''}")
+        self.pid, self.exitcode = pid, exitcode
+
+
+class TaskTimeoutError(PparallelError, TimeoutError, multiprocessing.TimeoutError):
+    """Raised when a task, or the wait for it, took longer than allowed."""
+
+    def __init__(self, what: str, timeout: float) -> None:
+        super().__init__(f"{what} was not done within {timeout:g} s")
+        self.timeout = timeout
+
+
+class CallTimeoutError(PparallelError, TimeoutError, multiprocessing.TimeoutError):
+    """Raised when a member did not answer in time."""
+
+    def __init__(self, what: str, timeout: float) -> None:
+        super().__init__(f"{what} was not answered within {timeout:g} s")
+        self.timeout = timeout
+
+
+class PeerLostError(PparallelError, ConnectionError):
+    """Raised when another member is gone.
+
+    Attributes:
+        peer: its name.
+        reason: what is known of its end: ``"has left"``, ``"died (signal 9)"``.
+    """
+
+    def __init__(self, peer: str, reason: str = "is gone") -> None:
+        super().__init__(f"member {peer!r} {reason}")
+        self.peer, self.reason = peer, reason
+
+
+class SerializationError(PparallelError):
+    """Raised when an object cannot be turned into bytes, or bytes into an object."""
+
+    def __init__(self, what: str, why: object) -> None:
+        super().__init__(f"{what} cannot be serialised: {why}")
+
+
+class AuthenticationError(PparallelError, PermissionError):
+    """Raised when a peer could not prove who it is."""
+
+
+class DirectoryError(PparallelError, KeyError):
+    """Raised when a paired value or a service is taken, absent, or another member's."""
+
+    __str__ = Exception.__str__  # KeyError shows the repr of its message
+
+
+class RemoteError(PparallelError):
+    """Raised for a remote exception whose own type cannot be rebuilt here.
+
+    It is also the ``__cause__`` of those that can, so that the remote traceback is shown.
+
+    Attributes:
+        member: where it was raised.
+        type_name: module and name of the exception's type.
+        traceback: the remote traceback as text.
+    """
+
+    def __init__(self, member: str, type_name: str, message: str, traceback: str) -> None:
+        super().__init__(f"{type_name}: {message}\n\nin member {member!r}:\n{traceback}".rstrip())
+        self.member, self.type_name, self.message = member, type_name, message
+        self.traceback = traceback
+
+
+class PlacementError(PparallelError, RuntimeError):
+    """Raised when no placement respects the limits."""
+
+
+def is_consequence(error: BaseException | None) -> bool:
+    """Return whether *error* only says that the job was ending because of something else."""
+    while error is not None:
+        if isinstance(error, ClosedError) and error.consequence:
+            return True
+        error = error.__cause__
+    return False

@@ -1,0 +1,94 @@
+"""What a backend of collectives fills in: messages between the members of a group."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Self
+
+from pparallel.interfaces.collective.algorithms import Operation
+from pparallel.interfaces.collective.work import BackgroundWork, Work
+from pparallel.interfaces.resource import Resource
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+USER_TAGS = 2**24  #: users' tags are less than this; those above belong to the operations
+
+
+class Messages(Resource):
+    """A group of members that send one another tensors; the operations stand on this."""
+
+    _begun = 0
+
+    @property
+    @abstractmethod
+    def rank(self) -> int:
+        """This member's global rank."""
+
+    @abstractmethod
+    def size(self) -> int:
+        """Return the number of members of the group."""
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        """The global ranks of the group's members, in order; all of them by default."""
+        return range(self.size())
+
+    @abstractmethod
+    def new_group(self, ranks: Sequence[int]) -> Self:
+        """Return an open group of some of the members; all of *ranks*, and only they, call this.
+
+        Raises:
+            ValueError: this member is not among *ranks*, or they are not all members.
+        """
+
+    @abstractmethod
+    def isend(self, tensor: Tensor, dst: int, tag: int = 0) -> Work[None]:
+        """Start to send *tensor*; never waits for the receiver. Any thread may call this."""
+
+    @abstractmethod
+    def irecv(self, tensor: Tensor, src: int | None = None, tag: int = 0) -> Work[int]:
+        """Start to receive into *tensor*, from anyone if *src* is ``None``.
+
+        The work's ``wait()`` returns the sender's rank. Any thread may call this.
+        """
+
+    def send(self, tensor: Tensor, dst: int, tag: int = 0) -> None:
+        """Send *tensor* and wait until it may be changed again."""
+        self.isend(tensor, dst, _users(tag)).wait()
+
+    def recv(self, tensor: Tensor, src: int | None = None, tag: int = 0) -> int:
+        """Receive into *tensor* and return the sender's rank."""
+        return self.irecv(tensor, src, _users(tag)).wait()
+
+    def _do(self, async_op: bool, run: Callable[[Operation], None]) -> Work[None] | None:
+        self._begun += 1
+        tag = USER_TAGS + self._begun % USER_TAGS
+        operation = Operation(self, tag, self.ranks, self._position(self.rank))
+        if async_op:
+            return BackgroundWork(lambda: run(operation))
+        run(operation)
+        return None
+
+    def _position(self, rank: int) -> int:
+        if rank not in self.ranks:
+            raise ValueError(f"rank {rank} is not in this group of {list(self.ranks)}")
+        return self.ranks.index(rank)
+
+    def _one_each(self, what: str, tensors: Sequence[Tensor] | None) -> list[Tensor]:
+        if tensors is None or len(tensors) != self.size():
+            raise ValueError(wrong_count(what, tensors, self.size()))
+        return [each.detach() for each in tensors]
+
+
+def _users(tag: int) -> int:
+    if not 0 <= tag < USER_TAGS:
+        raise ValueError(f"a tag is at least 0 and less than {USER_TAGS}, not {tag}")
+    return tag
+
+
+def wrong_count(what: str, given: Sequence[object] | None, size: int) -> str:
+    """Say that a list has not one entry for each member."""
+    count = "nothing" if given is None else len(given)
+    return f"{what} has one entry for each of the {size} members, not {count}"

@@ -1,0 +1,129 @@
+"""The operations on several tensors of each member, which torch has removed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pparallel.interfaces.collective import algorithms
+from pparallel.interfaces.collective.algorithms import Operation
+from pparallel.interfaces.collective.messages import Messages
+from pparallel.interfaces.collective.work import ReduceOp, Work
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class MultiGpuForms(Messages):
+    """Operations on a list of tensors of each member: one for each of its GPUs.
+
+    All members give lists of the same length, of tensors of one shape and dtype. They are
+    combined here first, communicated once, and spread here again.
+    """
+
+    def broadcast_multigpu(
+        self, tensor_list: Sequence[Tensor], src: int, async_op: bool = False, src_tensor: int = 0
+    ) -> Work[None] | None:
+        """Give all tensors of all members the one at *src_tensor* of *src*."""
+        root = self._position(src)
+        mine = _detached(tensor_list)
+        first = mine[src_tensor if self.rank == src else 0]
+
+        def run(operation: Operation) -> None:
+            algorithms.broadcast(operation, first, root)
+            _spread(first, mine)
+
+        return self._do(async_op, run)
+
+    def all_reduce_multigpu(
+        self, tensor_list: Sequence[Tensor], op: ReduceOp = ReduceOp.SUM, async_op: bool = False
+    ) -> Work[None] | None:
+        """Replace all tensors of all members by the combination of all."""
+        mine = _detached(tensor_list)
+        op.check(mine[0])
+
+        def run(operation: Operation) -> None:
+            total = _combined(mine, op)
+            algorithms.reduce(operation, total, 0, op)
+            algorithms.broadcast(operation, total, 0)
+            _spread(total, mine)
+
+        return self._do(async_op, run)
+
+    def reduce_multigpu(
+        self,
+        tensor_list: Sequence[Tensor],
+        dst: int,
+        op: ReduceOp = ReduceOp.SUM,
+        async_op: bool = False,
+        dst_tensor: int = 0,
+    ) -> Work[None] | None:
+        """Replace the tensor at *dst_tensor* of *dst* by the combination of all."""
+        root = self._position(dst)
+        mine = _detached(tensor_list)
+        op.check(mine[0])
+        target = mine[dst_tensor] if self.rank == dst else None
+
+        def run(operation: Operation) -> None:
+            total = _combined(mine, op)
+            algorithms.reduce(operation, total, root, op)
+            if target is not None:
+                target.copy_(total)
+
+        return self._do(async_op, run)
+
+    def all_gather_multigpu(
+        self,
+        output_tensor_lists: Sequence[Sequence[Tensor]],
+        input_tensor_list: Sequence[Tensor],
+        async_op: bool = False,
+    ) -> Work[None] | None:
+        """Fill each list of outputs with all tensors of all members.
+
+        With lists of k inputs, input j of the member at position p in the group comes to
+        ``output_tensor_lists[i][p * k + j]``, for every i.
+        """
+        inputs = _detached(input_tensor_list)
+        outputs = [[each.detach() for each in tensors] for tensors in output_tensor_lists]
+        needed = len(inputs) * self.size()
+        for tensors in outputs:
+            if len(tensors) != needed:
+                message = f"each list of outputs has {needed} tensors, not {len(tensors)}"
+                raise ValueError(message)
+
+        def run(operation: Operation) -> None:
+            packed = inputs[0].new_empty((len(inputs), *inputs[0].shape))
+            _fill(list(packed), inputs)
+            received = [packed.new_empty(packed.shape) for _ in operation.ranks]
+            algorithms.exchange(operation, received, [packed] * len(received))
+            for tensors in outputs:
+                _fill(tensors, [part for each in received for part in each])
+
+        return self._do(async_op, run)
+
+
+def _detached(tensors: Sequence[Tensor]) -> list[Tensor]:
+    if not tensors:
+        message = "give at least one tensor"
+        raise ValueError(message)
+    return [each.detach() for each in tensors]
+
+
+def _combined(tensors: Sequence[Tensor], op: ReduceOp) -> Tensor:
+    """Return the combination of this member's tensors, on the device of the first."""
+    total = tensors[0].clone()
+    for each in tensors[1:]:
+        op.into(total, each.to(total.device))
+    op.finish(total, len(tensors))
+    return total
+
+
+def _spread(tensor: Tensor, over: Sequence[Tensor]) -> None:
+    for each in over:
+        if each is not tensor:
+            each.copy_(tensor)
+
+
+def _fill(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    for target, source in zip(targets, sources, strict=True):
+        target.copy_(source)

@@ -1,0 +1,108 @@
+"""The operations on tensors, as default algorithms over messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pparallel.interfaces.collective import algorithms
+from pparallel.interfaces.collective.algorithms import Operation
+from pparallel.interfaces.collective.messages import Messages
+from pparallel.interfaces.collective.work import ReduceOp, Work
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class TensorForms(Messages):
+    """Operations on one tensor of each member, or one for each member."""
+
+    def broadcast(self, tensor: Tensor, src: int, async_op: bool = False) -> Work[None] | None:
+        """Give all members the tensor of *src*."""
+        root = self._position(src)
+        mine = tensor.detach()
+        return self._do(async_op, lambda op: algorithms.broadcast(op, mine, root))
+
+    def all_reduce(
+        self, tensor: Tensor, op: ReduceOp = ReduceOp.SUM, async_op: bool = False
+    ) -> Work[None] | None:
+        """Replace each member's tensor by the combination of all."""
+        op.check(tensor)
+        mine = tensor.detach()
+
+        def run(operation: Operation) -> None:
+            algorithms.reduce(operation, mine, 0, op)
+            algorithms.broadcast(operation, mine, 0)
+
+        return self._do(async_op, run)
+
+    def reduce(
+        self, tensor: Tensor, dst: int, op: ReduceOp = ReduceOp.SUM, async_op: bool = False
+    ) -> Work[None] | None:
+        """Replace the tensor of *dst* by the combination of all; the others keep theirs."""
+        op.check(tensor)
+        root = self._position(dst)
+        mine = tensor.detach()
+        return self._do(async_op, lambda each: algorithms.reduce(each, mine, root, op))
+
+    def all_gather(
+        self, tensor_list: Sequence[Tensor], tensor: Tensor, async_op: bool = False
+    ) -> Work[None] | None:
+        """Fill *tensor_list* with every member's tensor, by position in the group."""
+        outputs = self._one_each("tensor_list", tensor_list)
+        inputs = [tensor.detach()] * self.size()
+        return self._do(async_op, lambda op: algorithms.exchange(op, outputs, inputs))
+
+    def gather(
+        self,
+        tensor: Tensor,
+        gather_list: Sequence[Tensor] | None = None,
+        dst: int = 0,
+        async_op: bool = False,
+    ) -> Work[None] | None:
+        """Fill *gather_list* of *dst* with every member's tensor; elsewhere it is not used."""
+        root = self._position(dst)
+        into = self._one_each("gather_list", gather_list) if self.rank == dst else None
+        mine = tensor.detach()
+        return self._do(async_op, lambda op: algorithms.gather(op, mine, into, root))
+
+    def scatter(
+        self,
+        tensor: Tensor,
+        scatter_list: Sequence[Tensor] | None = None,
+        src: int = 0,
+        async_op: bool = False,
+    ) -> Work[None] | None:
+        """Fill each member's tensor with its part of *scatter_list* of *src*."""
+        root = self._position(src)
+        parts = self._one_each("scatter_list", scatter_list) if self.rank == src else None
+        mine = tensor.detach()
+        return self._do(async_op, lambda op: algorithms.scatter(op, mine, parts, root))
+
+    def reduce_scatter(
+        self,
+        output: Tensor,
+        input_list: Sequence[Tensor],
+        op: ReduceOp = ReduceOp.SUM,
+        async_op: bool = False,
+    ) -> Work[None] | None:
+        """Fill each member's *output* with the combination of everyone's input for it."""
+        op.check(output)
+        inputs = self._one_each("input_list", input_list)
+        mine = output.detach()
+        return self._do(async_op, lambda each: algorithms.reduce_scatter(each, mine, inputs, op))
+
+    def all_to_all(
+        self,
+        output_list: Sequence[Tensor],
+        input_list: Sequence[Tensor],
+        async_op: bool = False,
+    ) -> Work[None] | None:
+        """Send each member its tensor of *input_list*, and fill *output_list* by sender."""
+        outputs = self._one_each("output_list", output_list)
+        inputs = self._one_each("input_list", input_list)
+        return self._do(async_op, lambda op: algorithms.exchange(op, outputs, inputs))
+
+    def barrier(self, async_op: bool = False) -> Work[None] | None:
+        """Wait until all members are here."""
+        return self._do(async_op, algorithms.barrier)

@@ -1,0 +1,136 @@
+"""What an operation combines with, and the handle of one that runs."""
+
+from __future__ import annotations
+
+import contextvars
+import enum
+import itertools
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from typing_extensions import override
+
+from pparallel.errors import CallTimeoutError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+R = TypeVar("R", covariant=True)
+T = TypeVar("T")
+
+_numbers = itertools.count()
+
+
+class ReduceOp(enum.Enum):
+    """How the tensors of several members become one, element by element.
+
+    ``AVG`` takes real and complex numbers, ``MIN`` and ``MAX`` whatever has an order, and the
+    bitwise ones integers and truth values.
+    """
+
+    SUM = "sum"
+    PRODUCT = "product"
+    MIN = "min"
+    MAX = "max"
+    AVG = "avg"
+    BAND = "band"
+    BOR = "bor"
+    BXOR = "bxor"
+
+    def check(self, tensor: Tensor) -> None:
+        """Refuse a tensor that this does not apply to, before anything is sent.
+
+        Raises:
+            ValueError: the tensor's dtype does not fit.
+        """
+        real = tensor.dtype.is_floating_point
+        fits = {
+            ReduceOp.AVG: real or tensor.dtype.is_complex,
+            ReduceOp.MIN: not tensor.dtype.is_complex,
+            ReduceOp.MAX: not tensor.dtype.is_complex,
+            ReduceOp.BAND: not (real or tensor.dtype.is_complex),
+            ReduceOp.BOR: not (real or tensor.dtype.is_complex),
+            ReduceOp.BXOR: not (real or tensor.dtype.is_complex),
+        }
+        if not fits.get(self, True):
+            raise ValueError(f"{self.name} does not apply to {tensor.dtype}")
+
+    def into(self, total: Tensor, other: Tensor) -> None:
+        """Combine *other* into *total*, in place; ``AVG`` adds, for :meth:`finish` divides."""
+        match self:
+            case ReduceOp.SUM | ReduceOp.AVG:
+                total.add_(other)
+            case ReduceOp.PRODUCT:
+                total.mul_(other)
+            case ReduceOp.MIN:
+                total.copy_(total.minimum(other))
+            case ReduceOp.MAX:
+                total.copy_(total.maximum(other))
+            case ReduceOp.BAND:
+                total.bitwise_and_(other)
+            case ReduceOp.BOR:
+                total.bitwise_or_(other)
+            case ReduceOp.BXOR:
+                total.bitwise_xor_(other)
+
+    def finish(self, total: Tensor, count: int) -> None:
+        """Do what is left when *count* tensors were combined into *total*."""
+        if self is ReduceOp.AVG:
+            total.div_(count)
+
+
+class Work(ABC, Generic[R]):
+    """An operation that runs; its tensors belong to it until :meth:`wait` returns."""
+
+    @abstractmethod
+    def wait(self, timeout: float | None = None) -> R:
+        """Wait until it is done and return its result; ``None`` waits as long as the config says.
+
+        Raises:
+            CallTimeoutError: it took longer.
+            PeerLostError: a member that it needs is gone.
+            ClosedError: the collective was closed.
+        """
+
+    @abstractmethod
+    def is_completed(self) -> bool:
+        """Return whether :meth:`wait` would return, or raise, at once."""
+
+
+class BackgroundWork(Work[R]):
+    """An operation that runs in a thread of its own."""
+
+    def __init__(self, operation: Callable[[], R]) -> None:
+        self._future: Future[R] = Future()
+        context = contextvars.copy_context()
+        threading.Thread(
+            target=context.run,
+            args=(_fulfil, self._future, operation),
+            name=f"collective-{next(_numbers)}",
+            daemon=True,
+        ).start()
+
+    @override
+    def wait(self, timeout: float | None = None) -> R:
+        try:
+            return self._future.result(timeout)
+        except TimeoutError:
+            if timeout is None or self._future.done():
+                raise  # the operation's own
+            raise CallTimeoutError("a collective operation", timeout) from None
+
+    @override
+    def is_completed(self) -> bool:
+        return self._future.done()
+
+
+def _fulfil(future: Future[T], operation: Callable[[], T]) -> None:
+    try:
+        result = operation()
+    except BaseException as error:  # noqa: BLE001 - raised where the work is waited for
+        future.set_exception(error)
+    else:
+        future.set_result(result)

@@ -1,0 +1,289 @@
+"""Launcher: run a function once for each rank, and end them together."""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, TypeVar, overload
+
+from typing_extensions import override
+
+from pparallel.config import BackendConfig
+from pparallel.errors import is_consequence
+from pparallel.interfaces.resource import Resource
+
+R = TypeVar("R")
+StartMethod = Literal["spawn", "fork", "forkserver"]
+
+GRACE = 1.5  #: seconds that ranks are given to end by themselves once they were told to stop
+
+
+@dataclass(frozen=True, slots=True)
+class RankSpec:
+    """One rank to start.
+
+    Attributes:
+        rank: its number, from 0.
+        fn: what it runs, as ``fn(rank, *args)``.
+        args: what follows the rank.
+        env: environment variables of this rank alone.
+        resources: what the rank asks of a launcher that chooses where it runs; others ignore it.
+    """
+
+    rank: int
+    fn: Callable[..., object]
+    args: tuple[object, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    resources: Mapping[str, object] = field(default_factory=dict)
+
+    def run(self) -> object:
+        """Call the function."""
+        return self.fn(self.rank, *self.args)
+
+
+class LaunchContext(ABC):
+    """Ranks that were started: what they returned, and how they end.
+
+    A backend gives :attr:`processes`, :meth:`pids`, :meth:`stop` and :meth:`kill`, and calls
+    :meth:`succeeded` or :meth:`failed` once for each rank, from any thread. Any thread may join.
+    """
+
+    def __init__(self, ranks: Sequence[RankSpec]) -> None:
+        self._pending = {each.rank for each in ranks}
+        self._values: dict[int, object] = {}
+        self._failures: list[BaseException] = []
+        self._changed = threading.Condition()
+
+    @property
+    @abstractmethod
+    def processes(self) -> Sequence[Any]:
+        """What runs the ranks, by rank: process or thread objects."""
+
+    @abstractmethod
+    def pids(self) -> list[int]:
+        """Return the process id of each rank."""
+
+    @abstractmethod
+    def stop(self, reason: BaseException | None = None) -> None:
+        """Tell all ranks to end, because of *reason*; does not wait, may be called twice."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """End by force what still runs, where that is possible; does not wait."""
+
+    def reap(self) -> None:
+        """Wait for what ran the ranks, all of which have reported."""
+        for each in self.processes:
+            each.join()
+
+    def succeeded(self, rank: int, value: object) -> None:
+        """Report what *rank* returned."""
+        with self._changed:
+            self._values[rank] = value
+            self._pending.discard(rank)
+            self._changed.notify_all()
+
+    def failed(self, rank: int, error: BaseException) -> None:
+        """Report that *rank* ended with *error*.
+
+        ``SystemExit``, ``KeyboardInterrupt`` and their like become a ``RuntimeError``, so that
+        raising it at the launching side neither ends that process nor looks like success.
+        """
+        if not isinstance(error, Exception):
+            wrapped = RuntimeError(f"rank {rank} was ended by {error!r}")
+            wrapped.__cause__ = error
+            error = wrapped
+        else:
+            error.add_note(f"raised in rank {rank}")
+        with self._changed:
+            self._failures.append(error)
+            self._pending.discard(rank)
+            self._changed.notify_all()
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The first failure so far; one that only follows from another does not count as it."""
+        with self._changed:
+            return next(
+                (each for each in self._failures if not is_consequence(each)),
+                self._failures[0] if self._failures else None,
+            )
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait until all ranks have returned.
+
+        Returns:
+            True when they have, False when *timeout* seconds have passed and some still run.
+
+        Raises:
+            Exception: what the first rank to fail raised, after the others were ended. An
+                interrupt of the joining thread ends the ranks too.
+        """
+        try:
+            with self._changed:
+                self._changed.wait_for(lambda: self._failures or not self._pending, timeout)
+        except BaseException as error:
+            self.terminate(error)
+            raise
+        if (first := self.failure) is not None:
+            self.terminate(first)
+            later = self.failure
+            raise first if later is None else later
+        if self._pending:
+            return False
+        self.reap()
+        return True
+
+    def results(self) -> list[Any]:
+        """Wait for all ranks and return what they returned, by rank; raises as :meth:`join`."""
+        self.join()
+        return [self._values[rank] for rank in sorted(self._values)]
+
+    def terminate(self, reason: BaseException | None = None) -> None:
+        """End the ranks: tell them, give them a moment, then use force where that is possible."""
+        self.stop(reason)
+        ended = False
+        try:
+            with self._changed:
+                ended = self._changed.wait_for(lambda: not self._pending, GRACE)
+        finally:  # an interrupt of this wait must not let ranks outlive it
+            if not ended:
+                self.kill()
+        if ended:
+            self.reap()
+
+
+class Launcher(Resource):
+    """Runs a function once for each rank.
+
+    Guarantees:
+        - Each rank runs once, and results come back by rank, whatever order the ranks end in
+          (``LauncherSuite.test_each_rank_runs_once``,
+          ``test_results_are_in_order_of_rank``).
+        - The first failure ends the others and is raised with the rank's traceback, its own or
+          that of its cause (``LauncherSuite.test_a_failure_ends_the_others``,
+          ``test_a_failure_shows_its_traceback``).
+        - A failure that only follows from another is not the first
+          (``LauncherSuite.test_a_consequence_is_not_the_failure``).
+        - A rank that calls ``sys.exit`` or raises ``KeyboardInterrupt`` has failed
+          (``LauncherSuite.test_a_rank_that_exits_has_failed``).
+        - A context joins, with a time-out too, and ends ranks
+          (``LauncherSuite.test_join_with_a_timeout``, ``test_terminate``); ranks that were told to
+          stop are waited for at most 1.5 seconds.
+
+    Features:
+        - ``env``: ranks take environment variables of their own
+          (``LauncherSuite.test_environment``); without it they are refused
+          (``LauncherSuite.test_environment_is_refused``).
+        - ``resources``: ranks are placed by what they ask for.
+        - ``isolated``: ranks that do not stop when told are ended by force
+          (``LauncherSuite.test_a_rank_that_does_not_stop_is_ended``).
+    """
+
+    @override
+    def open(self) -> None:
+        """Acquire nothing: what a launch needs lives as long as its context."""
+
+    @override
+    def close(self) -> None:
+        """Release nothing."""
+
+    @abstractmethod
+    def start(
+        self, ranks: Sequence[RankSpec], *, daemon: bool, start_method: StartMethod
+    ) -> LaunchContext:
+        """Start *ranks* and return without waiting for them.
+
+        Args:
+            ranks: one for each rank, in order.
+            daemon: whether processes are daemonic; launchers of anything else ignore it.
+            start_method: how processes start; launchers of anything else ignore it.
+
+        Raises:
+            ConfigError: the launcher cannot give a rank what its specification asks for.
+        """
+
+    @overload
+    def spawn(
+        self,
+        fn: Callable[..., R],
+        args: Sequence[object] = (),
+        nprocs: int | None = None,
+        join: Literal[True] = True,
+        daemon: bool = False,
+        start_method: StartMethod = "spawn",
+    ) -> list[R]: ...
+
+    @overload
+    def spawn(
+        self,
+        fn: Callable[..., R],
+        args: Sequence[object] = (),
+        nprocs: int | None = None,
+        *,
+        join: Literal[False],
+        daemon: bool = False,
+        start_method: StartMethod = "spawn",
+    ) -> LaunchContext: ...
+
+    @overload
+    def spawn(
+        self,
+        fn: Callable[..., R],
+        args: Sequence[object] = (),
+        nprocs: int | None = None,
+        join: bool = True,
+        daemon: bool = False,
+        start_method: StartMethod = "spawn",
+    ) -> list[R] | LaunchContext: ...
+
+    def spawn(
+        self,
+        fn: Callable[..., R],
+        args: Sequence[object] = (),
+        nprocs: int | None = None,
+        join: bool = True,
+        daemon: bool = False,
+        start_method: StartMethod = "spawn",
+    ) -> list[R] | LaunchContext:
+        """Run ``fn(rank, *args)`` in *nprocs* ranks.
+
+        Args:
+            fn: what each rank runs.
+            args: what follows the rank in the call.
+            nprocs: how many ranks; ``None`` is the number of devices, at least one.
+            join: wait, and return what the ranks returned; else return at once.
+            daemon: whether processes are daemonic.
+            start_method: how processes start.
+
+        Returns:
+            The results by rank, or, without *join*, a context to join or end the ranks with.
+
+        Raises:
+            ValueError: *nprocs* is less than one.
+            Exception: with *join*, the first failure of a rank.
+        """
+        count = _device_count() if nprocs is None else nprocs
+        if count < 1:
+            raise ValueError(f"nprocs must be at least 1, not {count}")
+        ranks = [RankSpec(rank, fn, tuple(args)) for rank in range(count)]
+        context = self.start(ranks, daemon=daemon, start_method=start_method)
+        return context.results() if join else context
+
+
+class LauncherConfig(BackendConfig[Launcher], frozen=True):
+    """What every launcher is told: nothing but its name."""
+
+    interface: ClassVar[str] = "launcher"
+
+
+def _device_count() -> int:
+    """Return the number of accelerators, at least one; torch is asked only if installed."""
+    if importlib.util.find_spec("torch") is None:
+        return 1
+    import torch
+
+    return max(1, torch.cuda.device_count())

@@ -1,0 +1,237 @@
+"""OrderedServer: keep versioned values that members compare and push."""
+
+from __future__ import annotations
+
+import sys
+from abc import abstractmethod
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from pparallel.config import BackendConfig
+from pparallel.interfaces.resource import Resource
+
+Found = tuple[Any, Hashable]  #: a value and the version under which it was pushed
+
+
+class OrderedServer(Resource):
+    """Keeps, for each key, its newest values in the order in which they were pushed.
+
+    Keys are hashable, versions are hashable and not None; both are compared by value (``==``),
+    since most servers hold copies of them. Any thread may use a server.
+
+    Guarantees:
+        - A push is stored if the newest version of its key equals ``prev_version``, and refused
+          otherwise (``OrderedServerSuite.test_a_push_needs_the_newest_version``).
+        - A key that is not held accepts any ``prev_version``
+          (``OrderedServerSuite.test_a_new_key_accepts_any_previous_version``).
+        - A push whose ``version`` equals ``prev_version`` replaces the newest value
+          (``OrderedServerSuite.test_the_same_version_overwrites``).
+        - A push of an older version that is still held replaces its value and makes it the newest
+          (``OrderedServerSuite.test_an_older_held_version_becomes_the_newest``).
+        - The ``version_depth`` newest versions of a key are held, and no other
+          (``OrderedServerSuite.test_holds_the_newest_versions``).
+        - What is stored is a snapshot: changing the value after the push changes nothing
+          (``OrderedServerSuite.test_what_is_stored_is_a_snapshot``).
+        - What is pulled is the caller's own: changing it changes nothing
+          (``OrderedServerSuite.test_what_is_pulled_is_the_callers_own``).
+        - Operations on one key are linearizable: each takes effect at one moment between its call
+          and its return (``OrderedServerSuite.test_threads_see_one_order``,
+          ``test_members_see_one_order``). Nothing is promised across keys.
+        - One push wakes every waiter that waits for it
+          (``OrderedServerSuite.test_one_push_wakes_every_waiter``,
+          ``test_one_push_wakes_the_waiters_of_all_members``).
+        - :meth:`close` wakes the waiters of this member with ``ClosedError``, and any use after
+          it raises ``ClosedError`` (``OrderedServerSuite.test_nobody_waits_after_the_end``).
+
+    A server that cannot be reached raises ``PeerLostError``: it never seems to be empty.
+
+    Source: ``OrderedServerBase`` of machin (iffiX/machin, ``machin/parallel/server``).
+    """
+
+    @abstractmethod
+    def push(
+        self, key: Hashable, value: Any, version: Hashable, prev_version: Hashable | None
+    ) -> bool:
+        """Store *value* if the newest version of *key* equals *prev_version*.
+
+        Returns:
+            Whether it was stored. ``False``: another writer came first; pull and try again.
+
+        Raises:
+            ValueError: *version* is None.
+            TypeError: *key* or *version* is not hashable.
+            SerializationError: *value* cannot be stored.
+            PeerLostError: the member that keeps the values is gone.
+        """
+
+    @abstractmethod
+    def fetch(self, key: Hashable, version: Hashable | None) -> Found | None:
+        """Return a copy of a value with its version: what :meth:`pull` does without ``into``."""
+
+    def pull(
+        self, key: Hashable, version: Hashable | None = None, into: Any = None
+    ) -> Found | None:
+        """Return the value of *version*, by default of the newest, and its version.
+
+        Args:
+            key: whose value.
+            version: which one; ``None`` is the newest.
+            into: a tensor or array, or a mapping or sequence of them (nested as you like), to copy
+                the value into; it is then what is returned. Shapes and dtypes must be those of the
+                value; devices and strides need not.
+
+        Returns:
+            ``(value, version)``, or ``None`` if the key or the version is not held.
+
+        Raises:
+            ValueError: *into* does not fit; the entry is named and nothing was copied.
+            PeerLostError: the member that keeps the values is gone.
+        """
+        found = self.fetch(key, version)
+        if found is None or into is None:
+            return found
+        copy_into(found[0], into)
+        return into, found[1]
+
+    @abstractmethod
+    def wait(
+        self, key: Hashable, version: Hashable | None = None, timeout: float | None = None
+    ) -> Found | None:
+        """Return the newest value and version as soon as that version is not *version*.
+
+        With ``version=None`` it waits until there is one.
+
+        Args:
+            key: whose value.
+            version: the version that the caller has already.
+            timeout: in seconds; ``None`` waits without limit, 0 pulls only what is new.
+
+        Returns:
+            ``(value, version)``, or ``None`` if *timeout* passed first.
+
+        Raises:
+            ClosedError: the server was closed meanwhile, or the job ends.
+            PeerLostError: the member that keeps the values is gone.
+        """
+
+    @abstractmethod
+    def versions(self, key: Hashable) -> list[Any]:
+        """Return the versions held of *key*, the newest last; none for a key not held."""
+
+    @abstractmethod
+    def keys(self) -> list[Any]:
+        """Return the keys held."""
+
+    @abstractmethod
+    def delete(self, key: Hashable) -> bool:
+        """Forget *key* and its versions; return whether it was held. Waiters go on waiting."""
+
+
+class OrderedServerConfig(BackendConfig[OrderedServer], frozen=True):
+    """What every ordered server is told.
+
+    Attributes:
+        version_depth: how many versions of a key are kept, at least 1: the newest.
+    """
+
+    interface: ClassVar[str] = "ordered_server"
+    version_depth: int = Field(default=1, ge=1)
+
+
+def check_version(version: object) -> None:
+    """Refuse what cannot be a version.
+
+    Raises:
+        ValueError: it is None.
+        TypeError: it is not hashable.
+    """
+    if version is None:
+        message = "a version cannot be None: that stands for 'no version'"
+        raise ValueError(message)
+    check_hashable("a version", version)
+
+
+def check_hashable(what: str, value: object) -> None:
+    """Refuse a key or version that is not hashable.
+
+    Raises:
+        TypeError: it is not hashable.
+    """
+    try:
+        hash(value)
+    except TypeError as error:
+        message = f"{what} must be hashable, and {value!r} is not"
+        raise TypeError(message) from error
+
+
+def copy_into(value: Any, into: Any) -> None:
+    """Copy the tensors and arrays of *value* into those of *into*, which has the same structure.
+
+    Raises:
+        ValueError: they differ; the first entry that does is named and nothing was copied.
+    """
+    pairs = list(_pairs(value, into, "value"))
+    for source, target in pairs:
+        if _is_tensor(target):
+            with sys.modules["torch"].no_grad():
+                target.copy_(source)
+        else:
+            target[...] = source
+
+
+def _pairs(value: Any, into: Any, entry: str) -> Iterator[tuple[Any, Any]]:
+    """Walk both structures side by side; *entry* says where, as one would write it."""
+    if _is_tensor(into) or _is_array(into):
+        _check_fit(value, into, entry)
+        yield value, into
+    elif isinstance(into, Mapping):
+        _check_kind(value, Mapping, into, entry)
+        if missing := [key for key in into if key not in value]:
+            _refuse(f"{entry}[{missing[0]!r}]", "is not in what was pushed")
+        if unexpected := [key for key in value if key not in into]:
+            _refuse(f"{entry}[{unexpected[0]!r}]", "was pushed and has no place in 'into'")
+        for key in into:
+            yield from _pairs(value[key], into[key], f"{entry}[{key!r}]")
+    elif isinstance(into, Sequence) and not isinstance(into, str | bytes):
+        _check_kind(value, Sequence, into, entry)
+        if len(value) != len(into):
+            _refuse(entry, f"has {len(value)} entries, and 'into' has {len(into)}")
+        for index, (source, target) in enumerate(zip(value, into, strict=True)):
+            yield from _pairs(source, target, f"{entry}[{index}]")
+    else:
+        _refuse(entry, f"cannot be copied into {type(into).__name__}: only into a tensor or array")
+
+
+def _check_fit(value: Any, into: Any, entry: str) -> None:
+    same_kind = _is_tensor(value) if _is_tensor(into) else _is_array(value)
+    if not same_kind:
+        _refuse(entry, f"is of type {type(value).__name__}, and 'into' {type(into).__name__}")
+    if tuple(value.shape) != tuple(into.shape):
+        _refuse(entry, f"has shape {tuple(value.shape)}, and 'into' {tuple(into.shape)}")
+    if value.dtype != into.dtype:
+        _refuse(entry, f"has dtype {value.dtype}, and 'into' {into.dtype}")
+    if _is_array(into) and not into.flags.writeable:
+        _refuse(entry, "cannot be copied into an array that is read-only")
+
+
+def _check_kind(value: Any, kind: type, into: Any, entry: str) -> None:
+    if not isinstance(value, kind):
+        _refuse(entry, f"is of type {type(value).__name__}, and 'into' {type(into).__name__}")
+
+
+def _refuse(entry: str, why: str) -> None:
+    message = f"{entry} {why}"
+    raise ValueError(message)
+
+
+def _is_tensor(value: object) -> bool:
+    # Whoever holds a tensor or array has imported its library: importing it here costs others.
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def _is_array(value: object) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.ndarray)

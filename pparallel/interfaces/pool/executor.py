@@ -1,0 +1,58 @@
+"""A pool seen as an executor of :mod:`concurrent.futures`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, wait
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from typing_extensions import override
+
+from pparallel.errors import ClosedError
+
+if TYPE_CHECKING:
+    from pparallel.interfaces.pool import Pool
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class PoolExecutor(Executor):
+    """Runs what it is given on a pool that somebody else closes."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._lock = threading.Lock()
+        self._futures: set[Future[Any]] = set()
+        self._shut = False
+
+    @override
+    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        if self._shut:
+            raise ClosedError(f"the executor of {self._pool!r}")
+        future = self._pool.submit(fn, *args, **kwargs)
+        with self._lock:
+            self._futures.add(future)
+        future.add_done_callback(self._forget)
+        return future
+
+    @override
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more calls and, unless told not to, wait for those taken; the pool stays open."""
+        with self._lock:
+            self._shut = True
+            futures = list(self._futures)
+        if cancel_futures:
+            for future in futures:
+                future.cancel()
+        if wait:
+            _wait_for(futures)
+
+    def _forget(self, future: Future[Any]) -> None:
+        with self._lock:
+            self._futures.discard(future)
+
+
+def _wait_for(futures: list[Future[Any]]) -> None:
+    wait([future for future in futures if not future.cancelled()])

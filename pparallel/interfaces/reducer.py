@@ -1,0 +1,163 @@
+"""Reducer: let members train one model together."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from pparallel.config import BackendConfig
+from pparallel.interfaces.resource import Resource
+
+if TYPE_CHECKING:
+    from torch.nn import Module
+    from torch.optim import Optimizer
+    from torch.optim.lr_scheduler import LRScheduler
+
+
+class Counters(NamedTuple):
+    """What became of the gradients, as far as one member knows; counted since it was built.
+
+    Attributes:
+        pushed: gradients of this member that were accepted: acknowledged, or stepped here.
+        reduced: gradients that this member put into steps of its optimizer.
+        late: gradients that arrived here before reducing started or after it stopped; their
+            senders were told so with ``ClosedError``.
+        refused: gradients that arrived here and were refused for another reason: another model,
+            or a reducing thread that had failed.
+        lost: acknowledged gradients of this member that ended with the member that held them.
+        staleness: mean number of steps by which gradients reduced here were behind.
+    """
+
+    pushed: int = 0
+    reduced: int = 0
+    late: int = 0
+    refused: int = 0
+    lost: int = 0
+    staleness: float = 0.0
+
+
+class Reducer(Resource):
+    """Lets members train one model together, with one training loop for all backends.
+
+    The loop::
+
+        if r.manages:
+            r.manage_model(model, optimizer, scheduler)
+        r.start()
+        if r.trains:
+            for batch in batches:
+                loss(model, batch).backward()
+                r.step(model)
+        r.stop()
+
+    Guarantees:
+        - One step on one gradient is what the optimizer alone would have done
+          (``ReducerSuite.test_one_step_is_the_optimizers_step``).
+        - Gradients are cleared (None) once they were taken
+          (``ReducerSuite.test_gradients_are_cleared``); several ``backward`` before one step add
+          up, as ever (``ReducerSuite.test_gradients_accumulate``).
+        - A trainable parameter without a gradient is refused by its name
+          (``ReducerSuite.test_a_parameter_without_gradient_is_named``); one that is frozen is left
+          as it is (``ReducerSuite.test_frozen_parameters_stay``).
+        - No gradient is dropped silently: what was acknowledged is reduced, at most once, or is
+          counted as lost (``ReducerSuite.test_every_gradient_is_reduced_once``).
+        - :meth:`stop` leaves the final parameters in the model of every member that trained or
+          managed (``ReducerSuite.test_stop_leaves_one_model``).
+        - Two reducers of one job do not mix (``ReducerSuite.test_two_reducers_do_not_mix``).
+        - :meth:`push` before :meth:`start` or after :meth:`stop` raises ``ClosedError``
+          (``ReducerSuite.test_push_outside_start_and_stop``); :meth:`stop` may be called twice, and
+          :meth:`start` after it (``ReducerSuite.test_stop_twice``, ``test_start_again``).
+
+    One thread of a member trains a model; other threads may read :meth:`counters` and
+    :meth:`watch`.
+
+    Features:
+        - ``shared``: the members train one model; without it each trains its own
+          (``ReducerSuite.test_stop_leaves_one_model``, ``test_two_reducers_do_not_mix``).
+
+    Source: ``PushPullGradServer`` and ``PushPullModelServer`` of machin (iffiX/machin,
+    ``machin/parallel/server/param_server.py``).
+    """
+
+    @property
+    @abstractmethod
+    def manages(self) -> bool:
+        """Whether this member must call :meth:`manage_model`."""
+
+    @property
+    def trains(self) -> bool:
+        """Whether this member feeds batches; False on a dedicated server."""
+        return True
+
+    @abstractmethod
+    def manage_model(
+        self, model: Module, optimizer: Optimizer, lr_scheduler: LRScheduler | None = None
+    ) -> None:
+        """Take the optimizer, and its scheduler, that step this model's parameters.
+
+        From :meth:`start` to :meth:`stop` they belong to the reducer.
+
+        Raises:
+            RuntimeError: another member manages the model, or reducing has started.
+        """
+
+    @abstractmethod
+    def start(self) -> None:
+        """Begin; involves all members.
+
+        Raises:
+            RuntimeError: this member manages a model and was given none.
+        """
+
+    @abstractmethod
+    def push(self, model: Module) -> bool:
+        """Hand in the gradients of *model* and clear them; return whether they were accepted.
+
+        Raises:
+            ValueError: a trainable parameter has no gradient, or *model* is not like the one that
+                is managed: the first parameter at fault is named.
+            ClosedError: before :meth:`start` or after :meth:`stop`.
+            PeerLostError: nobody is left who could take them; they are not cleared.
+        """
+
+    @abstractmethod
+    def pull(self, model: Module) -> bool:
+        """Take newer parameters into *model* in place, if there are any; return whether.
+
+        Raises:
+            ValueError: *model* is not like the one that is managed.
+            ClosedError: before :meth:`start`.
+        """
+
+    def step(self, model: Module) -> bool:
+        """Hand in the gradients of *model* and take newer parameters, if there are any.
+
+        Returns:
+            Whether the parameters changed.
+
+        Raises:
+            Exception: what :meth:`push` and :meth:`pull` raise.
+        """
+        self.push(model)
+        return self.pull(model)
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Reduce all that was accepted and end; involves all live members.
+
+        Raises:
+            Exception: what made the reducing fail, here or where the model is managed.
+        """
+
+    def watch(self) -> None:
+        """Raise what a thread of this reducer raised; do nothing if all is well."""
+
+    @abstractmethod
+    def counters(self) -> Counters:
+        """Return what became of the gradients so far."""
+
+
+class ReducerConfig(BackendConfig[Reducer], frozen=True):
+    """What every reducer is told: nothing but its name."""
+
+    interface: ClassVar[str] = "reducer"

@@ -1,0 +1,58 @@
+"""The lifetime that built objects share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, ExitStack
+from types import TracebackType
+from typing import Self
+
+
+class Resource(ABC):
+    """Something that is opened once, used, and closed once.
+
+    ``__init__`` acquires nothing. Entering with ``with`` opens, leaving closes; parts that were
+    built for this resource alone are opened before it and closed after it.
+    """
+
+    _scope: AbstractContextManager[object] | None = None
+
+    @property
+    def hosting(self) -> bool:
+        """Whether other members call this one; hosts close after their clients."""
+        return False
+
+    @abstractmethod
+    def open(self) -> None:
+        """Acquire sockets, threads and processes."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release what :meth:`open` acquired; safe to call again."""
+
+    def release(self, error: BaseException | None) -> None:
+        """Close at the end of ``with``, which *error* left if it is not None."""
+        self.close()
+
+    def opens_within(self, scope: AbstractContextManager[object]) -> None:
+        """Have *scope* entered before this opens and left after it closes; set by the builder."""
+        self._scope = scope
+
+    def __enter__(self) -> Self:
+        with ExitStack() as undo:
+            if self._scope is not None:
+                undo.enter_context(self._scope)
+            self.open()
+            undo.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        with ExitStack() as after:
+            if self._scope is not None:
+                after.push(self._scope)
+            self.release(exc)

@@ -1,0 +1,136 @@
+"""Transport: carry requests between named members."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from pydantic import Field, SecretStr
+from typing_extensions import Buffer
+
+from pparallel.config import BackendConfig
+
+Frames = Sequence[Buffer]
+Handler = Callable[[str, Frames], "Frames | Future[Frames]"]  #: (sender, frames) -> reply
+Lost = Callable[[str, str], None]  #: (name, what is known of its end)
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """How the members of one launched job find and recognise one another.
+
+    Attributes:
+        address: where they meet; only the transport knows how to read it.
+        keys: each member's secret, by name.
+    """
+
+    address: str
+    keys: Mapping[str, SecretStr] = field(default_factory=dict, repr=False)
+
+
+class Transport(ABC):
+    """Carries requests between named members, and their replies back.
+
+    It knows nothing of functions, objects, names or groups: those stand above it, in
+    ``pparallel.runtime.rpc``, and are the same for every transport.
+
+    Guarantees:
+        - Each request is handled at most once, and its reply is the reply to it and no other
+          (``TransportSuite.test_every_call_is_answered_once``).
+        - Requests from one thread to one member reach its handler in the order sent, where the
+          feature ``ordered`` is declared (``TransportSuite.test_order``).
+        - Frames arrive as the receiver's own memory: writable where they were sent writable, and
+          never seen to change by the sender or by another receiver
+          (``TransportSuite.test_what_arrives_is_the_receivers_own``).
+        - A time-out is honoured (``TransportSuite.test_timeout``).
+        - A member that ends is reported once to each of the others, and every request that waits
+          for it fails with ``PeerLostError``
+          (``TransportSuite.test_a_member_that_leaves``).
+        - :meth:`close` fails every request that still waits with ``ClosedError``
+          (``TransportSuite.test_nothing_waits_after_the_end``).
+        - Any thread may send (``TransportSuite.test_many_threads``).
+    """
+
+    _on_lost: Lost | None = None
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The name of this member."""
+
+    @abstractmethod
+    def members(self) -> list[str]:
+        """The names of the members that are connected now, this one among them."""
+
+    @abstractmethod
+    def open(self, handler: Handler) -> None:
+        """Connect, and pass each request that arrives to *handler*.
+
+        The handler returns the reply's frames, or a future of them; it never blocks. An exception
+        of the handler is a defect: the request fails with it, as text.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Disconnect; safe to call again."""
+
+    @abstractmethod
+    def request(self, to: str, frames: Frames, timeout: float | None = None) -> Future[Frames]:
+        """Send *frames* to member *to* and return a future of its reply.
+
+        The frames' memory must stay unchanged until the future is done. ``timeout`` is in seconds,
+        ``None`` for no limit.
+
+        Raises:
+            ClosedError: this transport is not open.
+
+        The future fails with ``CallTimeoutError``, ``PeerLostError`` or ``ClosedError``.
+        """
+
+    def call(self, to: str, frames: Frames, timeout: float | None = None) -> Frames:
+        """Send *frames* to member *to* and return its reply.
+
+        A transport overrides this where the caller's own thread can do the work.
+        """
+        return self.request(to, frames, timeout).result()
+
+    def when_lost(self, callback: Lost) -> None:
+        """Have *callback* called, once for each member that ends; set before :meth:`open`."""
+        self._on_lost = callback
+
+    def lost(self, name: str, reason: str) -> None:
+        """Report that member *name* has ended: called by the backend, once for each member."""
+        if self._on_lost is not None:
+            self._on_lost(name, reason)
+
+    @classmethod
+    @contextmanager
+    def meeting(cls, config: Any, names: Sequence[str]) -> Iterator[Meeting]:
+        """Prepare a place where members *names* will meet, in the process that launches them.
+
+        What it yields reaches each member as its ``rendezvous`` and its own ``keys``.
+        """
+        yield Meeting("")
+
+
+class TransportConfig(BackendConfig[Transport], frozen=True):
+    """What every transport is told, and the RPC layer above it.
+
+    Attributes:
+        timeout: seconds that a call may take when it does not say.
+        handler_threads: how many user functions a member runs at once; one that waits for
+            another member does not count.
+        max_in_flight: bytes of calls that a member may have sent and not yet seen answered; a
+            caller that would exceed it waits.
+        liveness: seconds within which a member that ended is noticed.
+    """
+
+    interface: ClassVar[str] = "transport"
+    timeout: float = Field(default=60.0, gt=0)
+    handler_threads: int = Field(default=8, ge=1)
+    max_in_flight: int = Field(default=256 * 2**20, ge=1)
+    liveness: float = Field(default=5.0, gt=0)

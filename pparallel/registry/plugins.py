@@ -1,0 +1,167 @@
+"""Finds plugins and asks them what they offer; a broken one harms no other."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pluggy
+from typing_extensions import override
+
+from pparallel import plugin
+from pparallel.config import BackendConfig
+from pparallel.errors import ConfigError
+from pparallel.plugin import GROUP, INTERFACE_VERSION, Backend
+from pparallel.runtime import environment
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """Something that offers backends.
+
+    Attributes:
+        name: of its entry point, or of the module if it was given by hand.
+        module: the module (or object) that holds its hook, as text.
+        package: the distribution that brings it.
+        version: the version of that distribution.
+    """
+
+    name: str
+    module: str
+    package: str = ""
+    version: str = ""
+
+    @override
+    def __str__(self) -> str:
+        package = f" ({self.package} {self.version})" if self.package else ""
+        return f"{self.module}{package}"
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """A backend as a plugin offers it, or why it cannot be used.
+
+    Attributes:
+        plugin: who offers it.
+        backend: the record; ``None`` where the plugin did not get as far as to give one.
+        problem: why it cannot be used; empty if it can.
+    """
+
+    plugin: Plugin
+    backend: Backend | None = None
+    problem: str = ""
+
+
+@dataclass(slots=True)
+class Collector:
+    """Asks plugins for their backends and keeps what went wrong.
+
+    Attributes:
+        interfaces: each interface's base config by name.
+        strict: raise what goes wrong instead of keeping it.
+        found: what was offered.
+    """
+
+    interfaces: Mapping[str, type[BackendConfig[Any]]]
+    strict: bool = False
+    found: list[Offered] = field(default_factory=list)
+    _asked: list[object] = field(default_factory=list)
+
+    def add_installed(self) -> None:
+        """Ask the plugins of all installed distributions."""
+        disabled = environment.disabled_plugins()
+        for point in importlib.metadata.entry_points(group=GROUP):
+            if point.name not in disabled:
+                self._add(_described(point), point.load)
+
+    def add(self, hooks: object) -> None:
+        """Ask a plugin that is at hand."""
+        name = str(getattr(hooks, "__name__", None) or type(hooks).__name__)
+        self._add(Plugin(name, name), lambda: hooks)
+
+    def _add(self, source: Plugin, load: Callable[[], object]) -> None:
+        with self._keeping_what_goes_wrong(source):
+            hooks = load()
+            if any(hooks is each for each in self._asked):
+                return
+            self._asked.append(hooks)
+            for each in _offers_of(hooks):
+                self._add_backend(source, each)
+
+    def _add_backend(self, source: Plugin, backend: object) -> None:
+        problem = _fault(backend, self.interfaces, source)
+        if problem and self.strict:
+            raise ConfigError(f"plugin {source}: {problem}")
+        known = backend if isinstance(backend, Backend) else None
+        self.found.append(Offered(source, known, problem))
+
+    @contextmanager
+    def _keeping_what_goes_wrong(self, source: Plugin) -> Iterator[None]:
+        try:
+            yield
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            if self.strict:
+                if isinstance(error, ConfigError):
+                    raise
+                message = f"plugin {source} cannot be loaded: {type(error).__name__}: {error}"
+                raise ConfigError(message) from error
+            self.found.append(Offered(source, problem=traceback.format_exc().rstrip()))
+
+
+def _described(point: importlib.metadata.EntryPoint) -> Plugin:
+    dist = point.dist
+    metadata = dist.metadata if dist is not None and dist.read_text("METADATA") else None
+    if metadata is None:
+        return Plugin(point.name, point.value, "an unnamed distribution", "?")
+    return Plugin(point.name, point.value, metadata["Name"] or "?", metadata["Version"] or "?")
+
+
+def _offers_of(hooks: object) -> Iterable[object]:
+    """Return what a plugin's hook offers."""
+    manager = pluggy.PluginManager(GROUP)
+    manager.add_hookspecs(plugin)
+    manager.register(hooks)
+    manager.check_pending()
+    if not manager.hook.pparallel_backends.get_hookimpls():
+        message = "it has no function pparallel_backends marked with pparallel.plugin.hookimpl"
+        raise ConfigError(message)
+    return [each for offered in manager.hook.pparallel_backends() for each in offered]
+
+
+def _fault(
+    backend: object, interfaces: Mapping[str, type[BackendConfig[Any]]], source: Plugin
+) -> str:
+    """Say why *backend* cannot be used; an empty string if it can."""
+    if not isinstance(backend, Backend):
+        return f"pparallel_backends() offers {backend!r}, which is no pparallel.plugin.Backend"
+    if backend.interface_version != INTERFACE_VERSION:
+        older = backend.interface_version < INTERFACE_VERSION
+        upgrade = (source.package or source.module) if older else "pparallel"
+        return (
+            f"{backend.target} was written for version {backend.interface_version} of the"
+            f" interfaces, and this pparallel has version {INTERFACE_VERSION}: upgrade {upgrade}"
+        )
+    config: object = backend.config
+    if not (isinstance(config, type) and issubclass(config, BackendConfig)):
+        return f"{config!r}, the config of {backend.target}, is no subclass of BackendConfig"
+    where = f"{config.__module__}.{config.__qualname__}"
+    base = interfaces.get(getattr(config, "interface", ""))
+    if base is None or not issubclass(config, base):
+        return f"{where} fills no interface: derive it from the base config of one"
+    if name_of(config) is None:
+        return f"{where} has no name: give its field 'backend' a default"
+    if not all(part for part in backend.target.partition(":")):
+        return f"{where} has target {backend.target!r}; write 'module:Class'"
+    return ""
+
+
+def name_of(config: type[BackendConfig[Any]]) -> str | None:
+    """Return the backend that a config class is for, ``None`` if it is a base config."""
+    name = config.model_fields["backend"].default
+    return name if isinstance(name, str) and name else None

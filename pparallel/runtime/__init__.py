@@ -1,0 +1,1 @@
+"""What backends share, each written once: identity, RPC, streams, events, remote errors."""

@@ -1,0 +1,103 @@
+"""The one place where pparallel reads environment variables.
+
+``PPARALLEL_STRICT_PLUGINS``    a plugin that cannot be loaded is fatal
+``PPARALLEL_DISABLE_PLUGINS``   names of entry points to leave out, with commas between them
+``PPARALLEL__POOL__SIZE``       an option of the config: here ``pool.size``
+``RANK``, ``WORLD_SIZE``, ...   what torchrun tells the processes it starts
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from pparallel.errors import ConfigError
+
+_OVERRIDE = "PPARALLEL__"
+_FALSE = frozenset({"", "0", "false", "no", "off"})
+
+
+@dataclass(frozen=True, slots=True)
+class Torchrun:
+    """What torchrun said of this process.
+
+    Attributes:
+        rank: its number in the job.
+        local_rank: its number on its machine.
+        world_size: how many processes the job has.
+        master_addr: the machine where they meet; ``None`` if it is not said.
+        master_port: the port there; ``None`` if it is not said.
+    """
+
+    rank: int
+    local_rank: int
+    world_size: int
+    master_addr: str | None = None
+    master_port: int | None = None
+
+
+def strict_plugins() -> bool:
+    """Return whether a plugin that cannot be loaded is fatal."""
+    return os.environ.get("PPARALLEL_STRICT_PLUGINS", "").strip().lower() not in _FALSE
+
+
+def disabled_plugins() -> frozenset[str]:
+    """Return the names of the entry points to leave out."""
+    names = os.environ.get("PPARALLEL_DISABLE_PLUGINS", "").split(",")
+    return frozenset(name.strip() for name in names if name.strip())
+
+
+def overrides() -> list[tuple[list[str], str]]:
+    """Return the options that the environment sets: the path of each key, and its text.
+
+    Raises:
+        ConfigError: a variable's name has an empty part.
+    """
+    found = []
+    for variable in sorted(os.environ):
+        if variable.startswith(_OVERRIDE):
+            path = variable.removeprefix(_OVERRIDE).lower().split("__")
+            if not all(path):
+                message = (
+                    "the name of a variable that sets an option has the form"
+                    " PPARALLEL__SECTION__KEY"
+                )
+                raise ConfigError(message, source=variable)
+            found.append((path, os.environ[variable]))
+    return found
+
+
+def torchrun() -> Torchrun | None:
+    """Return what torchrun said of this process, None where it did not start it.
+
+    Raises:
+        ConfigError: one of its variables is not a number, or they contradict one another.
+    """
+    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+        return None
+    rank, size = _number("RANK"), _number("WORLD_SIZE")
+    if rank >= size:
+        message = f"the rank is less than WORLD_SIZE, and that is {size}; it is {rank}"
+        raise ConfigError(message, source="RANK")
+    return Torchrun(
+        rank,
+        _number("LOCAL_RANK") if "LOCAL_RANK" in os.environ else rank,
+        size,
+        os.environ.get("MASTER_ADDR") or None,
+        _number("MASTER_PORT") if os.environ.get("MASTER_PORT") else None,
+    )
+
+
+def _number(variable: str) -> int:
+    text = os.environ[variable]
+    try:
+        number = int(text)
+    except ValueError:
+        number = -1
+    if number < 0:
+        message = (
+            f"{text!r} is not a number; torchrun sets this variable: "
+            "unset it if this process was not started by torchrun"
+        )
+        raise ConfigError(message, source=variable)
+    return number

@@ -1,0 +1,67 @@
+"""Who this member of a job is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+from pydantic import SecretStr
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One member of a job: who it is and how it finds the others.
+
+    Attributes:
+        name: its name, unique in the job.
+        rank: its number, from 0 to ``world_size - 1``; names are listed by rank.
+        local_rank: its number among the members of its machine.
+        world_size: how many members the job has.
+        names: the names of all members, by rank.
+        rendezvous: where the members meet; only the transport reads it. ``None``: alone.
+        keys: this member's secrets.
+    """
+
+    name: str = "member-0"
+    rank: int = 0
+    local_rank: int = 0
+    world_size: int = 1
+    names: tuple[str, ...] = ()
+    rendezvous: str | None = None
+    keys: Mapping[str, SecretStr] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.names:
+            default = (self.name,) if self.world_size == 1 else default_names(self.world_size)
+            object.__setattr__(self, "names", default)
+        if len(self.names) != self.world_size or not 0 <= self.rank < self.world_size:
+            message = f"rank {self.rank} of {self.world_size} does not fit members {self.names}"
+            raise ValueError(message)
+        if self.names[self.rank] != self.name:
+            message = f"member {self.rank} is {self.names[self.rank]!r}, not {self.name!r}"
+            raise ValueError(message)
+
+
+def default_names(count: int) -> tuple[str, ...]:
+    """Return the names of *count* members that were given none."""
+    return tuple(f"member-{rank}" for rank in range(count))
+
+
+_current: ContextVar[Member | None] = ContextVar("pparallel_member", default=None)
+
+
+def current() -> Member | None:
+    """Return the member for which the calling thread works, if it is known."""
+    return _current.get()
+
+
+@contextmanager
+def acting_as(member: Member) -> Iterator[None]:
+    """Say that what runs inside is done by *member*."""
+    token = _current.set(member)
+    try:
+        yield
+    finally:
+        _current.reset(token)

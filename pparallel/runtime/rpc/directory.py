@@ -1,0 +1,195 @@
+"""What the first member keeps for all: names, groups, and who waits for whom."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, NamedTuple
+
+from pparallel.errors import DirectoryError, PeerLostError
+from pparallel.runtime.pending import fail, settle
+from pparallel.runtime.rpc.service import Reply, Request
+
+if TYPE_CHECKING:
+    from pparallel.runtime.rpc.endpoint import Endpoint
+
+CLAIM, YIELD, FIND = "directory.claim", "directory.yield", "directory.find"
+ENTER, LEAVE = "group.enter", "group.leave"
+MEET, WITHDRAW = "meet", "meet.withdraw"
+
+Name = tuple[str, str, str]  # group, kind ("pair" or "service"), key
+
+
+class Entry(NamedTuple):
+    """Who holds a name, and for a paired value the reference to it."""
+
+    owner: str
+    ref_id: str | None
+
+
+class _Meeting:
+    """Members that wait for one another; each may have several threads waiting."""
+
+    def __init__(self, members: list[str], strict: bool) -> None:
+        self.members = members
+        self.strict = strict  # a lost member is an error, not an absence
+        self.waiting: dict[str, deque[tuple[str, Future[Reply]]]] = {}
+
+    def arrive(self, member: str, ticket: str) -> Future[Reply]:
+        future: Future[Reply] = Future()
+        self.waiting.setdefault(member, deque()).append((ticket, future))
+        return future
+
+    def withdraw(self, member: str, ticket: str) -> None:
+        places = self.waiting.get(member, deque())
+        self.waiting[member] = deque(each for each in places if each[0] != ticket)
+
+    def complete(self, lost: dict[str, str]) -> list[Callable[[], None]]:
+        """Return what wakes those whom nothing keeps waiting, to be called without the lock."""
+        gone = [member for member in self.members if member in lost]
+        wake: list[Callable[[], None]] = []
+        if self.strict and gone:
+            error = PeerLostError(gone[0], lost[gone[0]])
+            for places in self.waiting.values():
+                while places:
+                    wake.append(_failing(places.popleft()[1], error))
+            return wake
+        present = [member for member in self.members if member not in lost]
+        while present and all(self.waiting.get(member) for member in present):
+            wake += [_settling(self.waiting[member].popleft()[1], present) for member in present]
+        return wake
+
+
+def _failing(future: Future[Reply], error: Exception) -> Callable[[], None]:
+    return lambda: fail(future, error)
+
+
+def _settling(future: Future[Reply], present: list[str]) -> Callable[[], None]:
+    return lambda: settle(future, Reply(present))
+
+
+class Directory:
+    """Answers the services above; every entry ends with the member that holds it."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._lock = threading.Lock()
+        self._names: dict[Name, Entry] = {}
+        self._groups: dict[str, tuple[list[str], set[str]]] = {}  # members, those still inside
+        self._meetings: dict[tuple[str, ...], _Meeting] = {}
+        self._lost: dict[str, str] = {}
+        for key, service in (
+            (CLAIM, self._claim),
+            (YIELD, self._yield),
+            (FIND, self._find),
+            (LEAVE, self._leave),
+            (WITHDRAW, self._withdraw),
+        ):
+            endpoint.serve(key, service)
+        endpoint.serve(ENTER, self._enter)
+        endpoint.serve(MEET, self._meet)
+
+    def lose(self, member: str, reason: str) -> None:
+        """End what *member* held, and the waiting for it."""
+        with self._lock:
+            self._lost[member] = reason
+            self._names = {
+                name: entry for name, entry in self._names.items() if entry.owner != member
+            }
+            for group in [name for name, (_, inside) in self._groups.items() if member in inside]:
+                self._go(group, member)
+            wake = [
+                each for meeting in self._meetings.values() for each in meeting.complete(self._lost)
+            ]
+        for each in wake:
+            each()
+
+    def _claim(self, request: Request) -> Reply:
+        name, ref_id = request.body
+        with self._lock:
+            if request.sender in self._lost:
+                raise PeerLostError(request.sender, self._lost[request.sender])
+            if taken := self._names.get(name):
+                group, kind, key = name
+                verb = "paired to" if kind == "pair" else "registered in"
+                message = f"{key!r} is already {verb} Group [{group}] by member {taken.owner!r}"
+                raise DirectoryError(message)
+            self._names[name] = Entry(request.sender, ref_id)
+        return Reply()
+
+    def _yield(self, request: Request) -> Reply:
+        """Give up a name; the answer is the reference that was kept under it."""
+        group, kind, key = name = request.body
+        with self._lock:
+            entry = self._names.get(name)
+            if entry is None or entry.owner != request.sender:
+                verb = "paired to" if kind == "pair" else "registered in"
+                whose = f" by {request.sender!r}, but by {entry.owner!r}" if entry else ""
+                raise DirectoryError(f"{key!r} is not {verb} Group [{group}]{whose}")
+            del self._names[name]
+        return Reply(entry.ref_id)
+
+    def _find(self, request: Request) -> Reply:
+        with self._lock:
+            entry = self._names.get(request.body)
+        return Reply(None if entry is None else tuple(entry))
+
+    def _enter(self, request: Request) -> Future[Reply]:
+        name, members, ticket = request.body
+        with self._lock:
+            known, inside = self._groups.get(name, (members, set()))
+            if known != members:
+                message = f"group {name!r} was entered with members {known}, not {members}"
+                raise ValueError(message)
+            if request.sender in inside:
+                raise ValueError(f"group {name!r} was entered by {request.sender!r} already")
+            self._groups[name] = (known, inside | {request.sender})
+        return self._wait_at((name, "enter"), members, True, request.sender, ticket)
+
+    def _leave(self, request: Request) -> Reply:
+        with self._lock:
+            self._go(request.body, request.sender)
+            self._names = {
+                name: entry
+                for name, entry in self._names.items()
+                if not (name[0] == request.body and entry.owner == request.sender)
+            }
+        return Reply()
+
+    def _go(self, group: str, member: str) -> None:
+        if group in self._groups:
+            members, inside = self._groups[group]
+            inside.discard(member)
+            if not inside:
+                del self._groups[group]
+                for key in [each for each in self._meetings if each[0] == group]:
+                    del self._meetings[key]
+            else:
+                self._groups[group] = (members, inside)
+
+    def _meet(self, request: Request) -> Future[Reply]:
+        key, members, strict, ticket = request.body
+        return self._wait_at(tuple(key), members, strict, request.sender, ticket)
+
+    def _withdraw(self, request: Request) -> Reply:
+        key, ticket = request.body
+        with self._lock:
+            if meeting := self._meetings.get(tuple(key)):
+                meeting.withdraw(request.sender, ticket)
+        return Reply()
+
+    def _wait_at(
+        self, key: tuple[str, ...], members: list[str], strict: bool, member: str, ticket: str
+    ) -> Future[Reply]:
+        with self._lock:
+            meeting = self._meetings.get(key)
+            if meeting is None:
+                meeting = self._meetings[key] = _Meeting(members, strict)
+            future = meeting.arrive(member, ticket)
+            wake = meeting.complete(self._lost)
+            if not any(meeting.waiting.values()):
+                del self._meetings[key]
+        for each in wake:
+            each()
+        return future

@@ -1,0 +1,220 @@
+"""The one place where a member calls and is called."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from pparallel.errors import (
+    ClosedError,
+    DirectoryError,
+    PeerLostError,
+    PparallelError,
+    SerializationError,
+)
+from pparallel.interfaces.serializer import Serializer
+from pparallel.interfaces.transport import Frames, Transport, TransportConfig
+from pparallel.runtime import remote_errors
+from pparallel.runtime.member import Member
+from pparallel.runtime.pending import settle
+from pparallel.runtime.rpc import current, wire
+from pparallel.runtime.rpc.caller import Caller
+from pparallel.runtime.rpc.directory import Directory
+from pparallel.runtime.rpc.handlers import Handlers
+from pparallel.runtime.rpc.job import Job
+from pparallel.runtime.rpc.refs import RefTable, Registered
+from pparallel.runtime.rpc.service import Reply, Request, Service
+from pparallel.runtime.rpc.wire import Kind, Status
+
+logger = logging.getLogger(__name__)
+
+END = "job.end"
+GRACE = 1.0  #: seconds that telling the others of a failure may take
+
+T = TypeVar("T")
+
+
+class Endpoint(Caller):
+    """Calls and is called: functions on a pool of threads, services where they arrive.
+
+    Everything above the transport that is the same for all transports meets here. Services run on
+    the thread that received the request and never block; user functions run on
+    :class:`~pparallel.runtime.rpc.handlers.Handlers`.
+    """
+
+    def __init__(
+        self, transport: Transport, serializer: Serializer, member: Member, config: TransportConfig
+    ) -> None:
+        handlers = Handlers(config.handler_threads, member.name)
+        super().__init__(transport, serializer, member, config, handlers)
+        self._services: dict[str, Service] = {}
+        self.registered: dict[Registered, Callable[..., Any]] = {}
+        self._lock = threading.Lock()
+        self._leaving = False
+        self._when_lost: list[Callable[[str, str], None]] = []
+        self._when_ended: list[Callable[[BaseException], None]] = []
+        self._lost: dict[str, str] = {}
+        self.refs = RefTable(self)
+        self._directory = Directory(self) if member.rank == 0 else None
+        self.serve(END, self._other_failed)
+
+    # -- life ---------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Meet the other members."""
+        self._transport.when_lost(self._peer_lost)
+        self._transport.open(self._handle)
+        current.opened(self)
+
+    def leave(self) -> None:
+        """Say that the ends of other members are expected from now on."""
+        self._leaving = True
+
+    def close(self) -> None:
+        """Disconnect and end the threads; safe to call again."""
+        self.end(ClosedError("the runtime"))
+        current.closed(self)
+        self.refs.close()
+        if not self.handlers.join(GRACE):
+            logger.warning("%s: a function called by another member is still running", self.name)
+
+    def fail(self, error: BaseException) -> None:
+        """Tell the others that this member failed with *error*, without waiting long."""
+        body = (self.name, f"{type(error).__name__}: {error}")
+        # The first member last: with it goes the directory, and that would be the louder news.
+        told = []
+        for name in reversed(self.member.names):
+            if name != self.name and name not in self._lost:
+                with suppress(PparallelError):  # one that has ended meanwhile need not be told
+                    told.append(self.ask_async(name, END, body))
+        for each in told:
+            with suppress(PparallelError, TimeoutError):
+                each.result(GRACE)
+
+    def end(self, reason: BaseException) -> None:
+        """Fail whatever waits, and all that is asked later, with *reason*; the first one counts."""
+        with self._lock:
+            if self._ended is not None:
+                return
+            self._ended = reason
+        self._window.close()
+        self.handlers.close()
+        self._transport.close()
+        for callback in self._when_ended:
+            callback(reason)
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be asked any more."""
+        return self._ended is not None
+
+    def when_ended(self, callback: Callable[[BaseException], None]) -> None:
+        """Have *callback* called at the end with its reason; at once if it has come."""
+        with self._lock:
+            if self._ended is None:
+                self._when_ended.append(callback)
+                return
+        callback(self._ended)
+
+    def when_lost(self, callback: Callable[[str, str], None]) -> None:
+        """Have *callback* called with the name and the end of each member that ends."""
+        with self._lock:
+            self._when_lost.append(callback)
+            lost = list(self._lost.items())
+        for name, reason in lost:
+            callback(name, reason)
+
+    def forget(self, callback: Callable[..., None]) -> None:
+        """Call *callback* no more."""
+        with self._lock:
+            self._when_lost = [each for each in self._when_lost if each != callback]
+            self._when_ended = [each for each in self._when_ended if each != callback]
+
+    # -- services -----------------------------------------------------------------------------
+
+    def serve(self, key: str, service: Service) -> None:
+        """Answer requests for *key* with *service*."""
+        with self._lock:
+            if key in self._services:
+                raise DirectoryError(f"service {key!r} is served already by {self.name!r}")
+            self._services[key] = service
+
+    def withdraw(self, key: str) -> None:
+        """Answer requests for *key* no more; harmless if it was not served."""
+        with self._lock:
+            self._services.pop(key, None)
+
+    # -- being called -------------------------------------------------------------------------
+
+    def _handle(self, sender: str, frames: Frames) -> Frames | Future[Frames]:
+        """Answer one request; called by the transport, on any thread, and never blocks."""
+        try:
+            message = wire.split(frames)
+            if message.kind == Kind.SERVICE:
+                return self._run_service(sender, message)
+            reply: Future[Frames] = Future()
+            kept = None
+            if message.kind == Kind.REMOTE:
+                kept = self.refs.keep(bytes(message.buffers[0]).decode(), sender)
+            job = Job(self, message, reply, kept)
+            self.handlers.submit((sender, message.thread), job)
+        except ClosedError as error:
+            # The transport closes next and reports this member lost: that is the answer.
+            return Future() if self.closed else self.failed(error)
+        except Exception as error:  # noqa: BLE001 - goes back to whoever asked
+            return self.failed(error)
+        return reply
+
+    def _run_service(self, sender: str, message: wire.Message) -> Frames | Future[Frames]:
+        key, body = self._load(message.body)
+        service = self._services.get(key)
+        if service is None:
+            raise DirectoryError(f"service {key!r} is not served by {self.name!r}")
+        reply = service(Request(sender, body, message.buffers))
+        if isinstance(reply, Reply):
+            return self._replied(reply)
+        deferred: Future[Frames] = Future()
+
+        def ended(source: Future[Reply]) -> None:
+            error = source.exception()
+            frames = self._replied(source.result()) if error is None else self.failed(error)
+            settle(deferred, frames)
+
+        reply.add_done_callback(ended)
+        return deferred
+
+    def _replied(self, reply: Reply) -> Frames:
+        try:
+            return wire.join(Status.OK, self.serializer.dumps(reply.body), reply.buffers)
+        except SerializationError as error:
+            return self.failed(error)
+
+    def failed(self, error: BaseException) -> Frames:
+        """Return the reply that says that a request failed with *error*."""
+        envelope = tuple(remote_errors.pack(error, self.serializer))
+        return wire.join(Status.FAILED, self.serializer.dumps(envelope))
+
+    # -- ends ---------------------------------------------------------------------------------
+
+    def _other_failed(self, request: Request) -> Reply:
+        name, message = request.body
+        why = f"is ending because member {name!r} failed: {message}"
+        self.end(ClosedError("the job", why, consequence=True))
+        return Reply()
+
+    def _peer_lost(self, name: str, reason: str) -> None:
+        with self._lock:
+            self._lost[name] = reason
+            callbacks = list(self._when_lost)
+            self.owners = {key: owner for key, owner in self.owners.items() if owner != name}
+        if self._directory is not None:
+            self._directory.lose(name, reason)
+        self.refs.lose(name)
+        for callback in callbacks:
+            callback(name, reason)
+        if name == self.member.names[0] and not self._leaving:
+            self.end(PeerLostError(name, f"{reason}, and the job ends with its first member"))

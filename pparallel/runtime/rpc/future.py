@@ -1,0 +1,87 @@
+"""The future of a call to another member."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from typing import Any, Generic, TypeVar, cast
+
+from typing_extensions import override
+
+from pparallel.interfaces.transport import Frames
+from pparallel.runtime.pending import fail, settle
+
+T = TypeVar("T")
+
+
+class RpcFuture(Future[T], Generic[T]):
+    """The result of a call, once it comes; also a :class:`concurrent.futures.Future`.
+
+    The reply is deserialised by the first thread that asks for the result, not by the one that
+    received it.
+    """
+
+    def __init__(
+        self,
+        decode: Callable[[Frames], T],
+        waiting: Callable[[], AbstractContextManager[None]],
+        explain: Callable[[BaseException], BaseException],
+    ) -> None:
+        super().__init__()
+        self._explain = explain
+        self._decode: Callable[[Frames], T] | None = decode
+        self._waiting = waiting
+        self._decoding = threading.Lock()
+        self._value: Any = None
+        self._error: BaseException | None = None
+
+    def wait(self, timeout: float | None = None) -> T:
+        """Return the result, waiting for it as :meth:`result` does."""
+        return self.result(timeout)
+
+    @override
+    def cancel(self) -> bool:
+        """Return False: what was sent cannot be taken back."""
+        return False
+
+    @override
+    def result(self, timeout: float | None = None) -> T:
+        error = self.exception(timeout)
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # no cycle of exception, traceback and this frame
+        value: T = self._value
+        return value
+
+    @override
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        if not self.done():
+            with self._waiting():
+                failed = super().exception(timeout)
+        else:
+            failed = super().exception()
+        if failed is not None:
+            return failed
+        with self._decoding:
+            if self._decode is not None:
+                self._finish(self._decode)
+        return self._error
+
+    def follow(self, reply: Future[Frames]) -> None:
+        """End as *reply* does."""
+        if error := reply.exception():
+            fail(self, self._explain(error))
+        else:
+            settle(cast("Future[Any]", self), reply.result())  # frames until asked for
+
+    def _finish(self, decode: Callable[[Frames], T]) -> None:
+        try:
+            self._value = decode(cast("Frames", super().result()))
+        except BaseException as error:  # noqa: BLE001 - handed to whoever asks
+            self._error = error
+        self._decode = None
+        self._result = None  # the frames

@@ -1,0 +1,299 @@
+"""RpcGroup: some members that call one another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from typing_extensions import override
+
+from pparallel.errors import CallTimeoutError, DirectoryError
+from pparallel.runtime.rpc import current, directory
+from pparallel.runtime.rpc.endpoint import Endpoint
+from pparallel.runtime.rpc.future import RpcFuture
+from pparallel.runtime.rpc.job import NotRegisteredHereError
+from pparallel.runtime.rpc.refs import Registered, RemoteRef
+from pparallel.runtime.rpc.service_group import ServiceGroup
+
+
+class RpcGroup(ServiceGroup):
+    """Some members of a job that call one another, under a name.
+
+    Guarantees:
+        - A call runs at most once; it returns its result, or raises what the function raised, with
+          the remote traceback as the ``__cause__``
+          (``TransportSuite.test_every_call_is_answered_once``,
+          ``TransportSuite.test_remote_exceptions``).
+        - Calls from one thread to one member start in the order sent
+          (``TransportSuite.test_order``).
+        - Members that call one another in a circle do not deadlock, with one handler thread each
+          (``TransportSuite.test_calls_in_a_circle``).
+        - A member that ended raises ``PeerLostError`` in every call that waits for it, and the
+          names it held are free again (``TransportSuite.test_a_member_that_leaves``).
+        - A caller whose calls in flight exceed the transport's ``max_in_flight`` waits
+          (``TransportSuite.test_back_pressure``).
+
+    Time-outs are in seconds: -1 is the transport's default, 0 no limit. A group pickles as its
+    name and members, and belongs to the receiving member where it is unpickled.
+    """
+
+    @override
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebind, (self._name, self._members)
+
+    # -- calls --------------------------------------------------------------------------------
+
+    def rpc_sync(
+        self,
+        to: object,
+        func: Callable[..., Any],
+        timeout: float = -1,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Run ``func(*args, **kwargs)`` in member *to* and return its result.
+
+        Args:
+            to: a member's name, its rank in the job, or an object with a ``name``.
+            func: any function that the serializer can send.
+            timeout: seconds.
+            args: positional arguments.
+            kwargs: keyword arguments.
+
+        Raises:
+            CallTimeoutError: no answer came in time; the function may still run.
+            PeerLostError: the member ended.
+            SerializationError: the call or its result cannot be sent.
+            ClosedError: this member's runtime is not open.
+        """
+        return self._endpoint.call(self._resolve(to), func, timeout, args, kwargs)
+
+    def rpc_async(
+        self,
+        to: object,
+        func: Callable[..., Any],
+        timeout: float = -1,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> RpcFuture[Any]:
+        """As :meth:`rpc_sync`, but return a future with ``wait()``."""
+        return self._endpoint.call_async(self._resolve(to), func, timeout, args, kwargs)
+
+    def remote(
+        self,
+        to: object,
+        func: Callable[..., Any],
+        timeout: float = -1,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> RemoteRef[Any]:
+        """As :meth:`rpc_sync`, but leave the result there and return a reference at once."""
+        return self._endpoint.remote(self._resolve(to), func, timeout, args, kwargs)
+
+    # -- services that all know by name -------------------------------------------------------
+
+    def register(self, key: str, service: Callable[..., Any]) -> None:
+        """Offer *service* to the group under *key*, until deregistered or this member ends.
+
+        Raises:
+            DirectoryError: somebody offers one under that key already.
+        """
+        self._live()
+        name = Registered(self._name, key)
+        # Kept first: whoever finds the name in the directory must find the service.
+        kept = self._endpoint.registered.setdefault(name, service)
+        try:
+            self._claim("service", key, None)
+        except BaseException:
+            if kept is service:
+                self._endpoint.registered.pop(name, None)
+            raise
+
+    def deregister(self, key: str) -> None:
+        """Offer the service under *key* no more.
+
+        Raises:
+            DirectoryError: this member offers none.
+        """
+        self._live()
+        self._ask_first(directory.YIELD, (self._name, "service", key))
+        self._endpoint.registered.pop(Registered(self._name, key), None)
+
+    def is_registered(self, key: str) -> bool:
+        """Return whether a member offers a service under *key*."""
+        return self._find("service", key) is not None
+
+    def registered_sync(
+        self,
+        key: str,
+        timeout: float = -1,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Run the service *key* where it is offered and return its result.
+
+        Raises:
+            DirectoryError: nobody offers it.
+        """
+        return self._with_owner(
+            key, lambda owner, name: self._endpoint.call(owner, name, timeout, args, kwargs)
+        )
+
+    def registered_async(
+        self,
+        key: str,
+        timeout: float = -1,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> RpcFuture[Any]:
+        """As :meth:`registered_sync`, but return a future with ``wait()``."""
+        name, owner = self._owner(key)
+        return self._endpoint.call_async(owner, name, timeout, args, kwargs)
+
+    def registered_remote(
+        self,
+        key: str,
+        timeout: float = -1,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> RemoteRef[Any]:
+        """As :meth:`registered_sync`, but leave the result there and return a reference."""
+        name, owner = self._owner(key)
+        return self._endpoint.remote(owner, name, timeout, args, kwargs)
+
+    # -- values that all know by name ---------------------------------------------------------
+
+    def pair(self, key: str, value: object) -> None:
+        """Name *value*, which stays in this member, *key* for the group.
+
+        Raises:
+            DirectoryError: the name is taken, by anyone.
+        """
+        self._live()
+        ref_id = self._endpoint.refs.new_id()
+        self._endpoint.refs.keep(ref_id, self._endpoint.name).set_result(value)
+        try:
+            self._claim("pair", key, ref_id)
+        except BaseException:
+            self._endpoint.refs.drop(self._endpoint.name, ref_id)
+            raise
+
+    def unpair(self, key: str) -> None:
+        """Take the name *key* back; references that others hold stay valid.
+
+        Raises:
+            DirectoryError: this member named nothing so.
+        """
+        self._live()
+        ref_id = self._ask_first(directory.YIELD, (self._name, "pair", key)).body
+        self._endpoint.refs.held(self._endpoint.name, ref_id)  # takes the hold over and drops it
+
+    def is_paired(self, key: str) -> bool:
+        """Return whether *key* names a value."""
+        return self._find("pair", key) is not None
+
+    def get_paired(self, key: str) -> RemoteRef[Any]:
+        """Return a reference to the value that *key* names.
+
+        Raises:
+            DirectoryError: it names none.
+        """
+        found = self._find("pair", key)
+        if found is None:
+            raise DirectoryError(f"{key!r} is not found on Group [{self._name}]")
+        owner, ref_id = found
+        ref = self._endpoint.refs.arrive(owner, ref_id, None)
+        try:
+            ref._check(-1)
+        except DirectoryError as error:
+            raise DirectoryError(f"{key!r} is not found on Group [{self._name}]") from error
+        return ref
+
+    # -- together -----------------------------------------------------------------------------
+
+    def barrier(self, timeout: float | None = None) -> None:
+        """Wait until every member of the group has called this as often.
+
+        May be used again and by several threads of a member at once: each set of calls, one from
+        each member, returns together.
+
+        Raises:
+            CallTimeoutError: not all came within *timeout* seconds; this call no longer counts.
+            PeerLostError: a member ended, so that not all can come.
+        """
+        self._meet("barrier", True, timeout)
+
+    def destroy(self) -> None:
+        """Leave the group: what this member paired and registered in it is gone.
+
+        The name is free again when all members have left. Safe to call again.
+        """
+        with self._lock:
+            if self._destroyed:
+                return
+            self._destroyed = True
+        names = [name for name in self._endpoint.registered if name.group == self._name]
+        for name in names:
+            self._endpoint.registered.pop(name, None)
+        self._ask_first(directory.LEAVE, self._name)
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _claim(self, kind: str, key: str, ref_id: str | None) -> None:
+        self._ask_first(directory.CLAIM, ((self._name, kind, key), ref_id))
+
+    def _find(self, kind: str, key: str) -> tuple[str, str] | None:
+        self._live()
+        found: tuple[str, str] | None = self._ask_first(
+            directory.FIND, (self._name, kind, key)
+        ).body
+        return found
+
+    def _owner(self, key: str) -> tuple[Registered, str]:
+        """Return the member that offers *key*; asked once, then remembered."""
+        name = Registered(self._name, key)
+        self._live()
+        owner = self._endpoint.owners.get(name)
+        if owner is None:
+            found = self._find("service", key)
+            if found is None:
+                raise DirectoryError(f"{key!r} is not registered in Group [{self._name}]")
+            owner = self._endpoint.owners[name] = found[0]
+        return name, owner
+
+    def _with_owner(self, key: str, call: Callable[[str, Registered], Any]) -> Any:
+        name, owner = self._owner(key)
+        try:
+            return call(owner, name)
+        except NotRegisteredHereError:
+            # It has moved since we were told: nothing was run, so asking again is safe.
+            self._endpoint.owners.pop(name, None)
+            name, owner = self._owner(key)
+            return call(owner, name)
+
+
+def _rebind(name: str, members: Sequence[str]) -> RpcGroup:
+    return RpcGroup(current.endpoint(), name, members)
+
+
+def enter(endpoint: Endpoint, name: str, members: Sequence[str]) -> RpcGroup:
+    """Return the group *name* of *members* when all of them have entered it.
+
+    Raises:
+        ValueError: this member is not among them, or others gave other members.
+        PeerLostError: a member ended before it entered.
+        CallTimeoutError: a member did not enter within the transport's time-out.
+    """
+    group = RpcGroup(endpoint, name, members)
+    if not group.is_member():
+        message = f"member {endpoint.name!r} is not in group {name!r} of {list(members)}"
+        raise ValueError(message)
+    ticket = endpoint.refs.new_id()
+    try:
+        group._ask_first(directory.ENTER, (name, sorted(members), ticket))
+    except CallTimeoutError as error:
+        group._ask_first(directory.LEAVE, name)
+        raise CallTimeoutError(
+            f"the entry of all members of group {name!r}", error.timeout
+        ) from None
+    return group

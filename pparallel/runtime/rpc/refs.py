@@ -1,0 +1,342 @@
+"""Remote references: values that stay where they were made.
+
+The owner counts, for each value, how often each member holds it; a member that ends no longer
+counts. A reference on its way is covered by a ticket: the sender tells the owner of it, and lets
+go of its own hold only when the owner knows; the receiver turns the ticket into a hold. So holds
+and tickets may reach the owner in any order, and a value lives while anything of it is left.
+
+Source: the life of RRefs in torch.distributed.rpc, whose forks are acknowledged likewise.
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+from typing_extensions import override
+
+from pparallel.errors import DirectoryError, PparallelError
+from pparallel.runtime.rpc import current
+from pparallel.runtime.rpc.service import Reply, Request
+
+if TYPE_CHECKING:
+    from pparallel.runtime.rpc.endpoint import Endpoint
+
+T = TypeVar("T")
+
+SHARE, CLAIM, RELEASE, FETCH = "ref.share", "ref.claim", "ref.release", "ref.fetch"
+
+
+class _Kept:
+    """A value that others refer to."""
+
+    __slots__ = ("holds", "tickets", "value")
+
+    def __init__(self) -> None:
+        self.value: Future[Any] = Future()
+        self.holds: Counter[str] = Counter()
+        self.tickets: dict[str, int] = {}  # +1: given out, -1: claimed before that was known
+
+    @property
+    def wanted(self) -> bool:
+        return any(self.holds.values()) or any(self.tickets.values())
+
+
+class RefTable:
+    """The values that this member owns, and its holds on those of others."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._lock = threading.Lock()
+        self._kept: dict[str, _Kept] = {}
+        self._numbers = itertools.count()
+        # Finalizers run anywhere, inside any lock: they may only put into this queue.
+        self._dropped: queue.SimpleQueue[tuple[str, str] | None] = queue.SimpleQueue()
+        self._releaser: threading.Thread | None = None
+        endpoint.serve(SHARE, self._share)
+        endpoint.serve(CLAIM, self._claim)
+        endpoint.serve(RELEASE, self._release)
+        endpoint.serve(FETCH, self._fetch)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def new_id(self) -> str:
+        """Return a name for a value that no other member gives."""
+        return f"{self._endpoint.name}:{next(self._numbers)}"
+
+    def keep(self, ref_id: str, holder: str) -> Future[Any]:
+        """Keep a value for *holder*; return the future to complete with it."""
+        with self._lock:
+            kept = self._kept.setdefault(ref_id, _Kept())
+            kept.holds[holder] += 1
+            return kept.value
+
+    def value(self, ref_id: str) -> Future[Any]:
+        """Return the future of a value owned here.
+
+        Raises:
+            DirectoryError: nobody held it any more.
+        """
+        with self._lock:
+            if ref_id not in self._kept:
+                raise DirectoryError(f"the value {ref_id} was released on {self._endpoint.name!r}")
+            return self._kept[ref_id].value
+
+    def drop(self, owner: str, ref_id: str) -> None:
+        """Give back one hold; may be called from a finalizer."""
+        self._dropped.put((owner, ref_id))
+
+    def held(self, owner: str, ref_id: str) -> RemoteRef[Any]:
+        """Return a reference for a hold that the owner has counted already."""
+        self._start_releaser()
+        return RemoteRef(self._endpoint, owner, ref_id)
+
+    def lose(self, member: str) -> None:
+        """Release what *member* held, for it has ended."""
+        with self._lock:
+            for kept in self._kept.values():
+                kept.holds.pop(member, None)
+                for ticket in [each for each in kept.tickets if each.startswith(f"{member}:")]:
+                    del kept.tickets[ticket]
+            self._sweep(list(self._kept))
+
+    def close(self) -> None:
+        """Release everything."""
+        releaser, self._releaser = self._releaser, None
+        if releaser is not None:
+            self._dropped.put(None)
+            if releaser is not threading.current_thread():
+                releaser.join()
+        with self._lock:
+            self._kept.clear()
+
+    def share(self, ref: RemoteRef[Any]) -> str:
+        """Cover one copy of *ref* that is about to be sent; return its ticket."""
+        ticket = self.new_id()
+        told = self._endpoint.ask_async(ref.owner_name(), SHARE, (ref.ref_id, ticket))
+        # The callback holds the reference, and with it this member's hold, until the owner knows.
+        told.add_done_callback(lambda _, ref=ref: None)  # type: ignore[misc]
+        return ticket
+
+    def arrive(self, owner: str, ref_id: str, ticket: str | None) -> RemoteRef[Any]:
+        """Return a reference that came with *ticket*."""
+        self._start_releaser()
+        claimed = self._endpoint.ask_async(owner, CLAIM, (ref_id, ticket))
+        return RemoteRef(self._endpoint, owner, ref_id, claimed)
+
+    def _share(self, request: Request) -> Reply:
+        ref_id, ticket = request.body
+        with self._lock:
+            kept = self._found(ref_id)
+            kept.tickets[ticket] = kept.tickets.get(ticket, 0) + 1
+            self._sweep([ref_id])
+        return Reply()
+
+    def _claim(self, request: Request) -> Reply:
+        ref_id, ticket = request.body
+        with self._lock:
+            kept = self._found(ref_id)
+            kept.holds[request.sender] += 1
+            # A second claim of one ticket (a message read twice) is a plain hold.
+            if ticket is not None and kept.tickets.get(ticket) != 0:
+                kept.tickets[ticket] = kept.tickets.get(ticket, 0) - 1
+        return Reply()
+
+    def _release(self, request: Request) -> Reply:
+        with self._lock:
+            for ref_id, count in request.body:
+                if kept := self._kept.get(ref_id):
+                    kept.holds[request.sender] -= count
+            self._sweep([ref_id for ref_id, _ in request.body])
+        return Reply()
+
+    def _fetch(self, request: Request) -> Future[Reply]:
+        reply: Future[Reply] = Future()
+
+        def send(value: Future[Any]) -> None:
+            if error := value.exception():
+                reply.set_exception(error)
+            else:
+                reply.set_result(Reply(value.result()))
+
+        self.value(request.body).add_done_callback(send)
+        return reply
+
+    def _found(self, ref_id: str) -> _Kept:
+        if ref_id not in self._kept:
+            raise DirectoryError(f"the value {ref_id} was released on {self._endpoint.name!r}")
+        return self._kept[ref_id]
+
+    def _sweep(self, ref_ids: list[str]) -> None:
+        for ref_id in ref_ids:
+            kept = self._kept.get(ref_id)
+            if kept is not None and not kept.wanted:
+                del self._kept[ref_id]
+
+    def _start_releaser(self) -> None:
+        with self._lock:
+            if self._releaser is None and not self._endpoint.closed:
+                name = f"{self._endpoint.name}-releaser"
+                self._releaser = threading.Thread(target=self._release_all, name=name, daemon=True)
+                self._releaser.start()
+
+    def _release_all(self) -> None:
+        while (dropped := self._dropped.get()) is not None:
+            by_owner: dict[str, Counter[str]] = {}
+            while dropped is not None:
+                owner, ref_id = dropped
+                by_owner.setdefault(owner, Counter())[ref_id] += 1
+                try:
+                    dropped = self._dropped.get_nowait()
+                except queue.Empty:
+                    break
+            for owner, counts in by_owner.items():
+                try:
+                    self._endpoint.ask_async(owner, RELEASE, list(counts.items()))
+                except PparallelError:
+                    continue  # the owner or this member has ended, and the holds with it
+            if dropped is None:
+                return
+
+
+class RemoteRef(Generic[T]):
+    """A reference to a value that lives in one member, its owner.
+
+    It may be passed on to other members; the value is released when nobody holds a reference any
+    more. A reference that was serialised but never received holds the value until its sender ends.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, owner: str, ref_id: str, confirmed: Future[Any] | None = None
+    ) -> None:
+        self._endpoint = endpoint
+        self._owner = owner
+        self._confirmed = confirmed
+        self.ref_id = ref_id
+
+    def __del__(self) -> None:
+        if hasattr(self, "ref_id"):
+            self._endpoint.refs.drop(self._owner, self.ref_id)
+
+    @override
+    def __repr__(self) -> str:
+        return f"RemoteRef({self.ref_id!r} on {self._owner!r})"
+
+    @override
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _arrive, (self._owner, self.ref_id, self._endpoint.refs.share(self))
+
+    def __copy__(self) -> RemoteRef[T]:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> RemoteRef[T]:
+        return self
+
+    def owner_name(self) -> str:
+        """Return the name of the member that owns the value."""
+        return self._owner
+
+    def owner(self) -> int:
+        """Return the rank of the member that owns the value."""
+        return self._endpoint.member.names.index(self._owner)
+
+    def is_owner(self) -> bool:
+        """Return whether the value lives in this member."""
+        return self._owner == self._endpoint.name
+
+    def confirmed_by_owner(self) -> bool:
+        """Return whether the owner has said that it holds the value for this member."""
+        return self._confirmed is None or (
+            self._confirmed.done() and self._confirmed.exception() is None
+        )
+
+    def to_here(self, timeout: float = -1) -> T:
+        """Return a copy of the value, once it is there.
+
+        Args:
+            timeout: seconds; -1 for the transport's own, 0 for no limit.
+
+        Raises:
+            CallTimeoutError: it did not come in time.
+            PeerLostError: its owner ended.
+            Exception: what the function that was to make it raised.
+        """
+        self._check(timeout)
+        limit = self._endpoint.limit(timeout)
+        value: T = self._endpoint.ask(self._owner, FETCH, self.ref_id, timeout=limit).body
+        return value
+
+    def local_value(self) -> T:
+        """Return the value itself, in the member that owns it.
+
+        Raises:
+            RuntimeError: this member does not own it; use :meth:`to_here`.
+        """
+        if not self.is_owner():
+            message = (
+                f"{self!r} can be reached by local_value() in its owner only; "
+                f"in {self._endpoint.name!r} use to_here()"
+            )
+            raise RuntimeError(message)
+        value = self._endpoint.refs.value(self.ref_id)
+        with self._endpoint.handlers.waiting():
+            result: T = value.result()
+        return result
+
+    def rpc_sync(self, timeout: float = -1) -> MethodProxy:
+        """Return a proxy whose methods run on the value and return their result."""
+        return MethodProxy(self, self._endpoint.call, timeout)
+
+    def rpc_async(self, timeout: float = -1) -> MethodProxy:
+        """Return a proxy whose methods run on the value and return a future."""
+        return MethodProxy(self, self._endpoint.call_async, timeout)
+
+    def remote(self, timeout: float = -1) -> MethodProxy:
+        """Return a proxy whose methods run on the value and return a reference."""
+        return MethodProxy(self, self._endpoint.remote, timeout)
+
+    def _check(self, timeout: float) -> None:
+        """Raise why the owner does not hold the value, if that is known or soon is."""
+        if self._confirmed is not None:
+            with self._endpoint.handlers.waiting():
+                self._confirmed.result(self._endpoint.limit(timeout))
+            self._confirmed = None
+
+
+class MethodProxy:
+    """Calls methods of a remote value."""
+
+    def __init__(self, ref: RemoteRef[Any], how: Callable[..., Any], timeout: float) -> None:
+        self._ref, self._how, self._timeout = ref, how, timeout
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            ref = self._ref
+            arguments = (ref, name, args, kwargs)
+            return self._how(ref.owner_name(), _call_method, self._timeout, arguments)
+
+        return call
+
+
+class Registered(NamedTuple):
+    """A function that is named instead of sent."""
+
+    group: str
+    key: str
+
+
+def _call_method(ref: RemoteRef[Any], name: str, args: Any, kwargs: Any) -> Any:
+    return getattr(ref.local_value(), name)(*args, **kwargs)
+
+
+def _arrive(owner: str, ref_id: str, ticket: str) -> RemoteRef[Any]:
+    return current.endpoint().refs.arrive(owner, ref_id, ticket)

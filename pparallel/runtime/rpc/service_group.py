@@ -1,0 +1,190 @@
+"""What a backend sees of a group: services that the system itself answers, and meetings."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+from typing_extensions import Buffer, override
+
+from pparallel.errors import CallTimeoutError, ClosedError, did_you_mean
+from pparallel.interfaces.serializer import Serializer
+from pparallel.runtime.rpc import directory
+from pparallel.runtime.rpc.service import Reply, Service
+
+if TYPE_CHECKING:
+    from pparallel.runtime.rpc.endpoint import Endpoint
+
+
+class ServiceGroup:
+    """Some members of a job, and what the system itself does among them.
+
+    Services are scoped by the group's name. They run where requests arrive, never on the threads
+    that run user functions, so that they answer however busy those are.
+    """
+
+    def __init__(self, endpoint: Endpoint, name: str, members: Sequence[str]) -> None:
+        self._endpoint = endpoint
+        self._name = name
+        self._members = list(members)
+        self._lock = threading.Lock()
+        self._destroyed = False
+
+    @override
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._name!r}, {self._members}, in {self._endpoint.name!r})"
+
+    # -- who ----------------------------------------------------------------------------------
+
+    @property
+    def destroyed(self) -> bool:
+        """Whether this member has left the group."""
+        return self._destroyed
+
+    def size(self) -> int:
+        """Return the number of members."""
+        return len(self._members)
+
+    def is_member(self, target: object = None) -> bool:
+        """Return whether *target*, by default the calling member, belongs to this group."""
+        return (self._endpoint.name if target is None else _name_of(target)) in self._members
+
+    def get_group_name(self) -> str:
+        """Return the name of this group."""
+        return self._name
+
+    def get_group_members(self) -> list[str]:
+        """Return the names of the members, sorted."""
+        return sorted(self._members)
+
+    def get_cur_name(self) -> str:
+        """Return the name of the member that this object belongs to."""
+        return self._endpoint.name
+
+    # -- services -------------------------------------------------------------------------
+
+    @property
+    def serializer(self) -> Serializer:
+        """The serializer of the RPC layer."""
+        return self._endpoint.serializer
+
+    @property
+    def closed(self) -> bool:
+        """Whether the runtime has ended, and every call with it."""
+        return self._endpoint.closed
+
+    def serve(self, key: str, service: Service) -> None:
+        """Answer what others :meth:`ask` under *key*; *service* must not block."""
+        self._endpoint.serve(self._scoped(key), service)
+
+    def withdraw(self, key: str) -> None:
+        """Answer no more; harmless if *key* was not served."""
+        self._endpoint.withdraw(self._scoped(key))
+
+    def ask(
+        self,
+        to: str,
+        key: str,
+        body: object = None,
+        buffers: Sequence[Buffer] = (),
+        timeout: float | None = None,
+    ) -> Reply:
+        """Return what the service *key* of member *to* answers; ``None`` waits without limit.
+
+        Raises:
+            DirectoryError: *to* does not serve *key*.
+            CallTimeoutError: it did not answer in time.
+            PeerLostError: it ended.
+            ClosedError: this member's runtime is not open.
+            Exception: what the service raised.
+        """
+        return self._endpoint.ask(to, self._scoped(key), body, buffers, timeout)
+
+    def ask_async(
+        self,
+        to: str,
+        key: str,
+        body: object = None,
+        buffers: Sequence[Buffer] = (),
+        timeout: float | None = None,
+    ) -> Future[Reply]:
+        """As :meth:`ask`, but return a future."""
+        return self._endpoint.ask_async(to, self._scoped(key), body, buffers, timeout)
+
+    def meet(self, key: str, timeout: float | None = None) -> list[str]:
+        """Wait until every member that still lives has called this; return who has.
+
+        Raises:
+            CallTimeoutError: not all came within *timeout* seconds.
+        """
+        return self._meet(f"meet/{key}", False, timeout)
+
+    def when_lost(self, callback: Callable[[str, str], None]) -> None:
+        """Have *callback* called with the name and the end of each member that ends."""
+        self._endpoint.when_lost(callback)
+
+    def when_closed(self, callback: Callable[[BaseException], None]) -> None:
+        """Have *callback* called with the reason when the runtime ends."""
+        self._endpoint.when_ended(callback)
+
+    def forget(self, callback: Callable[..., None]) -> None:
+        """Undo :meth:`when_lost` and :meth:`when_closed`."""
+        self._endpoint.forget(callback)
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _scoped(self, key: str) -> str:
+        return f"{self._name}/{key}"
+
+    def _live(self) -> None:
+        if self._destroyed:
+            raise ClosedError(f"group {self._name!r}", "was destroyed")
+
+    def _resolve(self, to: object) -> str:
+        self._live()
+        if isinstance(to, int) and not isinstance(to, bool):
+            names = self._endpoint.member.names
+            if not 0 <= to < len(names):
+                message = f"there is no member of rank {to}; ranks go from 0 to {len(names) - 1}"
+                raise ValueError(message)
+            to = names[to]
+        name = _name_of(to)
+        if name not in self._members:
+            hint = did_you_mean(name, self._members)
+            message = (
+                f"{name!r} is not in group {self._name!r}; "
+                f"its members: {', '.join(self._members)}.{hint}"
+            )
+            raise ValueError(message)
+        return name
+
+    def _ask_first(self, key: str, body: object, timeout: float = -1) -> Reply:
+        endpoint = self._endpoint
+        return endpoint.ask(endpoint.member.names[0], key, body, timeout=endpoint.limit(timeout))
+
+    def _meet(self, key: str, strict: bool, timeout: float | None) -> list[str]:
+        self._live()
+        endpoint = self._endpoint
+        first = endpoint.member.names[0]
+        ticket = endpoint.refs.new_id()
+        place = (self._name, key)
+        body = (place, self._members, strict, ticket)
+        try:
+            met: list[str] = endpoint.ask(first, directory.MEET, body, timeout=timeout).body
+        except CallTimeoutError:
+            endpoint.ask(first, directory.WITHDRAW, (place, ticket))
+            what = f"the wait of group {self._name!r} for all its members ({key})"
+            raise CallTimeoutError(what, timeout or 0.0) from None
+        return met
+
+
+def _name_of(target: object) -> str:
+    if isinstance(target, str):
+        return target
+    name = getattr(target, "name", None)
+    if not isinstance(name, str):
+        message = f"{target!r} names no member: give a name, a rank, or an object with a name"
+        raise TypeError(message)
+    return name

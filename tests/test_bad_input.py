@@ -1,0 +1,108 @@
+"""What is wrong in a config is refused with the path of the key and what to write instead."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pparallel
+from pparallel.errors import ConfigError, SerializationError
+from pparallel.runtime.member import Member
+from pparallel_local import ThreadPoolConfig
+
+REFUSED = [
+    ({"pol": {}}, r"pol: unknown key 'pol'; allowed: .*Did you mean 'pool'\?"),
+    ({"pool": {"sise": 2}}, r"pool\.sise: unknown key 'sise'; .*Did you mean 'size'\?"),
+    ({"pool": {"size": "many"}}, r"pool\.size: .*valid integer.*'many'"),
+    ({"pool": {"size": 0}}, r"pool\.size: .*greater than or equal to 1, not 0"),
+    ({"pool": 3}, r"pool: .*not 3"),
+    (
+        {"pool": {"backend": "thred"}},
+        r"pool\.backend: no .* 'thred'; .*thread",
+    ),
+    ({"members": 0}, r"members: a job has at least one member, not 0"),
+    ({"members": []}, r"members: a job has at least one member"),
+    ({"members": ["a", "b", "a"]}, r"members: the name 'a' is given to two members"),
+    ({"members": "three"}, r"members: give a number, a list of names, or 'auto', not 'three'"),
+    ({"members": [{"nam": "a"}]}, r"members.*unknown key 'nam'"),
+    ({"extra": {"x": {"backend": "thread"}}}, r"extra\.x: .*interface: one of .*pool"),
+    ({"extra": {"x": {"interface": "pol"}}}, r"extra\.x: .*Did you mean 'pool'\?"),
+    (
+        {"extra": {"x": {"interface": "pool", "backend": "thred"}}},
+        r"extra\.x\.backend: .*Did you mean 'thread'\?",
+    ),
+    ({"extra": {"pool": {"interface": "pool"}}}, r"extra: 'pool' is a section of its own"),
+    ({"seed": "x", "close_timeout": -1}, r"(?s)2 problems:.*seed: .*close_timeout: "),
+    (
+        {"members": 2, "reducer": {"backend": "grad_server", "secondaris": []}},
+        r"reducer\.secondaris: unknown key .*Did you mean 'secondaries'\?",
+    ),
+    (
+        {"members": [{"name": "a", "env": {"A": "1"}}, "b"]},
+        r"members\.0\.env: .*use launcher: \{backend: process\}",
+    ),
+    (
+        {"members": [{"name": "a", "resources": {"gpu": 1}}, "b"]},
+        r"members\.0\.resources: launcher 'thread' places nothing",
+    ),
+]
+
+
+@pytest.mark.parametrize(("raw", "message"), REFUSED, ids=[str(raw) for raw, _ in REFUSED])
+def test_refused(raw: dict[str, Any], message: str) -> None:
+    for how in (pparallel.load, pparallel.build):
+        with pytest.raises(ConfigError, match=message):
+            how(raw)
+    with pytest.raises(ConfigError, match=message):
+        pparallel.load(pparallel.RuntimeConfig(**raw))
+
+
+def test_the_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("pool: {sise: 2}")
+    with pytest.raises(ConfigError, match=rf"{path}: pool\.sise: unknown key"):
+        pparallel.load(path)
+
+
+def test_a_typed_component_is_refused_alike() -> None:
+    with pytest.raises(ConfigError, match=r"size: .*greater than or equal to 1, not 0"):
+        ThreadPoolConfig(size=0)
+    with pytest.raises(ConfigError, match="unknown key 'sise'"):
+        ThreadPoolConfig(sise=0)  # type: ignore[call-arg]
+
+
+def test_several_members_need_launch() -> None:
+    for members in (2, ["a", "b"]):
+        with pytest.raises(ConfigError, match=r"pparallel\.launch.*member="):
+            pparallel.build({"members": members})
+    with pytest.raises(ConfigError, match="torchrun"):
+        pparallel.build({"members": "auto"})
+    with pytest.raises(ConfigError, match="the member given"):
+        pparallel.build({"members": 2}, member=Member("x", 0, 0, 2, ("x", "y")))
+    with pytest.raises(ValueError, match="does not fit"):
+        Member("x", 3, 0, 2, ("x", "y"))
+
+
+def run(rt: pparallel.Runtime) -> None:
+    raise AssertionError("never run")
+
+
+def test_targets() -> None:
+    with pytest.raises(ConfigError, match="nothing to run"):
+        pparallel.launch({})
+    with pytest.raises(ConfigError, match="write 'module:function', not 'run'"):
+        pparallel.launch({}, "run")
+    with pytest.raises(ConfigError, match=r"module 'no_such_module' .* cannot be imported"):
+        pparallel.launch({}, "no_such_module:run")
+    with pytest.raises(ConfigError, match=r"has no function 'dump_'\. Did you mean 'dump'\?"):
+        pparallel.launch({}, "json:dump_")
+    with pytest.raises(ConfigError, match="is no function"):
+        pparallel.launch({}, 3)  # type: ignore[arg-type]
+
+
+def test_what_cannot_be_sent_is_named() -> None:
+    with pparallel.build() as rt, pytest.raises(SerializationError, match="the call of max"):
+        rt.group().rpc_sync(0, max, args=(threading.Lock(), 1))

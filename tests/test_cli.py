@@ -1,0 +1,383 @@
+"""The command line as its users see it: another process, its output and its exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+JOB = """\
+members: [ps, worker-0, worker-1]
+target: job:main
+reducer: {backend: local}
+"""
+
+TARGETS = """\
+import logging
+import sys
+import threading
+import time
+
+stop_me = threading.Event()
+
+
+def main(rt, scale=1):
+    rt.report(step=rt.rank, loss=0.5)
+    return {"rank": rt.rank * scale, "pool": rt.config.pool and rt.config.pool.size}
+
+
+def talk(rt):
+    print("printed by", rt.name)
+    logging.getLogger("job").warning("logged by %s", rt.name)
+    return rt.name
+
+
+def bad_results(rt):
+    return [float("nan"), object, 3][rt.rank]
+
+
+def fail(rt):
+    if rt.rank == 1:
+        raise RuntimeError("the sensor is off")
+    rt.group().barrier()
+
+
+def fail_while_another_spins(rt):
+    if rt.rank == 1:
+        raise RuntimeError("the sensor is off")
+    if rt.rank == 2:
+        while True:
+            pass
+    rt.group().barrier()
+
+
+def leave(rt):
+    if rt.rank == 2:
+        sys.exit(3)
+
+
+def say_ready(rt):
+    if rt.rank == 0:
+        print("ready", file=sys.stderr, flush=True)
+
+
+def wait(rt):
+    say_ready(rt)
+    rt.ordered_server.wait("never")
+
+
+def spin(rt):
+    say_ready(rt)
+    while True:
+        pass
+
+
+def hold(rt):
+    say_ready(rt)
+    threading.Lock().acquire() and stop_me.wait()
+
+
+def swallow(rt):
+    say_ready(rt)
+    while True:
+        try:
+            time.sleep(1000)
+        except BaseException:
+            pass
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "job.yaml").write_text(JOB)
+    (tmp_path / "alone.yaml").write_text("target: job:main\n")
+    (tmp_path / "job.py").write_text(TARGETS)
+    return tmp_path
+
+
+def pparallel(folder: Path, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pparallel", *args],
+        cwd=folder.parent,  # so that the config's folder is found by pparallel alone
+        env=clean_environment() | env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def clean_environment() -> dict[str, str]:
+    return {key: each for key, each in os.environ.items() if not key.startswith("PPARALLEL_")}
+
+
+def run(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    return pparallel(folder, "run", str(folder / "job.yaml"), *args)
+
+
+# -- run ------------------------------------------------------------------------------------------
+
+
+def test_run_tells_each_members_result_and_the_seconds(folder: Path) -> None:
+    done = run(folder)
+    assert done.returncode == 0, done.stderr
+    assert "[worker-0] step=1 loss=0.5" in done.stdout.splitlines()
+    assert "worker-1: {'rank': 2, 'pool': None}" in done.stdout.splitlines()
+    assert re.fullmatch(r"done in \d+\.\d\d s", done.stdout.splitlines()[-1])
+
+
+def test_run_of_one_member(folder: Path) -> None:
+    done = pparallel(folder, "run", str(folder / "alone.yaml"), "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["results"] == {"member-0": {"rank": 0, "pool": None}}
+
+
+def test_run_takes_a_target_and_overrides(folder: Path) -> None:
+    settings = ("--set", "pool.size=3", "--set", "args=[10]", "--json")
+    done = run(folder, "job:main", *settings)
+    assert done.returncode == 0, done.stderr
+    results = json.loads(done.stdout)["results"]
+    assert results["worker-1"] == {"rank": 20, "pool": 3}
+
+
+def test_json_is_one_object_and_nothing_else(folder: Path) -> None:
+    done = run(folder, "job:talk", "--json")
+    assert done.returncode == 0, done.stderr
+    printed = json.loads(done.stdout)
+    assert printed["results"] == {each: each for each in ("ps", "worker-0", "worker-1")}
+    assert set(printed) == {"results", "seconds"}
+    assert printed["seconds"] > 0
+    assert "[worker-0] WARNING: logged by worker-0" in done.stderr.splitlines()
+    assert "printed by ps" in done.stderr
+
+
+def test_results_that_are_not_json_become_their_repr(folder: Path) -> None:
+    done = run(folder, "job:bad_results", "--json")
+    assert done.returncode == 0, done.stderr
+    results = json.loads(done.stdout)["results"]
+    assert results == {"ps": "nan", "worker-0": "<class 'object'>", "worker-1": 3}
+    assert "The result of ps is not JSON" in done.stderr
+    assert "The result of worker-0 is not JSON" in done.stderr
+    assert "The result of worker-1" not in done.stderr
+
+
+# -- failures -------------------------------------------------------------------------------------
+
+
+def test_a_failing_member_is_named_with_its_traceback(folder: Path) -> None:
+    done = run(folder, "job:fail")
+    assert done.returncode == 1
+    assert "member 'worker-0' failed" in done.stderr
+    assert "Traceback (most recent call last)" in done.stderr
+    assert 'raise RuntimeError("the sensor is off")' in done.stderr
+    assert "done in" not in done.stdout
+
+
+def test_a_failing_member_in_json(folder: Path) -> None:
+    done = run(folder, "job:fail", "--json")
+    assert done.returncode == 1
+    error = {"type": "RuntimeError", "message": "the sensor is off", "member": "worker-0"}
+    assert json.loads(done.stdout) == {"error": error}
+    assert "Traceback (most recent call last)" in done.stderr
+
+
+def test_a_failure_ends_the_process_although_another_member_spins(folder: Path) -> None:
+    done = run(folder, "job:fail_while_another_spins")
+    assert done.returncode == 1
+    assert "the sensor is off" in done.stderr
+
+
+def test_a_member_that_exits_has_failed(folder: Path) -> None:
+    done = run(folder, "job:leave")
+    assert done.returncode == 1
+    assert "member 'worker-1' failed" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--set", "pool.sise=3"], "Did you mean 'size'?"),
+        (["--set", "pool.backend=thred"], "Did you mean 'thread'?"),
+        (["--set", "poool.size=3"], "Did you mean 'pool'?"),
+        (["--set", "members=0"], "at least one member"),
+        (["--set", "nonsense"], "nonsense"),
+        (["jobb:main"], "module 'jobb' of 'jobb:main' cannot be imported"),
+        (["job:mian"], "Did you mean 'main'?"),
+        (["main"], "module:function"),
+    ],
+)
+def test_a_wrong_config_is_one_message(folder: Path, args: list[str], message: str) -> None:
+    done = run(folder, *args)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.startswith("pparallel: ")
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_wrong_config_in_json(folder: Path) -> None:
+    done = run(folder, "--json", "--set", "pool.sise=3")
+    assert done.returncode == 2
+    error = json.loads(done.stdout)["error"]
+    assert error["type"] == "ConfigError"
+    assert "pool.sise" in error["message"]
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("missing.yaml", None, "missing.yaml"),
+        ("empty.yaml", "", "empty.yaml"),
+        ("list.yaml", "- 1\n", "mapping"),
+        ("broken.yaml", "pool:\n  size: [1\n", "line"),
+        ("job.ini", "[pool]\n", ".yaml"),
+    ],
+)
+def test_a_file_that_is_no_config(folder: Path, name: str, text: str | None, message: str) -> None:
+    if text is not None:
+        (folder / name).write_text(text)
+    done = pparallel(folder, "run", str(folder / name))
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("args", [["run"], ["run", "a.yaml", "--nope"], ["nope"]])
+def test_wrong_usage(folder: Path, args: list[str]) -> None:
+    done = pparallel(folder, *args)
+    assert done.returncode == 2
+    assert "Usage: pparallel" in done.stderr
+
+
+# -- Ctrl-C ---------------------------------------------------------------------------------------
+
+
+def first_line(stream: IO[str] | None, expected: str) -> None:
+    assert stream is not None
+    for line in stream:
+        if expected in line:
+            return
+    pytest.fail(f"the process ended without saying {expected!r}")
+
+
+def interrupted(folder: Path, *args: str) -> tuple[int, str, float]:
+    """Run until a member says that it is ready, press Ctrl-C; return code, stdout, seconds."""
+    command = [sys.executable, "-m", "pparallel", "run", *args]
+    with subprocess.Popen(
+        command,
+        cwd=folder.parent,
+        env=clean_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            first_line(process.stderr, "ready")
+            process.send_signal(signal.SIGINT)
+            began = time.monotonic()
+            out, _ = process.communicate(timeout=30)
+            return process.returncode, out, time.monotonic() - began
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("config", ["job.yaml", "alone.yaml"])
+@pytest.mark.parametrize("target", ["wait", "spin", "hold", "swallow"])
+def test_an_interrupt_ends_all_members(folder: Path, config: str, target: str) -> None:
+    code, _, seconds = interrupted(folder, str(folder / config), f"job:{target}")
+    assert code == 130
+    assert seconds <= 2.0  # the promise, not a measure of speed
+
+
+def test_an_interrupt_in_json(folder: Path) -> None:
+    code, out, _ = interrupted(folder, str(folder / "job.yaml"), "job:spin", "--json")
+    assert code == 130
+    assert json.loads(out) == {"error": {"type": "KeyboardInterrupt", "message": "interrupted"}}
+
+
+# -- the rest -------------------------------------------------------------------------------------
+
+
+def test_help_and_version(folder: Path) -> None:
+    shown = pparallel(folder, "--help")
+    assert shown.returncode == 0
+    assert {"run", "backends"} <= set(shown.stdout.split())
+    version = pparallel(folder, "--version")
+    assert re.fullmatch(r"pparallel \d+\.\d+\.\d+\S*\n", version.stdout)
+
+
+def test_backends_is_a_table(folder: Path) -> None:
+    done = pparallel(folder, "backends")
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert rows[0] == ["INTERFACE", "NAME", "PACKAGE", "VERSION", "FEATURES", "STATUS"]
+    assert [row[:3] for row in rows if row[:2] == ["pool", "serial"]] == [
+        ["pool", "serial", "pparallel"]
+    ]
+
+
+def plugin(folder: Path, name: str, code: str) -> None:
+    """Put a distribution with one plugin into *folder*."""
+    info = folder / f"{name}-1.5.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.5\n")
+    (info / "entry_points.txt").write_text(f"[pparallel]\n{name} = {name}_plugin\n")
+    (folder / f"{name}_plugin.py").write_text(code)
+
+
+SHELF = """\
+from typing import Literal
+from pparallel.interfaces.pool import PoolConfig
+from pparallel.plugin import Backend, hookimpl
+
+class ShelfPoolConfig(PoolConfig, frozen=True):
+    backend: Literal["shelf"] = "shelf"
+
+@hookimpl
+def pparallel_backends():
+    return [Backend(ShelfPoolConfig, "shelf_plugin:ShelfPool", "pip install planks",
+                    requires=("planks_that_nobody_has",))]
+"""
+
+
+def test_backends_tells_what_to_install_and_what_is_broken(folder: Path) -> None:
+    plugin(folder, "shelf", SHELF)
+    plugin(folder, "crash", "raise OSError('no disk')\n")
+    done = pparallel(folder, "backends", PYTHONPATH=str(folder))
+    assert done.returncode == 0, done.stderr
+    shelf = next(line for line in done.stdout.splitlines() if " shelf " in line)
+    assert shelf.split()[:4] == ["pool", "shelf", "shelf", "1.5"]
+    assert "missing dependency" in shelf
+    assert "pip install planks" in shelf
+    assert "crash (crash 1.5): OSError: no disk" in done.stdout
+    assert "Traceback" not in done.stdout
+
+
+def test_backends_in_json(folder: Path) -> None:
+    plugin(folder, "crash", "raise OSError('no disk')\n")
+    done = pparallel(folder, "backends", "--json", PYTHONPATH=str(folder))
+    offers = json.loads(done.stdout)
+    by_name = {(each["interface"], each["name"]): each for each in offers}
+    assert by_name["pool", "thread"]["status"] == "available"
+    assert isinstance(by_name["pool", "thread"]["features"], list)
+    crash = by_name["", "crash"]
+    assert (crash["package"], crash["version"], crash["status"]) == ("crash", "1.5", "broken")
+    assert crash["detail"].startswith("Traceback")
+
+
+def test_a_broken_plugin_can_be_made_fatal(folder: Path) -> None:
+    plugin(folder, "crash", "raise OSError('no disk')\n")
+    strict = {"PYTHONPATH": str(folder), "PPARALLEL_STRICT_PLUGINS": "1"}
+    done = pparallel(folder, "backends", **strict)
+    assert done.returncode == 2
+    assert "no disk" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typing_extensions import override
+
+import pparallel
+from pparallel.errors import ClosedError, ConfigError, PeerLostError
+from pparallel.interfaces.ordered_server import Found, OrderedServer, OrderedServerConfig
+from pparallel.runtime.rpc import current
+from pparallel.testing import OrderedServerSuite
+from pparallel.testing.history import Operation, Unknown, check
+from pparallel_local import LocalTransportConfig
+from pparallel_servers import HostedOrderedServerConfig, MemoryOrderedServerConfig
+
+if TYPE_CHECKING:
+    from pparallel.builder import Runtime
+
+
+class TestMemoryOrderedServer(OrderedServerSuite):
+    @pytest.fixture
+    @override
+    def config(self) -> OrderedServerConfig:
+        return MemoryOrderedServerConfig()
+
+
+class TestHostedOrderedServer(OrderedServerSuite):
+    @pytest.fixture
+    @override
+    def config(self) -> OrderedServerConfig:
+        return HostedOrderedServerConfig()
+
+
+class TestHostedByAnother(OrderedServerSuite):
+    """The first member is not the host."""
+
+    @pytest.fixture
+    @override
+    def config(self) -> OrderedServerConfig:
+        return HostedOrderedServerConfig()
+
+    @override
+    def launch(
+        self,
+        launcher: Any,
+        config: OrderedServerConfig,
+        size: int,
+        target: Any,
+        *args: Any,
+    ) -> list[Any]:
+        last = config.model_copy(update={"host": f"member-{size - 1}"})
+        return super().launch(launcher, last, size, target, *args)
+
+
+_servers: dict[str, OrderedServer] = {}
+
+
+def wait_for(key: str, version: int) -> Found | None:
+    """Wait in the member that is called: what a user function may do."""
+    return _servers[current.endpoint().name].wait(key, version, timeout=30)
+
+
+def hundred_waiters(rt: Runtime) -> int:
+    _servers[rt.name] = rt.ordered_server
+    group = rt.group()
+    assert rt.rank != 0 or rt.ordered_server.push("go", 0, 0, None)
+    group.barrier()
+    woken = 0
+    if rt.rank == 1:
+        calls: list[Future[Any]] = [
+            group.rpc_async(to, wait_for, args=("go", 0)) for to in (0, 2) for _ in range(50)
+        ]
+        assert group.rpc_sync(0, len, args=([1, 2],)) == 2, "the only handler thread is taken"
+        assert rt.ordered_server.push("go", 1, 1, 0)
+        woken = [call.result() for call in calls].count((1, 1))
+    group.barrier()
+    return woken
+
+
+def test_a_hundred_waiters_need_no_threads() -> None:
+    config = pparallel.RuntimeConfig(
+        members=3,
+        transport=LocalTransportConfig(handler_threads=1),
+        ordered_server=HostedOrderedServerConfig(),
+        reducer={"backend": "local"},
+    )
+    try:
+        assert pparallel.launch(config, hundred_waiters) == [0, 100, 0]
+    finally:
+        _servers.clear()
+
+
+def use_after_the_host(rt: Runtime) -> str:
+    server, group = rt.ordered_server, rt.group()
+    if rt.name == "host":
+        assert server.push("k", 1, 1, None)
+        group.barrier()
+        return "left"
+    group.barrier()
+    with pytest.raises(PeerLostError, match="'host'") as caught:
+        server.wait("k", 1)
+    with pytest.raises(PeerLostError, match="'host'"):
+        server.pull("k")
+    with pytest.raises(PeerLostError, match="'host'"):
+        server.push("k", 2, 2, 1)
+    return caught.value.peer
+
+
+def test_a_host_that_is_gone_never_seems_empty() -> None:
+    config = pparallel.RuntimeConfig(
+        members=["first", {"name": "host", "override": {"close_timeout": 0.05}}, "other"],
+        ordered_server=HostedOrderedServerConfig(host="host"),
+        reducer={"backend": "local"},
+    )
+    assert pparallel.launch(config, use_after_the_host) == ["host", "left", "host"]
+
+
+def give_up_waiting(rt: Runtime) -> int:
+    server, group = rt.ordered_server, rt.group()
+    if rt.rank == 1:
+        assert [server.wait("k", timeout=0.01) for _ in range(5)] == [None] * 5
+    group.barrier()
+    waiting = 0
+    if rt.rank == 0:
+        deadline = threading.Event()
+        for _ in range(1000):  # the last withdrawal may still be on its way
+            waiting = server._client._store.waiting()  # type: ignore[attr-defined]
+            if not waiting:
+                break
+            deadline.wait(0.01)
+    group.barrier()
+    return waiting
+
+
+def test_a_waiter_that_gave_up_is_forgotten() -> None:
+    config = pparallel.RuntimeConfig(
+        members=2,
+        ordered_server=HostedOrderedServerConfig(),
+        reducer={"backend": "local"},
+    )
+    assert pparallel.launch(config, give_up_waiting) == [0, 0]
+
+
+def wait_for_ever(rt: Runtime) -> None:
+    if rt.rank == 1:
+        rt.ordered_server.wait("never", timeout=0.05)
+        message = "the first failure"
+        raise KeyError(message)
+    rt.ordered_server.wait("never")
+
+
+@pytest.mark.parametrize("backend", ["memory", "hosted"])
+def test_waiters_wake_when_the_job_ends(backend: str) -> None:
+    config = pparallel.RuntimeConfig(
+        members=3, ordered_server={"backend": backend}, reducer={"backend": "local"}
+    )
+    with pytest.raises(KeyError, match="the first failure"):
+        pparallel.launch(config, wait_for_ever)
+
+
+def test_a_host_that_is_no_member() -> None:
+    config = pparallel.RuntimeConfig(
+        members=["alpha", "beta"],
+        ordered_server=HostedOrderedServerConfig(host="betta"),
+        reducer={"backend": "local"},
+    )
+    with pytest.raises(ConfigError, match=r"alpha, beta\. Did you mean 'beta'"):
+        pparallel.launch(config, wait_for_ever)
+
+
+def test_memory_of_two_jobs_is_not_shared() -> None:
+    with pparallel.build(MemoryOrderedServerConfig()) as first:
+        assert first.push("k", 1, 1, None)
+        with pparallel.build(MemoryOrderedServerConfig()) as second:
+            assert second.pull("k") is None
+
+
+def test_use_before_open() -> None:
+    server = pparallel.build(HostedOrderedServerConfig())
+    with pytest.raises(ClosedError, match="not open"):
+        server.pull("k")
+
+
+def op(name: str, arguments: tuple[Any, ...], result: Any, start: float, end: float) -> Operation:
+    return Operation("k", name, arguments, result, start, end)
+
+
+PUSHED = op("push", ("a", 1, None), True, 0, 1)
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        [PUSHED, op("pull", (None,), ("a", 1), 2, 3)],
+        [PUSHED, op("pull", (None,), None, 0.5, 3)],
+        [PUSHED, op("pull", (None,), ("a", 1), 0.5, 0.6)],
+        [PUSHED, op("push", ("b", 2, 1), True, 0.5, 3), op("push", ("c", 3, 1), False, 0.5, 3)],
+        [PUSHED, op("push", ("b", 2, 1), Unknown(), 2, 3), op("pull", (None,), ("b", 2), 8, 9)],
+        [PUSHED, op("push", ("b", 2, 1), Unknown(), 2, 3), op("pull", (None,), ("a", 1), 8, 9)],
+        [PUSHED, op("wait", (None, 5), ("a", 1), 0, 9), op("versions", (), [1], 2, 3)],
+        [PUSHED, op("delete", (), True, 2, 3), op("delete", (), False, 4, 5)],
+    ],
+)
+def test_the_checker_accepts(history: list[Operation]) -> None:
+    check(history, depth=1)
+    assert history
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        [PUSHED, op("pull", (None,), None, 2, 3)],
+        [PUSHED, op("pull", (None,), ("b", 1), 2, 3)],
+        [PUSHED, op("push", ("b", 2, None), True, 2, 3)],
+        [PUSHED, op("push", ("b", 2, 1), True, 2, 9), op("push", ("c", 3, 1), True, 2, 9)],
+        [
+            PUSHED,
+            op("push", ("b", 2, 1), True, 2, 9),
+            op("pull", (None,), ("b", 2), 3, 4),
+            op("pull", (None,), ("a", 1), 5, 6),
+        ],
+        [
+            PUSHED,
+            op("push", ("b", 2, 1), Unknown(), 2, 3),
+            op("pull", (None,), ("b", 2), 5, 6),
+            op("pull", (None,), ("a", 1), 7, 8),
+        ],
+        [PUSHED, op("push", ("b", 2, 1), True, 2, 3), op("pull", (1,), ("a", 1), 4, 5)],
+        [PUSHED, op("wait", (None, 0), None, 2, 3)],
+        [PUSHED, op("wait", (1, 5), ("a", 1), 2, 3)],
+    ],
+)
+def test_the_checker_refuses(history: list[Operation]) -> None:
+    with pytest.raises(AssertionError, match="not linearizable"):
+        check(history, depth=1)

@@ -1,0 +1,161 @@
+"""Components are handed parts, which open before them and close after them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+import pytest
+from typing_extensions import Buffer, override
+
+import pparallel
+from pparallel.errors import ConfigError
+from pparallel.interfaces.ordered_server import OrderedServerConfig
+from pparallel.interfaces.pool import Pool, PoolConfig
+from pparallel.interfaces.resource import Resource
+from pparallel.interfaces.serializer import Serializer, SerializerConfig
+from pparallel.plugin import Backend, hookimpl
+from pparallel.registry import Registry
+from pparallel_local import ThreadPoolConfig
+from pparallel_local.thread_pool import ThreadPool
+
+if TYPE_CHECKING:
+    from pparallel.runtime.member import Member
+
+log: list[str] = []
+
+
+class ShelfConfig(OrderedServerConfig, frozen=True):
+    backend: Literal["shelf"] = "shelf"
+    serializer: SerializerConfig | None = None
+    pool: PoolConfig | None = None
+
+
+class Shelf(Resource):
+    """Stands for an ordered server: only its life matters here."""
+
+    def __init__(
+        self,
+        config: ShelfConfig,
+        *,
+        member: Member,
+        serializer: Serializer,
+        pool: Pool,
+        name: str,
+    ) -> None:
+        self.parts = (serializer, pool, name)
+
+    @override
+    def open(self) -> None:
+        log.append("shelf opened")
+        assert self.parts[1].apply(abs, (-1,)) == 1
+
+    @override
+    def close(self) -> None:
+        log.append("shelf closed")
+
+
+class CircleConfig(PoolConfig, frozen=True):
+    backend: Literal["circle"] = "circle"
+
+
+class Circle(ThreadPool):
+    def __init__(self, config: CircleConfig, *, member: Member, ordered_server: Shelf) -> None:
+        raise AssertionError
+
+
+class LoggedPoolConfig(PoolConfig, frozen=True):
+    backend: Literal["logged"] = "logged"
+
+
+class LoggedPool(ThreadPool):
+    @override
+    def open(self) -> None:
+        log.append("pool opened")
+        super().open()
+
+    @override
+    def join(self) -> None:
+        super().join()
+        log.append("pool closed")
+
+
+class UpperConfig(SerializerConfig, frozen=True):
+    backend: Literal["upper"] = "upper"
+
+
+class Upper(Serializer):
+    def __init__(self, config: UpperConfig, *, member: Member) -> None:
+        pass
+
+    @override
+    def dumps(self, obj: object) -> list[Buffer]:
+        return [str(obj).upper().encode()]
+
+    @override
+    def loads(self, buffers: Sequence[Buffer]) -> object:
+        return bytes(buffers[0]).decode()
+
+
+class Plugin:
+    @hookimpl
+    def pparallel_backends(self) -> list[Backend]:
+        return [
+            Backend(ShelfConfig, f"{__name__}:Shelf"),
+            Backend(LoggedPoolConfig, f"{__name__}:LoggedPool"),
+            Backend(CircleConfig, f"{__name__}:Circle"),
+            Backend(UpperConfig, f"{__name__}:Upper"),
+        ]
+
+
+@pytest.fixture
+def registry() -> Registry:
+    log.clear()
+    return Registry(Plugin())
+
+
+LIFE = ["pool opened", "shelf opened", "shelf closed", "pool closed"]
+
+
+def test_parts_are_shared_with_the_runtime_and_open_first(registry: Registry) -> None:
+    raw = {"ordered_server": {"backend": "shelf"}, "pool": {"backend": "logged"}}
+    with pparallel.build(pparallel.load(raw, registry=registry), registry=registry) as rt:
+        shelf = rt["ordered_server"]
+        assert shelf.parts == (rt.serializer, rt.pool, "ordered_server")
+    assert log == LIFE
+
+
+def test_a_part_with_a_config_of_its_own_is_owned(registry: Registry) -> None:
+    raw = {"backend": "shelf", "pool": {"backend": "logged"}, "serializer": {"backend": "upper"}}
+    config = pparallel.load({"ordered_server": raw}, registry=registry)
+    with pparallel.build(config, registry=registry) as rt:
+        shelf = rt["ordered_server"]
+        assert shelf.parts[1] is not rt.pool
+        assert shelf.parts[0].dumps("a") == [b"A"]
+    assert log == LIFE
+    log.clear()
+    alone = pparallel.build(pparallel.load(ShelfConfig, raw, registry=registry), registry=registry)
+    assert log == []
+    with alone:
+        assert log == LIFE[:2]
+    assert log == LIFE
+
+
+def test_ready_parts_are_used_and_left_open(registry: Registry) -> None:
+    with pparallel.build(ThreadPoolConfig(size=1)) as pool:
+        with pparallel.build(ShelfConfig(), registry=registry, pool=pool) as shelf:
+            assert shelf.parts[1] is pool  # type: ignore[attr-defined]
+        assert pool.apply(abs, (-2,)) == 2
+    with pytest.raises(TypeError, match="takes no part 'reducer'; it takes: name, pool, serial"):
+        pparallel.build(ShelfConfig(), registry=registry, reducer=None)
+    with pytest.raises(TypeError, match="one component"):
+        pparallel.build({}, pool=None)  # type: ignore[call-overload]
+
+
+def test_components_that_need_one_another_are_refused(registry: Registry) -> None:
+    raw = {"ordered_server": {"backend": "shelf"}, "pool": {"backend": "circle"}}
+    with (
+        pparallel.build(pparallel.load(raw, registry=registry), registry=registry) as rt,
+        pytest.raises(ConfigError, match="ordered_server needs pool needs ordered_server"),
+    ):
+        _ = rt.ordered_server

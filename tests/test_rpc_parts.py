@@ -1,0 +1,239 @@
+"""The pieces below RPC groups, each on its own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import nullcontext
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pparallel.errors import (
+    CallTimeoutError,
+    ClosedError,
+    PeerLostError,
+    PparallelError,
+    SerializationError,
+    WorkerLostError,
+)
+from pparallel.runtime.pending import Pending
+from pparallel.runtime.rpc import wire
+from pparallel.runtime.rpc.handlers import Handlers
+from pparallel.runtime.rpc.window import Window
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end
+        threading.Event().wait(0.001)
+
+
+@pytest.fixture
+def handlers() -> Iterator[Handlers]:
+    handlers = Handlers(2, "test")
+    yield handlers
+    handlers.close()
+    assert handlers.join(5)
+
+
+def test_jobs_of_a_stream_start_in_order(handlers: Handlers) -> None:
+    started: list[int] = []
+    for n in range(2000):
+        handlers.submit("stream", lambda n=n: started.append(n))  # type: ignore[misc]
+    until(lambda: len(started) == 2000)
+    assert started == list(range(2000))
+
+
+def test_a_slow_job_does_not_hold_back_those_behind_it(handlers: Handlers) -> None:
+    gate, passed = threading.Event(), threading.Event()
+    handlers.submit("stream", lambda: gate.wait(10) and None)
+    handlers.submit("stream", passed.set)
+    assert passed.wait(10)
+    gate.set()
+
+
+def test_no_more_run_at_once_than_allowed(handlers: Handlers) -> None:
+    gate = threading.Event()
+    running: list[int] = []
+
+    def run() -> None:
+        running.append(1)
+        gate.wait(10)
+
+    for n in range(5):
+        handlers.submit(n, run)
+    until(lambda: len(running) == 2)
+    assert not threading.Event().wait(0.05)
+    assert len(running) == 2
+    gate.set()
+    until(lambda: len(running) == 5)
+
+
+def test_a_job_that_waits_makes_room(handlers: Handlers) -> None:
+    gate, last = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        with handlers.waiting():
+            gate.wait(10)
+
+    for n in range(20):
+        handlers.submit(n, wait)
+    handlers.submit("last", last.set)
+    assert last.wait(10)
+    gate.set()
+
+
+def test_a_job_that_waits_lets_its_own_stream_go_on() -> None:
+    handlers = Handlers(1, "one")
+    passed = threading.Event()
+
+    def wait() -> None:
+        with handlers.waiting():
+            assert passed.wait(10)
+
+    handlers.submit("stream", wait)
+    handlers.submit("stream", passed.set)
+    assert passed.wait(10)
+    handlers.close()
+    assert handlers.join(5)
+
+
+def test_a_job_that_raises_ends_no_thread(
+    handlers: Handlers, caplog: pytest.LogCaptureFixture
+) -> None:
+    after = threading.Event()
+    handlers.submit("stream", lambda: [][0])
+    handlers.submit("stream", after.set)
+    assert after.wait(10)
+    assert "A handler of test failed" in caplog.text
+
+
+def test_closed_handlers_take_nothing() -> None:
+    handlers = Handlers(1, "test")
+    handlers.close()
+    with pytest.raises(ClosedError):
+        handlers.submit("stream", print)
+
+
+def test_the_window_holds_back_and_lets_go() -> None:
+    window = Window(10_000, nullcontext)
+    first = window.take(50_000)  # alone, it may exceed the limit
+    taken: list[int] = []
+    thread = threading.Thread(target=lambda: taken.append(window.take(10)))
+    thread.start()
+    thread.join(0.05)
+    assert thread.is_alive()
+    window.give_back(first)
+    thread.join(10)
+    assert taken == [10 + Window.OVERHEAD]
+
+
+def test_a_closed_window_wakes_those_it_holds_back() -> None:
+    window = Window(10, nullcontext)
+    window.take(100)
+    errors: list[Exception] = []
+
+    def take() -> None:
+        try:
+            window.take(1)
+        except ClosedError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    window.close()
+    thread.join(10)
+    assert len(errors) == 1
+
+
+@pytest.fixture
+def pending() -> Iterator[Pending[str]]:
+    pending: Pending[str] = Pending("the test")
+    yield pending
+    pending.close()
+    assert len(pending) == 0
+
+
+def test_requests_expire_each_in_its_time(pending: Pending[str]) -> None:
+    slow = pending.add("a", 0.15)
+    quick = pending.add("a", 0.02)
+    never = pending.add("a", None)
+    with pytest.raises(CallTimeoutError, match=r"'a' was not answered within 0\.02 s"):
+        quick.result(10)
+    assert not slow.done()
+    with pytest.raises(TimeoutError):
+        slow.result(10)
+    again = pending.add("a", 0.01)
+    with pytest.raises(CallTimeoutError):
+        again.result(10)
+    assert not never.done()
+    never.set_result("late")
+    assert len(pending) == 0
+
+
+def test_a_lost_peer_fails_its_requests_only(pending: Pending[str]) -> None:
+    a, b = pending.add("a", None), pending.add("b", None)
+    pending.lose("a", "died")
+    with pytest.raises(PeerLostError, match="member 'a' died"):
+        a.result(10)
+    assert not b.done()
+    with pytest.raises(PeerLostError):
+        pending.add("a", None)
+
+
+def test_closing_fails_everything(pending: Pending[str]) -> None:
+    futures = [pending.add("a", 10), pending.add("b", None)]
+    pending.close()
+    for future in futures:
+        with pytest.raises(ClosedError, match="the test"):
+            future.result(10)
+    with pytest.raises(ClosedError):
+        pending.add("a", None)
+
+
+@given(st.lists(st.binary()), st.lists(st.binary()), st.integers(0, 2**64 - 1))
+def test_messages_come_apart_as_they_were_joined(
+    body: list[bytes], buffers: list[bytes], thread: int
+) -> None:
+    message = wire.split(wire.join(2, body, buffers, thread, 7))
+    assert (message.kind, message.thread, message.number) == (2, thread, 7)
+    assert (list(message.body), message.buffers) == (body, buffers)
+
+
+@pytest.mark.parametrize("frames", [[], [b""], [b"short"], wire.join(1, [b"a", b"b"])[:2]])
+def test_damaged_messages_are_refused(frames: list[bytes]) -> None:
+    with pytest.raises(SerializationError):
+        wire.split(frames)
+
+
+ERRORS = [
+    CallTimeoutError("x", 1.0),
+    ClosedError("x", consequence=True),
+    PeerLostError("x", "died"),
+    WorkerLostError(3, -9),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_errors_survive_pickling(error: PparallelError) -> None:
+    import pickle
+
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert str(copy) == str(error)
+    assert copy.__dict__ == error.__dict__
+
+
+def test_a_future_is_settled_once() -> None:
+    from pparallel.runtime.pending import fail, settle
+
+    future: Future[int] = Future()
+    settle(future, 1)
+    settle(future, 2)
+    fail(future, ValueError())
+    assert future.result() == 1

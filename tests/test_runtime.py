@@ -1,0 +1,219 @@
+"""Members open and close together, fail together, and find one another."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import pparallel
+from pparallel import Runtime
+from pparallel.errors import ClosedError, ConfigError
+from pparallel.runtime.member import Member, current
+from pparallel_local import ThreadPoolConfig
+
+
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+def who(rt: Runtime, *args: object, **kwargs: object) -> tuple[object, ...]:
+    return (rt.name, rt.rank, rt.local_rank, rt.world_size, tuple(rt.members), args, kwargs)
+
+
+def test_launch_runs_every_member_and_returns_by_rank() -> None:
+    names = ("a", "b", "c")
+    results = pparallel.launch({"members": list(names)}, who, args=(1,), kwargs={"x": 2})
+    assert results == [
+        (name, rank, rank, 3, names, (1,), {"x": 2}) for rank, name in enumerate(names)
+    ]
+    assert pparallel.launch({"members": 1, "args": [5]}, who)[0][5] == (5,)
+    assert pparallel.launch({"members": 2, "args": {"y": 5}}, who)[1][6] == {"y": 5}
+
+
+def test_the_calling_thread_knows_its_member() -> None:
+    def here(rt: Runtime) -> bool:
+        return current() == rt.member
+
+    assert pparallel.launch({"members": 2}, here) == [True, True]
+    assert current() is None
+
+
+def test_two_hundred_members(scale: Callable[[int], int]) -> None:
+    size = max(40, scale(200))
+
+    def all_to_all(rt: Runtime) -> int:
+        group = rt.group()
+        got: list[int] = []
+        lock = threading.Lock()
+
+        def give(value: int) -> int:
+            with lock:
+                got.append(value)
+            return value
+
+        group.register(rt.name, give)
+        group.barrier()
+        calls = [group.registered_async(name, args=(rt.rank,)) for name in rt.members]
+        assert [call.wait() for call in calls] == [rt.rank] * rt.world_size
+        group.barrier()
+        assert sorted(got) == list(range(rt.world_size))
+        return len(got)
+
+    config = {"members": size, "transport": {"handler_threads": 1}}
+    assert pparallel.launch(config, all_to_all) == [size] * size
+
+
+def test_a_failure_ends_the_job_with_that_error() -> None:
+    woken: list[BaseException] = []
+
+    def fail(rt: Runtime) -> None:
+        if rt.rank == 1:
+            raise LookupError("it broke")
+        try:
+            if rt.rank == 2:
+                rt.group().barrier()
+            rt.pool.map(threading.Event().wait, [30.0] * 4)
+        except ClosedError as error:
+            woken.append(error)
+            assert rt.stopping
+            raise
+
+    started = time.monotonic()
+    with pytest.raises(LookupError, match="it broke") as caught:
+        pparallel.launch({"members": 3}, fail)
+    assert time.monotonic() - started < 10
+    assert any("'member-1'" in note for note in caught.value.__notes__)
+    assert len(woken) == 2
+
+
+def test_a_member_that_cannot_be_entered_ends_the_job() -> None:
+    config = {
+        "members": ["a", {"name": "b", "override": {"ordered_server": {"host": "nobody"}}}],
+        "ordered_server": {"backend": "hosted", "host": "a"},
+    }
+    with pytest.raises(ConfigError, match="nobody"):
+        pparallel.launch(config, who)
+
+
+def test_leaving_waits_for_the_others() -> None:
+    order: list[str] = []
+    first_done = threading.Event()
+
+    def leave(rt: Runtime) -> None:
+        if rt.rank == 1:
+            first_done.set()
+            order.append("first done")
+            return
+        assert first_done.wait(10)
+        assert rt.group().rpc_sync(1, add, args=(1, 2)) == 3  # it is still there
+        order.append("second done")
+
+    pparallel.launch({"members": 2}, leave)
+    assert order == ["first done", "second done"]
+
+
+def test_members_started_by_hand() -> None:
+    names = ("x", "y")
+    results: dict[int, Any] = {}
+
+    def be(rank: int) -> None:
+        member = Member(names[rank], rank, rank, 2, names, "local:by-hand")
+        with pparallel.build({"members": list(names)}, member=member) as rt:
+            results[rank] = rt.group().rpc_sync(1 - rank, add, args=(rank, 10))
+
+    threads = [threading.Thread(target=be, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {0: 10, 1: 11}
+
+
+def test_a_member_that_never_comes_is_named() -> None:
+    member = Member("x", 0, 0, 2, ("x", "y"), "local:alone")
+    config = {"members": ["x", "y"], "transport": {"timeout": 0.05}}
+    with pytest.raises(TimeoutError, match="arrival of y"), pparallel.build(config, member=member):
+        pass
+
+
+def test_torchrun_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for key, value in {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(key, value)
+    assert pparallel.launch({"members": "auto"}, who)[0][:4] == ("member-0", 0, 0, 1)
+    assert len(pparallel.launch({"members": 2}, who)) == 2  # these variables are for another job
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    transport = {"transport": {"backend": "local"}, "ordered_server": {"backend": "memory"}}
+    with pytest.raises(ConfigError, match="puts members in machines"):
+        pparallel.launch({"members": "auto", **transport}, who)
+    monkeypatch.setenv("WORLD_SIZE", "x")
+    with pytest.raises(ConfigError, match="WORLD_SIZE"):
+        pparallel.launch({"members": "auto"}, who)
+
+
+def draws(rt: Runtime) -> tuple[float, float, float]:
+    streams = rt.streams
+    return streams.random.random(), streams.numpy.random(), streams.sub("w", 1).random.random()
+
+
+def test_seed_gives_every_member_its_own_streams() -> None:
+    config = {"members": 3, "seed": 5}
+    first, second = pparallel.launch(config, draws), pparallel.launch(config, draws)
+    assert first == second
+    assert len({value for each in first for value in each}) == 9
+    assert pparallel.launch({**config, "seed": 6}, draws) != first
+    assert pparallel.launch({"members": 1}, draws) != pparallel.launch({"members": 1}, draws)
+
+
+def test_seed_reaches_the_global_generators_of_a_member_alone() -> None:
+    def draw(_: Runtime) -> float:
+        return random.random()
+
+    config = {"seed": 5}
+    assert pparallel.launch(config, draw) == pparallel.launch(config, draw)
+
+
+def test_reports_are_events(caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[Any] = []
+    with pparallel.build() as rt:
+        unsubscribe = rt.events.subscribe(seen.append)
+        with caplog.at_level("INFO", "pparallel.report"):
+            rt.report(step=3, loss=0.25)
+        unsubscribe()
+        rt.report(step=4)
+    assert [(each.kind, each.member, dict(each.values)) for each in seen] == [
+        ("report", "member-0", {"step": 3, "loss": 0.25})
+    ]
+    assert caplog.messages == ["step=3 loss=0.25"]
+
+
+def test_a_listener_that_fails_disturbs_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[Any] = []
+    with pparallel.build() as rt:
+        rt.events.subscribe(lambda _: 1 / 0)  # type: ignore[arg-type,return-value]
+        rt.events.subscribe(seen.append)
+        rt.report(step=1)
+    assert [each.kind for each in seen] == ["report", "member.ended"]
+    assert "listener failed" in caplog.text
+
+
+def test_leaving_by_exception_terminates_the_pool() -> None:
+    started = time.monotonic()
+    release = threading.Event()
+    handles = []
+
+    def leave() -> None:
+        with pparallel.build(pparallel.RuntimeConfig(pool=ThreadPoolConfig(size=1))) as rt:
+            handles.append(rt.pool.apply_async(release.wait, (30,)))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        leave()
+    assert time.monotonic() - started < 10
+    release.set()
+    with pytest.raises(ClosedError):
+        handles[0].get()

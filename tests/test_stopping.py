@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from pparallel.runtime import stopping
+from pparallel.runtime.stopping import StopSignal
+
+
+def test_the_first_call_counts() -> None:
+    assert not StopSignal().is_set()
+    assert StopSignal().reason is None
+    signal = StopSignal()
+    first = LookupError("first")
+    signal.set(first)
+    signal.set(LookupError("second"))
+    assert signal.is_set()
+    assert signal.reason is first
+    assert signal.wait(0)
+
+
+def test_without_a_reason() -> None:
+    signal = StopSignal()
+    signal.set()
+    assert signal.is_set()
+    assert signal.reason is None
+
+
+def test_callbacks_run_once_each() -> None:
+    signal = StopSignal()
+    told: list[tuple[str, StopSignal]] = []
+    signal.subscribe(lambda each: told.append(("a", each)))
+    signal.subscribe(lambda each: told.append(("b", each)))
+    assert told == []
+    signal.set()
+    signal.set()
+    assert told == [("a", signal), ("b", signal)]
+
+
+def test_a_callback_taken_back_is_not_called() -> None:
+    signal = StopSignal()
+    told: list[StopSignal] = []
+    forget = signal.subscribe(told.append)
+    signal.subscribe(told.append)
+    forget()
+    forget()
+    signal.set()
+    forget()
+    assert told == [signal]
+
+
+def test_a_late_subscriber_is_called_at_once() -> None:
+    signal = StopSignal()
+    signal.set()
+    told: list[StopSignal] = []
+    forget = signal.subscribe(told.append)
+    assert told == [signal]
+    forget()
+
+
+def test_a_callback_may_subscribe_and_read() -> None:
+    signal = StopSignal()
+    told: list[bool] = []
+    signal.subscribe(lambda each: told.append(each.is_set()))
+
+    def subscribe_again(each: StopSignal) -> None:
+        each.subscribe(lambda same: told.append(same is each))
+
+    signal.subscribe(subscribe_again)
+    signal.set()
+    assert told == [True, True]
+
+
+def test_a_callback_that_raises_does_not_keep_others_from_waking(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    signal = StopSignal()
+    told: list[StopSignal] = []
+
+    def fail(each: StopSignal) -> None:
+        message = "cannot wake"
+        raise LookupError(message)
+
+    signal.subscribe(fail)
+    signal.subscribe(told.append)
+    with caplog.at_level(logging.ERROR):
+        signal.set()
+    assert told == [signal]
+    assert "cannot wake" in caplog.text
+
+
+def test_waiting_threads_wake() -> None:
+    signal = StopSignal()
+    assert signal.wait(0) is False
+    results: list[bool] = []
+    threads = [threading.Thread(target=lambda: results.append(signal.wait(20))) for _ in range(4)]
+    for each in threads:
+        each.start()
+    signal.set()
+    for each in threads:
+        each.join(20)
+    assert results == [True] * 4
+
+
+def test_the_current_signal_is_that_of_the_innermost_block() -> None:
+    outer, inner = StopSignal(), StopSignal()
+    assert stopping.current() is None
+    with stopping.running_under(outer) as entered:
+        assert entered is outer
+        assert stopping.current() is outer
+        with stopping.running_under(inner):
+            assert stopping.current() is inner
+        assert stopping.current() is outer
+    assert stopping.current() is None
+
+
+def test_other_threads_have_none() -> None:
+    found: list[StopSignal | None] = []
+    with stopping.running_under(StopSignal()):
+        thread = threading.Thread(target=lambda: found.append(stopping.current()))
+        thread.start()
+        thread.join(20)
+    assert found == [None]
