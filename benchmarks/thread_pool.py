@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
@@ -32,7 +33,8 @@ def no_op(number: int) -> int:
 def runs() -> Iterator[dict[str, tuple[int, dict[str, Run]]]]:
     """The measures: how many tasks, and who runs them."""
     with ExitStack() as stack:
-        ours: Pool = stack.enter_context(pparallel.build(ThreadPoolConfig(size=WORKERS)))
+        pool: Pool = pparallel.build(ThreadPoolConfig(size=WORKERS))
+        ours = stack.enter_context(pool)
         peer = stack.enter_context(PeerPool(WORKERS))
         executor = stack.enter_context(ThreadPoolExecutor(WORKERS))
         yield {
@@ -79,9 +81,9 @@ def runs() -> Iterator[dict[str, tuple[int, dict[str, Run]]]]:
         }
 
 
-def measure(rounds: int) -> list[dict[str, object]]:
+def measure(rounds: int) -> list[dict[str, str | float]]:
     """Return one row per measure and peer."""
-    rows: list[dict[str, object]] = []
+    rows: list[dict[str, str | float]] = []
     with runs() as measures:
         for name, (count, runners) in measures.items():
             times: dict[str, list[float]] = {who: [] for who in runners}
@@ -116,17 +118,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=11)
     options = parser.parse_args()
     rows = measure(options.rounds)
-    if options.json:
-        print(json.dumps(rows, indent=2))
-        return
-    print("| measure | tasks | ours, us | peer | peer, us | ours / peer |")
-    print("| --- | --- | --- | --- | --- | --- |")
-    for row in rows:
-        print(
-            "| {measure} | {tasks} | {ours_us:.2f} | {peer} | {peer_us:.2f} | {ratio:.2f} |".format(
-                **row
-            )
-        )
+    sys.stdout.write(json.dumps(rows, indent=2) if options.json else _table(rows))
+    sys.stdout.write("\n")
+
+
+def _table(rows: list[dict[str, str | float]]) -> str:
+    titles = list(rows[0])
+    lines = [titles, ["---"] * len(titles)]
+    lines += [[_shown(row[title]) for title in titles] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _shown(value: str | float) -> str:
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
 def _collected(futures: Sequence[Future[int]]) -> list[int]:

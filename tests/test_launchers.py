@@ -124,7 +124,7 @@ def test_an_interrupt_ends_the_ranks(launcher: Launcher) -> None:
         assert told is not None
         if rank == 0:
             _wait_until_the_main_thread_joins()
-            signal.raise_signal(signal.SIGINT)
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         told.wait()
         reasons.append(told.reason)
 

@@ -14,7 +14,7 @@ from typing_extensions import override
 from pparallel.errors import ClosedError
 from pparallel.interfaces.pool import Pool
 from pparallel_local.pool_state import PoolState
-from pparallel_local.thread_work import Job, Slot
+from pparallel_local.thread_work import Job, SharedJob, SingleJob, Slot
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +42,7 @@ class ThreadPool(Pool):
 
     def __init__(self, config: ThreadPoolConfig, *, member: Member) -> None:
         self._config = config
+        self._size = config.workers
         self._name = f"pparallel-{member.name}-pool"
         self._state = PoolState.NEW
         self._lock = threading.Lock()
@@ -58,7 +59,7 @@ class ThreadPool(Pool):
 
     @override
     def size(self) -> int:
-        return self._config.workers
+        return self._size
 
     @override
     def open(self) -> None:
@@ -109,9 +110,9 @@ class ThreadPool(Pool):
         with self._lock:
             self._state.check_taking(self, continues=batch.continues)
             if tasks:
-                job = Job(batch, sink)
+                job = SingleJob(batch, sink) if tasks == 1 else SharedJob(batch, sink)
                 self._live.add(job)
-                for _ in range(min(tasks, self.size())):
+                for _ in range(min(tasks, self._size)):
                     self._queue.put(job)
         if self._broken is not None:
             self._abort(self._broken)

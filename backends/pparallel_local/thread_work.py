@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
 
 from pparallel.interfaces.pool import NO_SINK
 
@@ -36,20 +39,80 @@ class Slot:
         self.threads = 0
 
 
-class Job:
+class Job(ABC):
+    """A batch on its way through the pool.
+
+    A thread calls :meth:`take_up`, :meth:`run` if there is something to run, and
+    :meth:`put_down`.
+
+    Attributes:
+        sink: where the tasks are reported.
+    """
+
+    __slots__ = ("_batch", "sink")
+
+    def __init__(self, batch: Batch, sink: Sink) -> None:
+        self._batch = batch
+        self.sink = sink
+
+    @abstractmethod
+    def drain(self) -> None:
+        """Let no more tasks start."""
+
+    @abstractmethod
+    def take_up(self) -> bool:
+        """Return whether there are tasks to run."""
+
+    @abstractmethod
+    def run(self, slot: Slot) -> bool:
+        """Run tasks until none are left to start, or another thread wants the slot.
+
+        Returns:
+            Whether none are left to start.
+        """
+
+    @abstractmethod
+    def put_down(self, *, exhausted: bool) -> bool:
+        """Return whether all tasks have ended; they have been reported then. True once."""
+
+
+class SingleJob(Job):
+    """A batch of one task: one thread takes it up, once."""
+
+    __slots__ = ()
+
+    @override
+    def drain(self) -> None:
+        """Its sink refuses to begin once it is aborted."""
+
+    @override
+    def take_up(self) -> bool:
+        return self.sink.begin()
+
+    @override
+    def run(self, slot: Slot) -> bool:
+        try:
+            value = self._batch.bound(*slot.context)(self._batch.items[0])
+        except BaseException as error:  # noqa: BLE001 - reported to the task's caller
+            self.sink.failed(0, error.with_traceback(_below(error)))
+        else:
+            self.sink.done(0, (value,))
+        return True
+
+    @override
+    def put_down(self, *, exhausted: bool) -> bool:
+        return True
+
+
+class SharedJob(Job):
     """A batch whose tasks any number of threads take one by one.
 
     They share one iterator of indices, which the interpreter advances atomically: no lock is
     taken per task.
-
-    Attributes:
-        sink: where the tasks are reported.
-        single: whether it has one task only; then one thread takes it up.
     """
 
     __slots__ = (
         "_active",
-        "_batch",
         "_begun",
         "_ended",
         "_exhausted",
@@ -57,30 +120,24 @@ class Job:
         "_lock",
         "_results",
         "_whole",
-        "single",
-        "sink",
     )
 
     def __init__(self, batch: Batch, sink: Sink) -> None:
+        super().__init__(batch, sink)
         size = len(batch.items)
-        self.sink = sink
-        self.single = size == 1
-        self._batch = batch
         self._indices = iter(range(size))
-        self._whole = not (self.single or sink.piecewise)
+        self._whole = not sink.piecewise
         self._results: list[Any] = [None] * size if self._whole else []
         self._lock = threading.Lock()
-        self._active = 0
+        self._active = 0  # threads at it
         self._begun = self._exhausted = self._ended = False
 
+    @override
     def drain(self) -> None:
-        """Let no more tasks start."""
         deque(self._indices, maxlen=0)
 
+    @override
     def take_up(self) -> bool:
-        """Return whether there are tasks to run; :meth:`put_down` follows in any case."""
-        if self.single:
-            return self.sink.begin()
         with self._lock:
             if not self._begun:
                 self._begun = True
@@ -89,26 +146,21 @@ class Job:
             self._active += 1
             return not self._exhausted
 
+    @override
     def run(self, slot: Slot) -> bool:
-        """Run tasks until none are left to start, or another thread wants the slot.
-
-        Returns:
-            Whether none are left to start.
-        """
         call = self._batch.bound(*slot.context)
         return self._run_all(slot, call) if self._whole else self._run_each(slot, call)
 
+    @override
     def put_down(self, *, exhausted: bool) -> bool:
-        """Return whether all tasks have ended; they have been reported then. True once."""
-        if not self.single:
-            with self._lock:
-                self._active -= 1
-                self._exhausted = self._exhausted or exhausted
-                if self._active or self._ended or not self._exhausted:
-                    return False
-                self._ended = True
-            if self._whole:
-                self.sink.done(0, self._results)
+        with self._lock:
+            self._active -= 1
+            self._exhausted = self._exhausted or exhausted
+            if self._active or self._ended or not self._exhausted:
+                return False
+            self._ended = True
+        if self._whole:
+            self.sink.done(0, self._results)
         self.sink = NO_SINK  # the pool's queue may hold this job for a while
         self._results = []
         return True
@@ -137,7 +189,7 @@ class Job:
                 sink.done(index, (value,))
                 del value
             if slot.threads > 1:
-                return self.single
+                return False
         return True
 
 

@@ -33,7 +33,9 @@ class GradServerReducerConfig(ReducerConfig, frozen=True):
             one step of the optimizer takes its square.
         reduce_method: what the optimizer steps on: the mean or the sum of the gradients.
         reduce_device: where the primary and the secondaries sum and step.
-        max_queue_size: how many messages may wait at each level; a sender beyond that waits.
+        max_queue_size: how many acknowledged messages may wait at each level; a sender beyond
+            that waits. A longer queue lets members run further ahead of the optimizer, so that
+            their gradients are of older parameters.
         dedicated: whether the primary feeds no batches; by default so if there are others.
         ordered_server: where the parameters are published; by default the runtime's.
     """
@@ -44,6 +46,6 @@ class GradServerReducerConfig(ReducerConfig, frozen=True):
     reduce_batch_size: int = Field(default=1, ge=1)
     reduce_method: Literal["mean", "sum"] = "mean"
     reduce_device: str = "cpu"
-    max_queue_size: int = Field(default=64, ge=1)
+    max_queue_size: int = Field(default=1, ge=1)
     dedicated: bool | None = None
     ordered_server: OrderedServerConfig | None = None

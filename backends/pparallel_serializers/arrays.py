@@ -40,9 +40,7 @@ def rebuild(
     return np.ndarray(shape, dtype, buffer, offset, strides)
 
 
-def rebuild_spread(
-    elements: Array, span: int, strides: tuple[int, ...], offset: int
-) -> Array:
+def rebuild_spread(elements: Array, span: int, strides: tuple[int, ...], offset: int) -> Array:
     """Return an array with gaps that holds *elements*."""
     import numpy as np
 

@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     from pparallel_serializers.outofband import Reduction
 
 _HEAP_TYPE = 1 << 9  #: set in ``__flags__`` of classes that are made at run time
+#: what a class gets from its construction, and (the last one) from being pickled
 _MADE_BY_TYPE = frozenset(
     {"__dict__", "__weakref__", "__module__", "__qualname__", "__slots__", "_abc_impl"}
+    | {"__slotnames__"}
 )
 _BY_VALUE = (int, float, complex, str, bytes, bool, type(None))
 _SENTINELS = ("MISSING", "KW_ONLY", "_HAS_DEFAULT_FACTORY", "_FIELD", "_FIELD_CLASSVAR")
@@ -117,9 +119,7 @@ def fill_class(cls: type, state: tuple[int, dict[str, Any], Any]) -> None:
     identity.version = version
 
 
-def make_class(
-    kind: type, name: str, bases: tuple[Any, ...], namespace: dict[str, Any]
-) -> type:
+def make_class(kind: type, name: str, bases: tuple[Any, ...], namespace: dict[str, Any]) -> type:
     """Return a class that :func:`fill_class` has still to fill."""
     return types.new_class(name, bases, {"metaclass": kind}, lambda made: made.update(namespace))
 
@@ -171,7 +171,11 @@ def _version(cls: type, identity: Identity) -> int:
     if identity.built_here:
         return identity.version
     # Ids of large values only: holding the values would keep the class alive for ever.
-    now = {k: v if isinstance(v, _BY_VALUE) else id(v) for k, v in vars(cls).items()}
+    now = {
+        name: value if isinstance(value, _BY_VALUE) else id(value)
+        for name, value in vars(cls).items()
+        if name not in _MADE_BY_TYPE
+    }
     if identity.seen != now:
         identity.seen = now
         identity.version += 1
@@ -179,10 +183,11 @@ def _version(cls: type, identity: Identity) -> int:
 
 
 def _class_parts(cls: type) -> tuple[Any, ...]:
-    namespace = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
-    if "__slots__" in vars(cls):
-        namespace["__slots__"] = vars(cls)["__slots__"]
-    return type(cls), cls.__name__, vars(cls).get("__orig_bases__", cls.__bases__), namespace
+    namespace: dict[str, Any] = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
+    for name in ("__slots__", "__orig_bases__"):  # read while the class is made
+        if name in vars(cls):
+            namespace[name] = vars(cls)[name]
+    return type(cls), cls.__name__, cls.__bases__, namespace
 
 
 def _state(cls: type) -> dict[str, Any]:

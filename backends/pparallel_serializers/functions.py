@@ -260,9 +260,7 @@ def _names_used(code: CodeType) -> tuple[str, ...]:
     known = _global_names.get(code)
     if known is None:
         used = dict.fromkeys(
-            each.argval
-            for each in dis.get_instructions(code)
-            if each.opname in _GLOBAL_OPERATIONS
+            each.argval for each in dis.get_instructions(code) if each.opname in _GLOBAL_OPERATIONS
         )
         for constant in code.co_consts:
             if isinstance(constant, CodeType):

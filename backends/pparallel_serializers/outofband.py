@@ -99,7 +99,9 @@ class OutOfBandPickler(pickle.Pickler):
 class OutOfBandSerializer(Serializer):
     """What the serializers share: each says which kind of pickler it takes."""
 
-    def __init__(self, kind: type[OutOfBandPickler] = OutOfBandPickler, share: bool = False) -> None:
+    def __init__(
+        self, kind: type[OutOfBandPickler] = OutOfBandPickler, share: bool = False
+    ) -> None:
         self._kind, self._share = kind, share
         # A new pickler costs more than a small dump. Popped while in use: an object's own
         # ``__reduce__`` may serialise something too.

@@ -70,9 +70,13 @@ class SentStorage:
         only = self.only
         if only is not None and self.high - self.low > GAPS * only.numel() * only.element_size():
             dense = _over(
-                self.storage, only.dtype, only.storage_offset(), only.shape, only.stride()
+                self.storage,
+                _carrier(only.element_size()),
+                only.storage_offset(),
+                only.shape,
+                only.stride(),
             ).contiguous()
-            return DENSE, _bytes_of(dense.untyped_storage(), 0, dense.untyped_storage().nbytes())
+            return DENSE, _bytes_of(dense.untyped_storage(), 0, dense.nbytes)
         low = self.low - self.low % ALIGN
         return low, _bytes_of(self.storage, low, self.high)
 
@@ -116,7 +120,7 @@ def rebuild(
         _learn_dtypes()
     kind = _dtypes[dtype]
     if sent.start == DENSE:
-        return _spread(sent.storage, kind, offset, shape, stride)
+        return _over(_spread(sent.storage, kind.itemsize, shape, stride), kind, 0, shape, stride)
     return _over(sent.storage, kind, offset - sent.start // kind.itemsize, shape, stride)
 
 
@@ -165,8 +169,11 @@ def _reduce_tensor(pickler: OutOfBandPickler, tensor: torch.Tensor) -> Reduction
     if pickler.share and device == "cuda":
         return shared_memory.reduce_cuda(tensor)
     shape, stride, offset = tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
-    sent = _sent(pickler, tensor.untyped_storage())
-    sent.use(*_span(tensor, shape, stride, offset), tensor)
+    if tensor.numel():
+        sent = _sent(pickler, tensor.untyped_storage())
+        sent.use(*_span(tensor.element_size(), shape, stride, offset), tensor)
+    else:
+        sent, offset = SentStorage(torch.UntypedStorage(0, device=tensor.device)), 0
     args = (sent, _names[tensor.dtype], offset, shape, stride)
     metadata = torch._utils.get_tensor_metadata(tensor) if _may_have_bits(tensor) else {}
     parameter = type(tensor) is not torch.Tensor
@@ -190,12 +197,9 @@ def _may_have_bits(tensor: torch.Tensor) -> bool:
 
 
 def _span(
-    tensor: torch.Tensor, shape: tuple[int, ...], stride: tuple[int, ...], offset: int
+    size: int, shape: tuple[int, ...], stride: tuple[int, ...], offset: int
 ) -> tuple[int, int]:
-    """Return the first byte of the storage that *tensor* uses and the one after the last."""
-    size = tensor.element_size()
-    if tensor.numel() == 0:
-        return offset * size, offset * size
+    """Return the first byte of the storage that a tensor uses and the one after the last."""
     last = offset + sum((n - 1) * step for n, step in zip(shape, stride, strict=True))
     return offset * size, (last + 1) * size
 
@@ -280,17 +284,24 @@ def _over(
 
 
 def _spread(
-    elements: torch.UntypedStorage,
-    dtype: torch.dtype,
-    offset: int,
-    shape: tuple[int, ...],
-    stride: tuple[int, ...],
-) -> torch.Tensor:
+    elements: torch.UntypedStorage, size: int, shape: tuple[int, ...], stride: tuple[int, ...]
+) -> torch.UntypedStorage:
+    """Return a storage in which *elements* lie *stride* apart."""
     import torch
 
-    tensor = torch.empty_strided(shape, stride, dtype=dtype, device=elements.device)
+    dtype = _carrier(size)
+    spread = torch.empty_strided(shape, stride, dtype=dtype, device=elements.device)
     dense = torch.empty(0, dtype=dtype, device=elements.device)
-    return tensor.copy_(dense.set_(cast("torch.Storage", elements)).view(shape))
+    spread.copy_(dense.set_(cast("torch.Storage", elements)).view(shape))
+    return spread.untyped_storage()
+
+
+def _carrier(size: int) -> torch.dtype:
+    """Return a dtype whose elements can be copied, as those of some dtypes cannot."""
+    import torch
+
+    by_size = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return by_size.get(size, torch.complex128)
 
 
 def _bytes_of(storage: torch.UntypedStorage, low: int, high: int) -> memoryview:

@@ -7,11 +7,12 @@ import itertools
 from abc import abstractmethod
 from collections.abc import Hashable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, Protocol
 
 from typing_extensions import Buffer, override
 
-from pparallel.errors import CallTimeoutError, ClosedError
+from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
 from pparallel.interfaces.ordered_server import Found
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime import stopping
@@ -168,8 +169,7 @@ class HostClient(Client):
 
     @override
     def close(self) -> None:
-        if not self._group.closed:
-            self._tell("dismiss", None)
+        self._tell("dismiss", None)
 
     def _ask(
         self,
@@ -185,7 +185,8 @@ class HostClient(Client):
 
     def _tell(self, key: str, body: Any) -> None:
         """Ask without waiting: whether the host heard it makes no difference to the caller."""
-        self._group.ask_async(self._host, key, body)
+        with suppress(ClosedError, PeerLostError):
+            self._group.ask_async(self._host, key, body)
 
     def _found(self, reply: Reply) -> Found | None:
         if reply.body is None:

@@ -162,7 +162,9 @@ class SerializerSuite(Suite):
         )
         found["low"][500] = 7
         assert found["high"][100] == 7
-        assert found["low"].untyped_storage().data_ptr() == found["high"].untyped_storage().data_ptr()
+        assert (
+            found["low"].untyped_storage().data_ptr() == found["high"].untyped_storage().data_ptr()
+        )
         assert found["tied"][0] is found["tied"][1]["again"]
 
     def test_takes_large_data_out_of_band(self, serializer: Serializer) -> None:

@@ -32,6 +32,7 @@ class PoolResult(Future[R], Generic[R]):
     def __init__(self, attend: Attend) -> None:
         super().__init__()
         self._attend = attend
+        self._settled = threading.Lock()  # taken, once, by whoever settles it
 
     def get(self, timeout: float | None = None) -> R:
         """Return the result, or raise what the call raised; the same as :meth:`result`.
@@ -79,8 +80,51 @@ class PoolResult(Future[R], Generic[R]):
     def __await__(self) -> Generator[Any, None, R]:
         return asyncio.wrap_future(self).__await__()
 
+    def begin(self) -> bool:
+        """Say that the first task starts: called by the pool, as are the three methods below.
+
+        Returns:
+            False when the call was cancelled, or has failed already.
+        """
+        self._condition.acquire()  # what fails it meanwhile waits, and finds it running
+        try:
+            return not self._settled.locked() and self.set_running_or_notify_cancel()
+        finally:
+            self._condition.release()
+
+    def settled(self) -> bool:
+        """Return whether the outcome is known, though perhaps not published yet."""
+        return self._settled.locked() or self.cancelled()
+
+    def settle(self, value: R, callback: Callable[[R], object] | None = None) -> None:
+        """Publish *value*, after *callback* has had it, unless the outcome is known."""
+        if self._claim(callback, value):
+            self._publish(self.set_result, value)
+
+    def settle_with_error(
+        self, error: BaseException, callback: Callable[[BaseException], object] | None = None
+    ) -> None:
+        """Publish *error*, after *callback* has had it, unless the outcome is known."""
+        if self._claim(callback, error):
+            self._publish(self.set_exception, error)
+
+    def _claim(self, callback: Callable[[Any], object] | None, outcome: object) -> bool:
+        if not self._settled.acquire(blocking=False):
+            return False
+        if callback is not None:
+            _call_back(callback, outcome)
+        return True
+
+    def _publish(self, publish: Callable[[Any], None], outcome: object) -> None:
+        try:
+            publish(outcome)
+        except InvalidStateError:
+            pass  # cancelled before it began
+        except SystemExit:  # Future itself logs any Exception of a done-callback
+            logger.exception("A callback of a pool's result failed")
+
     def _wait_or_raise(self, timeout: float | None) -> None:
-        if not self.wait(timeout):
+        if not (self.done() or self.wait(timeout)):
             raise TaskTimeoutError("the task", timeout or 0.0)
 
     def _block(self, timeout: float | None) -> None:
@@ -91,7 +135,7 @@ class PoolResult(Future[R], Generic[R]):
 class CallSink(Sink, Generic[R]):
     """Settles a handle with the value of the one task of its batch."""
 
-    __slots__ = ("_callback", "_error_callback", "_handle", "_lock", "_over")
+    __slots__ = ("_callback", "_error_callback", "_handle")
 
     def __init__(
         self,
@@ -102,20 +146,15 @@ class CallSink(Sink, Generic[R]):
         self._handle = handle
         self._callback = callback
         self._error_callback = error_callback
-        self._lock = threading.Lock()
-        self._over = False
 
     @property
     @override
     def cancelled(self) -> bool:
-        return self._over or self._handle.cancelled()
+        return self._handle.settled()
 
     @override
     def begin(self) -> bool:
-        with self._lock:
-            if not self._over:
-                self._over = not self._handle.set_running_or_notify_cancel()
-            return not self._over
+        return self._handle.begin()
 
     @override
     def done(self, first: int, values: Sequence[Any]) -> None:
@@ -123,30 +162,21 @@ class CallSink(Sink, Generic[R]):
 
     @override
     def failed(self, index: int, error: BaseException) -> None:
-        self.abort(error)
+        self._handle.settle_with_error(error, self._error_callback)
 
     @override
     def abort(self, error: BaseException) -> None:
-        if self._end():
-            call_back(self._error_callback, error)
-            _settle(self._handle.set_exception, error)
+        self._handle.settle_with_error(error, self._error_callback)
 
     def finish(self, value: R) -> None:
         """Settle the handle with *value*, unless it is settled."""
-        if self._end():
-            call_back(self._callback, value)
-            _settle(self._handle.set_result, value)
-
-    def _end(self) -> bool:
-        with self._lock:
-            ended, self._over = self._over, True
-        return not ended
+        self._handle.settle(value, self._callback)
 
 
 class MapSink(CallSink[list[R]], Generic[R]):
     """Settles a handle with the list of a batch's values, or with its first failure."""
 
-    __slots__ = ("_left", "_size", "_values")
+    __slots__ = ("_left", "_lock", "_size", "_values")
 
     def __init__(
         self,
@@ -156,6 +186,7 @@ class MapSink(CallSink[list[R]], Generic[R]):
         error_callback: Callable[[BaseException], object] | None = None,
     ) -> None:
         super().__init__(handle, callback, error_callback)
+        self._lock = threading.Lock()
         self._size = self._left = size
         self._values: list[R | None] = []
 
@@ -174,20 +205,9 @@ class MapSink(CallSink[list[R]], Generic[R]):
             self.finish(cast("list[R]", self._values))
 
 
-def call_back(callback: Callable[[Any], object] | None, outcome: object) -> None:
+def _call_back(callback: Callable[[Any], object], outcome: object) -> None:
     """Call a user's *callback*; what it raises is logged, for nobody waits for it."""
-    if callback is None:
-        return
     try:
         callback(outcome)
     except (Exception, SystemExit):
         logger.exception("The callback %r of a pool's result failed", callback)
-
-
-def _settle(settle: Callable[[Any], None], outcome: object) -> None:
-    try:
-        settle(outcome)
-    except InvalidStateError:
-        pass  # cancelled a moment before
-    except SystemExit:  # Future itself logs any Exception of a done-callback
-        logger.exception("A callback of a pool's result failed")

@@ -10,48 +10,55 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 
 from pparallel.errors import ClosedError
+from pparallel.runtime.thread_progress import WINDOW, Progress, is_under_way, look
 
 logger = logging.getLogger(__name__)
 
 Job = Callable[[], None]
 
-#: Seconds after which the requests behind a running one no longer wait for it. A thread that has
-#: taken up a job may wait for the GIL for several switch intervals (5 ms each) before the function
-#: does anything: shorter limits let the next one overtake it. After a job that took as long as
-#: SLOW, its stream is taken to be of slow ones, and the shorter limit holds.
-PATIENCE = 0.05
-PATIENCE_WITH_SLOW = 0.01
-SLOW = 0.005
+#: Seconds after which the requests behind a running one go on even if it does not seem to.
+PATIENCE = 0.5
 IDLE = 10.0  #: seconds after which a thread without work ends
 
 
 class _Stream:
     """The requests of one sending thread, in order."""
 
-    __slots__ = ("jobs", "key", "owner", "patience", "since")
+    __slots__ = ("jobs", "key", "look_at", "owner", "seen", "since", "thread")
 
     def __init__(self, key: Hashable) -> None:
         self.key = key
         self.jobs: deque[Job] = deque()
         self.owner: object | None = None  # the token of the thread that works on it
+        self.thread = 0  # and its native id
         self.since = 0.0  # when its running job started
-        self.patience = PATIENCE
+        self.look_at = 0.0  # when to look whether that job is under way
+        self.seen: Progress | None = None
 
     def take(self) -> Job:
         self.since = time.monotonic()
+        self.look_at = self.since + WINDOW / 4
+        self.seen = None
         return self.jobs.popleft()
 
-    def done(self) -> None:
-        slow = time.monotonic() - self.since >= SLOW
-        self.patience = PATIENCE_WITH_SLOW if slow else PATIENCE
+    def is_under_way(self, now: float) -> bool:
+        """Return whether the running job has begun for good, so that the next may start."""
+        if now < self.look_at:
+            return False
+        self.look_at = now + WINDOW
+        seen, self.seen = self.seen, look(self.thread)
+        if now - self.since >= PATIENCE or self.since == 0.0:
+            return True
+        return seen is not None and self.seen is not None and is_under_way(seen, self.seen)
 
 
 class Handlers:
     """Runs jobs: those of one stream start in order, and at most *size* run at once.
 
     One thread runs the jobs of a stream one after another while they are quick, which keeps their
-    order exact and costs one hand-over for many. A job that takes long gives those behind it to
-    another thread. A job that waits for another member, inside
+    order exact and costs one hand-over for many. A job that takes long, blocked or computing, gives
+    those behind it to another thread; one that only waits for the GIL does not, for to whoever sees
+    its effects it has not started. A job that waits for another member, inside
     :meth:`waiting`, does not count as running: another thread takes its place, so that members
     that call one another cannot use up their threads and stop.
     """
@@ -96,7 +103,7 @@ class Handlers:
             return
         with self._work:
             self._running -= 1
-            stream.since = 0.0
+            stream.since = stream.look_at = 0.0
             self._call_a_thread()
         try:
             yield
@@ -157,15 +164,16 @@ class Handlers:
             while not self._closed:
                 now = time.monotonic()
                 if self._running < self._size and (stream := self._choose(now)):
-                    stream.owner = token
+                    stream.owner, stream.thread = token, threading.get_native_id()
                     self._running += 1
                     if self._ready or self._behind:
                         self._call_a_thread()
                     return stream
-                if now >= until:
+                hand_over = self._next_hand_over()
+                if hand_over is None and now >= until:
                     return None
                 self._idle += 1
-                self._work.wait(min(until, self._next_hand_over(until)) - now)
+                self._work.wait(max(0.0, (until if hand_over is None else hand_over) - now))
                 self._idle -= 1
         return None
 
@@ -173,15 +181,16 @@ class Handlers:
         if self._ready:
             return self._ready.popleft()
         for stream in self._behind:
-            if now >= stream.since + stream.patience:
+            if stream.is_under_way(now):
                 self._behind.discard(stream)
                 return stream
         return None
 
-    def _next_hand_over(self, otherwise: float) -> float:
+    def _next_hand_over(self) -> float | None:
+        """Return when a stream is to be handed over, if one is and this thread may take it."""
         if self._running >= self._size:
-            return otherwise
-        return min((each.since + each.patience for each in self._behind), default=otherwise)
+            return None
+        return min((each.look_at for each in self._behind), default=None)
 
     def _run(self, stream: _Stream, token: object) -> None:
         while True:
@@ -194,14 +203,13 @@ class Handlers:
                     self._behind.discard(stream)
                     return
                 job = stream.take()
-                if stream.jobs:
-                    self._behind.add(stream)
-                else:
+                if not stream.jobs:
                     self._behind.discard(stream)
+                elif stream not in self._behind:
+                    self._behind.add(stream)
+                    self._call_a_thread()  # to watch over those behind this one
             try:
                 job()
             except BaseException:  # jobs report their own errors; this one is a defect
                 logger.exception("A handler of %s failed", self._name)
-            if stream.owner is token:
-                stream.done()
             del job  # what it holds is released before this thread blocks again
