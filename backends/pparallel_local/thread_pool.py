@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pparallel.runtime.member import Member
     from pparallel_local.config import ThreadPoolConfig
 
+_OPEN = PoolState.OPEN  # looking a member up takes a while
 _ENDED = (PoolState.JOINED, PoolState.TERMINATED)
 logger = logging.getLogger(__name__)
 
@@ -108,7 +109,8 @@ class ThreadPool(Pool):
     def carry(self, batch: Batch, sink: Sink) -> None:
         tasks = len(batch.items)
         with self._lock:
-            self._state.check_taking(self, continues=batch.continues)
+            if self._state is not _OPEN:
+                self._state.check_taking(self, continues=batch.continues)
             if tasks:
                 job = SingleJob(batch, sink) if tasks == 1 else SharedJob(batch, sink)
                 self._live.add(job)
@@ -172,10 +174,10 @@ class ThreadPool(Pool):
             self._queue.put(job)
             return False
         with slot.busy:
-            exhausted = not job.take_up() or job.run(slot)
-        if job.put_down(exhausted=exhausted):
+            remains = job.work(slot)
+        if remains == "nothing":
             self._forget(job)
-        if not exhausted:
+        elif remains == "tasks":
             self._queue.put(job)
         return slot.threads == 1 or not self._leave(slot)
 

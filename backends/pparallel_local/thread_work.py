@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from typing_extensions import override
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from pparallel.interfaces.pool import Batch, Sink
+
+#: of a job: nothing, tasks that other threads run, or tasks to start
+Remains = Literal["nothing", "running", "tasks"]
 
 
 class Slot:
@@ -42,9 +45,6 @@ class Slot:
 class Job(ABC):
     """A batch on its way through the pool.
 
-    A thread calls :meth:`take_up`, :meth:`run` if there is something to run, and
-    :meth:`put_down`.
-
     Attributes:
         sink: where the tasks are reported.
     """
@@ -60,20 +60,12 @@ class Job(ABC):
         """Let no more tasks start."""
 
     @abstractmethod
-    def take_up(self) -> bool:
-        """Return whether there are tasks to run."""
-
-    @abstractmethod
-    def run(self, slot: Slot) -> bool:
+    def work(self, slot: Slot) -> Remains:
         """Run tasks until none are left to start, or another thread wants the slot.
 
         Returns:
-            Whether none are left to start.
+            What remains; ``nothing`` when all tasks have been reported.
         """
-
-    @abstractmethod
-    def put_down(self, *, exhausted: bool) -> bool:
-        """Return whether all tasks have ended; they have been reported then. True once."""
 
 
 class SingleJob(Job):
@@ -86,22 +78,15 @@ class SingleJob(Job):
         """Its sink refuses to begin once it is aborted."""
 
     @override
-    def take_up(self) -> bool:
-        return self.sink.begin()
-
-    @override
-    def run(self, slot: Slot) -> bool:
-        try:
-            value = self._batch.bound(*slot.context)(self._batch.items[0])
-        except BaseException as error:  # noqa: BLE001 - reported to the task's caller
-            self.sink.failed(0, error.with_traceback(_below(error)))
-        else:
-            self.sink.done(0, (value,))
-        return True
-
-    @override
-    def put_down(self, *, exhausted: bool) -> bool:
-        return True
+    def work(self, slot: Slot) -> Remains:
+        if self.sink.begin():
+            try:
+                value = self._batch.bound(*slot.context)(self._batch.items[0])
+            except BaseException as error:  # noqa: BLE001 - reported to the task's caller
+                self.sink.failed(0, error.with_traceback(_below(error)))
+            else:
+                self.sink.done(0, (value,))
+        return "nothing"
 
 
 class SharedJob(Job):
@@ -137,7 +122,17 @@ class SharedJob(Job):
         deque(self._indices, maxlen=0)
 
     @override
-    def take_up(self) -> bool:
+    def work(self, slot: Slot) -> Remains:
+        exhausted = not self._take_up() or self._run(slot)
+        if not self._put_down(exhausted=exhausted):
+            return "running" if exhausted else "tasks"
+        if self._whole:
+            self.sink.done(0, self._results)
+        self.sink = NO_SINK  # the pool's queue may hold this job for a while
+        self._results = []
+        return "nothing"
+
+    def _take_up(self) -> bool:
         with self._lock:
             if not self._begun:
                 self._begun = True
@@ -146,24 +141,19 @@ class SharedJob(Job):
             self._active += 1
             return not self._exhausted
 
-    @override
-    def run(self, slot: Slot) -> bool:
-        call = self._batch.bound(*slot.context)
-        return self._run_all(slot, call) if self._whole else self._run_each(slot, call)
-
-    @override
-    def put_down(self, *, exhausted: bool) -> bool:
+    def _put_down(self, *, exhausted: bool) -> bool:
+        """Return whether all tasks have ended; true once."""
         with self._lock:
             self._active -= 1
             self._exhausted = self._exhausted or exhausted
             if self._active or self._ended or not self._exhausted:
                 return False
             self._ended = True
-        if self._whole:
-            self.sink.done(0, self._results)
-        self.sink = NO_SINK  # the pool's queue may hold this job for a while
-        self._results = []
-        return True
+            return True
+
+    def _run(self, slot: Slot) -> bool:
+        call = self._batch.bound(*slot.context)
+        return self._run_all(slot, call) if self._whole else self._run_each(slot, call)
 
     def _run_all(self, slot: Slot, call: Callable[[Any], Any]) -> bool:
         items, results, index = self._batch.items, self._results, 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from typing_extensions import Buffer
 
@@ -37,7 +37,7 @@ def rebuild(
 
     if memoryview(buffer).readonly:
         buffer = bytearray(buffer)
-    return np.ndarray(shape, dtype, buffer, offset, strides)
+    return np.ndarray(shape, dtype, cast("Any", buffer), offset, strides)
 
 
 def rebuild_spread(elements: Array, span: int, strides: tuple[int, ...], offset: int) -> Array:
@@ -80,7 +80,7 @@ def _placed(pickler: OutOfBandPickler, array: Array) -> Any:
     import numpy as np
 
     # datetime64 and structured arrays have no buffer of their own: view them as bytes.
-    return pickler.outside(memoryview(array.reshape(-1).view(np.uint8)))
+    return pickler.outside(memoryview(cast("Buffer", array.reshape(-1).view(np.uint8))))
 
 
 class _Memory:

@@ -9,13 +9,10 @@ Source: cloudpickle (cloudpickle/cloudpickle.py) for making a class bare and fil
 
 from __future__ import annotations
 
-import dataclasses
 import enum
-import functools
 import hashlib
 import threading
 import types
-import typing
 import uuid
 import weakref
 from collections.abc import Callable
@@ -34,9 +31,9 @@ _MADE_BY_TYPE = frozenset(
     {"__dict__", "__weakref__", "__module__", "__qualname__", "__slots__", "_abc_impl"}
     | {"__slotnames__"}
 )
+_MADE_BY_ENUM = frozenset({"__new__", "__reduce_ex__", "_generate_next_value_"})
+_MADE_BY_ENUM |= {"__new_member__", "_new_member_", "_member_type_"}
 _BY_VALUE = (int, float, complex, str, bytes, bool, type(None))
-_SENTINELS = ("MISSING", "KW_ONLY", "_HAS_DEFAULT_FACTORY", "_FIELD", "_FIELD_CLASSVAR")
-_SENTINELS += ("_FIELD_INITVAR",)
 
 
 class Identity:
@@ -60,7 +57,6 @@ _lock = threading.RLock()
 _identities: weakref.WeakKeyDictionary[type, Identity] = weakref.WeakKeyDictionary()
 _classes: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()
 _digests: weakref.WeakKeyDictionary[type, bytes] = weakref.WeakKeyDictionary()
-_type_variables: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 
 
 def reduce_class(pickler: CodePickler, cls: type) -> Reduction:
@@ -75,10 +71,11 @@ def reduce_class(pickler: CodePickler, cls: type) -> Reduction:
         version = _version(cls, identity)
     own = cls.__module__ in names.MAIN and names.find("__main__", cls.__qualname__) is cls
     known_by = (identity.uid, cls.__qualname__, digest(cls) if own else b"")
+    state: tuple[int, dict[str, Any], Any]
     if isinstance(cls, enum.EnumMeta):
         make: Callable[..., type] = make_enum
         how = _enum_parts(cls)
-        state = (version, _enum_state(cls), {m.name: vars(m) for m in cls})
+        state = (version, _enum_state(cls), _member_states(cls))
     else:
         make = make_class
         how = _class_parts(cls)
@@ -91,14 +88,16 @@ def find_class(
 ) -> type:
     """Return the class of this *uid*, or of this definition in ``__main__``, or a new one."""
     with _lock:
-        cls = _classes.get(uid)
-        if cls is None:
-            own = names.find("__main__", qualname) if wanted else None
-            is_same = isinstance(own, type) and digest(own) == wanted
-            cls = own if is_same else make(*how)
-            _classes[uid] = cls
-            if not is_same:
-                _identities[cls] = Identity(uid, built_here=True)
+        known = _classes.get(uid)
+        if known is not None:
+            return known
+        own = names.find("__main__", qualname) if wanted else None
+        if isinstance(own, type) and digest(own) == wanted:
+            cls: type = own
+        else:
+            cls = make(*how)
+            _identities[cls] = Identity(uid, built_here=True)
+        _classes[uid] = cls
         return cls
 
 
@@ -111,8 +110,9 @@ def fill_class(cls: type, state: tuple[int, dict[str, Any], Any]) -> None:
     for name, value in attributes.items():
         type.__setattr__(cls, name, value)
     if isinstance(cls, enum.EnumMeta):
+        members: dict[str, Any] = dict(cls.__members__)
         for name, member_state in rest.items():
-            vars(cls[name]).update(member_state)
+            members[name].__dict__.update(member_state)
     else:
         for subclass in rest:
             cls.register(subclass)  # type: ignore[attr-defined]
@@ -121,17 +121,20 @@ def fill_class(cls: type, state: tuple[int, dict[str, Any], Any]) -> None:
 
 def make_class(kind: type, name: str, bases: tuple[Any, ...], namespace: dict[str, Any]) -> type:
     """Return a class that :func:`fill_class` has still to fill."""
+    if kind.__name__ == "_TypedDictMeta":  # it would refuse the bases that it gave
+        return type.__new__(kind, name, bases, namespace)
     return types.new_class(name, bases, {"metaclass": kind}, lambda made: made.update(namespace))
 
 
 def make_enum(
-    kind: Any, name: str, bases: tuple[type, ...], namespace: dict[str, Any], members: Any
+    kind: Any, name: str, bases: tuple[type, ...], namespace: dict[str, Any], *how: Any
 ) -> type:
     """Return an enumeration with its members."""
+    members, boundary = how
     prepared = kind.__prepare__(name, bases)
     for key, value in (*namespace.items(), *members):
         prepared[key] = value
-    made: type = kind.__new__(kind, name, bases, prepared)
+    made: type = kind.__new__(kind, name, bases, prepared, boundary=boundary)
     return made
 
 
@@ -210,19 +213,30 @@ def _registered(cls: type) -> tuple[type, ...]:
 
 def _enum_parts(cls: enum.EnumMeta) -> tuple[Any, ...]:
     namespace = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
-    members = tuple((name, member._value_) for name, member in cls.__members__.items())
-    return type(cls), cls.__name__, cls.__bases__, namespace, members
+    members: dict[str, Any] = dict(cls.__members__)
+    values = tuple((name, member._value_) for name, member in members.items())
+    boundary = vars(cls).get("_boundary_")
+    return type(cls), cls.__name__, cls.__bases__, namespace, values, boundary
+
+
+def _member_states(cls: enum.EnumMeta) -> dict[str, Any]:
+    members: dict[str, Any] = dict(cls.__members__)
+    return {name: vars(each) for name, each in members.items()}
 
 
 def _enum_state(cls: enum.EnumMeta) -> dict[str, Any]:
-    made_by_enum = {"__new__", "__new_member__", "_generate_next_value_", "__reduce_ex__"}
     return {
         name: value
         for name, value in _state(cls).items()
-        if name not in cls.__members__
-        and name not in made_by_enum
-        and not (name.startswith("_") and not name.startswith("__") and name.endswith("_"))
+        if name not in cls.__members__ and not _is_made_by_enum(name, value)
     }
+
+
+def _is_made_by_enum(name: str, value: object) -> bool:
+    if name in _MADE_BY_ENUM:
+        return True
+    is_private = name.startswith("_") and name.endswith("_") and not name.startswith("__")
+    return is_private and not callable(getattr(value, "__func__", value))
 
 
 def _reduce_builtin(cls: type) -> Reduction:
@@ -230,72 +244,3 @@ def _reduce_builtin(cls: type) -> Reduction:
         if value is cls:
             return builtin_type, (name,)
     return NotImplemented
-
-
-def _reduce_property(pickler: CodePickler, each: property) -> Reduction:
-    return property, (each.fget, each.fset, each.fdel, each.__doc__)
-
-
-def _reduce_wrapped(pickler: CodePickler, each: staticmethod[..., Any]) -> Reduction:
-    return type(each), (each.__func__,)
-
-
-def _reduce_cached(pickler: CodePickler, each: functools.cached_property[Any]) -> Reduction:
-    return make_cached_property, (each.func, each.attrname)
-
-
-def make_cached_property(
-    function: Callable[[Any], Any], name: str | None
-) -> functools.cached_property[Any]:
-    """Return a ``cached_property``, whose lock (until Python 3.12) stays behind."""
-    made = functools.cached_property(function)
-    made.attrname = name
-    return made
-
-
-def _reduce_sentinel(pickler: CodePickler, each: object) -> Reduction:
-    for name in _SENTINELS:
-        if vars(dataclasses).get(name) is each:
-            return getattr, (dataclasses, name)
-    return NotImplemented
-
-
-def _reduce_type_variable(pickler: CodePickler, each: typing.TypeVar) -> Reduction:
-    module = each.__module__
-    if module not in names.MAIN and names.find(module, each.__name__) is each:
-        return NotImplemented
-    with _lock:
-        found = [uid for uid, known in _type_variables.items() if known is each]
-        uid = found[0] if found else uuid.uuid4().hex
-        _type_variables[uid] = each
-    kind = (each.__covariant__, each.__contravariant__)
-    return find_type_variable, (uid, each.__name__, each.__constraints__, each.__bound__, *kind)
-
-
-def find_type_variable(
-    uid: str, name: str, constraints: tuple[Any, ...], bound: Any, covariant: bool, contra: bool
-) -> Any:
-    """Return the type variable of this *uid*, or make it."""
-    with _lock:
-        found = _type_variables.get(uid)
-        if found is None:
-            found = typing.TypeVar(  # type: ignore[misc]
-                name,  # type: ignore[misc]
-                *constraints,
-                bound=bound,
-                covariant=covariant,
-                contravariant=contra,
-            )
-            _type_variables[uid] = found
-        return found
-
-
-#: what stands in the body of a class, and pickle refuses or takes apart wrongly
-member_reducers: dict[type, Any] = {
-    property: _reduce_property,
-    staticmethod: _reduce_wrapped,
-    classmethod: _reduce_wrapped,
-    functools.cached_property: _reduce_cached,
-    typing.TypeVar: _reduce_type_variable,
-    **{type(vars(dataclasses)[name]): _reduce_sentinel for name in _SENTINELS},
-}

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from pparallel_serializers import classes, foreign, functions, names, outofband
+from pparallel_serializers import classes, foreign, functions, members, names, outofband
 
 if TYPE_CHECKING:
-    from pparallel_serializers.functions import SentNamespace
+    from pparallel_serializers.namespaces import SentNamespace
     from pparallel_serializers.outofband import Reduction
 
 CodeReducer = Callable[["CodePickler", Any], "Reduction"]
@@ -66,6 +66,6 @@ _reducers: dict[type, CodeReducer] = {
     FunctionType: functions.reduce_function,
     ModuleType: functions.reduce_module,
     type: classes.reduce_class,
-    **classes.member_reducers,
+    **members.reducers,
     **dict.fromkeys(foreign.TYPES, foreign.reduce),
 }

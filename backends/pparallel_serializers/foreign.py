@@ -58,7 +58,7 @@ def import_dill() -> Any:
 def _recorder() -> Any:
     dill = import_dill()
 
-    class Recorder(dill.Pickler):  # type: ignore[misc]
+    class Recorder(dill.Pickler):  # type: ignore[misc, name-defined]
         """Notes a reduction instead of writing it."""
 
         def __init__(self) -> None:

@@ -8,8 +8,6 @@ closures' cells again, and code that the receiver's own ``__main__`` defines equ
 
 from __future__ import annotations
 
-import builtins
-import dis
 import hashlib
 import importlib
 import importlib.util
@@ -21,29 +19,14 @@ from collections.abc import Iterator
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from pparallel_serializers import names
+from pparallel_serializers import names, namespaces
 
 if TYPE_CHECKING:
     from pparallel_serializers.code import CodePickler
     from pparallel_serializers.outofband import Reduction
 
-_GLOBAL_OPERATIONS = {"LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME"}
-_GLOBAL_OPERATIONS |= {"LOAD_FROM_DICT_OR_GLOBALS"}
-_NAMESPACE_NAMES = ("__name__", "__file__")
-_PROCESS = os.urandom(8).hex()
 
 _digests: weakref.WeakKeyDictionary[FunctionType, bytes] = weakref.WeakKeyDictionary()
-_global_names: weakref.WeakKeyDictionary[CodeType, tuple[str, ...]] = weakref.WeakKeyDictionary()
-
-
-class SentNamespace:
-    """A function's globals on their way out: a reference to a module, or a dict to be filled."""
-
-    def __init__(self, reduction: tuple[Any, ...], by_value: bool) -> None:
-        self.reduction, self.by_value = reduction, by_value
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return self.reduction
 
 
 def reduce_function(pickler: CodePickler, function: FunctionType) -> Reduction:
@@ -51,13 +34,13 @@ def reduce_function(pickler: CodePickler, function: FunctionType) -> Reduction:
     reference = names.by_reference(function)
     if reference is not None:
         return reference
-    namespace = _namespace(pickler, function)
+    namespace = namespaces.sent_for(pickler, function)
     cells = function.__closure__ or ()
     pickler.cells.update({id(cell): cell for cell in cells})
     state = (
         _slots(function),
         function.__dict__ or None,
-        _named_globals(function) if namespace.by_value else None,
+        namespaces.named_globals(function) if namespace.by_value else None,
         tuple((cell, cell.cell_contents) for cell in cells if _is_filled(cell)),
     )
     args = (dump_code(function.__code__), namespace, function.__closure__)
@@ -132,7 +115,7 @@ def fill_function(function: FunctionType, state: tuple[Any, ...]) -> None:
         setattr(function, name, value)
     if attributes:
         function.__dict__.update(attributes)
-    if named_globals and function.__globals__ is not _main_globals():
+    if named_globals and function.__globals__ is not namespaces.main_globals():
         function.__globals__.update(named_globals)
     for cell, content in cells:
         cell.cell_contents = content
@@ -143,30 +126,11 @@ def fill_cell(cell: CellType, content: object) -> None:
     cell.cell_contents = content
 
 
-def make_namespace(process: str, initial: dict[str, Any]) -> dict[str, Any]:
-    """Return globals to be filled, or the ``__main__`` they were taken from, if that is here."""
-    if process == _this_process():
-        return _main_globals()
-    return {"__builtins__": builtins, **initial}
-
-
-def module_namespace(name: str) -> dict[str, Any]:
-    """Return the globals of an importable module."""
-    return vars(importlib.import_module(name))
-
-
-def submodules(module: ModuleType, *imported: str) -> ModuleType:
-    """Return *module*, with those of its submodules loaded that a function reaches through it."""
-    for name in imported:
-        importlib.import_module(name)
-    return module
-
-
 def digest(function: FunctionType) -> bytes:
     """Return a digest of what *function*'s source says, wherever it is compiled."""
     known = _digests.get(function)
     if known is None:
-        script = os.path.basename(_main_globals().get("__file__") or "")
+        script = os.path.basename(namespaces.main_globals().get("__file__") or "")
         text = repr((script, function.__qualname__, list(definition(function.__code__))))
         known = _digests[function] = hashlib.sha256(text.encode("utf-8", "replace")).digest()
     return known
@@ -208,95 +172,9 @@ def _own(qualname: str) -> Any:
     return names.find("__main__", qualname)
 
 
-def _main_globals() -> dict[str, Any]:
-    return vars(sys.modules["__main__"])
-
-
-def _this_process() -> str:
-    # With the pid: a forked child has its parent's token, and globals that may be out of date.
-    return f"{os.getpid()}-{_PROCESS}"
-
-
 def _is_filled(cell: CellType) -> bool:
     try:
         cell.cell_contents  # noqa: B018
     except ValueError:
         return False
     return True
-
-
-def _namespace(pickler: CodePickler, function: FunctionType) -> SentNamespace:
-    namespace = function.__globals__
-    known = pickler.namespaces.get(id(namespace))
-    if known is None:
-        known = pickler.namespaces[id(namespace)] = _new_namespace(pickler, namespace)
-    return known
-
-
-def _new_namespace(pickler: CodePickler, namespace: dict[str, Any]) -> SentNamespace:
-    name = namespace.get("__name__")
-    module = sys.modules.get(name) if isinstance(name, str) else None
-    is_of_module = module is not None and vars(module) is namespace
-    by_value = pickler.recurse and not names.is_static(name)
-    if is_of_module and name not in names.MAIN and not by_value:
-        return SentNamespace((module_namespace, (name,)), by_value=False)
-    if is_of_module and names.is_static(name):
-        return SentNamespace((module_namespace, ("__main__",)), by_value=False)
-    process = _this_process() if namespace is _main_globals() else ""
-    initial = {key: namespace[key] for key in _NAMESPACE_NAMES if key in namespace}
-    return SentNamespace((make_namespace, (process, initial)), by_value=True)
-
-
-def _named_globals(function: FunctionType) -> dict[str, Any]:
-    namespace, code = function.__globals__, function.__code__
-    found = {key: namespace[key] for key in _names_used(code) if key in namespace}
-    return {
-        key: _with_submodules(value, code) if isinstance(value, ModuleType) else value
-        for key, value in found.items()
-    }
-
-
-def _names_used(code: CodeType) -> tuple[str, ...]:
-    known = _global_names.get(code)
-    if known is None:
-        used = dict.fromkeys(
-            each.argval for each in dis.get_instructions(code) if each.opname in _GLOBAL_OPERATIONS
-        )
-        for constant in code.co_consts:
-            if isinstance(constant, CodeType):
-                used.update(dict.fromkeys(_names_used(constant)))
-        known = _global_names[code] = tuple(used)
-    return known
-
-
-class SentPackage:
-    """A package on its way out together with the submodules that code reaches through it."""
-
-    def __init__(self, package: ModuleType, imported: list[str]) -> None:
-        self.package, self.imported = package, imported
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return submodules, (self.package, *self.imported)
-
-
-def _with_submodules(module: ModuleType, code: CodeType) -> ModuleType | SentPackage:
-    """Name the submodules that *code* uses: ``import a.b`` binds ``a`` alone."""
-    if not hasattr(module, "__path__"):
-        return module
-    imported: list[str] = []
-    pending = [module.__name__]
-    mentioned = _attributes_used(code)
-    while pending:
-        package = pending.pop()
-        below = [f"{package}.{name}" for name in mentioned]
-        pending += [name for name in below if name in sys.modules]
-        imported += [name for name in below if name in sys.modules]
-    return SentPackage(module, imported) if imported else module
-
-
-def _attributes_used(code: CodeType) -> set[str]:
-    used = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            used |= _attributes_used(constant)
-    return used

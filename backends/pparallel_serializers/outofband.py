@@ -2,7 +2,7 @@
 
 The stream is followed by one record per buffer, ``(length, start)``, so that a cut or missing
 buffer is noticed. *start* says what the buffer is: ``OPAQUE`` is handed to the unpickler as it
-came, anything else is part of a tensor's storage (see :mod:`pparallel_serializers.tensors`).
+came, anything else is part of a tensor's storage (see :mod:`pparallel_serializers.storages`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing_extensions import Buffer, override
 from pparallel.interfaces.serializer import Serializer
 from pparallel_serializers import arrays, tensors
 from pparallel_serializers.refusals import dump_refusal, load_refusal
-from pparallel_serializers.tensors import SentStorage
+from pparallel_serializers.storages import SentStorage
 
 Reduction = Any  #: what ``__reduce_ex__`` may return, or NotImplemented
 Reducer = Callable[["OutOfBandPickler", Any], Reduction]
@@ -35,7 +35,7 @@ _waiting_for = {"torch": tensors.reducers, "numpy": arrays.reducers}
 
 
 class Window(NamedTuple):
-    """The bytes of a storage from *start* on, or of one tensor (``tensors.DENSE``)."""
+    """The bytes of a storage from *start* on, or of one tensor (``storages.DENSE``)."""
 
     buffer: Buffer
     start: int

@@ -46,7 +46,8 @@ def attach(found: tuple[Any, ...]) -> torch.UntypedStorage:
         # The number may by now stand for another file.
         if (status.st_dev, status.st_ino) != (device, inode):
             raise RuntimeError(gone)
-        storage: torch.UntypedStorage = torch.UntypedStorage._new_shared_fd_cpu(descriptor, length)
+        kind: Any = torch.UntypedStorage
+        storage: torch.UntypedStorage = kind._new_shared_fd_cpu(descriptor, length)
         return storage
     finally:
         os.close(descriptor)
@@ -58,7 +59,7 @@ def reduce_cuda(tensor: torch.Tensor) -> Reduction:
     from torch.multiprocessing.reductions import reduce_tensor
 
     alone = tensor.detach()
-    function, args = reduce_tensor(alone)  # type: ignore[no-untyped-call]
+    function, args = reduce_tensor(alone)
     parameter = isinstance(tensor, torch.nn.Parameter)
     state = (parameter, tensor.requires_grad, dict(tensor.__dict__))
     return load_cuda, (function, args, *state)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 HELD_OUT = 4  #: one image in so many is kept for the test
 
 
-def train(
+def main(
     rt: Runtime, *, steps: int = 400, batch_size: int = 64, lr: float = 5e-3
 ) -> dict[str, float] | None:
     """Train with the other members; return the accuracy on held-out images where rank is 0.
@@ -31,8 +31,8 @@ def train(
     """
     torch.set_num_threads(1)  # so little work is done sooner by one core than shared by several
     (images, labels), held_out = digits()
-    model = network()
     reducer, random = rt.reducer, rt.streams.torch
+    model = network(random)
 
     if reducer.manages:
         reducer.manage_model(model, torch.optim.Adam(model.parameters(), lr=lr))
@@ -60,12 +60,18 @@ def digits() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     return (images[rest], labels[rest]), (images[held_out], labels[held_out])
 
 
-def network() -> nn.Module:
-    """Return an untrained network from 64 pixels to 10 digits."""
-    return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
+def network(random: torch.Generator) -> nn.Module:
+    """Return an untrained network from 64 pixels to 10 digits, its weights drawn from *random*."""
+    model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            nn.init.kaiming_uniform_(parameter, nonlinearity="relu", generator=random)
+        else:
+            nn.init.zeros_(parameter)
+    return model
 
 
 @torch.no_grad()
 def accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
     """Return the share of *images* that *model* reads right."""
-    return (model(images).argmax(1) == labels).float().mean().item()
+    return float((model(images).argmax(1) == labels).float().mean())

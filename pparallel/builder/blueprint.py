@@ -26,6 +26,10 @@ _DEFAULTS: dict[str, dict[Place, str]] = {
     "collective": {"alone": "local", "threads": "local", "processes": "shm", "machines": "gloo"},
 }
 
+#: Interfaces whose components meet those of other members, in the order in which they open. A
+#: collective that no section asks for is left until it is used: some are costly.
+_MEETING = ("collective", "ordered_server", "reducer")
+
 
 class Blueprint:
     """A config with its defaults filled in, for members that live in a known place."""
@@ -71,6 +75,14 @@ class Blueprint:
         if name == "ordered_server" and "host" in cls.model_fields:
             return cls.model_validate({"host": self._default_host()})
         return cls.model_validate({})
+
+    def meeting(self) -> list[str]:
+        """Return the components that open on entering, with those of the other members."""
+        names = [
+            name for name in _MEETING if name != "collective" or self.config.collective is not None
+        ]
+        extra = self.config.extra.items()
+        return names + [name for kind in _MEETING for name, each in extra if each.interface == kind]
 
     def _find_place(self) -> Place:
         if self._torchrun:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from pparallel.builder.assembly import Assembly
 from pparallel.builder.blueprint import Blueprint
+from pparallel.builder.components import Components
 from pparallel.errors import CallTimeoutError, ClosedError, is_consequence
 from pparallel.interfaces.pool import Pool
 from pparallel.interfaces.resource import Resource
@@ -42,10 +43,6 @@ logger = logging.getLogger(__name__)
 report_logger = logging.getLogger("pparallel.report")
 
 WORLD = "world"  #: the group of all members
-
-#: Interfaces whose components meet those of other members, in the order in which they open. A
-#: collective that no section asks for is left until it is used: some are costly.
-_MEETING = ("collective", "ordered_server", "reducer")
 
 
 class Runtime:
@@ -81,7 +78,7 @@ class Runtime:
         self._end: BaseException | None = None  # why the job ended before this member was done
         self._endpoint: Endpoint | None = None
         self._endpoint_open = False
-        self._opened: list[str] = []
+        self._components = Components(self._assembly)
         self._groups: dict[str, RpcGroup] = {}
         self._inside = ExitStack()
 
@@ -189,7 +186,7 @@ class Runtime:
             component = self._assembly.component(name)
             self._open_made()
             if self._end is not None:  # it came while we opened: what was missed is made up for
-                self._terminate_pools()
+                self._components.terminate_pools()
                 raise copy.copy(self._end)
             return component
 
@@ -292,19 +289,11 @@ class Runtime:
             self._inside.callback(signal.subscribe(self._told_to_stop))
         if self.world_size > 1:
             self._open_endpoint()
-            for name in self._meeting_components():
+            for name in self._blueprint.meeting():
                 self._assembly.component(name)
             self._open_made()
             self._world().meet("entered")
         self.events.emit("member.started", rank=self.rank)
-
-    def _meeting_components(self) -> list[str]:
-        names = [
-            name for name in _MEETING if name != "collective" or self.config.collective is not None
-        ]
-        extra = self.config.extra.items()
-        names += [name for kind in _MEETING for name, each in extra if each.interface == kind]
-        return names
 
     def _the_endpoint(self) -> Endpoint:
         """Return the endpoint, made but perhaps not open."""
@@ -330,10 +319,7 @@ class Runtime:
         """Open what was made and is not open yet, parts first."""
         if self._assembly.grouped:
             self._open_endpoint()
-        for name, component in list(self._assembly.made.items()):
-            if isinstance(component, Resource) and name not in self._opened:
-                component.__enter__()
-                self._opened.append(name)
+        self._components.open()
 
     def _check_entered(self) -> None:
         if not self._usable:
@@ -351,15 +337,7 @@ class Runtime:
             last.callback(endpoint.close)
             self._meet_to_leave("done")
             self._usable = False
-            hosts = self._hosts()
-            for name in self._opened:  # closed in reverse by the stacks
-                if name in hosts:
-                    last.push(self._assembly.made[name])
-            with ExitStack() as first:
-                for name in self._opened:
-                    if name not in hosts:
-                        first.push(self._assembly.made[name])
-            self._meet_to_leave("closed")
+            self._components.close(lambda: self._meet_to_leave("closed"))
 
     def _meet_to_leave(self, stage: str) -> None:
         if self.world_size == 1:
@@ -375,27 +353,13 @@ class Runtime:
 
     def _leave_alone(self, exc: BaseException) -> None:
         endpoint = self._endpoint
-        if endpoint is not None and self._endpoint_open and not is_consequence(exc):
-            endpoint.fail(exc)
         if endpoint is not None:
+            if self._endpoint_open and not is_consequence(exc):
+                endpoint.fail(exc)
             endpoint.end(ClosedError("the job", f"is ending: {exc!r}", consequence=True))
-        for name in reversed(self._opened):
-            try:
-                self._assembly.made[name].__exit__(type(exc), exc, exc.__traceback__)
-            except Exception:
-                logger.exception("%s could not be closed", name)
+        self._components.abandon(exc)
         if endpoint is not None:
             endpoint.close()
-
-    def _hosts(self) -> set[str]:
-        """Return what closes last: components that others call, and the parts these stand on."""
-        hosts = [name for name in self._opened if self._assembly.made[name].hosting]
-        found: set[str] = set()
-        while hosts:
-            name = hosts.pop()
-            found.add(name)
-            hosts += [part for part in self._assembly.parts[name] if part not in found]
-        return found
 
     def _told_to_stop(self, signal: StopSignal) -> None:
         reason = signal.reason
@@ -409,13 +373,7 @@ class Runtime:
         if isinstance(reason, ClosedError) and not reason.consequence:
             return  # this member closes, and its pools finish what they have
         self._end = reason
-        self._terminate_pools()
-
-    def _terminate_pools(self) -> None:
-        for name in list(self._opened):
-            component = self._assembly.made[name]
-            if isinstance(component, Pool):
-                component.terminate()
+        self._components.terminate_pools()
 
     # -- groups -------------------------------------------------------------------------------
 

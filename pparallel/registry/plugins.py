@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -84,20 +84,23 @@ class Collector:
         self._add(Plugin(name, name), lambda: hooks)
 
     def _add(self, source: Plugin, load: Callable[[], object]) -> None:
+        offers: list[object] = []
         with self._keeping_what_goes_wrong(source):
             hooks = load()
             if any(hooks is each for each in self._asked):
                 return
             self._asked.append(hooks)
-            for each in _offers_of(hooks):
-                self._add_backend(source, each)
+            offers = _offers_of(hooks)
+        for each in offers:
+            self._add_backend(source, each)
 
     def _add_backend(self, source: Plugin, backend: object) -> None:
-        problem = _fault(backend, self.interfaces, source)
-        if problem and self.strict:
-            raise ConfigError(f"plugin {source}: {problem}")
-        known = backend if isinstance(backend, Backend) else None
-        self.found.append(Offered(source, known, problem))
+        with self._keeping_what_goes_wrong(source):
+            problem = _fault(backend, self.interfaces, source)
+            if problem and self.strict:
+                raise ConfigError(problem)
+            known = backend if isinstance(backend, Backend) else None
+            self.found.append(Offered(source, known, problem))
 
     @contextmanager
     def _keeping_what_goes_wrong(self, source: Plugin) -> Iterator[None]:
@@ -107,8 +110,6 @@ class Collector:
             raise
         except BaseException as error:
             if self.strict:
-                if isinstance(error, ConfigError):
-                    raise
                 message = f"plugin {source} cannot be loaded: {type(error).__name__}: {error}"
                 raise ConfigError(message) from error
             self.found.append(Offered(source, problem=traceback.format_exc().rstrip()))
@@ -116,13 +117,15 @@ class Collector:
 
 def _described(point: importlib.metadata.EntryPoint) -> Plugin:
     dist = point.dist
-    metadata = dist.metadata if dist is not None and dist.read_text("METADATA") else None
-    if metadata is None:
+    # Metadata that is not there raises, in one Python version or another, when it is asked for.
+    found = dist is not None and (dist.read_text("METADATA") or dist.read_text("PKG-INFO"))
+    if dist is None or not found:
         return Plugin(point.name, point.value, "an unnamed distribution", "?")
+    metadata = dist.metadata
     return Plugin(point.name, point.value, metadata["Name"] or "?", metadata["Version"] or "?")
 
 
-def _offers_of(hooks: object) -> Iterable[object]:
+def _offers_of(hooks: object) -> list[object]:
     """Return what a plugin's hook offers."""
     manager = pluggy.PluginManager(GROUP)
     manager.add_hookspecs(plugin)
@@ -131,7 +134,11 @@ def _offers_of(hooks: object) -> Iterable[object]:
     if not manager.hook.pparallel_backends.get_hookimpls():
         message = "it has no function pparallel_backends marked with pparallel.plugin.hookimpl"
         raise ConfigError(message)
-    return [each for offered in manager.hook.pparallel_backends() for each in offered]
+    answers = manager.hook.pparallel_backends()
+    if not answers:  # pluggy leaves out None
+        message = "its pparallel_backends() returns None, not a list of pparallel.plugin.Backend"
+        raise ConfigError(message)
+    return [each for offered in answers for each in offered]
 
 
 def _fault(
@@ -158,6 +165,8 @@ def _fault(
         return f"{where} has no name: give its field 'backend' a default"
     if not all(part for part in backend.target.partition(":")):
         return f"{where} has target {backend.target!r}; write 'module:Class'"
+    if not all(isinstance(each, str) for each in (*backend.features, *backend.reach)):
+        return f"{where} has features or a reach that are no text"
     return ""
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pytest
+from typing_extensions import override
 
 from pparallel.errors import SerializationError
 from pparallel.interfaces.serializer import Serializer, SerializerConfig
@@ -29,6 +30,7 @@ class Plain:
 class FailsToLeave:
     """Raises when it is pickled."""
 
+    @override
     def __reduce__(self) -> str:
         message = "will not leave"
         raise LookupError(message)
@@ -37,6 +39,7 @@ class FailsToLeave:
 class FailsToArrive:
     """Raises when it is unpickled."""
 
+    @override
     def __getstate__(self) -> dict[str, int]:
         return {"one": 1}
 
@@ -219,9 +222,9 @@ class SerializerSuite(Suite):
     def test_sends_objects(self, serializer: Serializer) -> None:
         shared = [1]
         found = round_trip(serializer, Plain(a=shared, b=shared, error=ValueError("no")))
-        assert type(found) is Plain
         assert found.a is found.b
         assert found.error.args == ("no",)
+        assert type(found) is Plain
         assert round_trip(serializer, Point(1, y=2)) == Point(1, 2)
         assert round_trip(serializer, [Plain, math.sqrt, round_trip]) == [
             Plain,
@@ -231,8 +234,8 @@ class SerializerSuite(Suite):
 
     @requires("objects")
     def test_keeps_cycles(self, serializer: Serializer) -> None:
-        node = Plain(name="node")
-        node.me = [node]  # type: ignore[attr-defined]
+        node: Any = Plain(name="node")
+        node.me = [node]
         found = round_trip(serializer, node)
         assert found.me[0] is found
 
@@ -259,7 +262,7 @@ class SerializerSuite(Suite):
         deep: list[Any] = []
         for _ in range(100_000):
             deep = [deep]
-        for bad in ({"a": [threading.Lock()]}, (i for i in ()), FailsToLeave(), deep):
+        for bad in ({"a": [threading.Lock()]}, (i for i in [1]), FailsToLeave(), deep):
             with pytest.raises(SerializationError) as caught:
                 serializer.dumps(bad)
             assert caught.value.__cause__ is not None

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from typing_extensions import override
 
 Style = Literal["one", "star", "call"]
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """Tasks that share one function; task ``i`` is the function applied to ``items[i]``.
 
     An empty batch is only a question whether the pool takes work.

@@ -98,30 +98,25 @@ class PoolResult(Future[R], Generic[R]):
 
     def settle(self, value: R, callback: Callable[[R], object] | None = None) -> None:
         """Publish *value*, after *callback* has had it, unless the outcome is known."""
-        if self._claim(callback, value):
-            self._publish(self.set_result, value)
+        if self._settled.acquire(False):
+            if callback is not None:
+                _call_back(callback, value)
+            try:
+                self.set_result(value)
+            except (InvalidStateError, SystemExit) as error:
+                _explain(error)
 
     def settle_with_error(
         self, error: BaseException, callback: Callable[[BaseException], object] | None = None
     ) -> None:
         """Publish *error*, after *callback* has had it, unless the outcome is known."""
-        if self._claim(callback, error):
-            self._publish(self.set_exception, error)
-
-    def _claim(self, callback: Callable[[Any], object] | None, outcome: object) -> bool:
-        if not self._settled.acquire(blocking=False):
-            return False
-        if callback is not None:
-            _call_back(callback, outcome)
-        return True
-
-    def _publish(self, publish: Callable[[Any], None], outcome: object) -> None:
-        try:
-            publish(outcome)
-        except InvalidStateError:
-            pass  # cancelled before it began
-        except SystemExit:  # Future itself logs any Exception of a done-callback
-            logger.exception("A callback of a pool's result failed")
+        if self._settled.acquire(False):
+            if callback is not None:
+                _call_back(callback, error)
+            try:
+                self.set_exception(error)
+            except (InvalidStateError, SystemExit) as unpublished:
+                _explain(unpublished)
 
     def _wait_or_raise(self, timeout: float | None) -> None:
         if not (self.done() or self.wait(timeout)):
@@ -158,7 +153,7 @@ class CallSink(Sink, Generic[R]):
 
     @override
     def done(self, first: int, values: Sequence[Any]) -> None:
-        self.finish(values[0])
+        self._handle.settle(values[0], self._callback)
 
     @override
     def failed(self, index: int, error: BaseException) -> None:
@@ -211,3 +206,10 @@ def _call_back(callback: Callable[[Any], object], outcome: object) -> None:
         callback(outcome)
     except (Exception, SystemExit):
         logger.exception("The callback %r of a pool's result failed", callback)
+
+
+def _explain(error: BaseException) -> None:
+    # A call that was cancelled before it began refuses its outcome, as it should. Of a user's
+    # done-callbacks Future itself logs any Exception.
+    if isinstance(error, SystemExit):
+        logger.error("A done-callback of a pool's result asked to exit", exc_info=error)

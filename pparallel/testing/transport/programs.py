@@ -1,15 +1,13 @@
-"""TransportSuite: what every transport, and the RPC layer above it, promises."""
+"""What the members of the transport suite's tests run: each takes its runtime first."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING
 
 import pytest
 
-import pparallel
 from pparallel.errors import (
     CallTimeoutError,
     ClosedError,
@@ -18,119 +16,26 @@ from pparallel.errors import (
     RemoteError,
     SerializationError,
 )
-from pparallel.interfaces.launcher import LauncherConfig
-from pparallel.interfaces.transport import TransportConfig
-from pparallel.runtime.rpc import RemoteRef, RpcGroup, current
-from pparallel.testing.suite import Suite, changed, requires
+from pparallel.runtime.rpc import RpcGroup, current
+from pparallel.testing.transport.called import (
+    PATIENCE,
+    Holder,
+    add,
+    bounce,
+    fail,
+    fail_unfriendly,
+    fill,
+    kept_values,
+    note,
+    noted,
+    open_gate,
+    read_ref,
+    until,
+    wait_at_gate,
+)
 
 if TYPE_CHECKING:
     from pparallel.builder import Runtime
-
-PATIENCE = 20.0  #: seconds after which a condition that should have come true never will
-
-#: What functions called in a member leave for the test that looks there.
-_seen: dict[str, list[Any]] = {}
-
-
-def _here() -> list[Any]:
-    return _seen.setdefault(current.endpoint().name + str(id(current.endpoint())), [])
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait until *condition* holds, or fail saying *what* did not happen."""
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, f"{what} within {PATIENCE} s"
-        threading.Event().wait(0.002)
-
-
-def add(a: int, b: int) -> int:
-    """Return the sum."""
-    return a + b
-
-
-def note(value: object) -> None:
-    """Remember *value* in the member where this runs."""
-    _here().append(value)
-
-
-def noted() -> list[Any]:
-    """Return what was noted in the member where this runs."""
-    return list(_here())
-
-
-def fail(message: str) -> None:
-    """Raise."""
-    raise LookupError(message)
-
-
-class UnfriendlyError(Exception):
-    """Cannot be rebuilt from its arguments."""
-
-    def __init__(self, one: int, two: int) -> None:
-        super().__init__(f"{one} and {two}")
-
-
-def fail_unfriendly() -> None:
-    """Raise what pickle cannot rebuild."""
-    raise UnfriendlyError(1, 2)
-
-
-def bounce(to: str, depth: int) -> list[str]:
-    """Call back and forth between this member and *to*."""
-    endpoint = current.endpoint()
-    if depth == 0:
-        return [endpoint.name]
-    group = RpcGroup(endpoint, "world", endpoint.member.names)
-    rest: list[str] = group.rpc_sync(to, bounce, args=(endpoint.name, depth - 1))
-    return [endpoint.name, *rest]
-
-
-_gates: dict[str, threading.Event] = {}
-
-
-def wait_at_gate() -> str:
-    """Block until the gate of this member is opened."""
-    name = current.endpoint().name
-    gate = _gates.setdefault(name, threading.Event())
-    assert gate.wait(PATIENCE)
-    return name
-
-
-def open_gate() -> None:
-    """Let those at the gate of this member go."""
-    _gates.setdefault(current.endpoint().name, threading.Event()).set()
-
-
-def fill(buffer: bytearray, value: int) -> bytes:
-    """Overwrite what arrived and return it."""
-    buffer[:] = bytes([value]) * len(buffer)
-    return bytes(buffer)
-
-
-class Holder:
-    """A value to refer to."""
-
-    def __init__(self, value: int) -> None:
-        self.value = value
-
-    def add(self, amount: int) -> int:
-        """Change the value and return it."""
-        self.value += amount
-        return self.value
-
-
-def read_ref(ref: RemoteRef[Any]) -> Any:
-    """Read a reference that was passed on."""
-    return ref.to_here()
-
-
-def kept_values() -> int:
-    """Return how many values the member where this runs keeps for others."""
-    return len(current.endpoint().refs)
-
-
-# -- what the members of the tests below run: each takes its runtime ------------------------------
 
 
 def every_call_is_answered_once(rt: Runtime, count: int) -> None:
@@ -411,104 +316,3 @@ def barriers(rt: Runtime, rounds: int) -> None:
     for thread in threads:
         thread.join()
     assert len(passed) == 3 * rounds
-
-
-class TransportSuite(Suite):
-    """Subclass it, and give a fixture ``config``: the transport's config.
-
-    Members are started by the fixture ``launcher``; override it where members of this transport
-    cannot be threads.
-    """
-
-    interface: ClassVar[str] = "transport"
-
-    @pytest.fixture(autouse=True)
-    def _forget(self) -> None:
-        _seen.clear()
-        _gates.clear()
-
-    def launch(
-        self,
-        launcher: LauncherConfig,
-        config: TransportConfig,
-        size: int,
-        target: Callable[..., Any],
-        *args: Any,
-    ) -> list[Any]:
-        """Run *target* in *size* members connected by the transport."""
-        return self.launch_named(
-            launcher, config, [f"m{rank}" for rank in range(size)], target, args
-        )
-
-    def launch_named(
-        self,
-        launcher: LauncherConfig,
-        config: TransportConfig,
-        members: list[Any],
-        target: Callable[..., Any],
-        args: tuple[Any, ...] = (),
-    ) -> list[Any]:
-        """Run *target* in members described as a config describes them."""
-        raw = {"members": members, "close_timeout": PATIENCE, "reducer": {"backend": "local"}}
-        parts = {"launcher": launcher, "transport": config}
-        try:
-            return pparallel.launch(pparallel.RuntimeConfig(**raw, **parts), target, args)
-        finally:
-            for gate in list(_gates.values()):
-                gate.set()
-
-    def test_every_call_is_answered_once(
-        self, config: TransportConfig, launcher: LauncherConfig
-    ) -> None:
-        self.launch(launcher, config, 3, every_call_is_answered_once, 1000)
-        assert not _gates
-
-    @requires("ordered")
-    def test_order(self, config: TransportConfig, launcher: LauncherConfig) -> None:
-        results = self.launch(launcher, config, 2, order, 1000)
-        assert results == [None, None]
-
-    def test_what_arrives_is_the_receivers_own(
-        self, config: TransportConfig, launcher: LauncherConfig
-    ) -> None:
-        assert self.launch(launcher, config, 3, receivers_own) == [None] * 3
-
-    def test_timeout(self, config: TransportConfig, launcher: LauncherConfig) -> None:
-        assert self.launch(launcher, config, 2, timeouts) == [None] * 2
-
-    def test_a_member_that_leaves(self, config: TransportConfig, launcher: LauncherConfig) -> None:
-        members = ["m0", "m1", {"name": "m2", "override": {"close_timeout": 0.05}}]
-        lost = self.launch_named(launcher, config, members, a_member_leaves)
-        assert [names[:1] for names in lost] == [["m2"], ["m2"], []]
-
-    def test_nothing_waits_after_the_end(
-        self, config: TransportConfig, launcher: LauncherConfig
-    ) -> None:
-        with pytest.raises(KeyError, match="the first failure"):
-            self.launch(launcher, config, 3, end_while_others_wait)
-
-    def test_many_threads(self, config: TransportConfig, launcher: LauncherConfig) -> None:
-        assert self.launch(launcher, config, 2, many_threads, 100) == [None] * 2
-
-    def test_remote_exceptions(self, config: TransportConfig, launcher: LauncherConfig) -> None:
-        assert self.launch(launcher, config, 2, remote_exceptions) == [None] * 2
-
-    def test_calls_in_a_circle(self, config: TransportConfig, launcher: LauncherConfig) -> None:
-        narrow = changed(config, handler_threads=1)
-        assert self.launch(launcher, narrow, 2, calls_in_a_circle) == [None] * 2
-
-    def test_back_pressure(self, config: TransportConfig, launcher: LauncherConfig) -> None:
-        narrow = changed(config, max_in_flight=400_000, handler_threads=1)
-        assert self.launch(launcher, narrow, 2, back_pressure) == [None] * 2
-
-    def test_references(self, config: TransportConfig, launcher: LauncherConfig) -> None:
-        assert self.launch(launcher, config, 3, references) == [None] * 3
-
-    def test_pairs_and_services(self, config: TransportConfig, launcher: LauncherConfig) -> None:
-        assert self.launch(launcher, config, 3, pairs_and_services) == [None] * 3
-
-    def test_groups(self, config: TransportConfig, launcher: LauncherConfig) -> None:
-        assert self.launch(launcher, config, 3, groups) == ["pair", "pair", None]
-
-    def test_barriers(self, config: TransportConfig, launcher: LauncherConfig) -> None:
-        assert self.launch(launcher, config, 3, barriers, 20) == [None] * 3

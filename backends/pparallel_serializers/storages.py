@@ -1,0 +1,215 @@
+"""A tensor's storage on its way: one buffer each, shared as it was among the tensors over it.
+
+Each storage sends the window of bytes that its tensors of this object span, so that a small slice
+does not drag a large storage along. A single tensor with large gaps (a column of a matrix) sends
+its elements alone and gets its strides back at the receiver.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from typing_extensions import Buffer
+
+from pparallel_serializers import shared_memory
+
+if TYPE_CHECKING:
+    import pickle
+
+    import torch
+
+    from pparallel_serializers.outofband import OutOfBandPickler, Reduction, Window
+
+INLINE = 512  #: bytes up to which a storage stays in the stream: a buffer would cost more
+GAPS = 2  #: how many times its elements a tensor may span and still be sent with its gaps
+ALIGN = 16  #: windows start at a multiple of the largest element
+DENSE = -2  #: stands for the start of a window that holds one tensor's elements alone
+
+
+class SentStorage:
+    """A storage on its way out, and what its tensors need of it."""
+
+    __slots__ = ("high", "low", "only", "storage", "used")
+
+    def __init__(self, storage: torch.UntypedStorage) -> None:
+        self.storage = storage
+        self.low, self.high = storage.nbytes(), 0
+        self.used = False
+        self.only: torch.Tensor | None = None
+
+    def use(self, low: int, high: int, tensor: torch.Tensor | None) -> None:
+        """Note that *tensor*, or the storage itself, needs the bytes from *low* to *high*."""
+        self.only = None if self.used else tensor
+        self.used = True
+        self.low, self.high = min(self.low, low), max(self.high, high)
+
+    def window(self) -> tuple[int, memoryview]:
+        """Return where the bytes to send start, or ``DENSE``, and the bytes."""
+        only = self.only
+        if only is not None and self.high - self.low > GAPS * only.numel() * only.element_size():
+            dense = over(
+                self.storage,
+                _carrier(only.element_size()),
+                int(only.storage_offset()),
+                only.shape,
+                only.stride(),
+            ).contiguous()
+            return DENSE, _bytes_of(dense.untyped_storage(), 0, dense.nbytes)
+        low = self.low - self.low % ALIGN
+        return low, _bytes_of(self.storage, low, self.high)
+
+
+class ReceivedStorage:
+    """A storage that arrived: its bytes from *start* on, or one tensor's elements."""
+
+    __slots__ = ("start", "storage")
+
+    def __init__(self, storage: torch.UntypedStorage, start: int = 0) -> None:
+        self.storage, self.start = storage, start
+
+
+def sent_for(pickler: OutOfBandPickler, storage: torch.UntypedStorage) -> SentStorage:
+    """Return what is sent of *storage*, the same for all tensors over it."""
+    # By address: tensors over one foreign memory (from_numpy) have different storage objects.
+    key = storage.data_ptr(), storage.nbytes()
+    found = pickler.stores.get(key)
+    if found is None:
+        found = SentStorage(storage)
+        if key[1]:
+            pickler.stores[key] = found
+    return found
+
+
+def reduce_sent(pickler: OutOfBandPickler, sent: SentStorage) -> Reduction:
+    """Return *sent* as a buffer that is cut out when all its tensors are known."""
+    storage = sent.storage
+    device = str(storage.device)
+    if storage.nbytes() == 0:
+        return load_empty, (device,)
+    if pickler.share:
+        return load_shared, (shared_memory.handle(storage),)
+    if storage.nbytes() <= INLINE:
+        return load_storage, (bytearray(_bytes_of(storage, 0, storage.nbytes())), device)
+    outside: pickle.PickleBuffer = pickler.outside(sent)
+    return load_storage, ((outside,) if device == "cpu" else (outside, device))
+
+
+def reduce_untyped(pickler: OutOfBandPickler, storage: torch.UntypedStorage) -> Reduction:
+    """Return a whole storage, as torch's own reductions of rarer tensors hold it."""
+    if storage.device.type not in ("cpu", "cuda"):
+        return NotImplemented
+    sent = sent_for(pickler, storage)
+    sent.use(0, storage.nbytes(), None)
+    return load_untyped, (sent,)
+
+
+def reduce_typed(pickler: OutOfBandPickler, storage: torch.TypedStorage) -> Reduction:
+    """Return the deprecated form that torch's own reductions still use."""
+    return load_typed, (storage._untyped_storage, storage.dtype)
+
+
+def load_storage(content: Buffer | Window, device: str = "cpu") -> ReceivedStorage:
+    """Return the storage in *content*, aliasing it where that is writable CPU memory."""
+    buffer, start = content if isinstance(content, tuple) else (content, 0)
+    return ReceivedStorage(_storage_over(buffer, device), start)
+
+
+def load_shared(handle: tuple[Any, ...]) -> ReceivedStorage:
+    """Return the storage in another process's memory that *handle* names."""
+    return ReceivedStorage(shared_memory.attach(handle))
+
+
+def load_empty(device: str) -> ReceivedStorage:
+    """Return a storage of no bytes."""
+    return ReceivedStorage(_empty(device))
+
+
+def load_untyped(sent: ReceivedStorage) -> torch.UntypedStorage:
+    """Return the whole storage that was *sent*."""
+    return sent.storage
+
+
+def load_typed(untyped: torch.UntypedStorage, dtype: torch.dtype) -> torch.TypedStorage:
+    """Return *untyped* as torch's own reductions pass it on."""
+    import torch
+
+    return torch.TypedStorage(wrap_storage=untyped, dtype=dtype, _internal=True)
+
+
+def over(
+    storage: torch.UntypedStorage,
+    dtype: torch.dtype,
+    offset: int,
+    shape: tuple[int, ...],
+    stride: tuple[int, ...],
+) -> torch.Tensor:
+    """Return a tensor over *storage*; *offset* and *stride* count elements."""
+    import torch
+
+    # set_ and not as_strided: a view would share its version counter with its siblings.
+    empty = torch.empty(0, dtype=dtype, device=storage.device)
+    return empty.set_(cast("Any", storage), offset, shape, stride)
+
+
+def spread(
+    elements: torch.UntypedStorage, size: int, shape: tuple[int, ...], stride: tuple[int, ...]
+) -> torch.UntypedStorage:
+    """Return a storage in which *elements* lie *stride* apart."""
+    import torch
+
+    dtype = _carrier(size)
+    spread = torch.empty_strided(shape, stride, dtype=dtype, device=elements.device)
+    dense = torch.empty(0, dtype=dtype, device=elements.device)
+    spread.copy_(dense.set_(cast("Any", elements)).view(shape))
+    return spread.untyped_storage()
+
+
+def _storage_over(buffer: Buffer, device: str) -> torch.UntypedStorage:
+    import torch
+
+    view = memoryview(buffer)
+    if view.nbytes == 0:
+        return _empty(device)
+    if view.readonly:
+        buffer = bytearray(buffer)
+    base = torch.frombuffer(buffer, dtype=torch.uint8)
+    if device != "cpu":
+        base = base.to(_here(device))
+    elif base.data_ptr() % ALIGN:
+        base = base.clone()
+    return base.untyped_storage()
+
+
+def _empty(device: str) -> torch.UntypedStorage:
+    import torch
+
+    return torch.empty(0, dtype=torch.uint8, device=_here(device)).untyped_storage()
+
+
+def _here(device: str) -> str:
+    """Return *device*, or the current one of its type where that number does not exist."""
+    kind, _, index = device.partition(":")
+    if kind == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise RuntimeError(f"a tensor lives on {device}, and this process has no such device")
+        if index and int(index) >= torch.cuda.device_count():
+            return kind
+    return device
+
+
+def _carrier(size: int) -> torch.dtype:
+    """Return a dtype whose elements can be copied, as those of some dtypes cannot."""
+    import torch
+
+    by_size = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return by_size.get(size, torch.complex128)
+
+
+def _bytes_of(storage: torch.UntypedStorage, low: int, high: int) -> memoryview:
+    import torch
+
+    length = max(high - low, 0)
+    view = over(storage, torch.uint8, low, (length,), (1,))
+    return memoryview(cast("Buffer", view.cpu().numpy()))

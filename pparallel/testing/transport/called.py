@@ -1,0 +1,113 @@
+"""What the members of the transport suite's tests call in one another."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from pparallel.runtime.rpc import RemoteRef, RpcGroup, current
+
+PATIENCE = 20.0  #: seconds after which a condition that should have come true never will
+
+#: What functions called in a member leave for the test that looks there.
+SEEN: dict[str, list[Any]] = {}
+
+
+def _here() -> list[Any]:
+    return SEEN.setdefault(current.endpoint().name + str(id(current.endpoint())), [])
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    """Wait until *condition* holds, or fail saying *what* did not happen."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, f"{what} within {PATIENCE} s"
+        threading.Event().wait(0.002)
+
+
+def add(a: int, b: int) -> int:
+    """Return the sum."""
+    return a + b
+
+
+def note(value: object) -> None:
+    """Remember *value* in the member where this runs."""
+    _here().append(value)
+
+
+def noted() -> list[Any]:
+    """Return what was noted in the member where this runs."""
+    return list(_here())
+
+
+def fail(message: str) -> None:
+    """Raise."""
+    raise LookupError(message)
+
+
+class UnfriendlyError(Exception):
+    """Cannot be rebuilt from its arguments."""
+
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} and {two}")
+
+
+def fail_unfriendly() -> None:
+    """Raise what pickle cannot rebuild."""
+    raise UnfriendlyError(1, 2)
+
+
+def bounce(to: str, depth: int) -> list[str]:
+    """Call back and forth between this member and *to*."""
+    endpoint = current.endpoint()
+    if depth == 0:
+        return [endpoint.name]
+    group = RpcGroup(endpoint, "world", endpoint.member.names)
+    rest: list[str] = group.rpc_sync(to, bounce, args=(endpoint.name, depth - 1))
+    return [endpoint.name, *rest]
+
+
+GATES: dict[str, threading.Event] = {}
+
+
+def wait_at_gate() -> str:
+    """Block until the gate of this member is opened."""
+    name = current.endpoint().name
+    gate = GATES.setdefault(name, threading.Event())
+    assert gate.wait(PATIENCE)
+    return name
+
+
+def open_gate() -> None:
+    """Let those at the gate of this member go."""
+    GATES.setdefault(current.endpoint().name, threading.Event()).set()
+
+
+def fill(buffer: bytearray, value: int) -> bytes:
+    """Overwrite what arrived and return it."""
+    buffer[:] = bytes([value]) * len(buffer)
+    return bytes(buffer)
+
+
+class Holder:
+    """A value to refer to."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def add(self, amount: int) -> int:
+        """Change the value and return it."""
+        self.value += amount
+        return self.value
+
+
+def read_ref(ref: RemoteRef[Any]) -> Any:
+    """Read a reference that was passed on."""
+    return ref.to_here()
+
+
+def kept_values() -> int:
+    """Return how many values the member where this runs keeps for others."""
+    return len(current.endpoint().refs)
