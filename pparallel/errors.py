@@ -165,8 +165,8 @@ class PeerLostError(PparallelError, ConnectionError):
 class SerializationError(PparallelError):
     """Raised when an object cannot be turned into bytes, or bytes into an object."""
 
-    def __init__(self, what: str, why: object) -> None:
-        super().__init__(f"{what} cannot be serialised: {why}")
+    def __init__(self, what: str, why: object, *, loading: bool = False) -> None:
+        super().__init__(f"{what} cannot be {'read' if loading else 'serialised'}: {why}")
 
 
 class AuthenticationError(PparallelError, PermissionError):

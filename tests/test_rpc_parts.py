@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import nullcontext
 
@@ -24,13 +23,7 @@ from pparallel.runtime.pending import Pending
 from pparallel.runtime.rpc import wire
 from pparallel.runtime.rpc.handlers import Handlers
 from pparallel.runtime.rpc.window import Window
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < end
-        threading.Event().wait(0.001)
+from pparallel.testing.patience import until
 
 
 @pytest.fixture
@@ -45,13 +38,17 @@ def test_jobs_of_a_stream_start_in_order(handlers: Handlers) -> None:
     started: list[int] = []
     for n in range(2000):
         handlers.submit("stream", lambda n=n: started.append(n))  # type: ignore[misc]
-    until(lambda: len(started) == 2000)
+    until(lambda: len(started) == 2000, "not all were run")
     assert started == list(range(2000))
 
 
 def test_a_slow_job_does_not_hold_back_those_behind_it(handlers: Handlers) -> None:
     gate, passed = threading.Event(), threading.Event()
-    handlers.submit("stream", lambda: gate.wait(10) and None)
+
+    def wait() -> None:
+        gate.wait(10)
+
+    handlers.submit("stream", wait)
     handlers.submit("stream", passed.set)
     assert passed.wait(10)
     gate.set()
@@ -67,11 +64,11 @@ def test_no_more_run_at_once_than_allowed(handlers: Handlers) -> None:
 
     for n in range(5):
         handlers.submit(n, run)
-    until(lambda: len(running) == 2)
+    until(lambda: len(running) == 2, "two did not run")
     assert not threading.Event().wait(0.05)
     assert len(running) == 2
     gate.set()
-    until(lambda: len(running) == 5)
+    until(lambda: len(running) == 5, "not all were run")
 
 
 def test_a_job_that_waits_makes_room(handlers: Handlers) -> None:
@@ -110,7 +107,7 @@ def test_a_job_that_raises_ends_no_thread(
     handlers.submit("stream", lambda: [][0])
     handlers.submit("stream", after.set)
     assert after.wait(10)
-    assert "A handler of test failed" in caplog.text
+    until(lambda: "A handler of test failed" in caplog.text, "the failure was not logged")
 
 
 def test_closed_handlers_take_nothing() -> None:

@@ -14,6 +14,7 @@ import pparallel
 from pparallel import Runtime
 from pparallel.errors import ClosedError, ConfigError
 from pparallel.runtime.member import Member, current
+from pparallel.testing.patience import until
 from pparallel_local import ThreadPoolConfig
 
 
@@ -88,7 +89,7 @@ def test_a_failure_ends_the_job_with_that_error() -> None:
         pparallel.launch({"members": 3}, fail)
     assert time.monotonic() - started < 10
     assert any("'member-1'" in note for note in caught.value.__notes__)
-    assert len(woken) == 2
+    until(lambda: len(woken) == 2, "the others did not wake")
 
 
 def test_a_member_that_cannot_be_entered_ends_the_job() -> None:

@@ -16,7 +16,7 @@ import threading
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypedDict, TypeVar
 
 import numpy as np
 import pytest
@@ -474,6 +474,10 @@ class TestCode:
         assert found["tuple"]._replace(x=5) == (5, 2)
         assert found["enum"].TWO.label() == "TWO 2"
         assert found["enum"](2) is found["enum"].TWO
+        assert found["enum"](4) is found["enum"].TWO
+        assert found["planet"].size == 3
+        assert found["flag"] | type(found["flag"]).WRITE == type(found["flag"])(3)
+        assert found["typed"](a=1) == {"a": 1}
         assert found["members"].doubled == 4
         assert found["members"].cached == "cached"
         assert found["members"].static() == "static"
@@ -492,6 +496,10 @@ class TestCode:
 
 
 def make_classes() -> dict[str, Any]:
+    return {**make_data_classes(), **make_behaviour()}
+
+
+def make_data_classes() -> dict[str, Any]:
     class Slots:
         __slots__ = ("__hidden", "x")
 
@@ -513,9 +521,39 @@ def make_classes() -> dict[str, Any]:
         TWO = 2
         ALIAS = 2
 
+        @classmethod
+        @override
+        def _missing_(cls, value: object) -> Any:
+            return cls.TWO
+
         def label(self) -> str:
             return f"{self.name} {int(Number(self.value))}"
 
+    class Planet(enum.Enum):
+        EARTH = (1, 2)
+
+        def __init__(self, one: int, two: int) -> None:
+            self.size = one + two
+
+    class Access(enum.Flag):
+        READ = 1
+        WRITE = 2
+
+    class Typed(TypedDict):
+        a: int
+
+    return {
+        "slots": Slots(),
+        "data": Data(1),
+        "tuple": Pair(1),
+        "enum": Number,
+        "planet": Planet.EARTH,
+        "flag": Access.READ,
+        "typed": Typed,
+    }
+
+
+def make_behaviour() -> dict[str, Any]:
     class Members:
         @property
         def doubled(self) -> int:
@@ -558,10 +596,6 @@ def make_classes() -> dict[str, Any]:
         pass
 
     return {
-        "slots": Slots(),
-        "data": Data(1),
-        "tuple": Pair(1),
-        "enum": Number,
         "members": Members(),
         "abstract": Abstract,
         "generic": Box,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary, ref
@@ -59,6 +60,8 @@ class GradServerReducer(Reducer):
         self._group = group
         self._head = member.names[0] if config.primary is None else config.primary
         self._secondaries = tuple(dict.fromkeys(config.secondaries or (self._head,)))
+        _check_members(member, f"{name}.primary", [self._head])
+        _check_members(member, f"{name}.secondaries", self._secondaries)
         self._tally = Tally()
         self._board = Board(ordered_server, name)
         self._primary: Primary | None = None
@@ -102,13 +105,6 @@ class GradServerReducer(Reducer):
 
     @override
     def open(self) -> None:
-        names = self._member.names
-        for field, given in (("primary", (self._head,)), ("secondaries", self._secondaries)):
-            for each in given:
-                if each not in names:
-                    hint = did_you_mean(each, names)
-                    message = f"{each!r} is no member; members: {', '.join(names)}.{hint}"
-                    raise ConfigError(message, path=f"reducer.{field}")
         for key, service in self._services.items():
             self._group.serve(key, service)
         self._group.when_lost(self._pusher.lose)
@@ -318,3 +314,11 @@ class GradServerReducer(Reducer):
 def _fenced(level: Level, asked: Request) -> tuple[int, bool]:
     secondary, number = asked.body
     return level.fence(secondary, asked.sender, number)
+
+
+def _check_members(member: Member, path: str, given: Iterable[str]) -> None:
+    for each in given:
+        if each not in member.names:
+            hint = did_you_mean(each, member.names)
+            message = f"{each!r} is no member; members: {', '.join(member.names)}.{hint}"
+            raise ConfigError(message, path=path)

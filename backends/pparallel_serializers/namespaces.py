@@ -29,7 +29,10 @@ _global_names: weakref.WeakKeyDictionary[CodeType, tuple[str, ...]] = weakref.We
 class SentNamespace:
     """A function's globals on their way out: a reference to a module, or a dict to be filled."""
 
-    def __init__(self, reduction: tuple[Any, ...], by_value: bool) -> None:
+    def __init__(
+        self, namespace: dict[str, Any], reduction: tuple[Any, ...], by_value: bool
+    ) -> None:
+        self.namespace = namespace  # kept: it is known by its id while the dump lasts
         self.reduction, self.by_value = reduction, by_value
 
     @override
@@ -102,12 +105,12 @@ def _new_namespace(pickler: CodePickler, namespace: dict[str, Any]) -> SentNames
     is_of_module = module is not None and vars(module) is namespace
     by_value = pickler.recurse and not names.is_static(name)
     if is_of_module and name not in names.MAIN and not by_value:
-        return SentNamespace((module_namespace, (name,)), by_value=False)
+        return SentNamespace(namespace, (module_namespace, (name,)), by_value=False)
     if is_of_module and names.is_static(name):
-        return SentNamespace((module_namespace, ("__main__",)), by_value=False)
+        return SentNamespace(namespace, (module_namespace, ("__main__",)), by_value=False)
     process = _this_process() if namespace is main_globals() else ""
     initial = {key: namespace[key] for key in _INITIAL_NAMES if key in namespace}
-    return SentNamespace((make_namespace, (process, initial)), by_value=True)
+    return SentNamespace(namespace, (make_namespace, (process, initial)), by_value=True)
 
 
 def _names_used(code: CodeType) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ def load_refusal(buffers: Sequence[Buffer], error: Exception) -> SerializationEr
     """Return the error that says what came."""
     length = memoryview(buffers[0]).nbytes if buffers else 0
     what = f"the object in a stream of {length} bytes and {max(len(buffers) - 1, 0)} buffers"
-    return SerializationError(what, f"it cannot be rebuilt here: {_reason(error)}")
+    return SerializationError(what, _reason(error), loading=True)
 
 
 def _reason(error: Exception) -> str:

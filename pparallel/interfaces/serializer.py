@@ -20,8 +20,8 @@ class Serializer(ABC):
           (``SerializerSuite.test_keeps_tensors``, ``test_keeps_arrays``).
         - Tensors of one object that share storage share it again
           (``SerializerSuite.test_keeps_shared_storage``).
-        - The bytes of a contiguous tensor or array are not copied by :meth:`dumps`: they are a
-          buffer of their own (``SerializerSuite.test_takes_large_data_out_of_band``).
+        - The bytes of a large contiguous tensor or array are not copied by :meth:`dumps`: they
+          are a buffer of their own (``SerializerSuite.test_takes_large_data_out_of_band``).
         - What cannot be serialised raises ``SerializationError``, whatever the object's own hooks
           raised (``SerializerSuite.test_refuses_what_cannot_be_serialised``).
         - Bytes that are no object, cut short or empty, raise ``SerializationError``

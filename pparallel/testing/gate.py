@@ -36,8 +36,10 @@ class Gate:
         """Arrive, wait until the gate is open, and return *value*: the task."""
         with contextlib.suppress(OSError):  # nobody looks any more
             arrivals = os.open(self._arrivals, os.O_WRONLY | os.O_NONBLOCK)
-            os.write(arrivals, b".")
-            os.close(arrivals)
+            try:
+                os.write(arrivals, b".")
+            finally:
+                os.close(arrivals)
         self.wait()
         return value
 

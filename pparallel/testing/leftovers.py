@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import threading
@@ -10,11 +11,17 @@ from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from time import monotonic
+from typing import NamedTuple
 
 import psutil
 
 _DESCRIPTORS = Path("/proc/self/fd")
 _SHARED_MEMORY = Path("/dev/shm")
+
+
+class _Segment(NamedTuple):
+    name: str
+
 
 #: what there is, with the words that describe it
 Inventory = Mapping[Hashable, str]
@@ -27,7 +34,8 @@ def no_leftovers(patience: float = 5.0) -> Iterator[None]:
     Threads, child processes, descriptors (sockets, files, pipes) and segments in ``/dev/shm`` that
     exist at the end and did not at the start are leftovers, once *patience* seconds have passed
     for them to go. The helper processes that :mod:`multiprocessing` keeps for the life of the
-    program are none. A segment counts whichever process made it.
+    program are none, and neither are segments that are mapped in processes other than this one and
+    its descendants.
 
     Raises:
         AssertionError: there are some; each is described.
@@ -46,7 +54,14 @@ def no_leftovers(patience: float = 5.0) -> Iterator[None]:
 
 
 def _left(before: Inventory) -> list[str]:
-    return [words for key, words in _inventory().items() if key not in before]
+    left = {key: words for key, words in _inventory().items() if key not in before}
+    segments = {each.name for each in left if isinstance(each, _Segment)}
+    elsewhere = _mapped_elsewhere(segments) if segments else set()
+    return [
+        words
+        for key, words in left.items()
+        if not (isinstance(key, _Segment) and key.name in elsewhere)
+    ]
 
 
 def _inventory() -> Inventory:
@@ -99,7 +114,19 @@ def _described(target: str) -> str:
 
 
 def _segments() -> Inventory:
-    return {("segment", name): f"segment /dev/shm/{name}" for name in _listed(_SHARED_MEMORY)}
+    return {_Segment(name): f"segment /dev/shm/{name}" for name in _listed(_SHARED_MEMORY)}
+
+
+def _mapped_elsewhere(names: set[str]) -> set[str]:
+    """Return those of the segments that other programs of this machine use."""
+    me = psutil.Process()
+    ours = {me.pid, *(child.pid for child in me.children(recursive=True))}
+    found: set[str] = set()
+    for pid in set(psutil.pids()) - ours:
+        with contextlib.suppress(OSError):  # it has ended, or is another user's
+            maps = Path(f"/proc/{pid}/maps").read_text()
+            found.update(name for name in names if f"{_SHARED_MEMORY}/{name}" in maps)
+    return found
 
 
 def _listed(directory: Path) -> list[str]:

@@ -13,12 +13,13 @@ from pparallel.errors import ClosedError
 from pparallel.interfaces.launcher import LauncherConfig
 from pparallel.interfaces.ordered_server import Found, OrderedServer, OrderedServerConfig
 from pparallel.testing.history import Operation, Recorder, check
+from pparallel.testing.patience import PATIENCE
 from pparallel.testing.suite import Suite, changed
 
 if TYPE_CHECKING:
     from pparallel.builder import Runtime
 
-PATIENCE = 20.0  #: seconds after which something that should have come never will
+
 DEPTH = 3
 
 

@@ -45,7 +45,7 @@ def backward(model: nn.Module, seed: int, target: float = 0.0) -> Tensor:
 
     batch = torch.rand(8, 3, generator=torch.Generator().manual_seed(seed))
     loss: Tensor = (model(batch) - target).square().mean()
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     return loss
 
 
@@ -80,7 +80,7 @@ def train_as_member(rt: Runtime) -> tuple[list[list[float]], Counters, bool]:
 
 
 def train_two(rt: Runtime) -> tuple[Any, Any]:
-    actor, actors_loss, _ = train(rt, rt.reducer, 1.0, 0)
+    _, actors_loss, _ = train(rt, rt.reducer, 1.0, 0)
     critic, critics_loss, _ = train(rt, rt["critic"], -1.0, 50)
     again, agains_loss, _ = train(rt, rt.reducer, 1.0, 0)
     assert max(actors_loss, agains_loss) < 0.5, "the actor was not trained towards 1"

@@ -94,7 +94,7 @@ class ObjectForms(TensorForms):
         try:
             return pickle.loads(data)
         except Exception as error:
-            raise SerializationError("a received object", error) from error
+            raise SerializationError("a received object", error, loading=True) from error
 
 
 class _Parcel:

@@ -65,10 +65,10 @@ def split(frames: Frames) -> Message:
     try:
         kind, count, thread, number = _HEADER.unpack(frames[0])
     except (IndexError, struct.error) as error:
-        raise SerializationError("a message without a header", error) from error
+        raise SerializationError("a message without a header", error, loading=True) from error
     if count + 1 > len(frames):
         missing = f"{count} frames announced, {len(frames) - 1} there"
-        raise SerializationError("a message", missing)
+        raise SerializationError("a message", missing, loading=True)
     return Message(kind, frames[1 : count + 1], list(frames[count + 1 :]), thread, number)
 
 

@@ -10,9 +10,10 @@ import pytest
 import pparallel
 from pparallel.interfaces.launcher import LauncherConfig
 from pparallel.interfaces.transport import TransportConfig
+from pparallel.testing.patience import PATIENCE
 from pparallel.testing.suite import Suite, changed, requires
 from pparallel.testing.transport import programs
-from pparallel.testing.transport.called import GATES, PATIENCE, SEEN
+from pparallel.testing.transport.called import GATES, SEEN
 
 
 class TransportSuite(Suite):

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
 from pparallel.runtime.rpc import RemoteRef, RpcGroup, current
-
-PATIENCE = 20.0  #: seconds after which a condition that should have come true never will
+from pparallel.testing.patience import PATIENCE
 
 #: What functions called in a member leave for the test that looks there.
 SEEN: dict[str, list[Any]] = {}
@@ -17,14 +14,6 @@ SEEN: dict[str, list[Any]] = {}
 
 def _here() -> list[Any]:
     return SEEN.setdefault(current.endpoint().name + str(id(current.endpoint())), [])
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait until *condition* holds, or fail saying *what* did not happen."""
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, f"{what} within {PATIENCE} s"
-        threading.Event().wait(0.002)
 
 
 def add(a: int, b: int) -> int:

@@ -17,8 +17,8 @@ from pparallel.errors import (
     SerializationError,
 )
 from pparallel.runtime.rpc import RpcGroup, current
+from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.transport.called import (
-    PATIENCE,
     Holder,
     add,
     bounce,
@@ -30,7 +30,6 @@ from pparallel.testing.transport.called import (
     noted,
     open_gate,
     read_ref,
-    until,
     wait_at_gate,
 )
 

@@ -1,0 +1,536 @@
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+from typing_extensions import override
+
+import pparallel
+from pparallel.errors import ClosedError, ConfigError, PeerLostError
+from pparallel.interfaces.reducer import Counters, Reducer, ReducerConfig
+from pparallel.testing import ReducerSuite
+from pparallel.testing.patience import PATIENCE, until
+from pparallel.testing.reducer import backward, line, manage, parameters
+from pparallel_reducers import GradServerReducerConfig, LocalReducerConfig
+from pparallel_reducers.layout import Layout
+from pparallel_reducers.level import Level
+from pparallel_reducers.pusher import Pusher
+from pparallel_reducers.sums import Sum
+from pparallel_reducers.tally import Tally
+
+if TYPE_CHECKING:
+    from pparallel.builder import Runtime
+
+
+class TestLocalReducer(ReducerSuite):
+    @pytest.fixture
+    @override
+    def config(self) -> ReducerConfig:
+        return LocalReducerConfig()
+
+
+GRAD_SERVERS = {
+    "default": GradServerReducerConfig(),
+    "batches": GradServerReducerConfig(reduce_batch_size=2, max_queue_size=3),
+    "two secondaries": GradServerReducerConfig(secondaries=("member-1", "member-2")),
+    "all take part": GradServerReducerConfig(
+        primary="member-1",
+        secondaries=("member-0", "member-1", "member-2"),
+        dedicated=False,
+        reduce_batch_size=2,
+    ),
+}
+
+
+class TestGradServerReducer(ReducerSuite):
+    @pytest.fixture(params=GRAD_SERVERS)
+    @override
+    def config(self, request: pytest.FixtureRequest) -> ReducerConfig:
+        return GRAD_SERVERS[request.param]
+
+    @pytest.fixture
+    @override
+    def build(self) -> Callable[..., Any]:
+        def build(config: GradServerReducerConfig, **parts: Any) -> Any:
+            alone = config.model_copy(update={"primary": None, "secondaries": None})
+            reducer: Reducer = pparallel.build(alone, **parts)
+            return reducer
+
+        return build
+
+
+def launch(
+    members: list[Any], config: GradServerReducerConfig, target: Callable[..., Any], *args: Any
+) -> list[Any]:
+    return pparallel.launch(pparallel.RuntimeConfig(members=members, reducer=config), target, args)
+
+
+# -- what is reduced ------------------------------------------------------------------------------
+
+
+def one_weight(value: float = 0.0, extra: int = 1) -> nn.Module:
+    model = nn.Linear(1, extra, bias=False)
+    nn.init.constant_(model.weight, value)
+    return model
+
+
+def weight(model: nn.Module) -> float:
+    return parameters(model)[0][0]
+
+
+def push_values(rt: Runtime, values: dict[str, list[float]]) -> tuple[float, Counters]:
+    """Push gradients of given values, and return what the weight becomes under lr = 1."""
+    reducer, model = rt.reducer, one_weight()
+    if reducer.manages:
+        reducer.manage_model(model, torch.optim.SGD(model.parameters(), lr=1.0))
+    reducer.start()
+    reducer.pull(model)
+    for value in values.get(rt.name, []):
+        next(iter(model.parameters())).grad = torch.tensor([[value]])
+        reducer.push(model)
+    reducer.stop()
+    return weight(model), reducer.counters()
+
+
+def test_one_step_over_all_that_two_clients_push_twice() -> None:
+    config = GradServerReducerConfig(reduce_batch_size=2)
+    values = {"a": [1.0, 3.0], "b": [5.0, 8.0]}
+    results = launch(["ps", "a", "b"], config, push_values, values)
+    assert [each for each, _ in results] == [-(1.0 + 3.0 + 5.0 + 8.0) / 4] * 3
+    assert [counters.reduced for _, counters in results] == [4, 0, 0]
+    assert [counters.pushed for _, counters in results] == [0, 2, 2]
+
+
+@pytest.mark.parametrize(("method", "expected"), [("mean", -18.0 / 4), ("sum", -18.0)])
+def test_a_mean_of_means_is_weighted_by_counts(method: Any, expected: float) -> None:
+    """One secondary sums three gradients, the other one: the mean is that of all four."""
+    config = GradServerReducerConfig(
+        secondaries=("s", "t"), reduce_batch_size=10, reduce_method=method
+    )
+    values = {"s": [8.0], "t": [1.0, 4.0, 5.0]}
+    results = launch(["ps", "t", "s"], config, push_values, values)
+    assert [each for each, _ in results] == [expected] * 3
+
+
+def test_a_full_batch_steps_before_the_end() -> None:
+    config = GradServerReducerConfig(reduce_batch_size=1)
+    results = launch(["ps", "a"], config, push_values, {"a": [1.0] * 5})
+    assert results[0][0] == -5.0
+    assert results[0][1].reduced == 5
+    # The first is computed on the version published at the start, and never pulled again.
+    assert results[0][1].staleness == (0 + 1 + 2 + 3 + 4) / 5
+
+
+class Odd(nn.Module):
+    """Parameters and buffers of many dtypes and shapes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.short = nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
+        self.imaginary = nn.Parameter(torch.ones(2, 2, dtype=torch.complex64))
+        self.long = nn.Parameter(torch.ones((), dtype=torch.float64))
+        self.empty = nn.Parameter(torch.ones(0, 4))
+        self.turned = nn.Parameter(torch.arange(6.0).view(2, 3).T)
+        self.tied = self.long
+        self.frozen = nn.Parameter(torch.full((2,), 7.0), requires_grad=False)
+        self.mean: torch.Tensor
+        self.count: torch.Tensor
+        self.cache: torch.Tensor
+        self.register_buffer("mean", torch.zeros(2))
+        self.register_buffer("count", torch.zeros(2, dtype=torch.int64))
+        self.register_buffer("cache", torch.zeros(1), persistent=False)
+
+
+def push_odd(rt: Runtime) -> dict[str, torch.Tensor]:
+    reducer, model = rt.reducer, Odd()
+    if reducer.manages:
+        reducer.manage_model(model, torch.optim.SGD(model.parameters(), lr=1.0))
+    reducer.start()
+    if reducer.trains:
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter) if parameter.requires_grad else None
+        model.mean += rt.rank
+        model.count += 5
+        model.cache += rt.rank
+        reducer.push(model)
+    reducer.stop()
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def test_every_dtype_and_shape() -> None:
+    config = GradServerReducerConfig(reduce_batch_size=2, secondaries=("b",))
+    results = launch(["ps", "a", "b"], config, push_odd)
+    for rank, state in enumerate(results):
+        assert state["short"].tolist() == [0] * 3
+        assert state["imaginary"].tolist() == [[0, 0], [0, 0]]
+        assert state["long"].item() == 0
+        assert state["turned"].tolist() == [[-1, 2], [0, 3], [1, 4]]
+        assert state["frozen"].tolist() == [7, 7]
+        assert state["mean"].tolist() == [1.5, 1.5], "running means are averaged"
+        assert state["count"].tolist() == [5, 5]
+        assert state["cache"].item() == rank, "a buffer that is not persistent was touched"
+
+
+# -- back-pressure, refusals, failures ------------------------------------------------------------
+
+
+class SlowSGD(torch.optim.SGD):
+    """Its steps wait until they are let go, or fail."""
+
+    gate = threading.Event()
+    error: Exception | None = None
+
+    @override
+    def step(self, closure: Any = None) -> Any:
+        assert self.gate.wait(PATIENCE)
+        if self.error is not None:
+            raise self.error
+        return super().step()
+
+
+@pytest.fixture
+def gate() -> Any:
+    SlowSGD.gate = threading.Event()
+    SlowSGD.error = None
+    yield SlowSGD.gate
+    SlowSGD.gate.set()
+
+
+def push_until_held_back(rt: Runtime, count: int, full: int) -> tuple[float, Counters, int]:
+    reducer, model = rt.reducer, one_weight()
+    held_back_at: list[int] = []
+    if reducer.manages:
+        reducer.manage_model(model, SlowSGD(model.parameters(), lr=1.0))
+    reducer.start()
+
+    def open_gate() -> None:
+        until(lambda: reducer.counters().pushed >= full, "the queues were not filled")
+        threading.Event().wait(0.1)  # one push more would have been acknowledged by now
+        held_back_at.append(reducer.counters().pushed)
+        SlowSGD.gate.set()
+
+    if reducer.trains:
+        opener = threading.Thread(target=open_gate)
+        opener.start()
+        for _ in range(count):
+            next(iter(model.parameters())).grad = torch.ones(1, 1)
+            reducer.push(model)
+        opener.join()
+    reducer.stop()
+    return weight(model), reducer.counters(), sum(held_back_at)
+
+
+@pytest.mark.parametrize("queue", [1, 4])
+def test_a_full_queue_holds_back_and_drops_nothing(gate: threading.Event, queue: int) -> None:
+    config = GradServerReducerConfig(max_queue_size=queue)
+    full = 2 * (queue + 1)  # each level holds its queue, and one message in its thread's hands
+    results = launch(["ps", "a"], config, push_until_held_back, 20, full)
+    assert [each for each, _, _ in results] == [-20.0] * 2
+    assert results[0][1].reduced == 20
+    assert results[1][2] == full
+
+
+def push_another_model(rt: Runtime) -> int:
+    reducer, model = rt.reducer, line()
+    manage(reducer, model)
+    reducer.start()
+    if rt.name == "wide":
+        other = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+        backward(other, 1)
+        with pytest.raises(ValueError, match=r"it has trainable '1\.weight' of shape \(2, 4\).*"):
+            reducer.push(other)
+        assert other[1].weight.grad is not None
+        with pytest.raises(ValueError, match=r"the managed has trainable '1\.weight'.*\(1, 4\)"):
+            reducer.pull(other)
+    if rt.name == "short":
+        other = nn.Sequential(nn.Linear(3, 4))
+        backward(other, 1)
+        with pytest.raises(ValueError, match="it has nothing more"):
+            reducer.push(other)
+    if rt.name == "looks on":
+        model.requires_grad_(False)
+        assert reducer.pull(model)
+    reducer.stop()
+    return reducer.counters().refused
+
+
+def test_a_model_that_does_not_match_is_refused() -> None:
+    members = ["ps", "wide", "short", "looks on"]
+    assert launch(members, GradServerReducerConfig(), push_another_model) == [2, 0, 0, 0]
+
+
+def push_to_a_failing_optimizer(rt: Runtime) -> list[str]:
+    reducer, model = rt.reducer, one_weight()
+    if reducer.manages:
+        reducer.manage_model(model, SlowSGD(model.parameters(), lr=1.0))
+    reducer.start()
+    errors = []
+    if reducer.trains:
+        for _ in range(50):
+            next(iter(model.parameters())).grad = torch.ones(1, 1)
+            try:
+                reducer.push(model)
+            except ArithmeticError as error:
+                errors.append(f"push: {error}")
+                break
+    rt.group().barrier()
+    try:
+        reducer.watch()
+    except ArithmeticError as error:
+        errors.append(f"watch: {error}")
+    try:
+        reducer.stop()
+    except ArithmeticError as error:
+        errors.append(f"stop: {error}")
+    return errors
+
+
+@pytest.mark.parametrize("secondary", ["ps", "b"])
+def test_a_reducing_thread_that_fails(gate: threading.Event, secondary: str) -> None:
+    SlowSGD.error = ArithmeticError("too steep")
+    gate.set()
+    config = GradServerReducerConfig(secondaries=(secondary,))
+    servers, a, b = launch(["ps", "a", "b"], config, push_to_a_failing_optimizer)
+    assert servers == ["watch: too steep", "stop: too steep"]
+    assert a == ["push: too steep", "stop: too steep"]
+    watched = ["watch: too steep"] if secondary == "b" else []
+    assert b == ["push: too steep", *watched, "stop: too steep"]
+
+
+def push_to_a_taken_key(rt: Runtime) -> None:
+    reducer, model = rt.reducer, one_weight()
+    reducer.manage_model(model, torch.optim.SGD(model.parameters(), lr=1.0))
+    reducer.start()
+    (key,) = rt.ordered_server.keys()
+    assert rt.ordered_server.push(key, "mine", 7, rt.ordered_server.versions(key)[-1])
+    next(iter(model.parameters())).grad = torch.ones(1, 1)
+    reducer.push(model)
+    with pytest.raises(RuntimeError, match=r"refused version 1.*somebody else"):
+        reducer.stop()
+
+
+def test_a_refused_publication_is_an_error() -> None:
+    with pparallel.build() as rt:
+        push_to_a_taken_key(rt)
+        assert rt.reducer.counters().reduced == 0
+
+
+def fail_while_training(rt: Runtime) -> None:
+    reducer, model = rt.reducer, one_weight()
+    if reducer.manages:
+        reducer.manage_model(model, SlowSGD(model.parameters(), lr=1.0))
+    reducer.start()
+    if rt.name == "a":
+        next(iter(model.parameters())).grad = torch.ones(1, 1)
+        reducer.push(model)
+        SlowSGD.gate.set()
+        message = "in the middle"
+        raise KeyError(message)
+    reducer.stop()
+
+
+def test_a_member_that_fails_ends_the_reducing(gate: threading.Event) -> None:
+    with pytest.raises(KeyError, match="in the middle"):
+        launch(["ps", "a", "b"], GradServerReducerConfig(secondaries=("b",)), fail_while_training)
+
+
+# -- secondaries that end -------------------------------------------------------------------------
+
+
+def outlive_secondaries(rt: Runtime) -> tuple[float, Counters] | None:
+    reducer, model, group = rt.reducer, one_weight(), rt.group()
+    if reducer.manages:
+        reducer.manage_model(model, torch.optim.SGD(model.parameters(), lr=1.0))
+    reducer.start()
+    if rt.name == "a":
+        for value in (1.0, 2.0):
+            next(iter(model.parameters())).grad = torch.tensor([[value]])
+            assert reducer.push(model)
+    group.barrier()
+    if rt.name.startswith("leaver"):
+        return None
+    _until_lost(rt, "leaver")
+    if rt.name == "a":
+        next(iter(model.parameters())).grad = torch.tensor([[4.0]])
+        assert reducer.push(model)
+    reducer.stop()
+    return weight(model), reducer.counters()
+
+
+def _until_lost(rt: Runtime, name: str) -> None:
+    lost = threading.Event()
+    rt.group().when_lost(lambda member, _: lost.set() if member == name else None)
+    assert lost.wait(PATIENCE)
+
+
+def test_gradients_that_end_with_a_secondary_are_counted_as_lost(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The secondary of ``a`` leaves with two acknowledged gradients; the third goes elsewhere."""
+    members = ["ps", "b", {"name": "leaver", "override": {"close_timeout": 0.05}}, "a"]
+    config = GradServerReducerConfig(secondaries=("b", "leaver"), reduce_batch_size=10)
+    with caplog.at_level(logging.WARNING, "pparallel_reducers"):
+        ps, _, _, a = launch(members, config, outlive_secondaries)
+    assert [each for each, _ in (ps, a)] == [-4.0] * 2
+    assert (a[1].pushed, a[1].lost, ps[1].reduced) == (3, 2, 1)
+    assert "2 acknowledged gradients are lost: member 'leaver' has left" in caplog.text
+
+
+def push_to_nobody(rt: Runtime) -> str | None:
+    reducer, model = rt.reducer, one_weight()
+    if reducer.manages:
+        reducer.manage_model(model, torch.optim.SGD(model.parameters(), lr=1.0))
+    reducer.start()
+    if rt.name == "leaver":
+        return None
+    _until_lost(rt, "leaver")
+    next(iter(model.parameters())).grad = torch.ones(1, 1)
+    with pytest.raises(PeerLostError, match="no secondary is left") as caught:
+        reducer.push(model)
+    assert next(iter(model.parameters())).grad is not None
+    reducer.stop()
+    return caught.value.peer
+
+
+def test_no_secondary_is_left() -> None:
+    members = ["ps", {"name": "leaver", "override": {"close_timeout": 0.05}}, "a"]
+    config = GradServerReducerConfig(secondaries=("leaver",))
+    assert launch(members, config, push_to_nobody) == ["leaver", None, "leaver"]
+
+
+class _Books:
+    """A primary that knows what came from each secondary."""
+
+    def __init__(self) -> None:
+        self.came: dict[str, list[int]] = {"s": [], "t": []}
+        self.ends: dict[tuple[str, int], bool] = {}  # (secondary, number) -> handed on before?
+        self.asked: list[str] = []
+
+    def send(self, to: str, number: int) -> bool:
+        if (to, number) in self.ends:
+            if self.ends[to, number]:
+                self.came[to].append(number)
+            raise PeerLostError(to, "died")
+        self.came[to].append(number)
+        return True
+
+    def fence(self, secondary: str, number: int | None) -> tuple[int, bool]:
+        self.asked.append(secondary)
+        return len(self.came[secondary]), number in self.came[secondary]
+
+
+@pytest.mark.parametrize("handed_on", [True, False])
+def test_a_gradient_in_doubt_is_reduced_once(handed_on: bool) -> None:
+    books, tally = _Books(), Tally()
+    pusher = Pusher(0, ["s", "t"], tally, books.fence)
+    books.ends["s", 1] = handed_on
+    assert [pusher.push(books.send) for _ in range(3)] == [True] * 3
+    assert books.came == ({"s": [0, 1], "t": [2]} if handed_on else {"s": [0], "t": [2, 3]})
+    assert tally.counters() == Counters(pushed=3)
+    assert books.asked == ["s"]
+
+
+def test_what_was_not_handed_on_is_lost() -> None:
+    books, tally = _Books(), Tally()
+    pusher = Pusher(0, ["s", "t"], tally, books.fence)
+    assert all(pusher.push(books.send) for _ in range(3))
+    del books.came["s"][1:]  # two of the three ended with the secondary
+    pusher.lose("s", "died")
+    pusher.lose("s", "died")
+    pusher.lose("nobody", "died")
+    pusher.account()
+    assert tally.counters() == Counters(pushed=3, lost=2)
+    pusher.lose("t", "died")
+    with pytest.raises(PeerLostError, match="'t' died, and no secondary is left"):
+        pusher.push(books.send)
+
+
+def test_what_comes_twice_is_taken_once() -> None:
+    taken: list[int] = []
+    tally = Tally()
+    level = Level(
+        "level", GradServerReducerConfig(), tally, lambda batch: taken.append(batch.count)
+    )
+    layout = Layout.of(one_weight())
+
+    def message(number: int) -> Callable[[Layout], Sum]:
+        flats = layout.gradients.pack(lambda _: torch.ones(1, 1))
+        return lambda _: Sum(flats, {}, 1, 0, [("a", number)])
+
+    assert isinstance(level.offer("a", layout.digest, message(0)).exception(), ClosedError)
+    level.start(layout)
+    for number in (0, 0, 1, 0, 1):
+        assert level.offer("a", layout.digest, message(number)).result(PATIENCE)
+    assert level.fence("b", "a", 0) == (0, False)
+    assert isinstance(level.offer("b", layout.digest, message(2)).exception(), PeerLostError)
+    assert level.flush() is None
+    assert taken == [1, 1]
+    assert tally.counters() == Counters(late=1, refused=1)
+
+
+# -- bad input ------------------------------------------------------------------------------------
+
+
+def enter(rt: Runtime) -> bool:
+    return rt.reducer.manages
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"primary": "pss"}, r"reducer\.primary: 'pss' is no member.*Did you mean 'ps'"),
+        ({"secondaries": ("ps", "worker")}, r"reducer\.secondaries: 'worker' is no member"),
+    ],
+)
+def test_members_that_do_not_exist(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        launch(["ps", "a"], GradServerReducerConfig(**options), enter)
+
+
+def roles(rt: Runtime) -> tuple[bool, bool]:
+    model = line()
+    if not rt.reducer.manages:
+        with pytest.raises(RuntimeError, match="'b' does not manage the model, 'a' does"):
+            manage_here(rt, model)
+    return rt.reducer.manages, rt.reducer.trains
+
+
+def manage_here(rt: Runtime, model: nn.Module) -> None:
+    rt.reducer.manage_model(model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+def test_who_manages_and_who_trains() -> None:
+    assert launch(["a", "b"], GradServerReducerConfig(), roles) == [(True, False), (False, True)]
+    shares = GradServerReducerConfig(dedicated=False)
+    assert launch(["a", "b"], shares, roles) == [(True, True), (False, True)]
+    assert launch(["a"], GradServerReducerConfig(), roles) == [(True, True)]
+
+
+def test_managing_twice_and_late() -> None:
+    with pparallel.build() as rt:
+        manage_here(rt, line())
+        manage_here(rt, line(1))
+        rt.reducer.start()
+        with pytest.raises(RuntimeError, match="comes before start"):
+            manage_here(rt, line())
+        rt.reducer.stop()
+
+
+def test_a_reducer_with_a_server_of_its_own() -> None:
+    config = pparallel.load(
+        {"reducer": {"backend": "grad_server", "ordered_server": {"backend": "hosted"}}}
+    )
+    with pparallel.build(config) as rt:
+        model = line()
+        manage(rt.reducer, model)
+        rt.reducer.start()
+        backward(model, 1)
+        rt.reducer.step(model)
+        rt.reducer.stop()
+        assert parameters(model) != parameters(line())
+        assert rt.ordered_server.keys() == []
