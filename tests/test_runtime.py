@@ -218,3 +218,22 @@ def test_leaving_by_exception_terminates_the_pool() -> None:
     release.set()
     with pytest.raises(ClosedError):
         handles[0].get()
+
+
+def test_what_the_end_of_the_job_breaks_is_not_its_failure() -> None:
+    in_pool = threading.Event()
+    release = threading.Event()
+
+    def fail(rt: Runtime) -> None:
+        if rt.rank == 1:
+            assert in_pool.wait(10)
+            raise LookupError("the failure")
+        rt.pool.map(lambda _: (in_pool.set(), release.wait(30)), [1])
+
+    try:
+        for _ in range(5):
+            in_pool.clear()
+            with pytest.raises(LookupError, match="the failure"):
+                pparallel.launch({"members": 2}, fail)
+    finally:
+        release.set()

@@ -353,6 +353,8 @@ class Runtime:
 
     def _leave_alone(self, exc: BaseException) -> None:
         endpoint = self._endpoint
+        if isinstance(exc, ClosedError) and self._end is not None:
+            exc.consequence = is_consequence(self._end)  # a pool that was ended cannot know why
         if endpoint is not None:
             if self._endpoint_open and not is_consequence(exc):
                 endpoint.fail(exc)

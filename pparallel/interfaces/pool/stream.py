@@ -59,7 +59,8 @@ class ResultStream(Iterator[R], Generic[R]):
         self._feeding = threading.Lock()
         self._filled_at = 0.0
         self._window = work.lookahead
-        self.changed = threading.Condition(threading.Lock())
+        self.lock = threading.Lock()
+        self._changed = threading.Condition(self.lock)
         self._waiting = 0
         self._taken = 0
         self._returned = 0
@@ -80,31 +81,40 @@ class ResultStream(Iterator[R], Generic[R]):
             ClosedError: the pool was joined or terminated before the iterable's end.
             StopIteration: there are no more.
         """
-        deadline = None if timeout is None else monotonic() + timeout
-        while True:
+        if self._taken - self._returned <= self._window // 2:
             self._feed()
-            value = self._take()
-            if value is not _NOTHING:
-                break
-            left = None if deadline is None else deadline - monotonic()
-            if left is not None and left <= 0:
-                raise TaskTimeoutError("the next result", cast("float", timeout))
-            self._work.attend(self._is_ready, self._block, left)
+        value = self._take()
+        if value is _NOTHING:
+            value = self._wait(timeout)
         if isinstance(value, Failure):
             raise value.error
         return cast("R", value)
 
+    def _wait(self, timeout: float | None) -> Any:
+        deadline = None if timeout is None else monotonic() + timeout
+        value = _NOTHING
+        while value is _NOTHING:
+            left = None if deadline is None else deadline - monotonic()
+            if left is not None and left <= 0:
+                raise TaskTimeoutError("the next result", cast("float", timeout))
+            self._work.attend(self._is_ready, self._block, left)
+            self._feed()
+            value = self._take()
+        return value
+
     def put(self, first: int, values: Sequence[Any]) -> None:
-        """Take the values, or failures, of tasks from place *first* on; under ``changed``."""
-        if self._ordered:
-            self._by_place.update(enumerate(values, first))
-        else:
+        """Take the values, or failures, of tasks from place *first* on; under ``lock``."""
+        if not self._ordered:
             self._by_arrival.extend(values)
+        elif len(values) == 1:
+            self._by_place[first] = values[0]
+        else:
+            self._by_place.update(enumerate(values, first))
         if self._waiting:
-            self.changed.notify_all()
+            self._changed.notify_all()
 
     def _take(self) -> Any:
-        with self.changed:
+        with self.lock:
             if self._ordered:
                 value = self._by_place.pop(self._returned, _NOTHING)
             else:
@@ -124,10 +134,10 @@ class ResultStream(Iterator[R], Generic[R]):
         return self._ended and self._returned == self._taken
 
     def _block(self, timeout: float | None) -> None:
-        with self.changed:
+        with self.lock:
             self._waiting += 1
             try:
-                self.changed.wait_for(self._is_ready, timeout)
+                self._changed.wait_for(self._is_ready, timeout)
             finally:
                 self._waiting -= 1
 
@@ -170,8 +180,8 @@ class ResultStream(Iterator[R], Generic[R]):
 
     def _hand_over(self, items: list[Any]) -> None:
         if not items:
-            with self.changed:
-                self.changed.notify_all()  # another thread may wait for what does not come
+            with self.lock:
+                self._changed.notify_all()  # another thread may wait for what does not come
             return
         work = self._work
         part = StreamPart(self, self._taken, len(items))
@@ -186,7 +196,7 @@ class ResultStream(Iterator[R], Generic[R]):
     def _end_with(self, error: BaseException) -> None:
         place, self._taken = self._taken, self._taken + 1
         self._ended = True
-        with self.changed:
+        with self.lock:
             self.put(place, (Failure(error),))
 
 
@@ -214,9 +224,10 @@ class StreamPart(Sink):
 
     @override
     def done(self, first: int, values: Sequence[Any]) -> None:
-        with self._stream.changed:
+        with self._stream.lock:
             if not self._ended:
-                self._reported[first : first + len(values)] = b"\1" * len(values)
+                for index in range(first, first + len(values)):
+                    self._reported[index] = True
                 self._stream.put(self._offset + first, values)
 
     @override
@@ -225,7 +236,7 @@ class StreamPart(Sink):
 
     @override
     def abort(self, error: BaseException) -> None:
-        with self._stream.changed:
+        with self._stream.lock:
             ended, self._ended = self._ended, True
             for index, reported in enumerate(self._reported):
                 if not (ended or reported):

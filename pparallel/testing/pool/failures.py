@@ -75,8 +75,7 @@ class FailureTests(PoolTests):
         def exit_all(_: object) -> None:
             raise SystemExit(3)
 
-        with caplog.at_level(logging.CRITICAL + 1), make(size=1) as pool:
-            caplog.set_level(logging.ERROR)
+        with caplog.at_level(logging.ERROR), make(size=1) as pool:
             assert pool.apply_async(double, (1,), {}, refuse).get() == 2
             assert pool.map_async(double, [1], None, exit_all).get() == [2]
             with contextlib.suppress(Refused):
