@@ -224,11 +224,15 @@ def test_what_the_end_of_the_job_breaks_is_not_its_failure() -> None:
     in_pool = threading.Event()
     release = threading.Event()
 
+    def block(_: int) -> None:
+        in_pool.set()
+        release.wait(30)
+
     def fail(rt: Runtime) -> None:
         if rt.rank == 1:
             assert in_pool.wait(10)
             raise LookupError("the failure")
-        rt.pool.map(lambda _: (in_pool.set(), release.wait(30)), [1])
+        rt.pool.map(block, [1])
 
     try:
         for _ in range(5):

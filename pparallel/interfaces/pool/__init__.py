@@ -278,18 +278,9 @@ class Pool(Resource):
         raise NotImplementedError(message)
 
     @override
-    def __enter__(self) -> Self:
-        self.open()
-        return self
-
-    @override
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
-        if exc_type is None:
+    def release(self, error: BaseException | None) -> None:
+        """Close and join, or after an exception terminate and join."""
+        if error is None:
             self.close()
         else:
             self.terminate()
