@@ -17,8 +17,9 @@ The module offers its backends through one hook::
 ``backend`` field a default: that is its name in configs. The class is imported when it is first
 built, and is called as ``ShelfServer(config, member=member, **parts)``: of the parts
 ``serializer``, ``pool``, ``ordered_server``, ``collective``, ``group`` (an ``RpcGroup`` of all
-members, named after the component) and ``name`` (the component's name in its runtime) it is
-given those that its constructor asks for by keyword. A part that the config also has as a field
+members, named after the component), ``name`` (the component's name in its runtime) and ``streams``
+(random streams of its own, from the job's seed) it is given those that its constructor asks for by
+keyword. A part that the config also has as a field
 can be configured there.
 """
 

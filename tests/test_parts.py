@@ -16,6 +16,7 @@ from pparallel.interfaces.resource import Resource
 from pparallel.interfaces.serializer import Serializer, SerializerConfig
 from pparallel.plugin import Backend, hookimpl
 from pparallel.registry import Registry
+from pparallel.runtime.streams import Streams
 from pparallel_local import ThreadPoolConfig
 from pparallel_local.thread_pool import ThreadPool
 
@@ -42,8 +43,10 @@ class Shelf(Resource):
         serializer: Serializer,
         pool: Pool,
         name: str,
+        streams: Streams,
     ) -> None:
         self.parts = (serializer, pool, name)
+        self.streams = streams
 
     @override
     def open(self) -> None:
@@ -118,10 +121,11 @@ LIFE = ["pool opened", "shelf opened", "shelf closed", "pool closed"]
 
 
 def test_parts_are_shared_with_the_runtime_and_open_first(registry: Registry) -> None:
-    raw = {"ordered_server": {"backend": "shelf"}, "pool": {"backend": "logged"}}
+    raw = {"ordered_server": {"backend": "shelf"}, "pool": {"backend": "logged"}, "seed": 1}
     with pparallel.build(pparallel.load(raw, registry=registry), registry=registry) as rt:
         shelf = rt["ordered_server"]
         assert shelf.parts == (rt.serializer, rt.pool, "ordered_server")
+        assert shelf.streams.seed == rt.streams.sub("ordered_server").seed != rt.streams.seed
     assert log == LIFE
 
 
@@ -146,7 +150,7 @@ def test_ready_parts_are_used_and_left_open(registry: Registry) -> None:
         with pparallel.build(ShelfConfig(), registry=registry, pool=pool) as shelf:
             assert shelf.parts[1] is pool  # type: ignore[attr-defined]
         assert pool.apply(abs, (-2,)) == 2
-    with pytest.raises(TypeError, match="takes no part 'reducer'; it takes: name, pool, serial"):
+    with pytest.raises(TypeError, match="takes no part 'reducer'; it takes: name, pool"):
         pparallel.build(ShelfConfig(), registry=registry, reducer=None)
     with pytest.raises(TypeError, match="one component"):
         pparallel.build({}, pool=None)  # type: ignore[call-overload]

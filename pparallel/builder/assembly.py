@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from pparallel.registry import Registry
     from pparallel.runtime.member import Member
     from pparallel.runtime.rpc import RpcGroup
+    from pparallel.runtime.streams import Streams
 
 PARTS = ("serializer", "pool", "ordered_server", "collective")
-WORDS = (*PARTS, "group", "name")
+WORDS = (*PARTS, "group", "name", "streams")
 
 
 class Assembly:
@@ -31,11 +32,13 @@ class Assembly:
         registry: Registry,
         config_of: Callable[[str], BackendConfig[Any]],
         group: Callable[[str], RpcGroup],
+        streams: Streams,
     ) -> None:
         self._member = member
         self._registry = registry
         self._config_of = config_of
         self._group = group
+        self._streams = streams
         self._underway: list[str] = []
         self.grouped = False  # whether a component was handed a group
         self.made: dict[str, Any] = {}  # in the order in which they open: parts first
@@ -82,6 +85,8 @@ class Assembly:
     def _part(self, name: str, config: BackendConfig[Any], part: str) -> Any:
         if part == "name":
             return name
+        if part == "streams":
+            return self._streams.sub(name)
         if part == "group":
             self.grouped = True
             return self._group(name)

@@ -69,7 +69,9 @@ class Runtime:
         self.streams = Streams(config.seed, "member", member.rank)
         self._blueprint = Blueprint(self.config, registry, torchrun=torchrun)
         self._blueprint.check()
-        self._assembly = Assembly(member, registry, self._blueprint.component, self._group_for)
+        self._assembly = Assembly(
+            member, registry, self._blueprint.component, self._group_for, self.streams
+        )
         self._lock = threading.RLock()
         self._entered = False
         self._usable = False  # from entering until all members are done: others may call meanwhile

@@ -8,8 +8,7 @@ import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from types import TracebackType
-from typing import Annotated, Any, ClassVar, NoReturn, ParamSpec, Self, TypeVar
+from typing import Annotated, Any, ClassVar, NoReturn, ParamSpec, TypeVar
 
 from pydantic import Field, ValidationInfo, WithJsonSchema, field_validator
 from pydantic_core import PydanticCustomError
