@@ -32,8 +32,10 @@ class Entry(NamedTuple):
 class _Meeting:
     """Members that wait for one another; each may have several threads waiting."""
 
-    def __init__(self, members: list[str], strict: bool) -> None:
-        self.members = members
+    def __init__(self, members: list[str], strict: bool, host: str) -> None:
+        # Where they meet is woken last: it may be about to leave, and the others' answers with it.
+        self.members = sorted(members, key=host.__eq__)
+        self.answer = members
         self.strict = strict  # a lost member is an error, not an absence
         self.waiting: dict[str, deque[tuple[str, Future[Reply]]]] = {}
 
@@ -57,8 +59,9 @@ class _Meeting:
                     wake.append(_failing(places.popleft()[1], error))
             return wake
         present = [member for member in self.members if member not in lost]
+        answer = [member for member in self.answer if member not in lost]
         while present and all(self.waiting.get(member) for member in present):
-            wake += [_settling(self.waiting[member].popleft()[1], present) for member in present]
+            wake += [_settling(self.waiting[member].popleft()[1], answer) for member in present]
         return wake
 
 
@@ -75,6 +78,7 @@ class Directory:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._lock = threading.Lock()
+        self._host = endpoint.name
         self._names: dict[Name, Entry] = {}
         self._groups: dict[str, tuple[list[str], set[str]]] = {}  # members, those still inside
         self._meetings: dict[tuple[str, ...], _Meeting] = {}
@@ -185,7 +189,7 @@ class Directory:
         with self._lock:
             meeting = self._meetings.get(key)
             if meeting is None:
-                meeting = self._meetings[key] = _Meeting(members, strict)
+                meeting = self._meetings[key] = _Meeting(members, strict, self._host)
             future = meeting.arrive(member, ticket)
             wake = meeting.complete(self._lost)
             if not any(meeting.waiting.values()):
