@@ -35,7 +35,7 @@ def main(rt, scale=1):
 
 
 def talk(rt):
-    print("printed by", rt.name)
+    sys.stdout.write(f"printed by {rt.name}\\n")
     logging.getLogger("job").warning("logged by %s", rt.name)
     return rt.name
 

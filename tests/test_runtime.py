@@ -12,8 +12,9 @@ import pytest
 
 import pparallel
 from pparallel import Runtime
-from pparallel.errors import ClosedError, ConfigError
+from pparallel.errors import ClosedError, ConfigError, is_consequence
 from pparallel.runtime.member import Member, current
+from pparallel.runtime.stopping import StopSignal, running_under
 from pparallel.testing.patience import until
 from pparallel_local import ThreadPoolConfig
 
@@ -241,3 +242,26 @@ def test_what_the_end_of_the_job_breaks_is_not_its_failure() -> None:
                 pparallel.launch({"members": 2}, fail)
     finally:
         release.set()
+
+
+def test_a_member_that_waits_for_the_others_learns_why_they_do_not_come() -> None:
+    names = ("x", "y")
+    signal = StopSignal()
+    errors: list[BaseException] = []
+
+    def wait() -> None:
+        member = Member("x", 0, 0, 2, names, "local:waits")
+        runtime = pparallel.build({"members": list(names)}, member=member)
+        with running_under(signal):
+            try:
+                runtime.open()
+            except ClosedError as error:
+                errors.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    signal.set(LookupError("the other cannot start"))
+    thread.join(10)
+    assert len(errors) == 1
+    assert is_consequence(errors[0])
+    assert "the other cannot start" in str(errors[0])

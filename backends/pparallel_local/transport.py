@@ -114,9 +114,9 @@ class LocalTransport(Transport):
     @override
     def close(self) -> None:
         self.closed = True
+        self._pending.close()  # first: what others answer to our leaving is no answer to a request
         if self._hub is not None:
             self._hub.leave(self)
-        self._pending.close()
 
     @override
     def request(self, to: str, frames: Frames, timeout: float | None = None) -> Future[Frames]:

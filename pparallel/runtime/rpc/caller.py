@@ -244,6 +244,8 @@ class Caller:
         message = wire.split(frames)
         body = self._load(message.body)
         if message.kind != Status.OK:
+            if self._ended is not None:
+                raise self._why()  # the system fails because the job ends, not the other way round
             raise remote_errors.unpack(body, sender, self.serializer)
         return Reply(body, message.buffers)
 

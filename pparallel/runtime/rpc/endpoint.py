@@ -67,7 +67,10 @@ class Endpoint(Caller):
     def open(self) -> None:
         """Meet the other members."""
         self._transport.when_lost(self._peer_lost)
-        self._transport.open(self._handle)
+        try:
+            self._transport.open(self._handle)
+        except ClosedError as error:
+            raise self._why(error) from None
         current.opened(self)
 
     def leave(self) -> None:
