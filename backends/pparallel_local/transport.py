@@ -40,6 +40,7 @@ class _Hub:
                 lambda: transport.closed or self._left or not self._missing(names), timeout
             )
             if transport.closed:
+                self._here.pop(transport.name, None)  # it may have closed before it came
                 raise ClosedError(f"transport of {transport.name!r}")
             missing = self._missing(names)
             if not everybody:
