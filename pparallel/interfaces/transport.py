@@ -126,11 +126,9 @@ class TransportConfig(BackendConfig[Transport], frozen=True):
             another member does not count.
         max_in_flight: bytes of calls that a member may have sent and not yet seen answered; a
             caller that would exceed it waits.
-        liveness: seconds within which a member that ended is noticed.
     """
 
     interface: ClassVar[str] = "transport"
     timeout: float = Field(default=60.0, gt=0)
     handler_threads: int = Field(default=8, ge=1)
     max_in_flight: int = Field(default=256 * 2**20, ge=1)
-    liveness: float = Field(default=5.0, gt=0)
