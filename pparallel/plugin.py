@@ -5,7 +5,7 @@ A plugin is a distribution with an entry point in group ``pparallel`` that names
     [project.entry-points.pparallel]
     shelf = "pparallel_shelf"
 
-The module offers its backends through one hook::
+The module offers its backends through a hook::
 
     from pparallel.plugin import Backend, hookimpl
 
@@ -17,15 +17,21 @@ The module offers its backends through one hook::
 ``backend`` field a default: that is its name in configs. The class is imported when it is first
 built, and is called as ``ShelfServer(config, member=member, **parts)``: of the parts
 ``serializer``, ``pool``, ``ordered_server``, ``collective``, ``group`` (an ``RpcGroup`` of all
-members, named after the component), ``name`` (the component's name in its runtime) and ``streams``
-(random streams of its own, from the job's seed) it is given those that its constructor asks for by
-keyword. A part that the config also has as a field
-can be configured there.
+members, named after the component), ``name`` (the component's name in its runtime), ``streams``
+(random streams of its own, from the job's seed) and ``events`` (the member's event stream, to tell
+of what happens) it is given those that its constructor asks for by keyword. A part that the config
+also has as a field can be configured there.
+
+A plugin may also listen to what happens in each member, with or without backends of its own::
+
+    @hookimpl
+    def pparallel_listeners(member):
+        return [write_to_my_tracker]
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -83,5 +89,19 @@ def pparallel_backends() -> Iterable[Backend]:
     """Offer backends.
 
     Called once per process. Import nothing heavy here: name the class in ``target``.
+    """
+    raise NotImplementedError
+
+
+@_hookspec
+def pparallel_listeners(member: Any) -> Iterable[Callable[[Any], object]]:
+    """Listen to what happens in a member.
+
+    Called each time a runtime is built, before it is entered. Each listener is called with every
+    event (``pparallel.runtime.events.Event``) in the thread where it happens, and should return at
+    once; what it raises is logged.
+
+    Args:
+        member: which member it is, a ``pparallel.Member``.
     """
     raise NotImplementedError

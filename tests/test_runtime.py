@@ -179,30 +179,6 @@ def test_seed_reaches_the_global_generators_of_a_member_alone() -> None:
     assert pparallel.launch(config, draw) == pparallel.launch(config, draw)
 
 
-def test_reports_are_events(caplog: pytest.LogCaptureFixture) -> None:
-    seen: list[Any] = []
-    with pparallel.build() as rt:
-        unsubscribe = rt.events.subscribe(seen.append)
-        with caplog.at_level("INFO", "pparallel.report"):
-            rt.report(step=3, loss=0.25)
-        unsubscribe()
-        rt.report(step=4)
-    assert [(each.kind, each.member, dict(each.values)) for each in seen] == [
-        ("report", "member-0", {"step": 3, "loss": 0.25})
-    ]
-    assert caplog.messages == ["step=3 loss=0.25"]
-
-
-def test_a_listener_that_fails_disturbs_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    seen: list[Any] = []
-    with pparallel.build() as rt:
-        rt.events.subscribe(lambda _: 1 / 0)  # type: ignore[arg-type]
-        rt.events.subscribe(seen.append)
-        rt.report(step=1)
-    assert [each.kind for each in seen] == ["report", "member.ended"]
-    assert "listener failed" in caplog.text
-
-
 def test_leaving_by_exception_terminates_the_pool() -> None:
     started = time.monotonic()
     release = threading.Event()

@@ -97,8 +97,11 @@ class SerialPool(Pool):
                 sink.abort(ClosedError(repr(self), self._state.value))
             if sink.cancelled:
                 break
+            worker = next(self._turns) % len(calls)
+            if sink.observed:
+                sink.started(index, f"worker-{worker}")
             try:
-                value = calls[next(self._turns) % len(calls)](item)
+                value = calls[worker](item)
             except BaseException as error:
                 sink.failed(index, error.with_traceback(_below(error)))
                 if isinstance(error, KeyboardInterrupt):

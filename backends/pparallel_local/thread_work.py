@@ -41,6 +41,11 @@ class Slot:
         self.busy = threading.Lock()
         self.threads = 0
 
+    @property
+    def name(self) -> str:
+        """What the worker is called in events."""
+        return f"worker-{self.number}"
+
 
 class Job(ABC):
     """A batch on its way through the pool.
@@ -80,6 +85,8 @@ class SingleJob(Job):
     @override
     def work(self, slot: Slot) -> Remains:
         if self.sink.begin():
+            if self.sink.observed:
+                self.sink.started(0, slot.name)
             try:
                 value = self._batch.bound(*slot.context)(self._batch.items[0])
             except BaseException as error:  # noqa: BLE001 - reported to the task's caller
@@ -111,7 +118,7 @@ class SharedJob(Job):
         super().__init__(batch, sink)
         size = len(batch.items)
         self._indices = iter(range(size))
-        self._whole = not sink.piecewise
+        self._whole = not (sink.piecewise or sink.observed)
         self._results: list[Any] = [None] * size if self._whole else []
         self._lock = threading.Lock()
         self._active = 0  # threads at it
@@ -171,9 +178,13 @@ class SharedJob(Job):
     def _run_each(self, slot: Slot, call: Callable[[Any], Any]) -> bool:
         items, sink = self._batch.items, self.sink
         for index in self._indices:
+            if sink.observed:
+                sink.started(index, slot.name)
             try:
                 value = call(items[index])
             except BaseException as error:  # noqa: BLE001 - reported to the task's caller
+                if not sink.piecewise:
+                    self.drain()
                 sink.failed(index, error.with_traceback(_below(error)))
             else:
                 sink.done(index, (value,))

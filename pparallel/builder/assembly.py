@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from pparallel.config import BackendConfig
 from pparallel.errors import ConfigError
+from pparallel.interfaces.pool import Pool
+from pparallel.runtime.events.tasks import TaskObserver
 
 if TYPE_CHECKING:
     from pparallel.registry import Registry
+    from pparallel.runtime.events import Events
     from pparallel.runtime.member import Member
     from pparallel.runtime.rpc import RpcGroup
     from pparallel.runtime.streams import Streams
 
 PARTS = ("serializer", "pool", "ordered_server", "collective")
-WORDS = (*PARTS, "group", "name", "streams")
+WORDS = (*PARTS, "group", "name", "streams", "events")
 
 
 class Assembly:
@@ -33,12 +36,14 @@ class Assembly:
         config_of: Callable[[str], BackendConfig[Any]],
         group: Callable[[str], RpcGroup],
         streams: Streams,
+        events: Events,
     ) -> None:
         self._member = member
         self._registry = registry
         self._config_of = config_of
         self._group = group
         self._streams = streams
+        self._events = events
         self._underway: list[str] = []
         self.grouped = False  # whether a component was handed a group
         self.made: dict[str, Any] = {}  # in the order in which they open: parts first
@@ -79,14 +84,19 @@ class Assembly:
             }
         finally:
             self._underway.pop()
-        self.made[name] = cls(config, member=self._member, **parts)
-        return self.made[name]
+        component = cls(config, member=self._member, **parts)
+        if isinstance(component, Pool):
+            component.observed_by(TaskObserver(self._events, name))
+        self.made[name] = component
+        return component
 
     def _part(self, name: str, config: BackendConfig[Any], part: str) -> Any:
         if part == "name":
             return name
         if part == "streams":
             return self._streams.sub(name)
+        if part == "events":
+            return self._events
         if part == "group":
             self.grouped = True
             return self._group(name)

@@ -15,11 +15,13 @@ from pydantic import SecretStr
 from pparallel.builder import identity
 from pparallel.builder.blueprint import Blueprint
 from pparallel.builder.loading import Source, build, load
+from pparallel.builder.runtime import Runtime
 from pparallel.builder.runtime_config import RuntimeConfig
 from pparallel.errors import ConfigError, did_you_mean, is_consequence
 from pparallel.interfaces.launcher import Launcher, RankSpec
 from pparallel.interfaces.transport import Transport
 from pparallel.registry import default_registry
+from pparallel.runtime.events import Listener
 from pparallel.runtime.member import Member
 
 Target = Callable[..., Any] | str  #: the function itself, or "module:function"
@@ -35,6 +37,7 @@ class _Job:
     kwargs: Mapping[str, Any]
     address: str
     keys: Mapping[str, SecretStr] = field(repr=False)
+    listener: Listener | None
 
 
 def launch(
@@ -44,6 +47,7 @@ def launch(
     kwargs: Mapping[str, Any] | None = None,
     *,
     overrides: Iterable[str] = (),
+    listener: Listener | None = None,
 ) -> list[Any]:
     """Run ``target(rt, *args, **kwargs)`` in every member and return the results by rank.
 
@@ -56,6 +60,7 @@ def launch(
         args: positional arguments; by default those of the config.
         kwargs: keyword arguments; by default those of the config.
         overrides: options as ``"pool.size=8"``, for a file or mapping.
+        listener: called in this process with each event of every member, in any thread.
 
     Raises:
         ConfigError: the config cannot be built, or its target cannot be imported.
@@ -72,11 +77,15 @@ def launch(
     if kwargs is None:
         kwargs = given if isinstance(given, dict) else {}
     with _importable(loaded.directory):
-        return _launch(loaded, target, args, kwargs)
+        return _launch(loaded, target, args, kwargs, listener)
 
 
 def _launch(
-    config: RuntimeConfig, target: Target, args: Sequence[Any], kwargs: Mapping[str, Any]
+    config: RuntimeConfig,
+    target: Target,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    listener: Listener | None,
 ) -> list[Any]:
     member = identity.by_torchrun(config)
     if member is None and config.members == "auto":
@@ -87,14 +96,14 @@ def _launch(
     if blueprint.place != "processes":  # there each member imports it for itself
         target = _imported(target)
     if member is not None or (len(config.names) == 1 and config.launcher is None):
-        with build(config) as rt:
+        with _heard(build(config), listener) as rt:
             return [_imported(target)(rt, *args, **kwargs)]
     registry = default_registry()
     transport = blueprint.component("transport")
     cls = registry.load(registry.find("transport", transport.backend))
     launcher: Launcher = build(cast("Any", blueprint.component("launcher")))
     with cast("type[Transport]", cls).meeting(transport, config.names) as meeting, launcher:
-        job = _Job(config, target, args, kwargs, meeting.address, meeting.keys)
+        job = _Job(config, target, args, kwargs, meeting.address, meeting.keys, listener)
         return _started(launcher, job)
 
 
@@ -111,12 +120,21 @@ def run_member(rank: int, job: _Job) -> Any:
     names = tuple(job.config.names)
     member = Member(names[rank], rank, rank, len(names), names, job.address, job.keys)
     try:
-        with _importable(job.config.directory), build(job.config, member=member) as rt:
+        with (
+            _importable(job.config.directory),
+            _heard(build(job.config, member=member), job.listener) as rt,
+        ):
             return _imported(job.target)(rt, *job.args, **job.kwargs)
     except BaseException as error:
         if not is_consequence(error):
             error.add_note(f"in member {names[rank]!r}")
         raise
+
+
+def _heard(rt: Runtime, listener: Listener | None) -> Runtime:
+    if listener is not None:
+        rt.events.subscribe(listener)
+    return rt
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from pparallel.errors import CallTimeoutError, ClosedError, is_consequence
 from pparallel.interfaces.pool import Pool
 from pparallel.interfaces.resource import Resource
 from pparallel.registry import Registry
-from pparallel.runtime.events import Events
+from pparallel.runtime.events import Events, MemberEnded, MemberStarted, PeerLost, Reported
 from pparallel.runtime.member import Member
 from pparallel.runtime.rpc import RpcGroup, current
 from pparallel.runtime.rpc.endpoint import Endpoint
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from pparallel.interfaces.transport import Transport, TransportConfig
 
 logger = logging.getLogger(__name__)
-report_logger = logging.getLogger("pparallel.report")
 
 WORLD = "world"  #: the group of all members
 
@@ -66,11 +65,18 @@ class Runtime:
         self.config = config.of_member(member.name)
         self.member = member
         self.events = Events(member.name)
+        for listener in registry.listeners(member):
+            self.events.subscribe(listener)
         self.streams = Streams(config.seed, "member", member.rank)
         self._blueprint = Blueprint(self.config, registry, torchrun=torchrun)
         self._blueprint.check()
         self._assembly = Assembly(
-            member, registry, self._blueprint.component, self._group_for, self.streams
+            member,
+            registry,
+            self._blueprint.component,
+            self._group_for,
+            self.streams,
+            self.events,
         )
         self._lock = threading.RLock()
         self._entered = False
@@ -126,10 +132,8 @@ class Runtime:
 
     def report(self, **values: object) -> None:
         """Tell whoever watches how this member is doing: ``rt.report(step=3, loss=0.2)``."""
-        self.events.emit("report", **values)
-        if report_logger.isEnabledFor(logging.INFO):
-            text = " ".join(f"{key}={_short(value)}" for key, value in values.items())
-            report_logger.info("%s", text)
+        if self.events.listening:
+            self.events.emit(Reported(self.name, values))
 
     # -- components ---------------------------------------------------------------------------
 
@@ -258,7 +262,8 @@ class Runtime:
                 self._leave_alone(exc)
         finally:
             self._usable = False
-            self.events.emit("member.ended", error=repr(exc) if exc else None)
+            self.events.emit(MemberEnded(self.name, exc))
+            self.events.end()
             self._inside.close()
 
     def close(self) -> None:
@@ -295,7 +300,7 @@ class Runtime:
                 self._assembly.component(name)
             self._open_made()
             self._world().meet("entered")
-        self.events.emit("member.started", rank=self.rank)
+        self.events.emit(MemberStarted(self.name, self.rank))
 
     def _the_endpoint(self) -> Endpoint:
         """Return the endpoint, made but perhaps not open."""
@@ -312,9 +317,7 @@ class Runtime:
         if not self._endpoint_open:
             self._endpoint_open = True
             endpoint.open()
-            endpoint.when_lost(
-                lambda name, reason: self.events.emit("peer.lost", peer=name, reason=reason)
-            )
+            endpoint.when_lost(self._lost)
         return endpoint
 
     def _open_made(self) -> None:
@@ -365,6 +368,10 @@ class Runtime:
         if endpoint is not None:
             endpoint.close()
 
+    def _lost(self, name: str, reason: str) -> None:
+        if self._usable and not self.stopping:  # when the job ends, all leave
+            self.events.emit(PeerLost(self.name, name, reason))
+
     def _told_to_stop(self, signal: StopSignal) -> None:
         reason = signal.reason
         why = f"is ending: {reason!r}" if reason else "is ending"
@@ -378,6 +385,7 @@ class Runtime:
             return  # this member closes, and its pools finish what they have
         self._end = reason
         self._components.terminate_pools()
+        self.events.end()
 
     # -- groups -------------------------------------------------------------------------------
 
@@ -390,7 +398,3 @@ class Runtime:
     def _keep(self, group: RpcGroup) -> RpcGroup:
         self._groups[group.get_group_name()] = group
         return group
-
-
-def _short(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import logging
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,6 +29,10 @@ from pparallel.interfaces.transport import TransportConfig
 from pparallel.plugin import Backend, Reach
 from pparallel.registry.plugins import Collector, Offered, name_of
 from pparallel.runtime import environment
+from pparallel.runtime.events import Listener
+from pparallel.runtime.member import Member
+
+logger = logging.getLogger(__name__)
 
 #: The base config of each interface, by name.
 INTERFACES: Mapping[str, type[BackendConfig[Any]]] = {
@@ -101,6 +106,8 @@ class Registry:
             collector.add_installed()
         for each in plugins:
             collector.add(each)
+        self._hooks = collector.hooks
+        self._strict = strict
         self._broken = [each for each in collector.found if each.problem]
         self._usable: dict[tuple[str, str], list[Offered]] = defaultdict(list)
         for each in collector.found:
@@ -160,6 +167,23 @@ class Registry:
             doubt = _duplicates(same)
             offers += [_offer(each, doubt) for each in same]
         return sorted(offers, key=lambda each: (not each.interface, each))
+
+    def listeners(self, member: Member) -> list[Listener]:
+        """Return what plugins have called with each event of *member*.
+
+        Raises:
+            ConfigError: ``PPARALLEL_STRICT_PLUGINS`` is set and a plugin fails.
+        """
+        found: list[Listener] = []
+        for plugin, hooks in self._hooks:
+            try:
+                for listeners in hooks.pparallel_listeners(member=member):
+                    found += listeners
+            except Exception as error:
+                if self._strict:
+                    raise ConfigError(f"plugin {plugin} cannot listen: {error!r}") from error
+                logger.exception("Plugin %s cannot listen to what happens", plugin)
+        return found
 
     def load(self, backend: Backend) -> type[Any]:
         """Import the class of *backend*.

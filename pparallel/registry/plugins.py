@@ -64,11 +64,13 @@ class Collector:
         interfaces: each interface's base config by name.
         strict: raise what goes wrong instead of keeping it.
         found: what was offered.
+        hooks: the hooks of those that could be loaded.
     """
 
     interfaces: Mapping[str, type[BackendConfig[Any]]]
     strict: bool = False
     found: list[Offered] = field(default_factory=list)
+    hooks: list[tuple[Plugin, pluggy.HookRelay]] = field(default_factory=list)
     _asked: list[object] = field(default_factory=list)
 
     def add_installed(self) -> None:
@@ -90,7 +92,9 @@ class Collector:
             if any(hooks is each for each in self._asked):
                 return
             self._asked.append(hooks)
-            offers = _offers_of(hooks)
+            relay = _relay(hooks)
+            offers = _offers_of(relay)
+            self.hooks.append((source, relay))
         for each in offers:
             self._add_backend(source, each)
 
@@ -125,16 +129,23 @@ def _described(point: importlib.metadata.EntryPoint) -> Plugin:
     return Plugin(point.name, point.value, metadata["Name"] or "?", metadata["Version"] or "?")
 
 
-def _offers_of(hooks: object) -> list[object]:
-    """Return what a plugin's hook offers."""
+def _relay(hooks: object) -> pluggy.HookRelay:
+    """Return a plugin's hooks, ready to be called."""
     manager = pluggy.PluginManager(GROUP)
     manager.add_hookspecs(plugin)
     manager.register(hooks)
     manager.check_pending()
-    if not manager.hook.pparallel_backends.get_hookimpls():
+    if not manager.get_hookcallers(hooks):
         message = "it has no function pparallel_backends marked with pparallel.plugin.hookimpl"
         raise ConfigError(message)
-    answers = manager.hook.pparallel_backends()
+    return manager.hook
+
+
+def _offers_of(relay: pluggy.HookRelay) -> list[object]:
+    """Return what a plugin's hook offers; nothing if it only listens."""
+    if not relay.pparallel_backends.get_hookimpls():
+        return []
+    answers = relay.pparallel_backends()
     if not answers:  # pluggy leaves out None
         message = "its pparallel_backends() returns None, not a list of pparallel.plugin.Backend"
         raise ConfigError(message)

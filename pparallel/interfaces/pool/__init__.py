@@ -15,7 +15,7 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import override
 
 from pparallel.config import BackendConfig
-from pparallel.interfaces.pool.batch import NO_SINK, Batch, Sink, Style
+from pparallel.interfaces.pool.batch import NO_SINK, Batch, Carry, Observer, Sink, Style
 from pparallel.interfaces.pool.executor import PoolExecutor
 from pparallel.interfaces.pool.results import CallSink, MapSink, PoolResult
 from pparallel.interfaces.pool.stream import QUICK_LOOKAHEAD, ResultStream, Work
@@ -25,6 +25,8 @@ __all__ = [
     "NO_SINK",
     "QUICK_LOOKAHEAD",
     "Batch",
+    "Carry",
+    "Observer",
     "Pool",
     "PoolConfig",
     "PoolResult",
@@ -86,6 +88,8 @@ class Pool(Resource):
         - ``isolated``: a worker that dies fails its task alone, with ``WorkerLostError``, and is
           replaced (``PoolSuite.test_a_worker_that_dies``).
     """
+
+    _observer: Observer | None = None
 
     @abstractmethod
     def size(self) -> int:
@@ -175,14 +179,14 @@ class Pool(Resource):
         _check_callable(func)
         handle: PoolResult[R] = PoolResult(self.attend)
         item = (tuple(args), dict(kwds or {}))
-        self.carry(Batch(func, (item,), "call"), CallSink(handle, callback, error_callback))
+        self._hand_over(Batch(func, (item,), "call"), CallSink(handle, callback, error_callback))
         return handle
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> PoolResult[R]:
         """Have ``fn(*args, **kwargs)`` run by a worker, and return its future."""
         _check_callable(fn)
         handle: PoolResult[R] = PoolResult(self.attend)
-        self.carry(Batch(fn, ((args, kwargs),), "call"), CallSink(handle))
+        self._hand_over(Batch(fn, ((args, kwargs),), "call"), CallSink(handle))
         return handle
 
     def map(
@@ -243,6 +247,16 @@ class Pool(Resource):
         """Return an executor that runs its calls here; shutting it down leaves the pool open."""
         return PoolExecutor(self)
 
+    def observed_by(self, observer: Observer) -> None:
+        """Have *observer* hand all batches over; set by the builder."""
+        self._observer = observer
+
+    def _hand_over(self, batch: Batch, sink: Sink) -> None:
+        if self._observer is None:
+            self.carry(batch, sink)
+        else:
+            self._observer(self.carry, batch, sink)
+
     def _mapped(
         self,
         batch: Batch,
@@ -253,7 +267,7 @@ class Pool(Resource):
         _check_chunksize(batch.chunksize)
         handle: PoolResult[list[R]] = PoolResult(self.attend)
         sink: MapSink[R] = MapSink(handle, len(batch.items), callback, error_callback)
-        self.carry(batch, sink)
+        self._hand_over(batch, sink)
         if not batch.items and sink.begin():
             sink.finish([])
         return handle
@@ -264,7 +278,7 @@ class Pool(Resource):
         _check_callable(func)
         _check_chunksize(chunksize)
         self.carry(Batch(func, ()), NO_SINK)
-        work = Work(self.carry, self.attend, func, self.lookahead(), chunksize)
+        work = Work(self._hand_over, self.attend, func, self.lookahead(), chunksize)
         return ResultStream(work, iterable, ordered=ordered)
 
     @override

@@ -54,11 +54,14 @@ class Sink(ABC):
         piecewise: each result is wanted as soon as it is there, and the others too when one task
             has failed. Otherwise only the whole is wanted: results may be held back until the
             batch is done, and the first failure ends it.
+        observed: somebody watches: each task is reported as soon as it has ended, and
+            :meth:`started` and :meth:`retried` are called too.
     """
 
     __slots__ = ()
 
     piecewise: bool = False
+    observed: bool = False
 
     @property
     @abstractmethod
@@ -74,6 +77,12 @@ class Sink(ABC):
             nothing is to be reported.
         """
 
+    def started(self, index: int, worker: str) -> None:  # noqa: B027 - most sinks do not ask
+        """Say that *worker* starts task *index*; not called unless ``observed``."""
+
+    def retried(self, index: int, error: BaseException) -> None:  # noqa: B027
+        """Say that task *index* is run again after *error*; not called unless ``observed``."""
+
     @abstractmethod
     def done(self, first: int, values: Sequence[Any]) -> None:
         """Report the values of tasks ``first``, ``first + 1``, and so on."""
@@ -85,6 +94,10 @@ class Sink(ABC):
     @abstractmethod
     def abort(self, error: BaseException) -> None:
         """Fail every task that has not been reported, begun or not, with *error*."""
+
+
+Carry = Callable[[Batch, Sink], None]  #: ``Pool.carry``
+Observer = Callable[[Carry, Batch, Sink], None]  #: hands a batch over, and watches its sink
 
 
 class _NoSink(Sink):
