@@ -5,7 +5,7 @@ STAMP := $(VENV)/.installed
 EXAMPLES := $(wildcard examples/*/*.yaml)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check clean
+.PHONY: help demo test check docs clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,6 +23,10 @@ check: $(STAMP)  ## lint, formatting, types, import contracts, docs, examples
 	$(BIN)/lint-imports
 	$(BIN)/mkdocs build --strict --quiet --site-dir site
 	set -e; for each in $(EXAMPLES); do $(BIN)/pparallel run $$each; done
+
+docs: $(STAMP)  ## write the generated pages of docs/ and build the site in site/
+	$(BIN)/python docs/generate.py
+	$(BIN)/mkdocs build --strict --quiet --site-dir site
 
 clean:  ## remove the virtual environment and whatever was built
 	rm -rf $(VENV) site dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -8,11 +8,17 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pluggy
 import pytest
+import typer
 import yaml
 
 import pparallel
-from pparallel.registry import default_registry
+from pparallel import RuntimeConfig, plugin
+from pparallel.builder.runtime_config import MemberConfig
+from pparallel.cli import app
+from pparallel.config import Config, meanings
+from pparallel.registry import INTERFACES, default_registry
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
@@ -55,3 +61,67 @@ def test_the_table_of_backends_is_whole() -> None:
             table[match[1].replace(" ", "_"), match[2]] = set(re.findall(r"`(\w+)`", match[3]))
     builtin = [each for each in default_registry().offers() if each.package == "pparallel"]
     assert table == {(each.interface, each.name): set(each.features) for each in builtin}
+
+
+def test_the_reference_is_what_the_code_says() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "docs" / "generate.py"), "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}: run python docs/generate.py"
+
+
+def configs() -> list[type[Config]]:
+    found: list[type[Config]] = [RuntimeConfig, MemberConfig, *INTERFACES.values()]
+    registry = default_registry()
+    offers = [each for each in registry.offers() if each.package == "pparallel"]
+    return found + [registry.find(each.interface, each.name).config for each in offers]
+
+
+@pytest.mark.parametrize("config", configs(), ids=lambda config: config.__name__)
+def test_every_option_is_explained(config: type[Config]) -> None:
+    assert set(config.model_fields) - {"backend"} <= set(meanings(config))
+    assert all(each.endswith(".") for each in meanings(config).values())
+
+
+def test_every_hook_is_explained() -> None:
+    page = (ROOT / "docs" / "plugins.md").read_text()
+    manager = pluggy.PluginManager(plugin.GROUP)
+    manager.add_hookspecs(plugin)
+    hooks = [name for name in vars(manager.hook) if name.startswith("pparallel_")]
+    assert sorted(hooks) == ["pparallel_backends", "pparallel_listeners"]
+    assert all(f"`{name}(" in page for name in hooks)
+
+
+def test_every_variable_is_explained() -> None:
+    source = (ROOT / "pparallel" / "runtime" / "environment.py").read_text()
+    variables = set(re.findall(r'"(PPARALLEL_\w+)"', source))
+    text = "".join(page.read_text() for page in PAGES)
+    assert {each for each in variables if each not in text} == set()
+    assert "PPARALLEL_STRICT_PLUGINS" in variables
+
+
+def test_every_command_and_option_is_explained() -> None:
+    page = (ROOT / "docs" / "cli.md").read_text()
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    for name, command in commands.items():
+        assert f"pparallel {name}" in page, name
+        for parameter in command.params:
+            for option in parameter.opts:
+                assert not option.startswith("-") or f"`{option}" in page, f"{name} {option}"
+
+
+def test_every_interface_has_a_page() -> None:
+    pages = {each.stem for each in (ROOT / "docs" / "interfaces").glob("*.md")}
+    assert pages == set(INTERFACES)
+
+
+@pytest.mark.parametrize("interface", sorted(INTERFACES))
+def test_the_page_of_an_interface_names_its_backends_and_features(interface: str) -> None:
+    page = (ROOT / "docs" / "interfaces" / f"{interface}.md").read_text()
+    for each in default_registry().offers():
+        if each.package == "pparallel" and each.interface == interface:
+            assert f"`{each.name}`" in page
+            assert all(f"`{feature}`" in page for feature in each.features), each

@@ -1,0 +1,177 @@
+"""Write the pages of docs/reference that follow from the code: ``python docs/generate.py``.
+
+``tests/test_docs.py`` checks that what is committed is what this writes.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import annotated_types
+from pydantic import BaseModel, SecretStr
+from pydantic.fields import FieldInfo
+
+from pparallel import RuntimeConfig, errors
+from pparallel.builder.runtime_config import MemberConfig
+from pparallel.config import BackendConfig, meanings
+from pparallel.registry import INTERFACES, Offer, default_registry
+
+REFERENCE = Path(__file__).resolve().parent / "reference"
+NOTE = "<!-- Written by docs/generate.py; change the docstrings instead. -->"
+
+_BOUNDS = {
+    annotated_types.Ge: ("ge", "at least"),
+    annotated_types.Gt: ("gt", "more than"),
+    annotated_types.Le: ("le", "at most"),
+    annotated_types.Lt: ("lt", "less than"),
+    annotated_types.MinLen: ("min_length", "with a length of at least"),
+}
+
+_WORDS: dict[Any, str] = {
+    bool: "yes or no",
+    int: "whole number",
+    float: "number",
+    str: "text",
+    Path: "path",
+    SecretStr: "secret text",
+    list: "list",
+    tuple: "list",
+    dict: "mapping",
+    Callable: "function",
+}
+
+
+def pages() -> dict[Path, str]:
+    """Return the text of each generated page."""
+    return {
+        REFERENCE / "configs.md": "\n".join(_configs()),
+        REFERENCE / "errors.md": "\n".join(_errors()),
+    }
+
+
+def _configs() -> Iterator[str]:
+    yield from ("# Configs", "", NOTE, "")
+    yield "What each section of a config takes. [Configuration](../configuration.md) says how they"
+    yield "are put together. The class is what a typed config is made of."
+    yield ""
+    yield "## The job\n"
+    yield "`pparallel.RuntimeConfig`\n"
+    yield from _table(RuntimeConfig)
+    yield "## A member\n"
+    yield "An entry of `members` that says more than a name.\n"
+    yield from _table(MemberConfig)
+    registry = default_registry()
+    offers = [each for each in registry.offers() if each.package == "pparallel"]
+    for interface in INTERFACES:
+        yield f"## {interface}\n"
+        yield f"Default: `{registry.default(interface)}`, unless the table of"
+        yield "[defaults](../configuration.md#defaults) says otherwise.\n"
+        own = [each for each in offers if each.interface == interface]
+        if not own:
+            yield "No backend of it is there yet.\n"
+            yield from _table(INTERFACES[interface])
+        for offer in own:
+            yield from _backend(offer, registry.find(interface, offer.name).config)
+
+
+def _backend(offer: Offer, config: type[BackendConfig[Any]]) -> Iterator[str]:
+    yield f"### {offer.interface}: `{offer.name}`\n"
+    features = ", ".join(f"`{each}`" for each in offer.features) or "none"
+    yield f"`{config.__module__.partition('.')[0]}.{config.__name__}`; features: {features}.\n"
+    yield from _table(config)
+
+
+def _table(config: type[BaseModel]) -> Iterator[str]:
+    told = meanings(config)
+    options = {name: each for name, each in config.model_fields.items() if name != "backend"}
+    if not options:
+        yield "It takes no options.\n"
+        return
+    yield "| option | type | default | meaning |"
+    yield "| --- | --- | --- | --- |"
+    for name, field in options.items():
+        meaning = _plain(told.get(name, ""))
+        yield f"| `{name}` | {_type(field)} | {_default(field)} | {meaning} |"
+    yield ""
+
+
+def _plain(text: str) -> str:
+    """Return a docstring's text as Markdown for a cell of a table."""
+    text = re.sub(r":\w+:`~?([\w.]+)`", r"`\1`", text).replace("``", "`")
+    return re.sub(r"(?<![*\w])\*(\w+)\*", r"`\1`", text).replace("|", "\\|")
+
+
+def _type(field: FieldInfo) -> str:
+    bounds = [
+        f"{words} {getattr(each, attribute)}"
+        for each in field.metadata
+        for kind, (attribute, words) in _BOUNDS.items()
+        if isinstance(each, kind)
+    ]
+    return ", ".join(filter(None, [_words(field.annotation), " and ".join(bounds)]))
+
+
+def _words(annotation: Any) -> str:
+    """Say in words what values an annotation allows; that None is one is seen by the default."""
+    if annotation in _WORDS:
+        return _WORDS[annotation]
+    if isinstance(annotation, type) and issubclass(annotation, BackendConfig):
+        return f"`{annotation.interface}` section"
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return " or ".join(f"`{each}`" for each in arguments)
+    if origin is Annotated:
+        return _words(arguments[0])
+    if origin in (Union, UnionType):
+        parts = [_words(each) for each in arguments if each is not type(None)]
+        return " or ".join(dict.fromkeys(parts))
+    if origin in _WORDS:
+        return _WORDS[origin]
+    message = f"docs/generate.py has no words for the type {annotation!r}"
+    raise LookupError(message)
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "must be given"
+    value = field.get_default(call_default_factory=True)
+    if value is None:
+        return "-"
+    if isinstance(value, BaseModel):
+        return f"`{{backend: {getattr(value, 'backend', '')}}}`"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"`{value}`" if value or value == 0 else "none"
+
+
+def _errors() -> Iterator[str]:
+    yield from ("# Errors", "", NOTE, "")
+    doc = (errors.__doc__ or "").partition("\n\n")
+    yield "All are in `pparallel.errors`, as one tree. In brackets stand the standard classes that"
+    yield "they are too, so that existing handlers catch them.\n"
+    yield from ("```text", doc[2].rstrip(), "```", "")
+    for name, cls in vars(errors).items():
+        if isinstance(cls, type) and issubclass(cls, errors.PparallelError):
+            yield f"::: pparallel.errors.{name}\n"
+
+
+def main() -> None:
+    """Write the pages, or with ``--check`` only look; say which differ."""
+    check = sys.argv[1:] == ["--check"]
+    different = [
+        path for path, text in pages().items() if not path.exists() or path.read_text() != text
+    ]
+    for path in different:
+        sys.stdout.write(f"{'out of date' if check else 'wrote'}: docs/reference/{path.name}\n")
+        if not check:
+            path.write_text(pages()[path])
+    sys.exit(bool(different) and check)
+
+
+if __name__ == "__main__":
+    main()
