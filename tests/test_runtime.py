@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -241,3 +242,36 @@ def test_a_member_that_waits_for_the_others_learns_why_they_do_not_come() -> Non
     assert len(errors) == 1
     assert is_consequence(errors[0])
     assert "the other cannot start" in str(errors[0])
+
+
+@pytest.fixture
+def impatient_interpreter() -> Iterator[None]:
+    """Threads change places a thousand times as often: what can happen between two, does."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("impatient_interpreter")
+def test_the_cause_of_the_end_is_always_told(scale: Callable[[int], int]) -> None:
+    def work(rt: Runtime) -> None:
+        rt.group().barrier()
+        if rt.rank == 0:
+            message = "this went wrong"
+            raise LookupError(message)
+        rt.group().barrier()
+
+    for _ in range(scale(100)):
+        with pytest.raises(LookupError, match="this went wrong"):
+            pparallel.launch({"members": 3}, work)
+
+
+@pytest.mark.usefixtures("impatient_interpreter")
+def test_leaving_together_never_fails(scale: Callable[[int], int]) -> None:
+    def work(rt: Runtime) -> int:
+        rt.group().barrier()
+        return rt.rank
+
+    for _ in range(scale(100)):
+        assert pparallel.launch({"members": 3}, work) == [0, 1, 2]

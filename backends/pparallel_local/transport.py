@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from pparallel_local.config import LocalTransportConfig
 
 
+FLUSH = 1.0  #: seconds that closing waits for requests that are being handled
+
+
 class _Hub:
     """Where the members of one job in this process find one another."""
 
@@ -93,6 +96,8 @@ class LocalTransport(Transport):
         self._hub: _Hub | None = None
         self._pending: Pending[Frames] = Pending(f"transport of {member.name!r}")
         self._handler: Handler | None = None
+        self._handled = threading.Condition()
+        self._handling: list[int] = []  # threads that are inside the handler
         self.closed = False
 
     @property
@@ -115,6 +120,7 @@ class LocalTransport(Transport):
     @override
     def close(self) -> None:
         self.closed = True
+        self._finish_handling()
         self._pending.close()  # first: what others answer to our leaving is no answer to a request
         if self._hub is not None:
             self._hub.leave(self)
@@ -140,8 +146,26 @@ class LocalTransport(Transport):
     def deliver(self, sender: str, frames: Frames, future: Future[Frames]) -> None:
         """Handle a request of *sender* and complete *future* with the reply."""
         assert self._handler is not None
+        thread = threading.get_ident()
+        with self._handled:
+            self._handling.append(thread)
         try:
-            reply = self._handler(sender, _own(frames))
+            self._handle(self._handler, sender, frames, future)
+        finally:
+            with self._handled:
+                self._handling.remove(thread)
+                self._handled.notify_all()
+
+    def peer_left(self, name: str) -> None:
+        """Fail what waits for *name* and report its end."""
+        self._pending.lose(name, "has left")
+        self.lost(name, "has left")
+
+    def _handle(
+        self, handler: Handler, sender: str, frames: Frames, future: Future[Frames]
+    ) -> None:
+        try:
+            reply = handler(sender, _own(frames))
         except Exception as error:  # noqa: BLE001 - a handler must not raise; its caller must know
             kind = type(error).__name__
             fail(future, RemoteError(self.name, kind, str(error), ""))
@@ -158,10 +182,14 @@ class LocalTransport(Transport):
 
         reply.add_done_callback(replied)
 
-    def peer_left(self, name: str) -> None:
-        """Fail what waits for *name* and report its end."""
-        self._pending.lose(name, "has left")
-        self.lost(name, "has left")
+    def _finish_handling(self) -> None:
+        """Let replies that are known be given; handlers never block, so that it is soon done.
+
+        The limit is for two members that each close while they handle a request of the other.
+        """
+        me = threading.get_ident()
+        with self._handled:
+            self._handled.wait_for(lambda: all(each == me for each in self._handling), FLUSH)
 
     @classmethod
     @override

@@ -125,6 +125,10 @@ class LaunchContext(ABC):
         try:
             with self._changed:
                 self._changed.wait_for(lambda: self._failures or not self._pending, timeout)
+                # A rank that only follows another may end first; to stop that other now would
+                # keep it from telling the rest why the job ends.
+                if self._failures:
+                    self._changed.wait_for(self._knows_the_cause, GRACE)
         except BaseException as error:
             self.terminate(error)
             raise
@@ -136,6 +140,9 @@ class LaunchContext(ABC):
             return False
         self.reap()
         return True
+
+    def _knows_the_cause(self) -> bool:
+        return not self._pending or not all(map(is_consequence, self._failures))
 
     def results(self) -> list[Any]:
         """Wait for all ranks and return what they returned, by rank; raises as :meth:`join`."""
@@ -160,25 +167,37 @@ class Launcher(Resource):
     """Runs a function once for each rank.
 
     Guarantees:
-        - Each rank runs once, and results come back by rank, whatever order the ranks end in
-          (``LauncherSuite.test_each_rank_runs_once``,
-          ``test_results_are_in_order_of_rank``).
-        - The first failure ends the others and is raised with the rank's traceback, its own or
-          that of its cause (``LauncherSuite.test_a_failure_ends_the_others``,
-          ``test_a_failure_shows_its_traceback``).
-        - A failure that only follows from another is not the first
-          (``LauncherSuite.test_a_consequence_is_not_the_failure``).
+        - Each rank runs once (``LauncherSuite.test_each_rank_runs_once``), all at the same time,
+          and results come back by rank, whatever order the ranks end in
+          (``test_results_are_in_order_of_rank``).
+        - A rank is handed its number, from 0, and the arguments
+          (``LauncherSuite.test_each_rank_has_its_number_and_the_arguments``, ``test_one_rank``);
+          there are as many as devices unless a number is given
+          (``test_as_many_ranks_as_devices``), and no fewer than one
+          (``test_no_ranks_are_refused``).
+        - A failure ends the other ranks and is raised by each join
+          (``LauncherSuite.test_a_failure_ends_the_others``), with the rank's traceback, its own
+          or that of its cause (``test_a_failure_shows_its_traceback``).
+        - Of several failures the first is raised
+          (``LauncherSuite.test_the_first_failure_is_raised``); one that only follows from another
+          does not count (``test_a_consequence_is_not_the_failure``).
         - A rank that calls ``sys.exit`` or raises ``KeyboardInterrupt`` has failed
           (``LauncherSuite.test_a_rank_that_exits_has_failed``).
-        - A context joins, with a time-out too, and ends ranks
-          (``LauncherSuite.test_join_with_a_timeout``, ``test_terminate``); ranks that were told to
-          stop are waited for at most 1.5 seconds.
+        - A context joins, with a time-out too, from any thread
+          (``LauncherSuite.test_join_with_a_timeout``, ``test_any_thread_may_join``), and ends
+          ranks (``test_terminate``). Ranks that were told to stop are waited for at most 1.5
+          seconds (``test_a_rank_that_does_not_stop_is_not_waited_for``).
+        - No thread, process or descriptor outlives the ranks
+          (``LauncherSuite.test_nothing_is_left_behind``).
+        - The members of a job are ranks (``LauncherSuite.test_ranks_of_a_job``).
 
     Features:
         - ``env``: ranks take environment variables of their own
           (``LauncherSuite.test_environment``); without it they are refused
           (``LauncherSuite.test_environment_is_refused``).
-        - ``resources``: ranks are placed by what they ask for.
+        - ``resources``: ranks are placed by what they ask for, and what does not exist is refused
+          (``LauncherSuite.test_resources_that_do_not_exist_are_refused``); without it what they
+          ask for is ignored (``LauncherSuite.test_resources_are_ignored``).
         - ``isolated``: ranks that do not stop when told are ended by force
           (``LauncherSuite.test_a_rank_that_does_not_stop_is_ended``).
     """

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import builtins
 import traceback
 from typing import Any, NamedTuple
 
+from pparallel import errors
 from pparallel.errors import RemoteError
 from pparallel.interfaces.serializer import Serializer
 
 
 class Envelope(NamedTuple):
-    """An exception on its way: plain text, and the exception itself if it can be rebuilt."""
+    """An exception on its way.
+
+    Attributes:
+        type_name: module and name of its type, without the module if that is ``builtins``.
+        message: what it says.
+        traceback: where it was raised.
+        exception: the exception itself, serialised, if it can be rebuilt so.
+        state: else its arguments and attributes, serialised, if they are data and its type is
+            Python's or pparallel's own: a serializer of data alone has no other way.
+    """
 
     type_name: str
     message: str
     traceback: str
     exception: list[bytes] | None
+    state: list[bytes] | None
 
 
 def pack(error: BaseException, serializer: Serializer) -> Envelope:
@@ -25,22 +37,24 @@ def pack(error: BaseException, serializer: Serializer) -> Envelope:
     except Exception as unreadable:  # noqa: BLE001 - the user's __str__ may raise anything
         message = f"<no message: __str__ raised {type(unreadable).__name__}>"
     kind = type(error)
-    return Envelope(
-        f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."),
-        message,
-        "".join(traceback.format_exception(error)),
-        _rebuildable(error, serializer),
-    )
+    type_name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+    exception = _rebuildable(error, serializer)
+    state = None if exception is not None else _state(error, type_name, serializer)
+    text = "".join(traceback.format_exception(error))
+    return Envelope(type_name, message, text, exception, state)
 
 
 def unpack(envelope: Any, member: str, serializer: Serializer) -> BaseException:
     """Return the exception of *envelope*, raised in *member*, with its traceback as the cause."""
-    type_name, message, text, exception = envelope
+    type_name, message, text, exception, state = envelope
     remote = RemoteError(member, type_name, message, text)
-    if exception is None:
-        return remote
     try:
-        error = serializer.loads(exception)
+        if exception is not None:
+            error = serializer.loads(exception)
+        elif state is not None:
+            error = _restored(type_name, state, serializer)
+        else:
+            return remote
     except Exception:  # noqa: BLE001 - its type does not exist here, or refuses to be rebuilt
         return remote
     if not isinstance(error, Exception):
@@ -59,3 +73,34 @@ def _rebuildable(error: BaseException, serializer: Serializer) -> list[bytes] | 
     except Exception:  # noqa: BLE001 - the user's exception may refuse in any way
         return None
     return frames if type(copy) is type(error) else None
+
+
+def _state(error: BaseException, type_name: str, serializer: Serializer) -> list[bytes] | None:
+    if type(error) is not _known_type(type_name):
+        return None
+    try:
+        frames = [bytes(each) for each in serializer.dumps((error.args, vars(error)))]
+        copy = _restored(type_name, frames, serializer)
+        return frames if str(copy) == str(error) else None
+    except Exception:  # noqa: BLE001 - what it holds may refuse in any way
+        return None
+
+
+def _restored(type_name: str, state: list[bytes], serializer: Serializer) -> Exception:
+    args, attributes = serializer.loads(state)
+    kind = _known_type(type_name)
+    if kind is None:
+        message = f"{type_name} is neither Python's nor pparallel's"
+        raise TypeError(message)
+    # Ours make their message of other arguments than those they keep, and so may not be called.
+    error = kind(*args) if kind.__module__ == builtins.__name__ else kind.__new__(kind)
+    error.args = tuple(args)
+    vars(error).update(attributes)
+    return error
+
+
+def _known_type(type_name: str) -> type[Exception] | None:
+    module, _, name = type_name.rpartition(".")
+    home: Any = {"": builtins, errors.__name__: errors}.get(module)
+    found = vars(home).get(name) if home is not None else None
+    return found if isinstance(found, type) and issubclass(found, Exception) else None

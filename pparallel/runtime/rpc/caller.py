@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from typing_extensions import Buffer
 
-from pparallel.errors import ClosedError, PparallelError, SerializationError
+from pparallel.errors import ClosedError, PeerLostError, PparallelError, SerializationError
 from pparallel.interfaces.serializer import Serializer
 from pparallel.interfaces.transport import Frames, Transport, TransportConfig
 from pparallel.runtime import remote_errors
@@ -56,6 +56,7 @@ class Caller:
         self._window = Window(config.max_in_flight, handlers.waiting)
         self._numbers = itertools.count()
         self._ended: BaseException | None = None
+        self._failing: BaseException | None = None  # why it will soon: another member has failed
 
     def ask(
         self,
@@ -140,7 +141,7 @@ class Caller:
         """Run *what* in member *to*, keep its result there and return a reference to it."""
         limit = self.limit(timeout)
         ref = self.refs.held(to, self.refs.new_id())
-        body = self._body((what, args, kwargs or {}), what)
+        body = self._call_body(what, args, kwargs)
         # The name travels beside the body: the owner keeps a place for the value on arrival, so
         # that a reference passed on meanwhile finds it.
         name = [ref.ref_id.encode()]
@@ -188,8 +189,17 @@ class Caller:
         self, what: Callable[..., Any] | Registered, args: Sequence[Any], kwargs: Any
     ) -> Frames:
         kind = Kind.REGISTERED if isinstance(what, Registered) else Kind.CALL
-        body = self._body((what, args, kwargs or {}), what)
+        body = self._call_body(what, args, kwargs)
         return wire.join(kind, body, (), self._thread(), next(self._numbers))
+
+    def _call_body(
+        self, what: Callable[..., Any] | Registered, args: Sequence[Any], kwargs: Any
+    ) -> list[Buffer]:
+        # A name travels as data: with a serializer that sends nothing else, it is what can be
+        # called.
+        if isinstance(what, Registered):
+            return self._body((tuple(what), args, dict(kwargs or {})), repr(what.key))
+        return self._body((what, args, dict(kwargs or {})), what)
 
     def _body(self, body: object, what: object) -> list[Buffer]:
         if self._ended is not None:
@@ -198,20 +208,30 @@ class Caller:
             return self.serializer.dumps(body)
         except SerializationError as error:
             name = getattr(what, "__qualname__", what)
-            raise SerializationError(f"the call of {name}", error) from error
+            raise SerializationError(f"the call of {name}", f"{error}{self._hint(what)}") from error
+
+    def _hint(self, what: object) -> str:
+        """Return what to do if it is the function itself that cannot be sent."""
+        if not callable(what):
+            return ""
+        try:
+            self.serializer.dumps(what)
+        except SerializationError:
+            return "; register it where it is to run, and call it by name with registered_sync()"
+        return ""
 
     def _exchange(self, to: str, frames: Frames, timeout: float | None) -> Frames:
         try:
             with self.handlers.waiting():
                 return self._transport.call(to, frames, timeout)
-        except ClosedError as error:
-            raise self._why(error) from None
+        except (ClosedError, PeerLostError) as error:
+            raise self._explain(error) from None
 
     def _send(self, to: str, frames: Frames, timeout: float | None) -> Future[Frames]:
         try:
             return self._transport.request(to, frames, timeout)
-        except ClosedError as error:
-            raise self._why(error) from None
+        except (ClosedError, PeerLostError) as error:
+            raise self._explain(error) from None
 
     def _send_in_window(self, to: str, frames: Frames, timeout: float | None) -> Future[Frames]:
         taken = self._window.take(wire.size(frames))
@@ -227,6 +247,9 @@ class Caller:
         return RpcFuture(decode, self.handlers.waiting, self._explain)
 
     def _explain(self, error: BaseException) -> BaseException:
+        """Return *error*, or what it only follows from."""
+        if isinstance(error, PeerLostError) and self._failing is not None:
+            return copy.copy(self._failing)  # those who heard of the failure first have left first
         return self._why(error) if isinstance(error, ClosedError) else error
 
     def _why(self, error: BaseException | None = None) -> BaseException:
@@ -246,7 +269,7 @@ class Caller:
         if message.kind != Status.OK:
             if self._ended is not None:
                 raise self._why()  # the system fails because the job ends, not the other way round
-            raise remote_errors.unpack(body, sender, self.serializer)
+            raise self._explain(remote_errors.unpack(body, sender, self.serializer))
         return Reply(body, message.buffers)
 
     def _decode_call(self, sender: str, frames: Frames) -> Any:
@@ -259,7 +282,7 @@ class Caller:
             return body
         with current.acting_for(cast("Endpoint", self)):
             error = remote_errors.unpack(body, sender, self.serializer)
-        raise error
+        raise self._explain(error) if isinstance(error, PeerLostError) else error
 
     def _load(self, body: Frames) -> Any:
         with current.acting_for(cast("Endpoint", self)):

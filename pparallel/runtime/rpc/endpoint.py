@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -32,6 +32,7 @@ from pparallel.runtime.rpc.wire import Kind, Status
 
 logger = logging.getLogger(__name__)
 
+FAILING = "job.failing"
 END = "job.end"
 GRACE = 1.0  #: seconds that telling the others of a failure may take
 
@@ -60,6 +61,7 @@ class Endpoint(Caller):
         self._lost: dict[str, str] = {}
         self.refs = RefTable(self)
         self._directory = Directory(self) if member.rank == 0 else None
+        self.serve(FAILING, self._other_is_failing)
         self.serve(END, self._other_failed)
 
     # -- life ---------------------------------------------------------------------------------
@@ -87,16 +89,20 @@ class Endpoint(Caller):
 
     def fail(self, error: BaseException) -> None:
         """Tell the others that this member failed with *error*, without waiting long."""
+        # First all learn of it, then all end: whoever saw others leave before it knew why would
+        # take them for lost.
         body = (self.name, f"{type(error).__name__}: {error}")
+        self._tell_all(FAILING, body)
+        self._tell_all(END, body)
+
+    def _tell_all(self, key: str, body: object) -> None:
         # The first member last: with it goes the directory, and that would be the louder news.
         told = []
         for name in reversed(self.member.names):
             if name != self.name and name not in self._lost:
                 with suppress(PparallelError):  # one that has ended meanwhile need not be told
-                    told.append(self.ask_async(name, END, body))
-        for each in told:
-            with suppress(PparallelError, TimeoutError):
-                each.result(GRACE)
+                    told.append(self.ask_async(name, key, body))
+        wait(told, GRACE / 2)
 
     def end(self, reason: BaseException) -> None:
         """Fail whatever waits, and all that is asked later, with *reason*; the first one counts."""
@@ -203,10 +209,17 @@ class Endpoint(Caller):
 
     # -- ends ---------------------------------------------------------------------------------
 
-    def _other_failed(self, request: Request) -> Reply:
+    def _other_is_failing(self, request: Request) -> Reply:
         name, message = request.body
         why = f"is ending because member {name!r} failed: {message}"
-        self.end(ClosedError("the job", why, consequence=True))
+        self._failing = ClosedError("the job", why, consequence=True)
+        return Reply()
+
+    def _other_failed(self, request: Request) -> Reply:
+        if self._failing is None:  # it could not be told before
+            self._other_is_failing(request)
+        assert self._failing is not None
+        self.end(self._failing)
         return Reply()
 
     def _peer_lost(self, name: str, reason: str) -> None:
@@ -219,5 +232,7 @@ class Endpoint(Caller):
         self.refs.lose(name)
         for callback in callbacks:
             callback(name, reason)
-        if name == self.member.names[0] and not self._leaving:
+        if self._failing is not None:
+            self.end(self._failing)
+        elif name == self.member.names[0] and not self._leaving:
             self.end(PeerLostError(name, f"{reason}, and the job ends with its first member"))

@@ -20,18 +20,27 @@ class RpcGroup(ServiceGroup):
     """Some members of a job that call one another, under a name.
 
     Guarantees:
-        - A call runs at most once; it returns its result, or raises what the function raised, with
-          the remote traceback as the ``__cause__``
-          (``TransportSuite.test_every_call_is_answered_once``,
-          ``TransportSuite.test_remote_exceptions``).
-        - Calls from one thread to one member start in the order sent
-          (``TransportSuite.test_order``).
+        - A call runs at most once (``TransportSuite.test_every_call_is_answered_once``); it
+          returns its result, or raises what the function raised, with the remote traceback as the
+          ``__cause__`` (``test_remote_exceptions``).
+        - Calls from one thread to one member start in the order sent, where the transport has the
+          feature ``ordered`` (``TransportSuite.test_order``).
+        - Arguments and results arrive as copies of the receiver's own
+          (``TransportSuite.test_tensors_are_the_receivers_own``).
+        - A time-out is honoured (``TransportSuite.test_timeout``).
         - Members that call one another in a circle do not deadlock, with one handler thread each
           (``TransportSuite.test_calls_in_a_circle``).
-        - A member that ended raises ``PeerLostError`` in every call that waits for it, and the
-          names it held are free again (``TransportSuite.test_a_member_that_leaves``).
+        - A member that ended raises ``PeerLostError`` in every call that waits for it
+          (``TransportSuite.test_a_member_that_leaves``), and the names it held are free again
+          (``test_names_of_a_member_that_leaves``).
         - A caller whose calls in flight exceed the transport's ``max_in_flight`` waits
           (``TransportSuite.test_back_pressure``).
+        - A value that others refer to lives as long as a member holds a reference
+          (``TransportSuite.test_references``).
+        - A name is held by one member at a time (``TransportSuite.test_pairs_and_services``), and
+          is known in its group only (``test_groups``).
+        - A barrier lets nobody pass before all have come
+          (``TransportSuite.test_barriers``).
 
     Time-outs are in seconds: -1 is the transport's default, 0 no limit. A group pickles as its
     name and members, and belongs to the receiving member where it is unpickled.

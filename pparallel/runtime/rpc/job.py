@@ -49,7 +49,7 @@ class Job:
                 what, args, kwargs = self._endpoint.serializer.loads(self._message.body)
                 function = self._function(what)
                 if function is None:
-                    self._refuse(what)
+                    self._refuse(Registered(*what))
                 elif self._kept is None:
                     self._answer(Status.OK, function(*args, **kwargs))
                 else:
@@ -77,7 +77,10 @@ class Job:
             self._kept.set_exception(NotRegisteredHereError(*name, self._endpoint.name))
 
     def _function(self, what: Any) -> Callable[..., Any] | None:
-        if isinstance(what, Registered):
-            return self._endpoint.registered.get(what)
+        if type(what) is tuple:  # the name of a registered function, which travels as data
+            return self._endpoint.registered.get(Registered(*what))
+        if not callable(what):
+            message = f"a {type(what).__name__} is neither a function nor the name of a service"
+            raise TypeError(message)
         function: Callable[..., Any] = what
         return function
