@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pparallel.plugin import Backend, hookimpl
 from pparallel_local.config import (
+    LocalCollectiveConfig,
     LocalTransportConfig,
     SerialPoolConfig,
     ThreadLauncherConfig,
@@ -11,6 +12,7 @@ from pparallel_local.config import (
 )
 
 __all__ = [
+    "LocalCollectiveConfig",
     "LocalTransportConfig",
     "SerialPoolConfig",
     "ThreadLauncherConfig",
@@ -21,7 +23,7 @@ __all__ = [
 
 @hookimpl
 def pparallel_backends() -> list[Backend]:
-    """Offer the pools, the transport and the launcher that live in one process."""
+    """Offer the pools, the transport, the collective and the launcher that live in one process."""
     return [
         Backend(
             SerialPoolConfig,
@@ -38,6 +40,13 @@ def pparallel_backends() -> list[Backend]:
             "pparallel_local.transport:LocalTransport",
             features=frozenset({"ordered"}),
             reach=frozenset({"threads"}),
+        ),
+        Backend(
+            LocalCollectiveConfig,
+            "pparallel_local.collective:LocalCollective",
+            features=frozenset({"any_source", "tags", "cuda"}),
+            reach=frozenset({"threads"}),
+            requires=("torch",),
         ),
         Backend(
             ThreadLauncherConfig,

@@ -6,8 +6,10 @@ from typing import Literal
 
 from typing_extensions import override
 
+from pparallel.interfaces.collective import CollectiveConfig
 from pparallel.interfaces.launcher import LauncherConfig
 from pparallel.interfaces.pool import PoolConfig
+from pparallel.interfaces.serializer import SerializerConfig
 from pparallel.interfaces.transport import TransportConfig
 
 
@@ -47,6 +49,18 @@ class LocalTransportConfig(TransportConfig, frozen=True):
     """
 
     backend: Literal["local"] = "local"
+
+
+class LocalCollectiveConfig(CollectiveConfig, frozen=True):
+    """Operations between members that are threads of one process.
+
+    Attributes:
+        backend: the name of the backend.
+        serializer: what turns objects into bytes for the object forms; by default the runtime's.
+    """
+
+    backend: Literal["local"] = "local"
+    serializer: SerializerConfig | None = None
 
 
 class ThreadLauncherConfig(LauncherConfig, frozen=True):

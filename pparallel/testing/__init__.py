@@ -19,6 +19,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pparallel.testing.collective import CollectiveSuite
     from pparallel.testing.launcher import LauncherSuite
     from pparallel.testing.leftovers import no_leftovers
     from pparallel.testing.ordered_server import OrderedServerSuite
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pparallel.testing.transport import TransportSuite
 
 __all__ = [
+    "CollectiveSuite",
     "LauncherSuite",
     "OrderedServerSuite",
     "PoolSuite",
@@ -42,6 +44,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "CollectiveSuite": "collective",
     "LauncherSuite": "launcher",
     "OrderedServerSuite": "ordered_server",
     "PoolSuite": "pool",

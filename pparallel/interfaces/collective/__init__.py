@@ -7,12 +7,21 @@ from typing import ClassVar
 from pydantic import Field
 
 from pparallel.config import BackendConfig
+from pparallel.interfaces.collective.algorithms import Operation, is_plain
 from pparallel.interfaces.collective.messages import USER_TAGS
 from pparallel.interfaces.collective.multigpu import MultiGpuForms
 from pparallel.interfaces.collective.objects import ObjectForms
 from pparallel.interfaces.collective.work import ReduceOp, Work
 
-__all__ = ["USER_TAGS", "Collective", "CollectiveConfig", "ReduceOp", "Work"]
+__all__ = [
+    "USER_TAGS",
+    "Collective",
+    "CollectiveConfig",
+    "Operation",
+    "ReduceOp",
+    "Work",
+    "is_plain",
+]
 
 
 class Collective(ObjectForms, MultiGpuForms):
@@ -20,30 +29,63 @@ class Collective(ObjectForms, MultiGpuForms):
 
     Members are called by their global rank everywhere, ``src`` and ``dst`` too, as in torch.
     Tensors may have any dtype, complex ones too, and any strides; those of one operation have the
-    same shape and dtype in all members, or the operation raises ``ValueError`` where a message
-    does not fit. Outputs are written in place, and gradients are not recorded. With
-    ``async_op=True`` an operation returns a :class:`Work` at once and its tensors must not be
-    touched until ``wait()`` returns; else it returns when this member's part is done.
+    same shape and dtype in all members. Outputs are written in place, and gradients are not
+    recorded. With ``async_op=True`` an operation returns a :class:`Work` at once and its tensors
+    must not be touched until ``wait()`` returns; else it returns when this member's part is done,
+    which may take until all others have begun it. All members of a group begin the same operations
+    in the same order, from one thread at a time; messages may be sent and received by any thread.
 
     A backend fills in :meth:`open`, :meth:`close`, :meth:`isend`, :meth:`irecv`,
     :meth:`new_group`, :attr:`rank` and :meth:`size`, and, for groups of less than all members,
-    :attr:`ranks`. The rest stands on these; a backend overrides what it can do faster.
+    :attr:`ranks`. The rest stands on these. What a backend can do faster it overrides in a class
+    of its own derived from :class:`Operation`, which :meth:`operation` returns; arguments are
+    checked before.
 
     Guarantees:
-        - Messages from one member to another with one tag arrive in the order sent; those of
-          other tags and other groups are never mixed up with them.
-        - All members get bit for bit the same from :meth:`all_reduce`.
-        - Operations are matched by order: all members of a group begin the same ones in the same
-          order, from one thread at a time. Those begun with ``async_op`` may then overlap.
+        - Every operation gives what its name says, with any number of members, on any dtype and
+          any strides, and changes no other tensor (``CollectiveSuite.test_operations``,
+          ``test_multigpu_forms``, ``test_strides``, ``test_views``, ``test_large_tensors``).
+        - What arrives is the receiver's own (``CollectiveSuite.test_what_arrives_is_its_own``,
+          ``test_objects``).
+        - Messages from one member to another with one tag arrive in the order sent
+          (``CollectiveSuite.test_messages``, ``test_order_of_messages``); those of other tags and
+          other groups are never mixed up with them (``CollectiveSuite.test_tags_are_not_mixed``,
+          ``test_groups_are_not_mixed``).
+        - Sending waits for nobody, and what was sent may be changed when its ``wait()`` has
+          returned (``CollectiveSuite.test_sending_waits_for_nobody``,
+          ``test_what_was_sent_may_be_changed``).
+        - All members get bit for bit the same from :meth:`all_reduce`
+          (``CollectiveSuite.test_all_reduce_is_the_same_everywhere``).
+        - Nobody leaves :meth:`barrier` before all have entered it
+          (``CollectiveSuite.test_barrier``).
+        - Operations begun with ``async_op`` may overlap, with others and with messages
+          (``CollectiveSuite.test_operations_overlap``); ``wait()`` returns when its own is done
+          (``CollectiveSuite.test_a_handle_is_not_done_before_its_operation``).
+        - A group of some members stands for itself, and ends without the one that it was made of
+          (``CollectiveSuite.test_groups``, ``test_a_group_that_was_destroyed``).
+        - What has another shape or dtype than its receiver expects raises ``ValueError`` there, or
+          in all members (``CollectiveSuite.test_what_does_not_fit``,
+          ``test_an_operation_that_does_not_fit``); arguments that cannot be meant are refused
+          before anything is sent (``CollectiveSuite.test_wrong_arguments``).
         - An object that its member cannot serialise raises ``SerializationError`` in every member
-          that waits for it.
-        - A member that is lost raises ``PeerLostError`` in those that wait for it;
-          :meth:`close` wakes with ``ClosedError`` whoever waits.
+          that waits for it (``CollectiveSuite.test_an_object_that_cannot_be_sent``).
+        - A member that is lost raises ``PeerLostError`` in those that wait for it
+          (``CollectiveSuite.test_a_lost_member``); :meth:`close` wakes with ``ClosedError``
+          whoever waits (``CollectiveSuite.test_close_wakes``), and the end of the job wakes all
+          (``CollectiveSuite.test_nothing_waits_after_the_end``).
+        - What waits longer than the config's ``timeout`` raises ``CallTimeoutError``
+          (``CollectiveSuite.test_timeout``); after a shorter time-out of its own ``wait()`` may be
+          called again (``CollectiveSuite.test_wait_with_a_timeout``).
 
     Features:
-        - ``any_source``: :meth:`irecv` and :meth:`recv` take ``src=None``.
-        - ``tags``: messages are told apart by ``tag``; without it, user's tags must be 0.
-        - ``cuda``: tensors may be on a GPU.
+        - ``any_source``: :meth:`irecv` and :meth:`recv` take ``src=None``, until nobody is left
+          (``CollectiveSuite.test_any_source``, ``test_nobody_is_left``); without it they raise
+          ``ValueError`` (``CollectiveSuite.test_any_source_is_refused``).
+        - ``tags``: messages are told apart by ``tag``
+          (``CollectiveSuite.test_tags_are_not_mixed``), so that several threads can have their own
+          (``CollectiveSuite.test_many_threads``); without it, users' tags must be 0
+          (``CollectiveSuite.test_tags_are_refused``).
+        - ``cuda``: tensors may be on a GPU (``CollectiveSuite.test_tensors_on_a_gpu``).
     """
 
     def destroy(self) -> None:

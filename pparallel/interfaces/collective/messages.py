@@ -39,19 +39,38 @@ class Messages(Resource):
     def new_group(self, ranks: Sequence[int]) -> Self:
         """Return an open group of some of the members; all of *ranks*, and only they, call this.
 
+        Each call makes another group, even of the same ranks: members of several groups of one
+        set of ranks make them in the same order. Its members are in order of rank. It closes with
+        this group at the latest.
+
         Raises:
-            ValueError: this member is not among *ranks*, or they are not all members.
+            ValueError: this member is not among *ranks*, or one is not a member, or there twice.
         """
 
     @abstractmethod
     def isend(self, tensor: Tensor, dst: int, tag: int = 0) -> Work[None]:
-        """Start to send *tensor*; never waits for the receiver. Any thread may call this."""
+        """Start to send *tensor*; any thread may call this.
+
+        Neither this nor the work's ``wait()`` needs the receiver to have come, and *tensor* may be
+        changed once ``wait()`` has returned.
+
+        Raises:
+            ValueError: *dst* is this member or not in the group, or *tag* is not 0 on a backend
+                without tags.
+        """
 
     @abstractmethod
     def irecv(self, tensor: Tensor, src: int | None = None, tag: int = 0) -> Work[int]:
-        """Start to receive into *tensor*, from anyone if *src* is ``None``.
+        """Start to receive into *tensor*; any thread may call this.
 
-        The work's ``wait()`` returns the sender's rank. Any thread may call this.
+        The work's ``wait()`` returns the sender's rank. It raises ``ValueError`` if what was sent
+        has another shape or dtype; that message is gone then, and its sender knows nothing of it.
+        With ``src=None`` the next message of *tag* from anyone is taken; that fails with
+        ``PeerLostError`` when no other member is left.
+
+        Raises:
+            ValueError: *src* is this member or not in the group, or is ``None`` on a backend
+                without ``any_source``, or *tag* is not 0 on one without tags.
         """
 
     def send(self, tensor: Tensor, dst: int, tag: int = 0) -> None:
@@ -62,10 +81,13 @@ class Messages(Resource):
         """Receive into *tensor* and return the sender's rank."""
         return self.irecv(tensor, src, _users(tag)).wait()
 
+    def operation(self, tag: int) -> Operation:
+        """Return what carries out the operation of that *tag*; a backend may return its own."""
+        return Operation(self, tag, self.ranks, self._position(self.rank))
+
     def _do(self, async_op: bool, run: Callable[[Operation], None]) -> Work[None] | None:
         self._begun += 1
-        tag = USER_TAGS + self._begun % USER_TAGS
-        operation = Operation(self, tag, self.ranks, self._position(self.rank))
+        operation = self.operation(USER_TAGS + self._begun % USER_TAGS)
         if async_op:
             return BackgroundWork(lambda: run(operation))
         run(operation)
@@ -75,6 +97,25 @@ class Messages(Resource):
         if rank not in self.ranks:
             raise ValueError(f"rank {rank} is not in this group of {list(self.ranks)}")
         return self.ranks.index(rank)
+
+    def _other(self, rank: int) -> int:
+        position = self._position(rank)
+        if rank == self.rank:
+            raise ValueError(f"rank {rank} is this member: messages go to another one")
+        return position
+
+    def _members(self, ranks: Sequence[int]) -> list[int]:
+        """Return the ranks of a new group in order, if they can be one."""
+        for rank in ranks:
+            self._position(rank)
+        if len(set(ranks)) < len(ranks):
+            raise ValueError(f"a group has each member once, not {list(ranks)}")
+        if self.rank not in ranks:
+            raise ValueError(
+                f"rank {self.rank} is not in the new group of {list(ranks)}: only its members make"
+                " it"
+            )
+        return sorted(ranks)
 
     def _one_each(self, what: str, tensors: Sequence[Tensor] | None) -> list[Tensor]:
         if tensors is None or len(tensors) != self.size():

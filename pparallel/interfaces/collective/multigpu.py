@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pparallel.interfaces.collective import algorithms
 from pparallel.interfaces.collective.algorithms import Operation
 from pparallel.interfaces.collective.messages import Messages
 from pparallel.interfaces.collective.work import ReduceOp, Work
@@ -30,7 +29,7 @@ class MultiGpuForms(Messages):
         first = mine[src_tensor if self.rank == src else 0]
 
         def run(operation: Operation) -> None:
-            algorithms.broadcast(operation, first, root)
+            operation.broadcast(first, root)
             _spread(first, mine)
 
         return self._do(async_op, run)
@@ -44,8 +43,7 @@ class MultiGpuForms(Messages):
 
         def run(operation: Operation) -> None:
             total = _combined(mine, op)
-            algorithms.reduce(operation, total, 0, op)
-            algorithms.broadcast(operation, total, 0)
+            operation.all_reduce(total, op)
             _spread(total, mine)
 
         return self._do(async_op, run)
@@ -66,7 +64,7 @@ class MultiGpuForms(Messages):
 
         def run(operation: Operation) -> None:
             total = _combined(mine, op)
-            algorithms.reduce(operation, total, root, op)
+            operation.reduce(total, root, op)
             if target is not None:
                 target.copy_(total)
 
@@ -94,8 +92,8 @@ class MultiGpuForms(Messages):
         def run(operation: Operation) -> None:
             packed = inputs[0].new_empty((len(inputs), *inputs[0].shape))
             _fill(list(packed), inputs)
-            received = [packed.new_empty(packed.shape) for _ in operation.ranks]
-            algorithms.exchange(operation, received, [packed] * len(received))
+            received = [packed.new_empty(packed.shape) for _ in range(operation.size)]
+            operation.exchange(received, [packed] * len(received))
             for tensors in outputs:
                 _fill(tensors, [part for each in received for part in each])
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pparallel.interfaces.collective import algorithms
-from pparallel.interfaces.collective.algorithms import Operation
 from pparallel.interfaces.collective.messages import Messages
 from pparallel.interfaces.collective.work import ReduceOp, Work
 
@@ -21,7 +19,7 @@ class TensorForms(Messages):
         """Give all members the tensor of *src*."""
         root = self._position(src)
         mine = tensor.detach()
-        return self._do(async_op, lambda op: algorithms.broadcast(op, mine, root))
+        return self._do(async_op, lambda each: each.broadcast(mine, root))
 
     def all_reduce(
         self, tensor: Tensor, op: ReduceOp = ReduceOp.SUM, async_op: bool = False
@@ -29,12 +27,7 @@ class TensorForms(Messages):
         """Replace each member's tensor by the combination of all."""
         op.check(tensor)
         mine = tensor.detach()
-
-        def run(operation: Operation) -> None:
-            algorithms.reduce(operation, mine, 0, op)
-            algorithms.broadcast(operation, mine, 0)
-
-        return self._do(async_op, run)
+        return self._do(async_op, lambda each: each.all_reduce(mine, op))
 
     def reduce(
         self, tensor: Tensor, dst: int, op: ReduceOp = ReduceOp.SUM, async_op: bool = False
@@ -43,7 +36,7 @@ class TensorForms(Messages):
         op.check(tensor)
         root = self._position(dst)
         mine = tensor.detach()
-        return self._do(async_op, lambda each: algorithms.reduce(each, mine, root, op))
+        return self._do(async_op, lambda each: each.reduce(mine, root, op))
 
     def all_gather(
         self, tensor_list: Sequence[Tensor], tensor: Tensor, async_op: bool = False
@@ -51,7 +44,7 @@ class TensorForms(Messages):
         """Fill *tensor_list* with every member's tensor, by position in the group."""
         outputs = self._one_each("tensor_list", tensor_list)
         inputs = [tensor.detach()] * self.size()
-        return self._do(async_op, lambda op: algorithms.exchange(op, outputs, inputs))
+        return self._do(async_op, lambda each: each.exchange(outputs, inputs))
 
     def gather(
         self,
@@ -64,7 +57,7 @@ class TensorForms(Messages):
         root = self._position(dst)
         into = self._one_each("gather_list", gather_list) if self.rank == dst else None
         mine = tensor.detach()
-        return self._do(async_op, lambda op: algorithms.gather(op, mine, into, root))
+        return self._do(async_op, lambda each: each.gather(mine, into, root))
 
     def scatter(
         self,
@@ -77,7 +70,7 @@ class TensorForms(Messages):
         root = self._position(src)
         parts = self._one_each("scatter_list", scatter_list) if self.rank == src else None
         mine = tensor.detach()
-        return self._do(async_op, lambda op: algorithms.scatter(op, mine, parts, root))
+        return self._do(async_op, lambda each: each.scatter(mine, parts, root))
 
     def reduce_scatter(
         self,
@@ -90,7 +83,7 @@ class TensorForms(Messages):
         op.check(output)
         inputs = self._one_each("input_list", input_list)
         mine = output.detach()
-        return self._do(async_op, lambda each: algorithms.reduce_scatter(each, mine, inputs, op))
+        return self._do(async_op, lambda each: each.reduce_scatter(mine, inputs, op))
 
     def all_to_all(
         self,
@@ -101,8 +94,8 @@ class TensorForms(Messages):
         """Send each member its tensor of *input_list*, and fill *output_list* by sender."""
         outputs = self._one_each("output_list", output_list)
         inputs = self._one_each("input_list", input_list)
-        return self._do(async_op, lambda op: algorithms.exchange(op, outputs, inputs))
+        return self._do(async_op, lambda each: each.exchange(outputs, inputs))
 
     def barrier(self, async_op: bool = False) -> Work[None] | None:
         """Wait until all members are here."""
-        return self._do(async_op, algorithms.barrier)
+        return self._do(async_op, lambda each: each.barrier())

@@ -87,7 +87,10 @@ class Work(ABC, Generic[R]):
 
     @abstractmethod
     def wait(self, timeout: float | None = None) -> R:
-        """Wait until it is done and return its result; ``None`` waits as long as the config says.
+        """Wait until it is done and return its result.
+
+        ``None`` waits as long as the config says; the operation has failed then. After a
+        *timeout* of the caller's own it goes on, and may be waited for again.
 
         Raises:
             CallTimeoutError: it took longer.
