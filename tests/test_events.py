@@ -23,11 +23,11 @@ from pparallel.runtime.events import (
     Reported,
     TaskDone,
     TaskDropped,
+    TaskEvent,
     TaskFailed,
     TaskQueued,
     TaskStarted,
 )
-from pparallel.runtime.events.kinds import TaskEvent
 
 POOLS = ("serial", "thread")
 
@@ -106,6 +106,20 @@ def test_kinds_are_chosen_and_a_subscription_ends() -> None:
     assert not is_listening(events)
     assert [each.kind for each in all_of_them] == ["member.started", "report"]
     assert [each.values for each in reports if isinstance(each, Reported)] == [{"n": 1}, {"n": 2}]
+
+
+def test_what_is_wanted() -> None:
+    events = Events("me")
+    assert not events.wants(Event)
+    end = events.subscribe(print, TaskDone)
+    assert events.wants(TaskEvent)
+    assert events.wants(TaskDone)
+    assert not events.wants(TaskFailed)
+    everything = events.subscribe(print)
+    assert events.wants(TaskFailed)
+    everything()
+    end()
+    assert not events.wants(TaskEvent)
 
 
 def test_a_listener_that_fails_disturbs_nobody(caplog: pytest.LogCaptureFixture) -> None:

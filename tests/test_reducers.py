@@ -3,6 +3,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +14,8 @@ from typing_extensions import override
 import pparallel
 from pparallel.errors import ClosedError, ConfigError, PeerLostError
 from pparallel.interfaces.reducer import Counters, Reducer, ReducerConfig
+from pparallel.runtime.events import Event, Events, GradientsRefused
+from pparallel.runtime.events.kinds import ReducerEvent
 from pparallel.testing import ReducerSuite
 from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.reducer import backward, line, manage, parameters
@@ -342,8 +345,13 @@ def test_a_member_that_fails_ends_the_reducing(gate: threading.Event) -> None:
 # -- secondaries that end -------------------------------------------------------------------------
 
 
-def outlive_secondaries(rt: Runtime) -> tuple[float, Counters] | None:
+Told = list[dict[str, Any]]
+
+
+def outlive_secondaries(rt: Runtime) -> tuple[float, Counters, Told] | None:
     reducer, model, group = rt.reducer, one_weight(), rt.group()
+    told: Told = []
+    rt.events.subscribe(lambda event: told.append(event.to_dict()), ReducerEvent)
     if reducer.manages:
         reducer.manage_model(model, torch.optim.SGD(model.parameters(), lr=1.0))
     reducer.start()
@@ -359,7 +367,7 @@ def outlive_secondaries(rt: Runtime) -> tuple[float, Counters] | None:
         next(iter(model.parameters())).grad = torch.tensor([[4.0]])
         assert reducer.push(model)
     reducer.stop()
-    return weight(model), reducer.counters()
+    return weight(model), reducer.counters(), told
 
 
 def _until_lost(rt: Runtime, name: str) -> None:
@@ -376,9 +384,15 @@ def test_gradients_that_end_with_a_secondary_are_counted_as_lost(
     config = GradServerReducerConfig(secondaries=("b", "leaver"), reduce_batch_size=10)
     with caplog.at_level(logging.WARNING, "pparallel_reducers"):
         ps, _, _, a = launch(members, config, outlive_secondaries)
-    assert [each for each, _ in (ps, a)] == [-4.0] * 2
+    assert [each for each, _, _ in (ps, a)] == [-4.0] * 2
     assert (a[1].pushed, a[1].lost, ps[1].reduced) == (3, 2, 1)
     assert "2 acknowledged gradients are lost: member 'leaver' has left" in caplog.text
+    assert "leaver left with 2 acknowledged gradients" in caplog.text
+    kinds = [each["kind"] for each in a[2]]
+    assert kinds == ["push", "push", "gradients.lost", "push", "pull"]
+    assert (a[2][2]["gradients"], a[2][2]["peer"]) == (2, "leaver")
+    assert [each["kind"] for each in ps[2]] == ["reduce", "pull"]
+    assert (ps[2][0]["gradients"], ps[2][0]["version"], ps[2][0]["staleness"]) == (1, 1, 0)
 
 
 def push_to_nobody(rt: Runtime) -> str | None:
@@ -426,7 +440,7 @@ class _Books:
 
 @pytest.mark.parametrize("handed_on", [True, False])
 def test_a_gradient_in_doubt_is_reduced_once(handed_on: bool) -> None:
-    books, tally = _Books(), Tally()
+    books, tally = _Books(), Tally(Events("me"), "reducer")
     pusher = Pusher(0, ["s", "t"], tally, books.fence)
     books.ends["s", 1] = handed_on
     assert [pusher.push(books.send) for _ in range(3)] == [True] * 3
@@ -436,7 +450,7 @@ def test_a_gradient_in_doubt_is_reduced_once(handed_on: bool) -> None:
 
 
 def test_what_was_not_handed_on_is_lost() -> None:
-    books, tally = _Books(), Tally()
+    books, tally = _Books(), Tally(Events("me"), "reducer")
     pusher = Pusher(0, ["s", "t"], tally, books.fence)
     assert all(pusher.push(books.send) for _ in range(3))
     del books.came["s"][1:]  # two of the three ended with the secondary
@@ -450,27 +464,159 @@ def test_what_was_not_handed_on_is_lost() -> None:
         pusher.push(books.send)
 
 
+class Desk:
+    """One level, with what it took and told."""
+
+    def __init__(self, **options: Any) -> None:
+        events = Events("me")
+        self.told: list[Event] = []
+        events.subscribe(self.told.append)
+        self.taken: list[int] = []
+        self.tally = Tally(events, "critic")
+        config = GradServerReducerConfig(**options)
+        self.level = Level("level", config, self.tally, self.take)
+        self.layout = Layout.of(one_weight())
+
+    def take(self, batch: Sum) -> None:
+        self.taken.append(batch.count)
+
+    def offer(self, source: str, *numbers: int, digest: str | None = None) -> Future[bool]:
+        def message(layout: Layout) -> Sum:
+            flats = layout.gradients.pack(lambda _: torch.ones(1, 1))
+            return Sum(flats, {}, len(numbers), 0, [("a", number) for number in numbers])
+
+        return self.level.offer(source, digest or self.layout.digest, len(numbers), message)
+
+
 def test_what_comes_twice_is_taken_once() -> None:
-    taken: list[int] = []
-    tally = Tally()
-    level = Level(
-        "level", GradServerReducerConfig(), tally, lambda batch: taken.append(batch.count)
-    )
-    layout = Layout.of(one_weight())
-
-    def message(number: int) -> Callable[[Layout], Sum]:
-        flats = layout.gradients.pack(lambda _: torch.ones(1, 1))
-        return lambda _: Sum(flats, {}, 1, 0, [("a", number)])
-
-    assert isinstance(level.offer("a", layout.digest, message(0)).exception(), ClosedError)
-    level.start(layout)
+    desk = Desk()
+    desk.level.start(desk.layout)
     for number in (0, 0, 1, 0, 1):
-        assert level.offer("a", layout.digest, message(number)).result(PATIENCE)
-    assert level.fence("b", "a", 0) == (0, False)
-    assert isinstance(level.offer("b", layout.digest, message(2)).exception(), PeerLostError)
-    assert level.flush() is None
-    assert taken == [1, 1]
-    assert tally.counters() == Counters(late=1, refused=1)
+        assert desk.offer("a", number).result(PATIENCE)
+    assert desk.level.fence("b", "a", 0) == (0, False)
+    assert isinstance(desk.offer("b", 2).exception(), PeerLostError)
+    assert desk.level.flush() is None
+    assert desk.taken == [1, 1]
+    assert desk.tally.counters() == Counters(refused=1)
+
+
+def test_what_is_refused_is_counted_gradient_by_gradient_and_told() -> None:
+    desk = Desk()
+    assert isinstance(desk.offer("a", 0, 1, 2).exception(), ClosedError)
+    desk.level.start(desk.layout)
+    assert desk.offer("a", 3, 4, digest="another").result(PATIENCE) is False
+    desk.level.fence("b", "a", None)
+    assert isinstance(desk.offer("b", 5).exception(), PeerLostError)
+    assert desk.level.flush() is None
+    assert isinstance(desk.offer("a", 6).exception(), ClosedError)
+    assert desk.tally.counters() == Counters(late=4, refused=3)
+    refused = [each for each in desk.told if isinstance(each, GradientsRefused)]
+    assert desk.told == refused
+    assert [(each.gradients, each.sender, each.late) for each in refused] == [
+        (3, "a", True),
+        (2, "a", False),
+        (1, "b", False),
+        (1, "a", True),
+    ]
+    assert [each.reason for each in refused] == [
+        "the reducer is not started, or was stopped",
+        "they are of another model",
+        "member 'b' was declared lost by a member",
+        "the reducer is not started, or was stopped",
+    ]
+    assert {each.reducer for each in refused} == {"critic"}
+
+
+def test_what_waits_when_a_level_closes_is_late() -> None:
+    held, busy = threading.Event(), threading.Event()
+    desk = Desk()
+
+    def hold(batch: Sum) -> None:
+        busy.set()
+        assert held.wait(PATIENCE)
+
+    desk.level._hand_on = hold
+    desk.level.start(desk.layout)
+    taken, queued, waiting = (desk.offer("a", number) for number in range(3))
+    assert taken.result(PATIENCE)
+    assert busy.wait(PATIENCE)
+    assert queued.result(PATIENCE)
+    desk.level.close(ClosedError("the reducer"))
+    held.set()
+    desk.level.join()
+    assert isinstance(waiting.exception(PATIENCE), ClosedError)
+    assert desk.tally.counters() == Counters(late=1)
+    assert desk.level.held == 1, "what was acknowledged and is still in the queue"
+
+
+def test_a_loss_may_be_heard_of_at_any_time() -> None:
+    tally = Tally(Events("me"), "reducer")
+
+    def fence(secondary: str, number: int | None) -> tuple[int, bool]:
+        pusher.lose(secondary, "died again")
+        return 0, False
+
+    def send(to: str, number: int) -> bool:
+        if to == "s":
+            raise PeerLostError("s", "died")
+        return True
+
+    pusher = Pusher(0, ["s", "t"], tally, fence)
+    assert all(pusher.push(send) for _ in range(3))
+    assert tally.counters() == Counters(pushed=3)
+
+
+# -- the managed model ----------------------------------------------------------------------------
+
+
+def test_leaving_without_stop_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    config: Any = GradServerReducerConfig(reduce_batch_size=10)
+    with pparallel.build(pparallel.RuntimeConfig(reducer=config)) as rt:
+        model = one_weight()
+        manage_here(rt, model)
+        rt.reducer.start()
+        for _ in range(3):
+            next(iter(model.parameters())).grad = torch.ones(1, 1)
+            rt.reducer.push(model)
+    assert "left with 3 acknowledged gradients: they are not reduced, for stop()" in caplog.text
+
+
+def test_a_start_that_fails_hands_the_optimizer_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pparallel.build() as rt:
+        model = one_weight()
+        manage_here(rt, model, lr=1.0)
+        with monkeypatch.context() as patched:
+            patched.setattr(rt.ordered_server, "push", lambda *_: False)
+            with pytest.raises(RuntimeError, match="refused version 0"):
+                rt.reducer.start()
+        rt.reducer.start()
+        next(iter(model.parameters())).grad = torch.ones(1, 1)
+        rt.reducer.push(model)
+        rt.reducer.stop()
+        assert weight(model) == -1.0
+
+
+def test_a_member_may_train_another_copy_than_it_manages() -> None:
+    with pparallel.build() as rt:
+        managed, trained = one_weight(), one_weight()
+        manage_here(rt, managed, lr=1.0)
+        rt.reducer.start()
+        next(iter(trained.parameters())).grad = torch.ones(1, 1)
+        rt.reducer.push(trained)
+        rt.reducer.stop()
+        assert weight(managed) == weight(trained) == -1.0
+
+
+def test_a_second_start_is_not_behind() -> None:
+    with pparallel.build() as rt:
+        model = one_weight()
+        manage_here(rt, model)
+        for _ in range(2):
+            rt.reducer.start()
+            next(iter(model.parameters())).grad = torch.ones(1, 1)
+            rt.reducer.push(model)
+            rt.reducer.stop()
+        assert rt.reducer.counters() == Counters(pushed=2, reduced=2)
 
 
 # -- bad input ------------------------------------------------------------------------------------
@@ -500,8 +646,8 @@ def roles(rt: Runtime) -> tuple[bool, bool]:
     return rt.reducer.manages, rt.reducer.trains
 
 
-def manage_here(rt: Runtime, model: nn.Module) -> None:
-    rt.reducer.manage_model(model, torch.optim.SGD(model.parameters(), lr=0.1))
+def manage_here(rt: Runtime, model: nn.Module, lr: float = 0.1) -> None:
+    rt.reducer.manage_model(model, torch.optim.SGD(model.parameters(), lr=lr))
 
 
 def test_who_manages_and_who_trains() -> None:

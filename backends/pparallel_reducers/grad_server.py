@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from concurrent.futures import Future
-from typing import TYPE_CHECKING, NamedTuple
+import logging
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, ref
 
 from typing_extensions import override
 
-from pparallel.errors import ClosedError, ConfigError, PeerLostError, did_you_mean
+from pparallel.errors import ClosedError
 from pparallel.interfaces.ordered_server import OrderedServer
 from pparallel.interfaces.reducer import Counters, Reducer
+from pparallel.runtime.events import Events
 from pparallel.runtime.member import Member
-from pparallel.runtime.pending import fail, settle
-from pparallel.runtime.rpc import Reply, Request, RpcGroup, Service
+from pparallel.runtime.rpc import RpcGroup
 from pparallel_reducers.board import Board
 from pparallel_reducers.config import GradServerReducerConfig
 from pparallel_reducers.gradients import clear
 from pparallel_reducers.layout import Layout, gradients_of, state_of
-from pparallel_reducers.level import Level
-from pparallel_reducers.primary import Primary
 from pparallel_reducers.pusher import Pusher
+from pparallel_reducers.roles import Roles, Run
 from pparallel_reducers.stepper import Stepper, load
-from pparallel_reducers.sums import Sum, rebuilt
+from pparallel_reducers.sums import Sum
 from pparallel_reducers.tally import Tally
 
 if TYPE_CHECKING:
@@ -31,12 +29,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler
 
-
-class _Run(NamedTuple):
-    """What all members know from start to stop: the managed model, and its first version."""
-
-    layout: Layout
-    version: int
+logger = logging.getLogger(__name__)
 
 
 class GradServerReducer(Reducer):
@@ -54,30 +47,18 @@ class GradServerReducer(Reducer):
         ordered_server: OrderedServer,
         group: RpcGroup,
         name: str,
+        events: Events,
     ) -> None:
         self._config = config
         self._member = member
         self._group = group
-        self._head = member.names[0] if config.primary is None else config.primary
-        self._secondaries = tuple(dict.fromkeys(config.secondaries or (self._head,)))
-        _check_members(member, f"{name}.primary", [self._head])
-        _check_members(member, f"{name}.secondaries", self._secondaries)
-        self._tally = Tally()
+        self._tally = Tally(events, name)
         self._board = Board(ordered_server, name)
-        self._primary: Primary | None = None
-        self._secondary: Level | None = None
-        if self.manages:
-            thread = f"{member.name}-{name}-primary"
-            self._primary = Primary(thread, config, self._tally, self._board)
-        if member.name in self._secondaries:
-            thread = f"{member.name}-{name}-secondary"
-            self._secondary = Level(thread, config, self._tally, self._hand_on)
-        self._pusher = Pusher(member.rank, self._secondaries, self._tally, self._fence)
-        self._begun: Future[Reply] = Future()  # what the others ask for as they start
-        self._finished: Future[Reply] = Future()  # and as they stop
-        self._services = dict(self._roles())
-        self._open = self._left = False
-        self._run: _Run | None = None
+        self._roles = Roles(name, config, member, group, self._tally, self._board)
+        secondaries = self._roles.secondaries
+        self._pusher = Pusher(member.rank, secondaries, self._tally, self._roles.fence)
+        self._open = False
+        self._run: Run | None = None
         self._layout: Layout | None = None  # of the last run
         self._last: ref[Module] | None = None
         self._layouts: WeakKeyDictionary[Module, Layout] = WeakKeyDictionary()
@@ -86,7 +67,7 @@ class GradServerReducer(Reducer):
     @property
     @override
     def manages(self) -> bool:
-        return self._member.name == self._head
+        return self._roles.primary is not None
 
     @property
     @override
@@ -99,46 +80,56 @@ class GradServerReducer(Reducer):
     @property
     @override
     def hosting(self) -> bool:
-        return bool(self._services)
+        return bool(self._roles.services)
 
     # -- life ---------------------------------------------------------------------------------
 
     @override
     def open(self) -> None:
-        for key, service in self._services.items():
+        for key, service in self._roles.services.items():
             self._group.serve(key, service)
         self._group.when_lost(self._pusher.lose)
-        self._group.when_closed(self._end)
+        self._group.when_closed(self._roles.end)
         self._open = True
 
     @override
     def close(self) -> None:
         if not self._open:
             return
-        self._open, self._left, self._run = False, True, None
+        self._open, self._run = False, None
         # The services stay until the group ends: this member has left, and they say so, while a
         # service that is missing would look like a mistake in the program.
         self._group.forget(self._pusher.lose)
-        self._group.forget(self._end)
-        self._end(ClosedError("the reducer"))
-        for level in self._levels():
-            level.join()
+        self._group.forget(self._roles.end)
+        self._roles.leave()
+
+    @override
+    def release(self, error: BaseException | None) -> None:
+        super().release(error)
+        held = sum(level.held for level in self._roles.levels() if level.error is None)
+        if held and error is None:
+            logger.warning(
+                "%s left with %d acknowledged gradients: they are not reduced, for stop() was not"
+                " called",
+                self._member.name,
+                held,
+            )
 
     @override
     def manage_model(
         self, model: Module, optimizer: Optimizer, lr_scheduler: LRScheduler | None = None
     ) -> None:
-        if self._primary is None:
+        if self._roles.primary is None:
             message = (
-                f"member {self._member.name!r} does not manage the model, {self._head!r} does:"
-                " call manage_model() only where 'manages' is true"
+                f"member {self._member.name!r} does not manage the model, {self._roles.head!r}"
+                " does: call manage_model() only where 'manages' is true"
             )
             raise RuntimeError(message)
         if self._run is not None:
             message = "manage_model() comes before start(), or after stop()"
             raise RuntimeError(message)
         device = self._config.reduce_device
-        self._primary.manage(Stepper(model, optimizer, lr_scheduler, device))
+        self._roles.primary.manage(Stepper(model, optimizer, lr_scheduler, device))
 
     @override
     def start(self) -> None:
@@ -146,9 +137,10 @@ class GradServerReducer(Reducer):
             raise ClosedError("the reducer", "is not open")
         if self._run is not None:
             return
-        run = self._begin()
-        if self._secondary is not None:
-            self._secondary.start(run.layout)
+        run = self._roles.begin()
+        self._layouts.clear()  # what is frozen may be other than before
+        if self._roles.primary is not None:
+            self._versions[self._roles.primary.stepper.model] = run.version
         self._layout, self._run = run.layout, run
         self._group.meet("start")
 
@@ -158,10 +150,12 @@ class GradServerReducer(Reducer):
             return
         self._run = None
         self._group.meet("stop-1")
-        failure = self._secondary.flush() if self._secondary is not None else None
+        failure = self._roles.flush()
         self._group.meet("stop-2")
         try:
-            self._finish()
+            self._pusher.account()
+            self._roles.finish()
+            self._pull_last()
             if failure is not None:
                 raise failure
         finally:
@@ -169,7 +163,7 @@ class GradServerReducer(Reducer):
 
     @override
     def watch(self) -> None:
-        for level in self._levels():
+        for level in self._roles.levels():
             if (error := level.error) is not None:
                 raise error
 
@@ -190,7 +184,8 @@ class GradServerReducer(Reducer):
         me = self._member.name
 
         def send(to: str, number: int) -> bool:
-            return self._send(to, layout, Sum(gradients, buffers, 1, version, [(me, number)]))
+            message = Sum(gradients, buffers, 1, version, [(me, number)])
+            return self._roles.push(to, layout, message)
 
         if not self._pusher.push(send):
             run.layout.check(layout)
@@ -210,115 +205,21 @@ class GradServerReducer(Reducer):
         flats, version = found
         load(layout, flats, model)
         self._versions[model] = version
+        self._tally.pulled(version)
         return True
 
     # -- inside -------------------------------------------------------------------------------
 
-    def _begin(self) -> _Run:
-        if self._primary is None:
-            entries, version = self._group.ask(self._head, "begin").body
-            return _Run(Layout(entries), version)
-        self._finished = Future()
-        run = _Run(*self._primary.start())
-        settle(self._begun, Reply((run.layout.plain(), run.version)))
-        return run
-
-    def _finish(self) -> None:
-        """Let the primary step on what is left, and take the final parameters."""
-        self._pusher.account()
-        if self._primary is None:
-            self._group.ask(self._head, "finish")
-        else:
-            self._begun = Future()
-            if (error := self._primary.stop()) is not None:
-                fail(self._finished, error)
-                raise error
-            settle(self._finished, Reply())
-            self.pull(self._primary.stepper.model)
-        if self._last is not None and (model := self._last()) is not None:
-            self.pull(model)
-
-    def _send(self, to: str, layout: Layout, message: Sum) -> bool:
-        if to == self._member.name and self._secondary is not None:
-            return self._secondary.offer(to, layout.digest, lambda _: message).result()
-        return self._ask_level(to, "push", layout, message)
-
-    def _hand_on(self, message: Sum) -> None:
-        """Pass a secondary's sum to the primary; called by the secondary's thread."""
-        layout, me = self._layout, self._member.name
-        if layout is None:
-            raise ClosedError("the reducer", "is not started")
-        if self._primary is not None:
-            self._primary.level.offer(me, layout.digest, lambda _: message).result()
-        else:
-            self._ask_level(self._head, "sum", layout, message)
-
-    def _ask_level(self, to: str, key: str, layout: Layout, message: Sum) -> bool:
-        body = (layout.digest, *message.body())
-        return bool(self._group.ask(to, key, body, message.memory(layout)).body)
-
-    def _fence(self, secondary: str, number: int | None) -> tuple[int, bool]:
-        me = self._member.name
-        if self._primary is not None:
-            return self._primary.level.fence(secondary, me, number)
-        came, handed_on = self._group.ask(self._head, "fence", (secondary, number)).body
-        return came, handed_on
+    def _pull_last(self) -> None:
+        """Take the final parameters into the model that was trained, and the one managed."""
+        trained = None if self._last is None else self._last()
+        if self._roles.primary is not None:
+            self.pull(self._roles.primary.stepper.model)
+        if trained is not None:
+            self.pull(trained)
 
     def _layout_of(self, model: Module) -> Layout:
         layout = self._layouts.get(model)
         if layout is None:
             layout = self._layouts[model] = Layout.of(model)
         return layout
-
-    def _levels(self) -> list[Level]:
-        primary = [] if self._primary is None else [self._primary.level]
-        return primary if self._secondary is None else [*primary, self._secondary]
-
-    def _end(self, reason: BaseException) -> None:
-        for level in self._levels():
-            level.close(reason)
-
-    def _roles(self) -> dict[str, Service]:
-        """Return what this member answers."""
-        services: dict[str, Service] = {}
-        if (secondary := self._secondary) is not None:
-            services["push"] = lambda asked: self._offered(secondary, asked)
-        if (primary := self._primary) is not None:
-            services["sum"] = lambda asked: self._offered(primary.level, asked)
-            services["fence"] = lambda asked: Reply(_fenced(primary.level, asked))
-            services["begin"] = lambda _: self._begun
-            services["finish"] = lambda _: self._finished
-        return services
-
-    def _offered(self, level: Level, asked: Request) -> Future[Reply]:
-        digest, count, versions, ids = asked.body
-
-        def message(layout: Layout) -> Sum:
-            return rebuilt(layout, count, versions, ids, asked.buffers)
-
-        queued = level.offer(asked.sender, digest, message)
-        reply: Future[Reply] = Future()
-
-        def answer(ended: Future[bool]) -> None:
-            if (error := ended.exception()) is None:
-                settle(reply, Reply(ended.result()))
-            elif self._left and isinstance(error, ClosedError):
-                fail(reply, PeerLostError(self._member.name, "has left"))
-            else:
-                fail(reply, error)
-
-        queued.add_done_callback(answer)
-        return reply
-
-
-def _fenced(level: Level, asked: Request) -> tuple[int, bool]:
-    secondary, number = asked.body
-    return level.fence(secondary, asked.sender, number)
-
-
-def _check_members(member: Member, path: str, given: Iterable[str]) -> None:
-    for each in given:
-        if each not in member.names:
-            hint = did_you_mean(each, member.names)
-            message = f"{each!r} is no member; members: {', '.join(member.names)}.{hint}"
-            raise ConfigError(message, path=path)

@@ -37,6 +37,7 @@ class Level:
         self._batch = Batch(config.reduce_batch_size, config.reduce_device)
         self._stage: Stage[Sum] | None = None
         self._error: BaseException | None = None
+        self._held = 0
 
     def start(self, layout: Layout) -> None:
         """Take messages about models like *layout*."""
@@ -45,33 +46,38 @@ class Level:
         stage.start()
         with self._lock:
             self._error = None
+            self._held = 0
             self._layout, self._stage = layout, stage
 
-    def offer(self, source: str, digest: str, message: Callable[[Layout], Sum]) -> Future[bool]:
+    def offer(
+        self, source: str, digest: str, count: int, message: Callable[[Layout], Sum]
+    ) -> Future[bool]:
         """Queue a message of member *source*; it is made only if it is wanted. Never blocks.
+
+        Args:
+            source: who sends it.
+            digest: of the layout of the model that it is about.
+            count: how many gradients it sums.
+            message: makes it.
 
         Returns:
             A future that ends once the message is queued, with False if it is of another model.
         """
-        reply: Future[bool] = Future()
         queued: Future[None] | None = None
         with self._lock:
             layout, stage = self._layout, self._stage
-            if layout is None or stage is None:
-                self._tally.add("late")
-                reply.set_exception(ClosedError("the reducer", "is not started, or was stopped"))
-            elif source in self._fenced:
-                self._tally.add("refused")
-                reply.set_exception(PeerLostError(source, "was declared lost by a member"))
-            elif digest != layout.digest:
-                self._tally.add("refused")
-                reply.set_result(False)
-            elif not self._seen.setdefault(source, Seen()).note((made := message(layout)).ids):
-                reply.set_result(True)
-            else:
-                queued = stage.put(made)
-        if queued is not None:
-            queued.add_done_callback(lambda ended: self._answer(reply, ended))
+            refusal = self._refusal(source, digest)
+            if refusal is None and layout is not None and stage is not None:
+                made = message(layout)
+                if self._seen.setdefault(source, Seen()).note(made.ids):
+                    queued = stage.put(made)
+        reply: Future[bool] = Future()
+        if refusal is not None:
+            self._refuse(reply, source, count, refusal)
+        elif queued is None:  # it has come before
+            reply.set_result(True)
+        else:
+            queued.add_done_callback(lambda ended: self._answer(reply, source, count, ended))
         return reply
 
     def fence(self, source: str, sender: str, number: int | None) -> tuple[int, bool]:
@@ -92,9 +98,9 @@ class Level:
         if stage is None:
             return None
         error = stage.flush().exception()
-        self._error = stage.error
         stage.end(ClosedError("the reducer", "was stopped"))
         stage.join()
+        self._error = stage.error  # which the thread sets at its end
         return error
 
     def close(self, reason: BaseException) -> None:
@@ -115,17 +121,49 @@ class Level:
         stage = self._stage
         return self._error if stage is None else stage.error
 
+    @property
+    def held(self) -> int:
+        """How many gradients were acknowledged and not handed on, once the thread has ended."""
+        return self._held
+
     def _take(self, message: Sum) -> None:
         if (full := self._batch.add(message)) is not None:
-            self._hand_on(full)
+            self._pass_on(full)
 
     def _flush(self) -> None:
         if (rest := self._batch.take()) is not None:
-            self._hand_on(rest)
+            self._pass_on(rest)
 
-    def _answer(self, reply: Future[bool], queued: Future[None]) -> None:
-        if (error := queued.exception()) is None:
-            settle(reply, True)
+    def _pass_on(self, batch: Sum) -> None:
+        count = batch.count
+        self._hand_on(batch)
+        with self._lock:
+            self._held -= count
+
+    def _refusal(self, source: str, digest: str) -> Exception | None:
+        if self._layout is None or self._stage is None:
+            return ClosedError("the reducer", "is not started, or was stopped")
+        if source in self._fenced:
+            return PeerLostError(source, "was declared lost by a member")
+        if digest != self._layout.digest:
+            return _AnotherModelError("they are of another model")
+        return None
+
+    def _refuse(self, reply: Future[bool], source: str, count: int, error: BaseException) -> None:
+        self._tally.refused(count, source, error, late=isinstance(error, ClosedError))
+        if isinstance(error, _AnotherModelError):
+            settle(reply, False)
+        else:
+            fail(reply, error)
+
+    def _answer(self, reply: Future[bool], source: str, count: int, queued: Future[None]) -> None:
+        if (error := queued.exception()) is not None:
+            self._refuse(reply, source, count, error)
             return
-        self._tally.add("late" if isinstance(error, ClosedError) else "refused")
-        fail(reply, error)
+        with self._lock:
+            self._held += count
+        settle(reply, True)
+
+
+class _AnotherModelError(ValueError):
+    """The sender knows its model, and finds the difference."""

@@ -8,9 +8,11 @@ from typing_extensions import override
 
 from pparallel.errors import ClosedError
 from pparallel.interfaces.reducer import Counters, Reducer
+from pparallel.runtime.events import Events
 from pparallel.runtime.member import Member
 from pparallel_reducers.config import LocalReducerConfig
 from pparallel_reducers.gradients import clear, gradient
+from pparallel_reducers.tally import Tally
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -21,12 +23,15 @@ if TYPE_CHECKING:
 class LocalReducer(Reducer):
     """Steps this member's own optimizer; nobody else takes part."""
 
-    def __init__(self, config: LocalReducerConfig, *, member: Member) -> None:
+    def __init__(
+        self, config: LocalReducerConfig, *, member: Member, events: Events, name: str
+    ) -> None:
         self._config = config
         self._member = member
+        self._tally = Tally(events, name)
         self._managed: tuple[Module, Optimizer, LRScheduler | None] | None = None
-        self._started = False
-        self._counters = Counters()
+        self._open = self._started = self._begun = False
+        self._steps = 0
 
     @property
     @override
@@ -35,11 +40,11 @@ class LocalReducer(Reducer):
 
     @override
     def open(self) -> None:
-        pass
+        self._open = True
 
     @override
     def close(self) -> None:
-        self._started = False
+        self._open = self._started = False
 
     @override
     def manage_model(
@@ -52,18 +57,21 @@ class LocalReducer(Reducer):
 
     @override
     def start(self) -> None:
+        if not self._open:
+            raise ClosedError("the reducer", "is not open")
         if self._managed is None:
             message = f"member {self._member.name!r} must call manage_model() before start()"
             raise RuntimeError(message)
-        self._started = True
+        self._started = self._begun = True
 
     @override
     def push(self, model: Module) -> bool:
         if not self._started or self._managed is None:
-            raise ClosedError("the reducer", "is not started: call start() first")
+            raise ClosedError("the reducer", "is not started: call start() before push() or step()")
         managed, optimizer, scheduler = self._managed
         if model is not managed:
             message = "this is not the model that was given to manage_model()"
+            self._tally.refused(1, self._member.name, message)
             raise ValueError(message)
         trainable = [each for each in model.named_parameters() if each[1].requires_grad]
         for name, parameter in trainable:
@@ -72,14 +80,15 @@ class LocalReducer(Reducer):
         if scheduler is not None:
             scheduler.step()
         clear(parameter for _, parameter in trainable)
-        done = self._counters.reduced + 1
-        self._counters = self._counters._replace(pushed=done, reduced=done)
+        self._steps += 1
+        self._tally.pushed()
+        self._tally.reduced(1, 0, self._steps)
         return True
 
     @override
     def pull(self, model: Module) -> bool:
-        if self._managed is None:
-            raise ClosedError("the reducer", "is not started: call start() first")
+        if not self._begun:
+            raise ClosedError("the reducer", "is not started: call start() before pull()")
         return False
 
     @override
@@ -92,4 +101,4 @@ class LocalReducer(Reducer):
 
     @override
     def counters(self) -> Counters:
-        return self._counters
+        return self._tally.counters()

@@ -47,8 +47,12 @@ class Primary:
         """Take over the model, publish it, and take sums; return its layout and version."""
         self.stepper.attach()
         layout = self.stepper.layout
-        self._board.begin()
-        self._board.publish(layout, self.stepper.state())
+        try:
+            self._board.begin()
+            self._board.publish(layout, self.stepper.state())
+        except BaseException:
+            self.stepper.detach()
+            raise
         self.level.start(layout)
         return layout, self._board.version
 
@@ -63,4 +67,4 @@ class Primary:
         batch.average(self._config.reduce_method == "mean")
         self.stepper.step(batch)
         self._board.publish(self.stepper.layout, self.stepper.state())
-        self._tally.reduced(batch.count, behind)
+        self._tally.reduced(batch.count, behind, self._board.version)

@@ -27,14 +27,15 @@ class Pusher:
 
     def __init__(self, rank: int, secondaries: Sequence[str], tally: Tally, fence: Fence) -> None:
         self._rank = rank
-        self._live = list(secondaries)
         self._tally = tally
         self._fence = fence
         self._pushing = threading.Lock()
         self._numbers = itertools.count()
         self._acknowledged: Counter[str] = Counter()
-        self._ended: dict[str, str] = {}  # secondaries whose gradients are not yet accounted for
         self._last = PeerLostError("nobody")
+        self._changing = threading.Lock()  # for what follows, which other threads change
+        self._live = list(secondaries)
+        self._ended: dict[str, str] = {}  # those of them that ended and are not accounted for
 
     def push(self, send: Send) -> bool:
         """Have *send* hand one gradient to a secondary; return what it returns.
@@ -43,50 +44,61 @@ class Pusher:
             PeerLostError: no secondary is left.
         """
         with self._pushing:
-            while True:
-                self._account()
-                to = self._secondary()
-                number = next(self._numbers)
-                try:
-                    fits = send(to, number)
-                    self._acknowledged[to] += fits
-                except PeerLostError as error:
-                    if error.peer != to:
-                        raise
-                    self._ended.setdefault(to, error.reason)
-                    if not self._account_for(to, number):
-                        continue
-                    fits = True
-                self._tally.add("pushed", int(fits))
-                return fits
+            accepted = self._push(send)
+        if accepted:
+            self._tally.pushed()
+        return accepted
 
     def lose(self, member: str, reason: str) -> None:
         """Note that *member* ended; never blocks."""
-        if member in self._live:
-            self._ended.setdefault(member, reason)
+        with self._changing:
+            if member in self._live:
+                self._ended.setdefault(member, reason)
 
     def account(self) -> None:
         """Count what ended with secondaries as lost."""
         with self._pushing:
             self._account()
 
+    def _push(self, send: Send) -> bool:
+        while True:
+            self._account()
+            to = self._secondary()
+            number = next(self._numbers)
+            try:
+                accepted = send(to, number)
+            except PeerLostError as error:
+                if error.peer != to:
+                    raise
+                self.lose(to, error.reason)
+                if self._account_for(to, number):
+                    return True
+            else:
+                self._acknowledged[to] += accepted
+                return accepted
+
     def _account(self) -> None:
-        for each in list(self._ended):
+        with self._changing:
+            ended = list(self._ended)
+        for each in ended:
             self._account_for(each, None)
 
     def _account_for(self, secondary: str, in_doubt: int | None) -> bool:
         """Count what ended with *secondary* as lost; return whether *in_doubt* was handed on."""
-        reason = self._ended.pop(secondary)
-        self._live.remove(secondary)
-        self._last = PeerLostError(secondary, reason)
         came, handed_on = self._fence(secondary, in_doubt)
+        with self._changing:
+            reason = self._ended.pop(secondary)
+            self._live.remove(secondary)
+        self._last = PeerLostError(secondary, reason)
         lost = self._acknowledged.pop(secondary, 0) - (came - handed_on)
         if lost:
-            self._tally.add("lost", lost)
             logger.warning("%d acknowledged gradients are lost: %s", lost, self._last)
+            self._tally.lost(lost, secondary)
         return handed_on
 
     def _secondary(self) -> str:
-        if not self._live:
+        with self._changing:
+            live = list(self._live)
+        if not live:
             raise PeerLostError(self._last.peer, f"{self._last.reason}, and no secondary is left")
-        return self._live[self._rank % len(self._live)]
+        return live[self._rank % len(live)]

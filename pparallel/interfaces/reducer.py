@@ -53,20 +53,42 @@ class Reducer(Resource):
     Guarantees:
         - One step on one gradient is what the optimizer alone would have done
           (``ReducerSuite.test_one_step_is_the_optimizers_step``).
+        - A step is on the mean of the gradients that it reduces, in which each counts alike, unless
+          the config says otherwise (``ReducerSuite.test_each_gradient_weighs_alike``).
         - Gradients are cleared (None) once they were taken
           (``ReducerSuite.test_gradients_are_cleared``); several ``backward`` before one step add
           up, as ever (``ReducerSuite.test_gradients_accumulate``).
         - A trainable parameter without a gradient is refused by its name
           (``ReducerSuite.test_a_parameter_without_gradient_is_named``); one that is frozen is left
           as it is (``ReducerSuite.test_frozen_parameters_stay``).
-        - No gradient is dropped silently: what was acknowledged is reduced, at most once, or is
-          counted as lost (``ReducerSuite.test_every_gradient_is_reduced_once``).
+        - A model that is not like the one managed is refused, and keeps its gradients and
+          parameters (``ReducerSuite.test_another_model_is_refused``,
+          ``test_another_model_is_not_pulled_into``).
+        - No gradient is dropped silently: what was acknowledged is reduced, at most once, is
+          counted as lost, or :meth:`stop` raises what kept it from being reduced
+          (``ReducerSuite.test_every_gradient_is_reduced_once``,
+          ``test_each_gradient_weighs_alike``, ``test_a_step_that_fails_is_raised``).
+        - What a step raises comes out of :meth:`push`, which then took nothing, or else out of
+          :meth:`stop` and, from then on, :meth:`watch`
+          (``ReducerSuite.test_a_step_that_fails_is_raised``).
+        - What changes a counter is told of as an event, and both agree
+          (``ReducerSuite.test_events_and_counters_agree``).
+        - What is pulled is the member's own: what becomes of it is seen by nobody else
+          (``ReducerSuite.test_what_is_pulled_is_the_members_own``).
         - :meth:`stop` leaves the final parameters in the model of every member that trained or
-          managed (``ReducerSuite.test_stop_leaves_one_model``).
+          managed (``ReducerSuite.test_stop_leaves_one_model``), and the optimizer with the
+          managed model (``ReducerSuite.test_stop_hands_the_optimizer_back``).
         - Two reducers of one job do not mix (``ReducerSuite.test_two_reducers_do_not_mix``).
-        - :meth:`push` before :meth:`start` or after :meth:`stop` raises ``ClosedError``
-          (``ReducerSuite.test_push_outside_start_and_stop``); :meth:`stop` may be called twice, and
-          :meth:`start` after it (``ReducerSuite.test_stop_twice``, ``test_start_again``).
+        - :meth:`manage_model` is refused where another member manages
+          (``ReducerSuite.test_manages_where_it_says``) and from :meth:`start` to :meth:`stop`
+          (``ReducerSuite.test_managing_while_it_runs``); :meth:`start` without a model is refused
+          where one is to be managed (``ReducerSuite.test_start_without_a_model``).
+        - :meth:`push` before :meth:`start` or after :meth:`stop`, and :meth:`pull` before
+          :meth:`start`, raise ``ClosedError`` (``ReducerSuite.test_push_outside_start_and_stop``,
+          ``test_pull_before_start``); :meth:`stop` may be called twice, and :meth:`start` after it
+          (``ReducerSuite.test_stop_twice``, ``test_start_again``).
+        - :meth:`start` takes the managed model as it is then: its parameters, and which of them
+          are frozen (``ReducerSuite.test_start_takes_the_model_as_it_is``).
 
     One thread of a member trains a model; other threads may read :meth:`counters` and
     :meth:`watch`.

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Event:
-    """Something that happened in a member.
+    """Something that happened in a member; all listeners are given one object, not to be changed.
 
     Attributes:
         kind: what, as a word for logs and files.
@@ -33,7 +33,7 @@ class Event:
         return {"kind": self.kind, **plain}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class MemberStarted(Event):
     """A member has met the others and begins with its work."""
 
@@ -41,7 +41,7 @@ class MemberStarted(Event):
     rank: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class MemberEnded(Event):
     """A member has left; *error* is what it left by, ``None`` if it was done."""
 
@@ -49,7 +49,7 @@ class MemberEnded(Event):
     error: BaseException | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PeerLost(Event):
     """Another member, *peer*, has ended."""
 
@@ -58,7 +58,7 @@ class PeerLost(Event):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Reported(Event):
     """The target said how it is doing, by ``rt.report(**values)``."""
 
@@ -66,7 +66,7 @@ class Reported(Event):
     values: Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TaskEvent(Event):
     """Something about tasks of a pool.
 
@@ -79,7 +79,7 @@ class TaskEvent(Event):
     batch: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TaskQueued(TaskEvent):
     """A pool was handed tasks 0 to *tasks* - 1 of a batch.
 
@@ -91,7 +91,7 @@ class TaskQueued(TaskEvent):
     function: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TaskStarted(TaskEvent):
     """A worker starts to run a task."""
 
@@ -100,7 +100,7 @@ class TaskStarted(TaskEvent):
     worker: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TaskDone(TaskEvent):
     """A task has returned."""
 
@@ -108,7 +108,7 @@ class TaskDone(TaskEvent):
     index: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TaskFailed(TaskEvent):
     """A task has raised *error*, or could not be run because of it."""
 
@@ -117,7 +117,7 @@ class TaskFailed(TaskEvent):
     error: BaseException
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TaskRetried(TaskEvent):
     """A task is run again, since *error* ended it before."""
 
@@ -126,7 +126,7 @@ class TaskRetried(TaskEvent):
     error: BaseException
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TaskDropped(TaskEvent):
     """*tasks* of a batch are not wanted any more: it was cancelled, or another of them failed."""
 
@@ -134,21 +134,21 @@ class TaskDropped(TaskEvent):
     tasks: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ReducerEvent(Event):
     """Something about gradients; *reducer* is its name among the components."""
 
     reducer: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Pushed(ReducerEvent):
-    """Gradients of this member were accepted."""
+    """A gradient of this member was accepted."""
 
     kind: ClassVar[str] = "push"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Reduced(ReducerEvent):
     """The optimizer of this member took a step.
 
@@ -164,7 +164,7 @@ class Reduced(ReducerEvent):
     staleness: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Pulled(ReducerEvent):
     """This member took the newer parameters of number *version*."""
 
@@ -172,16 +172,25 @@ class Pulled(ReducerEvent):
     version: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class GradientsRefused(ReducerEvent):
-    """*gradients* that arrived here were refused; *reason* says why."""
+    """Gradients that arrived here were refused.
+
+    Attributes:
+        gradients: how many.
+        sender: the member that handed them in.
+        late: whether they came before reducing started or after it stopped.
+        reason: why, in words.
+    """
 
     kind: ClassVar[str] = "gradients.refused"
     gradients: int
+    sender: str
+    late: bool
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class GradientsLost(ReducerEvent):
     """*gradients* of this member were accepted, and ended with the member that held them."""
 

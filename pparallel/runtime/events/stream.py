@@ -31,6 +31,7 @@ class Events:
     def __init__(self, member: str) -> None:
         self.member = member
         self.listening = False
+        self._wanted: dict[type[Event], bool] = {}
         self._lock = threading.Lock()
         self._listeners: tuple[tuple[Listener, tuple[type[Event], ...]], ...] = ()
         self._streams: set[EventStream] = set()
@@ -50,15 +51,21 @@ class Events:
         """
         entry = (listener, kinds or (Event,))
         with self._lock:
-            self._listeners = (*self._listeners, entry)
-            self.listening = True
+            self._set((*self._listeners, entry))
 
         def unsubscribe() -> None:
             with self._lock:
-                self._listeners = tuple(each for each in self._listeners if each is not entry)
-                self.listening = bool(self._listeners)
+                self._set(tuple(each for each in self._listeners if each is not entry))
 
         return unsubscribe
+
+    def wants(self, kind: type[Event]) -> bool:
+        """Return whether a listener would be told of some event of *kind*."""
+        wanted = self._wanted  # one that is replaced meanwhile is not to be filled
+        if kind not in wanted:
+            kinds = [each for _, several in self._listeners for each in several]
+            wanted[kind] = any(issubclass(kind, each) or issubclass(each, kind) for each in kinds)
+        return wanted[kind]
 
     def stream(self, *kinds: type[Event], size: int = 10_000) -> EventStream:
         """Return what reads the events of *kinds* that happen inside its ``with``, one by one.
@@ -89,6 +96,11 @@ class Events:
         """Forget a stream that is closed."""
         with self._lock:
             self._streams.discard(stream)
+
+    def _set(self, listeners: tuple[tuple[Listener, tuple[type[Event], ...]], ...]) -> None:
+        self._listeners = listeners
+        self._wanted = {}
+        self.listening = bool(listeners)
 
     def emit(self, event: Event) -> None:
         """Tell the listeners of *event*."""

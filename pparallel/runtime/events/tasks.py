@@ -13,6 +13,7 @@ from pparallel.interfaces.pool import Batch, Carry, Sink
 from pparallel.runtime.events.kinds import (
     TaskDone,
     TaskDropped,
+    TaskEvent,
     TaskFailed,
     TaskQueued,
     TaskRetried,
@@ -32,7 +33,7 @@ class TaskObserver:
 
     def __call__(self, carry: Carry, batch: Batch, sink: Sink) -> None:
         """Pass *batch* to *carry*, with *sink* or one that stands before it."""
-        if not (self._events.listening and batch.items):
+        if not (self._events.listening and batch.items and self._events.wants(TaskEvent)):
             carry(batch, sink)
             return
         observed = _ObservedSink(self._events, self._pool, batch, sink)
