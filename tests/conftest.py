@@ -18,5 +18,8 @@ def scale() -> Callable[[int], int]:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left() -> Iterator[None]:
+    if "PPARALLEL_BROKEN_OUTCOMES" in os.environ:  # there the suites look for themselves
+        yield
+        return
     with no_leftovers():
         yield

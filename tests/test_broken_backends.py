@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,34 +30,56 @@ def classes(module: str) -> list[str]:
     return re.findall(r"^class (Test\w+)", source, re.M)
 
 
-@functools.cache
-def outcomes(module: str, directory: Path) -> dict[str, dict[str, str]]:
-    """Run a module in a pytest of its own; return what came of each class's tests."""
-    installed = directory / module / "pparallel_broken-1.0.dist-info"
-    installed.mkdir(parents=True)
-    (installed / "METADATA").write_text(METADATA)
-    (installed / "entry_points.txt").write_text(ENTRY_POINTS.format(module=module))
-    found = directory / module / "outcomes.json"
-    path = os.pathsep.join([str(installed.parent), str(TESTS), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path, "PPARALLEL_BROKEN_OUTCOMES": str(found)}
-    options = ["-q", "--import-mode=prepend", f"--timeout={LIMIT}", "--timeout-method=signal"]
-    options += ["-p", "broken.harness", "-p", "no:cacheprovider", "--tb=short", "-rs"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, str(TESTS / "broken" / f"{module}.py")],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert found.exists(), done.stdout[-5000:] + done.stderr[-5000:]
-    print(done.stdout)  # noqa: T201 - shown by pytest when the test that asked first fails
-    result: dict[str, dict[str, str]] = json.loads(found.read_text())
-    return result
+class Run:
+    """A module that runs in a pytest of its own."""
+
+    def __init__(self, module: str, directory: Path) -> None:
+        installed = directory / module / "pparallel_broken-1.0.dist-info"
+        installed.mkdir(parents=True)
+        (installed / "METADATA").write_text(METADATA)
+        (installed / "entry_points.txt").write_text(ENTRY_POINTS.format(module=module))
+        self._found = directory / module / "outcomes.json"
+        self._output = directory / module / "output.txt"
+        path = [str(installed.parent), str(TESTS), os.environ.get("PYTHONPATH", "")]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(path),
+            "PPARALLEL_BROKEN_OUTCOMES": str(self._found),
+        }
+        options = ["-q", "--import-mode=prepend", f"--timeout={LIMIT}", "--timeout-method=signal"]
+        options += ["-p", "broken.harness", "-p", "no:cacheprovider", "--tb=short", "-rs"]
+        command = [sys.executable, "-m", "pytest", *options, f"{TESTS}/broken/{module}.py"]
+        with self._output.open("w") as output:
+            self._process = subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            )
+
+    def outcomes(self) -> dict[str, dict[str, str]]:
+        """Return what came of each class's tests."""
+        self._process.wait()
+        output = self._output.read_text()
+        assert self._found.exists(), output[-5000:]
+        print(output)  # noqa: T201 - shown by pytest when the test that asked fails
+        found: dict[str, dict[str, str]] = json.loads(self._found.read_text())
+        return found
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
 
 
 @pytest.fixture(scope="session")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("broken")
+def runs(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Run]]:
+    """The modules that are asked for, all at work: they wait more than they compute."""
+    directory = tmp_path_factory.mktemp("broken")
+    parameters = [getattr(each, "callspec", None) for each in request.session.items]
+    wanted = {each.params.get("module") for each in parameters if each is not None}
+    started = {module: Run(module, directory) for module in MODULES if module in wanted}
+    yield started
+    for each in started.values():
+        each.stop()
 
 
 CASES = [
@@ -67,10 +89,10 @@ CASES = [
 ]
 
 
-@pytest.mark.timeout(600)  # the first of a module runs the others too
+@pytest.mark.timeout(600)  # the first of a module waits for the others too
 @pytest.mark.parametrize(("module", "name"), CASES)
-def test_a_broken_backend_is_rejected(module: str, name: str, directory: Path) -> None:
-    found = outcomes(module, directory).get(name, {})
+def test_a_broken_backend_is_rejected(module: str, name: str, runs: dict[str, Run]) -> None:
+    found = runs[module].outcomes().get(name, {})
     assert found, f"none of the tests of {name} were run"
     assert set(found.values()) == {"rejected"}, found
 

@@ -17,6 +17,7 @@ SUITES = {
     "OrderedServer": "OrderedServerSuite",
     "Pool": "PoolSuite",
     "Reducer": "ReducerSuite",
+    "RpcGroup": "TransportSuite",
     "Serializer": "SerializerSuite",
     "Transport": "TransportSuite",
 }

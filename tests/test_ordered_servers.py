@@ -50,9 +50,10 @@ class TestHostedByAnother(OrderedServerSuite):
         size: int,
         target: Any,
         *args: Any,
+        leaves: bool = False,
     ) -> list[Any]:
         last = config.model_copy(update={"host": f"member-{size - 1}"})
-        return super().launch(launcher, last, size, target, *args)
+        return super().launch(launcher, last, size, target, *args, leaves=leaves)
 
 
 _servers: dict[str, OrderedServer] = {}

@@ -24,6 +24,9 @@ class OrderedServer(Resource):
     Guarantees:
         - A push is stored if the newest version of its key equals ``prev_version``, and refused
           otherwise (``OrderedServerSuite.test_a_push_needs_the_newest_version``).
+        - Versions are compared by value
+          (``OrderedServerSuite.test_versions_are_compared_by_value``), and None is no version
+          (``test_what_cannot_be_a_version_or_key``).
         - A key that is not held accepts any ``prev_version``
           (``OrderedServerSuite.test_a_new_key_accepts_any_previous_version``).
         - A push whose ``version`` equals ``prev_version`` replaces the newest value
@@ -31,21 +34,30 @@ class OrderedServer(Resource):
         - A push of an older version that is still held replaces its value and makes it the newest
           (``OrderedServerSuite.test_an_older_held_version_becomes_the_newest``).
         - The ``version_depth`` newest versions of a key are held, and no other
-          (``OrderedServerSuite.test_holds_the_newest_versions``).
+          (``OrderedServerSuite.test_holds_the_newest_versions``,
+          ``test_holds_one_version_by_default``).
+        - A key that was deleted leaves nothing behind
+          (``OrderedServerSuite.test_keys_are_listed_and_deleted``).
         - What is stored is a snapshot: changing the value after the push changes nothing
           (``OrderedServerSuite.test_what_is_stored_is_a_snapshot``).
         - What is pulled is the caller's own: changing it changes nothing
           (``OrderedServerSuite.test_what_is_pulled_is_the_callers_own``).
+        - ``into`` is filled as a whole or, where it does not fit, not at all
+          (``OrderedServerSuite.test_pulls_into``, ``test_into_must_fit``).
         - Operations on one key are linearizable: each takes effect at one moment between its call
-          and its return (``OrderedServerSuite.test_threads_see_one_order``,
-          ``test_members_see_one_order``). Nothing is promised across keys.
+          and its return, so that what was acknowledged is seen by all; nothing is promised across
+          keys (``OrderedServerSuite.test_threads_see_one_order``, ``test_members_see_one_order``,
+          ``test_a_push_is_seen_by_all_members_at_once``, ``test_members_share``).
+        - :meth:`wait` returns what is new, and wakes for nothing else
+          (``OrderedServerSuite.test_wait_returns_what_is_new``,
+          ``test_a_waiter_sees_no_other_key_and_no_overwrite``).
         - One push wakes every waiter that waits for it
           (``OrderedServerSuite.test_one_push_wakes_every_waiter``,
           ``test_one_push_wakes_the_waiters_of_all_members``).
+        - A server that cannot be reached, because a member left, raises ``PeerLostError``: it
+          never seems to be empty (``OrderedServerSuite.test_after_a_member_left``).
         - :meth:`close` wakes the waiters of this member with ``ClosedError``, and any use after
           it raises ``ClosedError`` (``OrderedServerSuite.test_nobody_waits_after_the_end``).
-
-    A server that cannot be reached raises ``PeerLostError``: it never seems to be empty.
 
     Source: ``OrderedServerBase`` of machin (iffiX/machin, ``machin/parallel/server``).
     """

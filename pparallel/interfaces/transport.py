@@ -39,20 +39,33 @@ class Transport(ABC):
     ``pparallel.runtime.rpc``, and are the same for every transport.
 
     Guarantees:
-        - Each request is handled at most once, and its reply is the reply to it and no other
-          (``TransportSuite.test_every_call_is_answered_once``).
-        - Requests from one thread to one member reach its handler in the order sent, where the
-          feature ``ordered`` is declared (``TransportSuite.test_order``).
-        - Frames arrive as the receiver's own memory: writable where they were sent writable, and
-          never seen to change by the sender or by another receiver
-          (``TransportSuite.test_what_arrives_is_the_receivers_own``).
-        - A time-out is honoured (``TransportSuite.test_timeout``).
-        - A member that ends is reported once to each of the others, and every request that waits
-          for it fails with ``PeerLostError``
+        - A message arrives with the frames it was sent with, empty ones too
+          (``TransportSuite.test_frames_arrive_as_sent``).
+        - Each request is handled at most once
+          (``TransportSuite.test_every_call_is_answered_once``), and its reply is the reply to it
+          and no other (``test_each_reply_is_that_to_its_request``).
+        - Neither a sender nor the requests behind wait while the reply to a request is not there
+          (``TransportSuite.test_a_request_does_not_wait_for_its_reply``,
+          ``test_calls_in_a_circle``).
+        - Frames arrive as the receiver's own memory: writable where they were sent writable,
+          valid while referenced, and never seen to change by the sender or by another receiver
+          (``TransportSuite.test_what_arrives_is_the_receivers_own``; for tensors, with every
+          serializer, ``test_tensors_are_the_receivers_own``).
+        - What the handler raises fails the request with ``RemoteError``
+          (``TransportSuite.test_a_handler_that_fails``).
+        - A time-out is honoured (``TransportSuite.test_timeout``), and a reply that comes later is
+          dropped (``test_a_late_reply_is_dropped``).
+        - A member that ends is reported once to each of the others, every request that waits for
+          it fails with ``PeerLostError``, and :meth:`members` names it no more
           (``TransportSuite.test_a_member_that_leaves``).
         - :meth:`close` fails every request that still waits with ``ClosedError``
-          (``TransportSuite.test_nothing_waits_after_the_end``).
+          (``TransportSuite.test_close_ends_what_waits``, ``test_nothing_waits_after_the_end``),
+          and so does any use before :meth:`open` or after it (``test_use_before_and_after``).
         - Any thread may send (``TransportSuite.test_many_threads``).
+
+    Features:
+        - ``ordered``: requests from one thread to one member reach its handler in the order sent
+          (``TransportSuite.test_order``).
     """
 
     _on_lost: Lost | None = None
@@ -71,7 +84,7 @@ class Transport(ABC):
         """Connect, and pass each request that arrives to *handler*.
 
         The handler returns the reply's frames, or a future of them; it never blocks. An exception
-        of the handler is a defect: the request fails with it, as text.
+        of the handler is a defect: the request fails with it, as text, in a ``RemoteError``.
         """
 
     @abstractmethod
@@ -87,6 +100,7 @@ class Transport(ABC):
 
         Raises:
             ClosedError: this transport is not open.
+            PeerLostError: *to* is known to have ended, or is no member.
 
         The future fails with ``CallTimeoutError``, ``PeerLostError`` or ``ClosedError``.
         """

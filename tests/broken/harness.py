@@ -21,9 +21,12 @@ from pydantic import create_model
 
 from pparallel.config import BackendConfig
 from pparallel.plugin import Backend
-from pparallel.testing import Suite
+from pparallel.testing import Suite, patience
 
 S = TypeVar("S", bound=type[Suite])
+
+patience.PATIENCE = 3.0  # before a suite takes it: what a fault makes wait in vain ends soon
+Suite.patience = 1.0
 
 OUTCOMES = "PPARALLEL_BROKEN_OUTCOMES"  #: the file in which a run leaves what came of its tests
 _LIMIT = "Timeout (>"  # what pytest-timeout's failure begins with
@@ -114,7 +117,9 @@ def pytest_runtest_makereport(
     report = yield
     cls, test = item.cls, item.originalname  # type: ignore[attr-defined]
     known = _found[cls.__name__].get(test)
-    if report.failed:
+    if report.failed and report.when == "setup":
+        _found[cls.__name__][test] = "could not be set up"
+    elif report.failed and known != "could not be set up":
         by_limit = _LIMIT in str(report.longrepr) and not cls.verdict.hangs
         _found[cls.__name__][test] = "did not end" if by_limit else "rejected"
     elif known is None and (report.skipped or report.when == "call"):

@@ -31,6 +31,12 @@ def noted() -> list[Any]:
     return list(_here())
 
 
+def add_and_note(a: int, b: int) -> int:
+    """Return the sum, and remember what was added."""
+    note((a, b))
+    return a + b
+
+
 def fail(message: str) -> None:
     """Raise."""
     raise LookupError(message)
@@ -74,12 +80,6 @@ def open_gate() -> None:
     GATES.setdefault(current.endpoint().name, threading.Event()).set()
 
 
-def fill(buffer: bytearray, value: int) -> bytes:
-    """Overwrite what arrived and return it."""
-    buffer[:] = bytes([value]) * len(buffer)
-    return bytes(buffer)
-
-
 class Holder:
     """A value to refer to."""
 
@@ -100,3 +100,9 @@ def read_ref(ref: RemoteRef[Any]) -> Any:
 def kept_values() -> int:
     """Return how many values the member where this runs keeps for others."""
     return len(current.endpoint().refs)
+
+
+def bound_group(group: RpcGroup) -> RpcGroup:
+    """Check that *group* belongs to the member where this runs, and send it back."""
+    assert group.get_cur_name() == current.endpoint().name
+    return group

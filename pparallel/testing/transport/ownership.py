@@ -1,0 +1,209 @@
+"""What arrives is the receiver's own, whatever the serializer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typing_extensions import Buffer
+
+from pparallel.interfaces.launcher import LauncherConfig
+from pparallel.interfaces.transport import TransportConfig
+from pparallel.registry import default_registry
+from pparallel.runtime.rpc import Reply, Request
+from pparallel.testing.patience import PATIENCE
+from pparallel.testing.serializer import make_tensors
+from pparallel.testing.transport.base import TransportTests
+from pparallel.testing.transport.called import note, noted
+
+if TYPE_CHECKING:
+    import torch
+
+    from pparallel.builder import Runtime
+
+SIZES = (0, 1, 100, 100_000, 3_000_000)
+
+
+def raw_memory(rt: Runtime) -> None:
+    """Send raw buffers to every member, itself among them, and look who sees which change."""
+    group = rt.group()
+    kept: list[list[Buffer]] = []
+
+    def keep(request: Request) -> Reply:
+        read_only = [memoryview(each).readonly for each in request.buffers]
+        contents = [bytes(each) for each in request.buffers]
+        _overwrite(request.buffers, 2)
+        kept.append(request.buffers)
+        return Reply((request.sender, read_only, contents), request.buffers)
+
+    group.serve("keep", keep)
+    group.serve("look", lambda _: Reply(_values_in(each for kept_one in kept for each in kept_one)))
+    group.barrier(PATIENCE)
+    if rt.rank == 0:
+        mine = [bytearray(b"\1" * size) for size in SIZES]
+        whole = memoryview(mine[3])
+        sent: list[Buffer] = [*mine, whole[10:-10], bytes(whole), whole.toreadonly()]
+        expected = [bytes(each) for each in sent]
+        for to in (*rt.members, *rt.members):
+            body, buffers = group.ask(to, "keep", buffers=sent, timeout=PATIENCE)
+            assert body[0] == rt.name
+            assert body[2] == expected
+            assert not any(body[1][: len(mine) + 1]), "what was writable arrived read-only"
+            assert _values_in(buffers) <= {1, 2}
+            _overwrite(buffers, 3)
+            assert [bytes(each) for each in sent] == expected, "the sender saw a change"
+        _overwrite(mine, 4)
+        for to in rt.members:  # what came later may have been put where the first came
+            found = group.ask(to, "look", timeout=PATIENCE).body
+            assert set(found) <= {1, 2}, "a receiver saw a change, or lost its memory"
+    group.barrier(PATIENCE)
+
+
+def _overwrite(buffers: Sequence[Buffer], value: int) -> None:
+    for each in buffers:
+        view = memoryview(each)
+        if not view.readonly:
+            view[:] = bytes([value]) * view.nbytes
+
+
+def _values_in(buffers: Iterable[Buffer]) -> set[int]:
+    contents = [bytes(each) for each in buffers]
+    return {value for value in range(5) for each in contents if bytes([value]) in each}
+
+
+def make_values() -> dict[str, torch.Tensor]:
+    """Return tensors of every kind, with attributes; some share storage, one is there twice."""
+    import torch
+
+    values: dict[str, torch.Tensor] = make_tensors()
+    base = torch.arange(1000.0)
+    tied = torch.nn.Parameter(torch.arange(30.0))
+    values |= {"low": base[:600], "high": base[400:], "tied": tied, "tied again": tied}
+    values["large"] = torch.arange(300_000.0)
+    for number, name in enumerate(values):
+        values[name].pp_number = number  # type: ignore[attr-defined]
+    return values
+
+
+def check_same(found: dict[str, torch.Tensor], *, contents: bool = True) -> None:
+    """Check that *found* is in all what :func:`make_values` returns."""
+    import torch
+
+    made = make_values()
+    assert found.keys() == made.keys()
+    for name, expected in made.items():
+        tensor = found[name]
+        assert type(tensor) is type(expected), name
+        assert (tensor.dtype, tensor.shape) == (expected.dtype, expected.shape), name
+        assert tensor.stride() == expected.stride(), name
+        assert tensor.requires_grad == expected.requires_grad, name
+        assert tensor.pp_number == expected.pp_number, name  # type: ignore[attr-defined]
+        assert not contents or torch.equal(tensor, expected), f"{name} has changed"
+    low, high = found["low"].untyped_storage(), found["high"].untyped_storage()
+    assert low.data_ptr() == high.data_ptr(), "shared storage is no longer shared"
+    assert found["tied"] is found["tied again"]
+
+
+def fill(values: dict[str, torch.Tensor], byte: int) -> None:
+    """Overwrite all memory of *values*."""
+    for each in values.values():
+        _memory(each).fill_(byte)
+
+
+def check_filled(values: dict[str, torch.Tensor], byte: int) -> None:
+    """Check that the memory of *values* holds nothing but *byte*."""
+    for name, tensor in values.items():
+        assert (_memory(tensor) == byte).all(), f"{name} has changed"
+
+
+def _memory(tensor: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    return torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
+
+
+def take(values: dict[str, torch.Tensor], byte: int) -> dict[str, torch.Tensor]:
+    """Check what arrived, overwrite it, keep it, and send it back: in the receiver."""
+    check_same(values)
+    fill(values, byte)
+    note((values, byte))
+    return values
+
+
+def give() -> Any:
+    """Send back what was taken first: in the receiver."""
+    return noted()[0][0]
+
+
+def look() -> int:
+    """Check that nobody else changed what was taken: in the receiver."""
+    for values, byte in noted():
+        check_filled(values, byte)
+    return len(noted())
+
+
+def own_tensors(rt: Runtime) -> None:
+    """Send tensors to every member, itself among them, and look who sees which change."""
+    group = rt.group()
+    for function in (take, give, look):
+        group.register(f"{function.__name__} {rt.rank}", function)
+    group.pair(f"values {rt.rank}", make_values())
+    group.barrier(PATIENCE)
+    if rt.rank == 0:
+        mine = make_values()
+        for to in range(rt.world_size):
+            _check_back(group.registered_sync(f"take {to}", args=(mine, 10 + to)), 10 + to)
+            check_same(mine)
+        both = {
+            to: group.registered_async(f"take {to}", args=(mine,), kwargs={"byte": 20 + to})
+            for to in (1, 2)
+        }
+        for to, future in both.items():
+            _check_back(future.wait(), 20 + to)
+        check_same(mine)
+        for _ in range(2):  # the same object, to the same receiver
+            _check_back(group.registered_sync("give 1"), 11)
+            paired = group.get_paired("values 1").to_here()
+            check_same(paired)
+            fill(paired, 30)
+        fill(mine, 31)
+        assert [group.registered_sync(f"look {to}") for to in range(3)] == [1, 2, 2]
+    group.barrier(PATIENCE)
+
+
+def _check_back(back: dict[str, torch.Tensor], byte: int) -> None:
+    check_same(back, contents=False)
+    check_filled(back, byte)
+    fill(back, 30)
+
+
+def installed_serializers() -> list[str]:
+    """Return the names of the serializers that can be built here."""
+    return [
+        each.name
+        for each in default_registry().offers()
+        if each.interface == "serializer" and each.status == "available"
+    ]
+
+
+class OwnershipTests(TransportTests):
+    """Tests that no two members, nor two calls of one, ever share memory."""
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Run what asks for a serializer with each that is installed."""
+        if "serializer" in metafunc.fixturenames:
+            metafunc.parametrize("serializer", installed_serializers())
+
+    def test_what_arrives_is_the_receivers_own(
+        self, config: TransportConfig, launcher: LauncherConfig
+    ) -> None:
+        assert self.launch(launcher, config, 3, raw_memory) == [None] * 3
+
+    def test_tensors_are_the_receivers_own(
+        self, config: TransportConfig, launcher: LauncherConfig, serializer: str
+    ) -> None:
+        pytest.importorskip("torch")
+        members = ["m0", "m1", "m2"]
+        results = self.launch_named(launcher, config, members, own_tensors, (), serializer)
+        assert results == [None] * 3

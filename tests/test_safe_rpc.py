@@ -1,0 +1,354 @@
+"""Members whose serializer is ``safe``: only data travels, and only what is registered runs."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+import pparallel
+from pparallel import Member
+from pparallel.errors import (
+    CallTimeoutError,
+    ClosedError,
+    DirectoryError,
+    PeerLostError,
+    RemoteError,
+    SerializationError,
+)
+from pparallel.interfaces.transport import Frames
+from pparallel.runtime import remote_errors
+from pparallel.runtime.rpc import RpcGroup, current, wire
+from pparallel.runtime.rpc.wire import Kind, Status
+from pparallel.testing.patience import PATIENCE
+from pparallel_local import LocalTransportConfig
+from pparallel_local.transport import LocalTransport
+from pparallel_serializers import SafeSerializerConfig
+
+if TYPE_CHECKING:
+    from pparallel import Runtime
+
+ROOT = Path(__file__).resolve().parent.parent
+
+_found: list[str] | None = None  # what was unpickled while a test looks
+
+
+def _hear(event: str, arguments: tuple[Any, ...]) -> None:
+    if _found is not None and event == "pickle.find_class":
+        _found.append(".".join(map(str, arguments)))
+
+
+sys.addaudithook(_hear)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_unpickled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    global _found
+
+    def refuse(*_: object, **__: object) -> object:
+        raise AssertionError("pickle was used")
+
+    for module in (pickle, sys.modules["dill"]):
+        for name in ("loads", "load", "dumps", "dump"):
+            monkeypatch.setattr(module, name, refuse)
+    _found = []
+    yield
+    found, _found = _found, None
+    assert not found
+
+
+def safe(members: int | list[str] = 2, **options: object) -> pparallel.RuntimeConfig:
+    raw: dict[str, Any] = {"reducer": {"backend": "local"}, **options}
+    return pparallel.RuntimeConfig(members=members, serializer=SafeSerializerConfig(), **raw)
+
+
+class OwnError(Exception):
+    pass
+
+
+def half(value: Any) -> Any:
+    if isinstance(value, str):
+        raise LookupError("no half of", value)
+    if value is None:
+        raise OwnError("nothing to halve")
+    if value is False:
+        raise PeerLostError("somebody", "was halved")
+    if value is True:
+        return OwnError
+    return value / 2
+
+
+def registered_services(rt: Runtime) -> None:
+    group = rt.group()
+    if rt.rank == 1:
+        group.register("half", half)
+        group.pair("numbers", {"one": torch.ones(300)})
+    group.barrier(PATIENCE)
+    if rt.rank == 0:
+        assert group.registered_sync("half", args=(3,)) == 1.5
+        tensor = group.registered_async("half", kwargs={"value": torch.ones(300)}).wait()
+        assert tensor.tolist() == [0.5] * 300
+        ref = group.registered_remote("half", args=[8])
+        assert ref.to_here() == 4
+        assert group.get_paired("numbers").to_here()["one"].sum() == 300
+        with pytest.raises(DirectoryError, match="not registered in"):
+            group.registered_sync("third", args=(3,))
+    group.barrier(PATIENCE)
+    if rt.rank == 1:
+        group.deregister("half")
+    group.barrier(PATIENCE)
+    if rt.rank == 0:  # it remembers where the service was
+        with pytest.raises(DirectoryError, match="not registered in"):
+            group.registered_sync("half", args=(3,))
+        with pytest.raises(DirectoryError, match="not registered in"):
+            group.registered_remote("half", args=(3,)).to_here()
+    group.barrier(PATIENCE)
+
+
+def test_registered_services() -> None:
+    assert pparallel.launch(safe(), registered_services) == [None] * 2
+
+
+def exceptions(rt: Runtime) -> None:
+    group = rt.group()
+    if rt.rank == 1:
+        group.register("half", half)
+    group.barrier(PATIENCE)
+    if rt.rank == 0:
+        with pytest.raises(LookupError) as known:
+            group.registered_sync("half", args=("word",))
+        assert known.value.args == ("no half of", "word")
+        assert isinstance(known.value.__cause__, RemoteError)
+        assert "in half" in known.value.__cause__.traceback
+        with pytest.raises(PeerLostError, match="'somebody' was halved") as ours:
+            group.registered_async("half", args=(False,)).wait()
+        assert (ours.value.peer, ours.value.reason) == ("somebody", "was halved")
+        with pytest.raises(RemoteError, match="OwnError: nothing to halve") as own:
+            group.registered_sync("half", args=(None,))
+        assert own.value.type_name.endswith("OwnError")
+        assert own.value.member == rt.members[1]
+        assert "in half" in own.value.traceback
+        with pytest.raises(SerializationError, match="safe takes data only"):
+            group.registered_sync("half", args=(True,))
+    group.barrier(PATIENCE)
+
+
+def test_exceptions() -> None:
+    assert pparallel.launch(safe(), exceptions) == [None] * 2
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        KeyError("k"),
+        OSError(2, "not there"),
+        UnicodeDecodeError("utf-8", b"\xff", 0, 1, "wrong"),
+        DirectoryError("a name"),
+        CallTimeoutError("a call", 2.0),
+        ClosedError("the job", consequence=True),
+        SerializationError("this", "that"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_known_exceptions_keep_their_type(error: Exception) -> None:
+    serializer = pparallel.build(SafeSerializerConfig())
+    error.add_note("a note")
+    found = remote_errors.unpack(remote_errors.pack(error, serializer), "m1", serializer)
+    assert (type(found), str(found), found.args) == (type(error), str(error), error.args)
+    assert vars(found) == vars(error)
+    assert isinstance(found.__cause__, RemoteError)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        FileNotFoundError(2, "not there", "a file"),  # its arguments do not have the file
+        ExceptionGroup("several", [KeyError("k")]),
+        KeyError(half),
+        OwnError("own"),
+        SystemExit(3),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_others_arrive_as_text(error: BaseException) -> None:
+    serializer = pparallel.build(SafeSerializerConfig())
+    found = remote_errors.unpack(remote_errors.pack(error, serializer), "m1", serializer)
+    assert isinstance(found, RemoteError)
+    assert found.type_name.endswith(type(error).__name__)
+    assert found.message == str(error)
+
+
+def what_cannot_be_sent(rt: Runtime) -> None:
+    group = rt.group()
+    if rt.rank == 1:
+        group.register("half", half)
+        group.pair("one", 1)
+    group.barrier(PATIENCE)
+    if rt.rank == 0:
+        for call in (group.rpc_sync, group.rpc_async, group.remote):
+            with pytest.raises(SerializationError, match=r"the call of half .*registered_sync\(\)"):
+                call(1, half, args=(1,))
+        ref = group.get_paired("one")
+        for bad, name in ((ref, "RemoteRef"), (group, "RpcGroup"), (OwnError(), "OwnError")):
+            with pytest.raises(SerializationError, match=name) as caught:
+                group.registered_sync("half", args=(bad,))
+            assert "registered_sync" not in str(caught.value)
+        with pytest.raises(SerializationError, match="the call of"):
+            ref.rpc_sync().bit_length()
+        with pytest.raises(SerializationError):
+            rt.ordered_server.push("k", half, 1, None)
+        assert rt.ordered_server.pull("k") is None
+    group.barrier(PATIENCE)
+
+
+def test_what_cannot_be_sent() -> None:
+    assert pparallel.launch(safe(), what_cannot_be_sent) == [None] * 2
+
+
+def everything_else(rt: Runtime) -> list[Any]:
+    group, server = rt.group(), rt.ordered_server
+    group.barrier(PATIENCE)
+    if rt.rank < 2:
+        pair = rt.group("pair", rt.members[:2])
+        pair.pair(f"of {rt.rank}", [rt.rank])
+        pair.barrier(PATIENCE)
+        assert pair.get_paired(f"of {1 - rt.rank}").to_here() == [1 - rt.rank]
+        pair.barrier(PATIENCE)
+        pair.destroy()
+    if rt.rank == 1:
+        assert server.push(("k", 1), {"t": torch.ones(300)}, ("v", 1), None)
+        assert server.push(("k", 1), {"t": torch.zeros(300)}, ("v", 2), ("v", 1))
+        assert not server.push(("k", 1), 0, 3, 1)
+    found = server.wait(("k", 1), ("v", 1), PATIENCE)
+    assert found is not None
+    group.barrier(PATIENCE)
+    assert server.versions(("k", 1)) == [("v", 2)]
+    assert server.keys() == [("k", 1)]
+    assert server.wait("other", timeout=0.01) is None
+    group.barrier(PATIENCE)
+    return [found[1], found[0]["t"].sum().item()]
+
+
+@pytest.mark.parametrize("server", ["memory", "hosted"])
+def test_groups_and_ordered_servers(server: str) -> None:
+    config = safe(3, ordered_server={"backend": server})
+    assert pparallel.launch(config, everything_else) == [[("v", 2), 0.0]] * 3
+
+
+def test_the_example_trains() -> None:
+    config = pparallel.load(ROOT / "examples" / "digits" / "embedded.yaml")
+    config = config.model_copy(update={"serializer": SafeSerializerConfig()})
+    results = pparallel.launch(config, kwargs={"steps": 100})
+    assert results[0]["accuracy"] > 0.8
+
+
+# -- a hostile peer ---------------------------------------------------------------------------
+
+
+def pickled(path: Path) -> bytes:
+    """Return a pickle that makes a directory; made by hand, for pickle is out of use here."""
+    return b"cos\nmkdir\n(V" + str(path).encode() + b"\ntR."
+
+
+def test_the_pickle_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    global _found
+    monkeypatch.undo()
+    pickle.loads(pickled(tmp_path / "made"))
+    assert (tmp_path / "made").exists()
+    assert _found
+    _found = []
+
+
+def send_pickles(rt: Runtime, path: Path) -> None:
+    group = rt.group()
+    group.barrier(PATIENCE)
+    if rt.rank == 0:
+        evil = pickled(path)
+        serializer = rt.serializer
+        bodies: list[list[Any]] = [
+            [evil],
+            [b"", evil],
+            [*serializer.dumps(("half", evil)), evil],
+            [*serializer.dumps(("half", (evil,), {}))],
+            [*serializer.dumps((evil, (), {}))],
+            [*serializer.dumps(evil)],
+        ]
+        for kind, body in itertools.product(Kind, bodies):
+            frames = wire.join(kind, body, [b"m0:99", evil])
+            reply = rt.transport.call(rt.members[1], frames, PATIENCE)
+            assert wire.split(reply).kind != Status.OK
+    group.barrier(PATIENCE)
+
+
+def test_what_a_hostile_peer_sends_is_not_unpickled(tmp_path: Path) -> None:
+    path = tmp_path / "made"
+    assert pparallel.launch(safe(), send_pickles, [path]) == [None] * 2
+    assert not path.exists()
+
+
+def store_a_pickle(rt: Runtime, path: Path) -> None:
+    group = rt.group()
+    if rt.rank == 1:
+        of_server = RpcGroup(current.endpoint(), "component/ordered_server", rt.members)
+        body = ("k", 1, None)
+        assert of_server.ask(rt.members[0], "push", body, [pickled(path)], PATIENCE).body
+    group.barrier(PATIENCE)
+    for read in (rt.ordered_server.pull, rt.ordered_server.wait):
+        with pytest.raises(SerializationError):
+            read("k")
+    assert rt.ordered_server.versions("k") == [1]
+    group.barrier(PATIENCE)
+
+
+def test_what_a_hostile_peer_stores_is_not_unpickled(tmp_path: Path) -> None:
+    path = tmp_path / "made"
+    config = safe(3, ordered_server={"backend": "hosted"})
+    assert pparallel.launch(config, store_a_pickle, [path]) == [None] * 3
+    assert not path.exists()
+
+
+def hostile_first_member(answer: Callable[[], Frames]) -> BaseException:
+    """Return what a member meets whose first member gives *answer* to everything."""
+    names = ("m0", "m1")
+    with LocalTransport.meeting(LocalTransportConfig(), names) as meeting:
+        members = [Member(each, n, n, 2, names, meeting.address) for n, each in enumerate(names)]
+        hostile = LocalTransport(LocalTransportConfig(), member=members[0])
+
+        def handle(sender: str, frames: Frames) -> Frames | Future[Frames]:
+            return answer()
+
+        opening = threading.Thread(target=hostile.open, args=(handle,))
+        opening.start()
+        config = safe(list(names), ordered_server={"backend": "memory"})
+        errors = (SerializationError, RemoteError)
+        with pytest.raises(errors) as caught, pparallel.build(config, member=members[1]):
+            pass
+        opening.join(PATIENCE)
+        hostile.close()
+    return caught.value
+
+
+def test_what_a_hostile_peer_answers_is_not_unpickled(tmp_path: Path) -> None:
+    path = tmp_path / "made"
+    evil = pickled(path)
+    serializer = pparallel.build(SafeSerializerConfig())
+    for status in (Status.OK, Status.FAILED):
+        error = hostile_first_member(partial(wire.join, status, [evil]))
+        assert isinstance(error, SerializationError)
+    for exception, state in (([evil], None), (None, [evil]), ([evil], [evil])):
+        for name in ("LookupError", "os.mkdir", "eval", "pparallel.errors.Any"):
+            envelope = (name, "a message", "a traceback", exception, state)
+            reply = wire.join(Status.FAILED, serializer.dumps(envelope))
+            error = hostile_first_member(partial(list, reply))
+            assert isinstance(error, RemoteError)
+    assert not path.exists()
+    assert current.count() == 0
