@@ -18,7 +18,8 @@ from pydantic.fields import FieldInfo
 
 from pparallel import RuntimeConfig, errors
 from pparallel.builder.runtime_config import MemberConfig
-from pparallel.config import BackendConfig, meanings
+from pparallel.cli.schema.attributes import descriptions
+from pparallel.config import BackendConfig
 from pparallel.registry import INTERFACES, Offer, default_registry
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
@@ -87,7 +88,7 @@ def _backend(offer: Offer, config: type[BackendConfig[Any]]) -> Iterator[str]:
 
 
 def _table(config: type[BaseModel]) -> Iterator[str]:
-    told = meanings(config)
+    told = descriptions(config)
     options = {name: each for name, each in config.model_fields.items() if name != "backend"}
     if not options:
         yield "It takes no options.\n"
@@ -95,15 +96,14 @@ def _table(config: type[BaseModel]) -> Iterator[str]:
     yield "| option | type | default | meaning |"
     yield "| --- | --- | --- | --- |"
     for name, field in options.items():
-        meaning = _plain(told.get(name, ""))
+        meaning = _cell(told.get(name, ""))
         yield f"| `{name}` | {_type(field)} | {_default(field)} | {meaning} |"
     yield ""
 
 
-def _plain(text: str) -> str:
-    """Return a docstring's text as Markdown for a cell of a table."""
-    text = re.sub(r":\w+:`~?([\w.]+)`", r"`\1`", text).replace("``", "`")
-    return re.sub(r"(?<![*\w])\*(\w+)\*", r"`\1`", text).replace("|", "\\|")
+def _cell(text: str) -> str:
+    """Return a description as a cell of a table."""
+    return re.sub(r"(?<![*\w])\*(\w+)\*", r"`\1`", text).replace("|", "\\|").replace("\n", " ")
 
 
 def _type(field: FieldInfo) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -92,17 +90,6 @@ class BackendConfig(Config, Generic[T], frozen=True):
         if target is cls:
             return handler(value)
         return target.model_validate(value)
-
-
-def meanings(config: type[BaseModel]) -> dict[str, str]:
-    """Return what each field means, from the ``Attributes:`` of the class and those it is of."""
-    found: dict[str, str] = {}
-    for cls in reversed(config.__mro__):
-        doc = inspect.cleandoc(vars(cls).get("__doc__") or "")
-        _, _, section = doc.partition("\nAttributes:\n")
-        for entry in re.finditer(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", section, re.M):
-            found[entry[1]] = " ".join(entry[2].split())
-    return {name: found[name] for name in config.model_fields if name in found}
 
 
 @contextmanager

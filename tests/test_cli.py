@@ -9,10 +9,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
+import typer
+
+from pparallel.cli import app
+
+ROOT = Path(__file__).resolve().parent.parent
 
 JOB = """\
 members: [ps, worker-0, worker-1]
@@ -134,6 +140,18 @@ def test_run_tells_each_members_result_and_the_seconds(folder: Path) -> None:
     assert re.fullmatch(r"done in \d+\.\d\d s", done.stdout.splitlines()[-1])
 
 
+def test_run_sums_up_how_each_member_went(folder: Path) -> None:
+    rows = [line.split() for line in run(folder).stdout.splitlines()]
+    heading = rows.index(["MEMBER", "STATE", "STEPS", "RATE", "SECONDS"])
+    members = rows[heading + 1 : heading + 4]
+    assert [row[:4] for row in members] == [
+        ["ps", "done", "0", "-"],
+        ["worker-0", "done", "1", "-"],
+        ["worker-1", "done", "2", "-"],
+    ]
+    assert all(float(row[4]) >= 0 for row in members)
+
+
 def test_run_of_one_member(folder: Path) -> None:
     done = pparallel(folder, "run", str(folder / "alone.yaml"), "--json")
     assert done.returncode == 0, done.stderr
@@ -153,8 +171,13 @@ def test_json_is_one_object_and_nothing_else(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     printed = json.loads(done.stdout)
     assert printed["results"] == {each: each for each in ("ps", "worker-0", "worker-1")}
-    assert set(printed) == {"results", "seconds"}
+    assert set(printed) == {"results", "seconds", "members"}
     assert printed["seconds"] > 0
+    assert {name: each["state"] for name, each in printed["members"].items()} == {
+        "ps": "done",
+        "worker-0": "done",
+        "worker-1": "done",
+    }
     assert "[worker-0] WARNING: logged by worker-0" in done.stderr.splitlines()
     assert "printed by ps" in done.stderr
 
@@ -179,13 +202,19 @@ def test_a_failing_member_is_named_with_its_traceback(folder: Path) -> None:
     assert "Traceback (most recent call last)" in done.stderr
     assert 'raise RuntimeError("the sensor is off")' in done.stderr
     assert "done in" not in done.stdout
+    assert re.search(r"^worker-0 +failed", done.stdout, re.M)
+    assert re.search(r"^ps +stopped", done.stdout, re.M)
 
 
 def test_a_failing_member_in_json(folder: Path) -> None:
     done = run(folder, "job:fail", "--json")
     assert done.returncode == 1
     error = {"type": "RuntimeError", "message": "the sensor is off", "member": "worker-0"}
-    assert json.loads(done.stdout) == {"error": error}
+    printed = json.loads(done.stdout)
+    assert printed["error"] == error
+    assert printed["members"]["worker-0"]["state"] == "failed"
+    assert printed["members"]["worker-0"]["error"] == "RuntimeError: the sensor is off"
+    assert printed["members"]["ps"]["state"] == "stopped"
     assert "Traceback (most recent call last)" in done.stderr
 
 
@@ -310,9 +339,39 @@ def test_an_interrupt_in_json(folder: Path) -> None:
 def test_help_and_version(folder: Path) -> None:
     shown = pparallel(folder, "--help")
     assert shown.returncode == 0
-    assert {"run", "backends"} <= set(shown.stdout.split())
+    assert {"run", "backends", "schema", "doctor"} <= set(shown.stdout.split())
     version = pparallel(folder, "--version")
     assert re.fullmatch(r"pparallel \d+\.\d+\.\d+\S*\n", version.stdout)
+
+
+def commands() -> Iterator[tuple[str, Any]]:
+    group = typer.main.get_command(app)
+    yield "pparallel", group
+    yield from getattr(group, "commands", {}).items()
+
+
+@pytest.mark.parametrize(
+    ("name", "command"), [pytest.param(*each, id=each[0]) for each in commands()]
+)
+def test_every_command_and_option_is_documented(name: str, command: Any) -> None:
+    page = (ROOT / "docs" / "cli.md").read_text()
+    intro, *sections = re.split(r"^## ", page, flags=re.M)
+    by_name = {each.partition("\n")[0]: each for each in sections}
+    section = intro if name == "pparallel" else by_name[name]
+    assert command.help
+    for each in command.params:
+        assert each.help, each.name
+        names = each.opts if each.param_type_name == "option" else [each.name.upper()]
+        assert all(f"`{option}" in section for option in names), each.name
+
+
+def test_help_tells_every_option(folder: Path) -> None:
+    for name, command in commands():
+        shown = pparallel(folder, *([] if name == "pparallel" else [name]), "--help")
+        assert shown.returncode == 0, shown.stderr
+        for each in command.params:
+            wanted = each.opts if each.param_type_name == "option" else [each.name.upper()]
+            assert all(option in shown.stdout for option in wanted), (name, each.name)
 
 
 def test_backends_is_a_table(folder: Path) -> None:

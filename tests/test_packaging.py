@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import pkgutil
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ from typing import Any
 import pytest
 
 import pparallel
-from pparallel import plugin
+from pparallel.cli.schema.attributes import descriptions
 from pparallel.config import BackendConfig, Config
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -57,27 +55,9 @@ def test_configs_are_found() -> None:
 
 @pytest.mark.parametrize("cls", config_classes(), ids=lambda cls: cls.__qualname__)
 def test_every_option_is_documented(cls: type[Config]) -> None:
-    documented: set[str] = set()
-    for each in cls.__mro__:
-        if issubclass(each, Config) and each.__module__.partition(".")[0] in PACKAGES:
-            documented |= attributes_in(inspect.cleandoc(each.__doc__ or ""))
-    assert set(cls.model_fields) <= documented
+    assert set(cls.model_fields) <= set(descriptions(cls))
+    assert all(each.endswith(".") for each in descriptions(cls).values())
     assert cls is BackendConfig or cls.__doc__
-
-
-def attributes_in(docstring: str) -> set[str]:
-    """Return the names in the ``Attributes:`` section of a docstring in Google's form."""
-    section = docstring.partition("Attributes:\n")[2]
-    section = re.split(r"^\S", section, maxsplit=1, flags=re.M)[0]
-    return set(re.findall(r"^ {4}(\w+):", section, re.M))
-
-
-def test_every_hook_is_documented() -> None:
-    hooks = [each for each in vars(plugin).values() if hasattr(each, "pparallel_spec")]
-    assert [each.__name__ for each in hooks] == ["pparallel_backends"]
-    for each in hooks:
-        assert each.__doc__
-        assert each.__name__ in str(plugin.__doc__)
 
 
 @pytest.mark.parametrize("name", [name for name in pparallel.__all__ if name[0].isupper()])

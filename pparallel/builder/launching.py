@@ -21,7 +21,7 @@ from pparallel.errors import ConfigError, did_you_mean, is_consequence
 from pparallel.interfaces.launcher import Launcher, RankSpec
 from pparallel.interfaces.transport import Transport
 from pparallel.registry import default_registry
-from pparallel.runtime.events import Listener
+from pparallel.runtime.events import Event, Listener
 from pparallel.runtime.member import Member
 
 Target = Callable[..., Any] | str  #: the function itself, or "module:function"
@@ -38,6 +38,7 @@ class _Job:
     address: str
     keys: Mapping[str, SecretStr] = field(repr=False)
     listener: Listener | None
+    kinds: tuple[type[Event], ...]
 
 
 def launch(
@@ -48,6 +49,7 @@ def launch(
     *,
     overrides: Iterable[str] = (),
     listener: Listener | None = None,
+    kinds: Iterable[type[Event]] = (),
 ) -> list[Any]:
     """Run ``target(rt, *args, **kwargs)`` in every member and return the results by rank.
 
@@ -61,6 +63,7 @@ def launch(
         kwargs: keyword arguments; by default those of the config.
         overrides: options as ``"pool.size=8"``, for a file or mapping.
         listener: called in this process with each event of every member, in any thread.
+        kinds: classes of events that it is called with; none at all means every event.
 
     Raises:
         ConfigError: the config cannot be built, or its target cannot be imported.
@@ -77,7 +80,7 @@ def launch(
     if kwargs is None:
         kwargs = given if isinstance(given, dict) else {}
     with _importable(loaded.directory):
-        return _launch(loaded, target, args, kwargs, listener)
+        return _launch(loaded, target, args, kwargs, listener, tuple(kinds))
 
 
 def _launch(
@@ -86,6 +89,7 @@ def _launch(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     listener: Listener | None,
+    kinds: tuple[type[Event], ...],
 ) -> list[Any]:
     member = identity.by_torchrun(config)
     if member is None and config.members == "auto":
@@ -96,14 +100,14 @@ def _launch(
     if blueprint.place != "processes":  # there each member imports it for itself
         target = _imported(target)
     if member is not None or (len(config.names) == 1 and config.launcher is None):
-        with _heard(build(config), listener) as rt:
+        with _heard(build(config), listener, kinds) as rt:
             return [_imported(target)(rt, *args, **kwargs)]
     registry = default_registry()
     transport = blueprint.component("transport")
     cls = registry.load(registry.find("transport", transport.backend))
     launcher: Launcher = build(cast("Any", blueprint.component("launcher")))
     with cast("type[Transport]", cls).meeting(transport, config.names) as meeting, launcher:
-        job = _Job(config, target, args, kwargs, meeting.address, meeting.keys, listener)
+        job = _Job(config, target, args, kwargs, meeting.address, meeting.keys, listener, kinds)
         return _started(launcher, job)
 
 
@@ -122,7 +126,7 @@ def run_member(rank: int, job: _Job) -> Any:
     try:
         with (
             _importable(job.config.directory),
-            _heard(build(job.config, member=member), job.listener) as rt,
+            _heard(build(job.config, member=member), job.listener, job.kinds) as rt,
         ):
             return _imported(job.target)(rt, *job.args, **job.kwargs)
     except BaseException as error:
@@ -131,9 +135,9 @@ def run_member(rank: int, job: _Job) -> Any:
         raise
 
 
-def _heard(rt: Runtime, listener: Listener | None) -> Runtime:
+def _heard(rt: Runtime, listener: Listener | None, kinds: tuple[type[Event], ...]) -> Runtime:
     if listener is not None:
-        rt.events.subscribe(listener)
+        rt.events.subscribe(listener, *kinds)
     return rt
 
 

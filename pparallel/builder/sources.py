@@ -31,6 +31,7 @@ def read(
     label = str(source) if isinstance(source, str | Path) else ""
     content = _read_file(Path(source)) if isinstance(source, str | Path) else source or {}
     raw = _plain(content, label)
+    raw.pop("$schema", None)  # for editors: how a JSON file names its schema
     for path, text in environment.overrides():
         variable = "PPARALLEL__" + "__".join(path).upper()
         _put(raw, path, _parse_yaml(text, variable), variable)

@@ -43,25 +43,40 @@ def _root(
 
 @app.command()
 def run(
-    config: Annotated[str, typer.Argument(help="The job: a .yaml, .toml or .json file.")],
+    config: Annotated[
+        str, typer.Argument(metavar="CONFIG", help="The job: a .yaml, .toml or .json file.")
+    ],
     target: Annotated[
         str | None,
-        typer.Argument(help="What each member runs, as module:function; by default the config's."),
+        typer.Argument(
+            metavar="TARGET",
+            help="What each member runs, as module:function; by default the config's.",
+        ),
     ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="PATH=VALUE", help="Override a key, such as pool.size=8."),
     ] = None,
     as_json: Json = False,
+    plain: Annotated[
+        bool,
+        typer.Option(
+            "--plain",
+            help="Write lines of text instead of drawing; so it is anyway outside a terminal.",
+        ),
+    ] = False,
 ) -> None:
     """Launch the members of a job and run its target in each.
+
+    In a terminal, one live line per member tells its state, steps, rate and what the target
+    reports; what members print and log stands above.
 
     Exit codes: 0 done, 1 the job failed, 2 the config is wrong, 130 interrupted.
     """
     try:
         from pparallel.cli.run import run_job
 
-        run_job(config, target, set_ or [], as_json=as_json)
+        run_job(config, target, set_ or [], as_json=as_json, plain=plain)
     except KeyboardInterrupt:  # before the job began, or after it ended; typer would exit with 1
         raise typer.Exit(130) from None
 
@@ -72,3 +87,37 @@ def backends(as_json: Json = False) -> None:
     from pparallel.cli.backends import show_backends
 
     show_backends(as_json=as_json)
+
+
+@app.command()
+def schema(
+    indent: Annotated[
+        int, typer.Option("--indent", min=0, max=8, help="Spaces for each level; 0: one line.")
+    ] = 2,
+) -> None:
+    """Print the JSON Schema of a config, with the backends that are installed.
+
+    Editors check and complete configs by it.
+    """
+    from pparallel.cli.schema import show_schema
+
+    show_schema(indent)
+
+
+@app.command()
+def doctor(
+    as_json: Json = False,
+    port: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--port", min=1, max=65535, help="A port that is to be free; by default 29500 and 9100."
+        ),
+    ] = None,
+) -> None:
+    """Check this machine: cores, memory, limits, ports, GPUs, versions, plugins.
+
+    Exit codes: 0 unless a check fails, then 1; a warning is no failure.
+    """
+    from pparallel.cli.doctor import show_checks
+
+    show_checks(port or None, as_json=as_json)

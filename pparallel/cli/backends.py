@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import typer
 
+from pparallel.cli.columns import aligned
 from pparallel.errors import ConfigError
 from pparallel.registry import Offer, default_registry
 
@@ -34,7 +35,7 @@ def _json(offers: Sequence[Offer]) -> str:
 
 def _text(offers: Sequence[Offer]) -> str:
     broken = [each for each in offers if each.status == "broken"]
-    table = _table([COLUMNS, *(_row(each) for each in offers if each not in broken)])
+    table = aligned([COLUMNS, *(_row(each) for each in offers if each not in broken)])
     lines = [f"  {each.name} ({each.package} {each.version}): {_why(each)}" for each in broken]
     return "\n".join([*table, *(["", "broken:"] if broken else []), *lines])
 
@@ -43,14 +44,6 @@ def _row(offer: Offer) -> tuple[str, ...]:
     status = f"{offer.status}: {offer.detail}" if offer.detail else offer.status
     features = ", ".join(offer.features) or "-"
     return offer.interface, offer.name, offer.package, offer.version, features, status
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
 
 
 def _why(offer: Offer) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from typing import TextIO
+import sys
+from typing import Any
 
 from typing_extensions import override
 
+from pparallel.cli.progress.watch import Lines
 from pparallel.runtime import member
 
 
@@ -35,9 +37,18 @@ class LineFormatter(logging.Formatter):
         return f"{mark}{record.levelname}: {line.removeprefix(mark)}"
 
 
-def configure(stream: TextIO) -> None:
-    """Write what is logged from INFO on to *stream*, line by line."""
-    handler = logging.StreamHandler(stream)
+class LineHandler(logging.StreamHandler[Any]):
+    """Writes records to a stream; that its reader has gone is not told for every one."""
+
+    @override
+    def handleError(self, record: logging.LogRecord) -> None:
+        if not isinstance(sys.exception(), OSError):
+            super().handleError(record)
+
+
+def configure(lines: Lines) -> None:
+    """Write what is logged from INFO on to *lines*."""
+    handler = LineHandler(lines)
     handler.addFilter(MemberName())
     handler.setFormatter(LineFormatter())
     root = logging.getLogger()

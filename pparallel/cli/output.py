@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -10,7 +11,11 @@ import threading
 from collections.abc import Mapping
 from typing import TextIO
 
+from pparallel.cli.progress.summary import Summary
+
 logger = logging.getLogger(__name__)
+
+_GONE = (errno.EPIPE, errno.EIO)  #: the reader of the pipe, or the terminal
 
 
 class Output:
@@ -18,32 +23,49 @@ class Output:
 
     With JSON, file descriptor 1 is turned to standard error while the job runs, so that neither
     the target's prints nor a C library's can stand beside the object.
+
+    Args:
+        as_json: write JSON.
+        in_color: standard output is a terminal that is drawn on.
     """
 
-    def __init__(self, *, as_json: bool) -> None:
-        self._as_json = as_json
+    def __init__(self, *, as_json: bool, in_color: bool = False) -> None:
+        self._as_json, self._in_color = as_json, in_color
         self._once, self._told = threading.Lock(), threading.Lock()
         self._stdout = _claim_stdout() if as_json else sys.stdout
 
-    def done(self, results: Mapping[str, object], seconds: float) -> None:
-        """Write what each member returned."""
+    def done(self, results: Mapping[str, object], seconds: float, summary: Summary) -> None:
+        """Write what each member returned, and how it went."""
         if self._as_json:
             plain = {member: _jsonable(member, value) for member, value in results.items()}
-            self._object({"results": plain, "seconds": round(seconds, 6)})
+            members = summary.to_dict()
+            self._object({"results": plain, "seconds": round(seconds, 6), "members": members})
             return
-        for member, value in results.items():
-            self._stdout.write(f"{member}: {_repr(value)}\n")
-        self._stdout.write(f"done in {seconds:.2f} s\n")
+        told = {member: _repr(value) for member, value in results.items()}
+        if not self._in_color:
+            self._write("".join(f"{member}: {value}\n" for member, value in told.items()))
+        self._summarise(summary, told)
+        self._write(f"done in {seconds:.2f} s\n")
 
-    def failed(self, kind: str, message: str, member: str | None = None) -> None:
-        """Write why there are no results; text goes to standard error, by the caller."""
+    def failed(
+        self, kind: str, message: str, member: str | None = None, summary: Summary | None = None
+    ) -> None:
+        """Write why there are no results; as text, why is told on standard error by the caller."""
         if self._as_json:
             error = {"type": kind, "message": message}
-            self._object({"error": error if member is None else {**error, "member": member}})
+            told: dict[str, object] = {
+                "error": error if member is None else {**error, "member": member}
+            }
+            self._object(told if summary is None else {**told, "members": summary.to_dict()})
+        elif summary is not None:
+            self._summarise(summary, {})
 
-    def interrupted(self) -> None:
+    def interrupted(self, summary: Summary | None = None) -> None:
         """Write that Ctrl-C ended the job."""
-        self.failed("KeyboardInterrupt", "interrupted")
+        if self._as_json:
+            self.failed("KeyboardInterrupt", "interrupted")
+        elif summary is not None:
+            self._summarise(summary, {})
         if self._told.acquire(blocking=False):
             sys.stderr.write("interrupted\n")
         self.flush()
@@ -56,9 +78,30 @@ class Output:
             except (OSError, ValueError):  # the reader of a pipe may have gone
                 continue
 
+    def _summarise(self, summary: Summary, results: Mapping[str, str]) -> None:
+        if self._in_color:
+            from pparallel.cli.progress.terminal import Terminal
+
+            self._write("\n".join(Terminal(self._stdout).rendered(summary.renderable(results))))
+            self._write("\n")
+        else:
+            self._write("".join(f"{line}\n" for line in summary.text()))
+
     def _object(self, value: object) -> None:
         if self._once.acquire(blocking=False):  # an interrupt may come while the end is written
-            self._stdout.write(json.dumps(value) + "\n")
+            self._write(json.dumps(value) + "\n")
+
+    def _write(self, text: str) -> None:
+        """Write and pass on; that nobody reads it any more is no failure of the job."""
+        try:
+            self._stdout.write(text)
+            self._stdout.flush()
+        except OSError as error:
+            if error.errno not in _GONE:
+                raise
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stdout.fileno())  # what is left is written as Python ends
+            os.close(nowhere)
 
 
 def _claim_stdout() -> TextIO:

@@ -1,4 +1,4 @@
-"""``pparallel run``: launch a job and tell how it ended."""
+"""``pparallel run``: launch a job and tell how it went."""
 
 from __future__ import annotations
 
@@ -16,22 +16,35 @@ from pparallel.builder import identity
 from pparallel.cli import logs
 from pparallel.cli.interrupts import INTERRUPTED, ending_on_interrupt, leave
 from pparallel.cli.output import Output
+from pparallel.cli.progress.plain import ReportLines
+from pparallel.cli.progress.summary import Summary
+from pparallel.cli.progress.tally import Tally
+from pparallel.cli.progress.watch import Watch
 from pparallel.errors import ConfigError, MissingDependencyError
 
 JOB_FAILED = 1
 CONFIG_WRONG = 2
 
 
-def run_job(config: str, target: str | None, overrides: Sequence[str], *, as_json: bool) -> None:
+def run_job(
+    config: str, target: str | None, overrides: Sequence[str], *, as_json: bool, plain: bool
+) -> None:
     """Run the job of file *config* to its end.
 
     Raises:
         typer.Exit: the job did not succeed; where members still run, the process ends here.
     """
-    output = Output(as_json=as_json)
-    logs.configure(sys.stderr if as_json else sys.stdout)
-    with ending_on_interrupt(output.interrupted):
-        code = _Run(output).code(config, target, overrides)
+    live = not (plain or as_json) and _can_draw()
+    output, tally = Output(as_json=as_json, in_color=live), Tally()
+    watch = _display(tally) if live else ReportLines(tally, sys.stderr if as_json else sys.stdout)
+    logs.configure(watch.log)
+
+    def last_words() -> None:
+        watch.stop(patience=0.02)
+        output.interrupted()
+
+    with ending_on_interrupt(last_words):
+        code = _Run(output, watch, tally).code(config, target, overrides)
     output.flush()
     if code == INTERRUPTED or (code and threading.active_count() > 1):
         leave(code, logging.shutdown)  # a member's thread cannot be ended in any other way
@@ -39,11 +52,26 @@ def run_job(config: str, target: str | None, overrides: Sequence[str], *, as_jso
         raise typer.Exit(code)
 
 
+def _can_draw() -> bool:
+    if not sys.stdout.isatty():
+        return False
+    from rich.console import Console
+
+    console = Console(file=sys.stdout)
+    return console.is_terminal and not console.is_dumb_terminal
+
+
+def _display(tally: Tally) -> Watch:
+    from pparallel.cli.progress.display import Display
+
+    return Display(tally, sys.stdout, sys.stderr)
+
+
 class _Run:
     """One run of one job."""
 
-    def __init__(self, output: Output) -> None:
-        self._output = output
+    def __init__(self, output: Output, watch: Watch, tally: Tally) -> None:
+        self._output, self._watch, self._tally = output, watch, tally
         self._names: list[str] = []
 
     def code(self, path: str, target: str | None, overrides: Sequence[str]) -> int:
@@ -53,18 +81,26 @@ class _Run:
             config = pparallel.load(path, overrides=overrides)
             alone = identity.by_torchrun(config)
             self._names = [alone.name] if alone else config.names
-            results = pparallel.launch(config, target)
+            self._tally.expect(self._names)
+            with self._watch as watch:
+                results = pparallel.launch(config, target, listener=watch.hear, kinds=watch.kinds)
         except KeyboardInterrupt:
-            self._output.interrupted()
+            self._watch.stop()  # it may have come in the midst of that
+            self._output.interrupted(self._summary())
             return INTERRUPTED
         except Exception as error:  # noqa: BLE001 - whatever a member raised ends here
             return self._explain(error)
-        self._output.done(dict(zip(self._names, results, strict=True)), time.monotonic() - began)
+        seconds = time.monotonic() - began
+        by_member = dict(zip(self._names, results, strict=True))
+        self._output.done(by_member, seconds, Summary(self._tally))
         return 0
+
+    def _summary(self) -> Summary | None:
+        return Summary(self._tally) if self._tally.begun else None
 
     def _explain(self, error: Exception) -> int:
         member = self._member(error)
-        self._output.failed(type(error).__name__, str(error), member)
+        self._output.failed(type(error).__name__, str(error), member, self._summary())
         if isinstance(error, ConfigError | MissingDependencyError):
             where = "" if member is None else f"in member {member!r}: "
             sys.stderr.write(f"pparallel: {where}{error}\n")

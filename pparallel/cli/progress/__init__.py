@@ -1,0 +1,1 @@
+"""What a job is doing, counted from its events and shown to whoever waits for it."""

@@ -1,0 +1,365 @@
+"""``pparallel doctor``: what it says of this machine, and of machines that are made up."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pparallel.cli.doctor import cgroups, gpus, limits, machine, ports, software
+from pparallel.cli.doctor.check import guarded, size
+
+MARKER = "do-not-show-this"
+GIB = 2**30
+
+
+def doctor(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    clean = {key: each for key, each in os.environ.items() if not key.startswith("PPARALLEL_")}
+    return subprocess.run(
+        [sys.executable, "-m", "pparallel", "doctor", *args],
+        env=clean | env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def install(folder: Path, name: str, code: str) -> None:
+    info = folder / f"{name}-1.5.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.5\n")
+    (info / "entry_points.txt").write_text(f"[pparallel]\n{name} = {name}_plugin\n")
+    (folder / f"{name}_plugin.py").write_text(code)
+
+
+def write(root: Path, **files: str) -> Path:
+    """Make files below *root*, their paths with ``__`` for ``/`` and ``_dot_`` for a dot."""
+    for name, text in files.items():
+        path = root / name.replace("__", "/").replace("_dot_", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n")
+    return root
+
+
+# -- the command ----------------------------------------------------------------------------------
+
+
+def test_it_tells_of_this_machine() -> None:
+    done = doctor()
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = {line.split()[0] for line in done.stdout.splitlines() if not line.startswith(" ")}
+    assert found <= {"ok", "warn"}
+    for name in ("python", "cores", "memory", "shared memory", "open files", "gpus", "plugins"):
+        assert re.search(rf"^(ok|warn) +{name} ", done.stdout, re.M), name
+    assert done.stderr == ""
+
+
+def test_it_speaks_json() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = doctor("--json", "--port", str(port))
+    assert done.returncode == 0, done.stderr
+    printed = json.loads(done.stdout)
+    assert printed["status"] == "warn"
+    checks = {each["name"]: each for each in printed["checks"]}
+    assert checks[f"port {port}"]["status"] == "warn"
+    assert checks[f"port {port}"]["advice"]
+    assert "port 29500" not in checks
+    assert {"pydantic", "typer", "rich", "python", "pparallel"} <= set(checks)
+    assert all(set(each) == {"name", "status", "detail", "advice"} for each in printed["checks"])
+    assert all(each["advice"] for each in printed["checks"] if each["status"] != "ok")
+
+
+def test_it_tells_of_broken_plugins_and_missing_libraries(tmp_path: Path) -> None:
+    install(tmp_path, "crash", "raise OSError('no disk')\n")
+    install(
+        tmp_path,
+        "shelf",
+        "from typing import Literal\n"
+        "from pparallel.interfaces.pool import PoolConfig\n"
+        "from pparallel.plugin import Backend, hookimpl\n"
+        "class ShelfPoolConfig(PoolConfig, frozen=True):\n"
+        "    backend: Literal['shelf'] = 'shelf'\n"
+        "@hookimpl\n"
+        "def pparallel_backends():\n"
+        "    return [Backend(ShelfPoolConfig, 'shelf_plugin:X', 'pip install planks',\n"
+        "                    requires=('planks_that_nobody_has',))]\n",
+    )
+    done = doctor(PYTHONPATH=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^warn +plugin crash +crash 1\.5 is broken: OSError: no disk$", *lines(done))
+    assert re.search(r"^warn +pool shelf +not installed: planks_that_nobody_has$", *lines(done))
+    assert "-> pip install planks" in done.stdout
+    assert "Traceback" not in done.stdout
+    strict = doctor(PYTHONPATH=str(tmp_path), PPARALLEL_STRICT_PLUGINS="1")
+    assert strict.returncode == 1
+    assert re.search(r"^fail +backends .*no disk", *lines(strict))
+    assert "Traceback" not in strict.stdout + strict.stderr
+
+
+def lines(done: subprocess.CompletedProcess[str]) -> tuple[str, re.RegexFlag]:
+    return done.stdout, re.M
+
+
+def test_it_survives_a_torch_that_is_broken(tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("import os\nos.abort()\n")
+    done = doctor("--json", PYTHONPATH=str(tmp_path))
+    checks = {each["name"]: each for each in json.loads(done.stdout)["checks"]}
+    assert checks["gpus"]["status"] == "fail"
+    assert "torch cannot be imported" in checks["gpus"]["detail"]
+    assert done.returncode == 1
+    (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('libcudart is not there')")
+    done = doctor(PYTHONPATH=str(tmp_path))
+    assert "torch cannot be imported: ImportError: libcudart is not there" in done.stdout
+    assert done.returncode == 1
+
+
+def test_a_torch_in_the_working_directory_is_not_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "torch.py").write_text("raise SystemExit('ran')\n")
+    monkeypatch.chdir(tmp_path)
+    done = doctor("--json")
+    gpu = next(each for each in json.loads(done.stdout)["checks"] if each["name"] == "gpus")
+    assert "ran" not in gpu["detail"]
+
+
+def test_it_shows_no_secrets() -> None:
+    names = ("PPARALLEL_KEY", "PPARALLEL__TRANSPORT__SECRET_KEY", "PPARALLEL_DISABLE_PLUGINS")
+    for args in ([], ["--json"]):
+        done = doctor(*args, **dict.fromkeys(names, MARKER))
+        assert done.returncode == 0, done.stderr
+        assert MARKER not in done.stdout + done.stderr
+
+
+def test_a_check_that_raises_is_a_result() -> None:
+    def unreadable() -> list[object]:
+        raise OSError("no such\n thing")
+
+    [check] = guarded("cores", unreadable)  # type: ignore[arg-type]
+    assert (check.name, check.status) == ("cores", "warn")
+    assert check.detail == "could not be checked: OSError: no such thing"
+    assert check.advice
+
+
+# -- control groups -------------------------------------------------------------------------------
+
+
+def test_no_groups(tmp_path: Path) -> None:
+    assert cgroups.cpu_quota(tmp_path) is None
+    assert cgroups.memory_limit(tmp_path) is None
+
+
+def test_version_two(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        proc__self__cgroup="0::/jobs/mine",
+        sys__fs__cgroup__jobs__mine__cpu_dot_max="max 100000",
+        sys__fs__cgroup__jobs__cpu_dot_max="150000 100000",
+        sys__fs__cgroup__jobs__mine__memory_dot_max=str(4 * GIB),
+        sys__fs__cgroup__jobs__mine__memory_dot_current=str(GIB),
+        sys__fs__cgroup__jobs__memory_dot_max="max",
+    )
+    assert cgroups.cpu_quota(tmp_path) == 1.5
+    assert cgroups.memory_limit(tmp_path) == (4 * GIB, GIB)
+
+
+def test_version_two_in_a_container_with_the_hosts_path(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        proc__self__cgroup="0::/../../kubepods/pod7",
+        sys__fs__cgroup__cpu_dot_max="200000 100000",
+        sys__fs__cgroup__memory_dot_max=str(GIB),
+    )
+    assert cgroups.cpu_quota(tmp_path) == 2
+    assert cgroups.memory_limit(tmp_path) == (GIB, 0)
+
+
+def test_version_one(tmp_path: Path) -> None:
+    folder = "sys/fs/cgroup/cpu,cpuacct/docker/abc"
+    write(
+        tmp_path,
+        proc__self__cgroup="5:cpu,cpuacct:/docker/abc\n4:memory:/docker/abc\n1:name=systemd:/",
+        **{
+            f"{folder}/cpu_dot_cfs_quota_us": "50000",
+            f"{folder}/cpu_dot_cfs_period_us": "100000",
+            "sys/fs/cgroup/cpu,cpuacct/cpu_dot_cfs_quota_us": "-1",
+            "sys/fs/cgroup/cpu,cpuacct/cpu_dot_cfs_period_us": "100000",
+            "sys/fs/cgroup/memory/memory_dot_limit_in_bytes": str(2 * GIB),
+            "sys/fs/cgroup/memory/memory_dot_usage_in_bytes": "77",
+        },
+    )
+    assert cgroups.cpu_quota(tmp_path) == 0.5
+    assert cgroups.memory_limit(tmp_path) == (2 * GIB, 77)
+
+
+def test_version_one_without_limits(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        proc__self__cgroup="5:cpu:/\n4:memory:/",
+        sys__fs__cgroup__cpu__cpu_dot_cfs_quota_us="-1",
+        sys__fs__cgroup__memory__memory_dot_limit_in_bytes="9223372036854771712",
+    )
+    assert cgroups.cpu_quota(tmp_path) is None
+    assert cgroups.memory_limit(tmp_path) is None
+
+
+# -- this and that --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("affinity", "quota", "status"), [(8, None, "ok"), (8, 8.0, "ok"), (8, 2.5, "warn")]
+)
+def test_cores(affinity: int, quota: float | None, status: str) -> None:
+    check = machine.judged_cores(16, affinity, quota)
+    assert check.status == status
+    assert ("OMP_NUM_THREADS=2" in check.advice) == (status == "warn")
+
+
+def test_cores_below_one() -> None:
+    assert "pool.size=1" in machine.judged_cores(8, 8, 0.5).advice
+
+
+def test_memory(tmp_path: Path) -> None:
+    text = "MemTotal:       8388608 kB\nMemAvailable:   4194304 kB\nHugePages_Total:       0"
+    write(tmp_path, proc__meminfo=text)
+    [check] = machine.memory(tmp_path)
+    assert (check.status, check.detail) == ("ok", "4 GiB of 8 GiB available, no limit")
+    assert machine.judged_memory(8 * GIB, GIB // 2, None).status == "warn"
+    limited = machine.judged_memory(8 * GIB, 6 * GIB, (GIB, GIB - 1))
+    assert limited.status == "warn"
+    assert "a limit of 1 GiB" in limited.detail
+    assert machine.judged_memory(8 * GIB, 6 * GIB, (GIB, 0)).status == "ok"
+
+
+def test_memory_that_cannot_be_read(tmp_path: Path) -> None:
+    [check] = guarded("memory", lambda: machine.memory(tmp_path))
+    assert check.status == "warn"
+    assert "could not be checked" in check.detail
+
+
+def test_shared_memory(tmp_path: Path) -> None:
+    [missing] = machine.shared_memory(tmp_path / "shm")
+    assert missing.status == "warn"
+    [here] = machine.shared_memory(tmp_path)
+    assert str(tmp_path) in here.detail
+    assert machine.judged_shared_memory(tmp_path, 8 * GIB, 4 * GIB).status == "ok"
+    docker = machine.judged_shared_memory(tmp_path, 64 * 2**20, 64 * 2**20)
+    assert "--shm-size" in docker.advice
+    full = machine.judged_shared_memory(tmp_path, 8 * GIB, 1000)
+    assert "ended programs" in full.advice
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "advice"),
+    [
+        (None, None, ""),
+        (65536, 65536, ""),
+        (1024, None, "ulimit -n 65536"),
+        (1024, 524288, "ulimit -n 65536"),
+        (1024, 8192, "ulimit -n 8192"),
+        (1024, 1024, "limits.conf"),
+    ],
+)
+def test_open_files(soft: int | None, hard: int | None, advice: str) -> None:
+    check = limits.judged_open_files(soft, hard)
+    assert check.status == ("warn" if advice else "ok")
+    assert advice in check.advice
+
+
+def test_ephemeral_ports(tmp_path: Path) -> None:
+    path = tmp_path / "range"
+    path.write_text("32768\t60999\n")
+    assert ports.ephemeral(path)[0].status == "ok"
+    path.write_text("60900\t60999\n")
+    [few] = ports.ephemeral(path)
+    assert (few.status, few.detail) == ("warn", "60900 to 60999: 100")
+
+
+def test_loopback() -> None:
+    assert [each.status for each in ports.loopback()] == ["ok"]
+
+
+def test_ports() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        number = taken.getsockname()[1]
+        assert [each.status for each in ports.rendezvous([number])] == ["warn"]
+    [free] = ports.rendezvous([number])
+    assert (free.name, free.status, free.detail) == (f"port {number}", "ok", "free")
+
+
+def test_gpus(tmp_path: Path) -> None:
+    none, driver = tmp_path / "none", tmp_path
+    answer = 'import json; print("noise"); print(json.dumps({"torch": "2.9", %s}))'
+    two = answer % '"cuda": "13.0", "gpus": [["H100", 85899345920], ["H100", 85899345920]]'
+    [found] = gpus.gpus(driver, two)
+    assert (found.status, found.detail) == (
+        "ok",
+        "2: H100 (80 GiB), H100 (80 GiB); torch 2.9",
+    )
+    cpu = answer % '"cuda": None, "gpus": []'
+    assert gpus.gpus(none, cpu)[0].status == "ok"
+    [unused] = gpus.gpus(driver, cpu)
+    assert unused.status == "warn"
+    assert "for CUDA" in unused.advice
+    [blind] = gpus.gpus(driver, answer % '"cuda": "13.0", "gpus": []')
+    assert "nvidia-smi" in blind.advice
+    [broken] = gpus.gpus(none, "import sys; sys.exit(3)")
+    assert (broken.status, broken.detail) == ("fail", "torch cannot be imported: exit code 3")
+
+
+def test_a_torch_that_takes_for_ever(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(gpus, "PATIENCE", 0.2)
+    [slow] = gpus.gpus(tmp_path, "import threading; threading.Event().wait()")
+    assert slow.status == "fail"
+    assert "not imported within" in slow.detail
+
+
+def test_no_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert gpus.gpus(tmp_path / "none")[0].status == "ok"
+    [unused] = gpus.gpus(tmp_path)
+    assert unused.status == "warn"
+    assert "pparallel[torch]" in unused.advice
+
+
+def test_requirements() -> None:
+    needed, optional = software.requirements(
+        [
+            "dill>=0.3.8",
+            "typing-extensions (>=4.12)",
+            "torch>=2.4; extra == 'torch'",
+            'cloudpickle>=3; extra == "cloudpickle"',
+            "pparallel[torch]; extra == 'all'",
+            "mypy; extra == 'dev'",
+            "dill; extra == 'more'",
+        ]
+    )
+    assert needed == ["dill", "typing-extensions"]
+    assert optional == ["torch", "cloudpickle"]
+
+
+def test_a_library_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = ["dill", "nobody-has-this", "nor-this; extra == 'torch'"]
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: wanted)
+    found = {each.name: each for each in software.libraries()}
+    assert found["dill"].status == "ok"
+    assert found["nobody-has-this"].status == "fail"
+    assert found["nobody-has-this"].advice == "pip install nobody-has-this"
+    assert (found["nor-this"].status, found["nor-this"].detail) == ("ok", "not installed")
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (1536, "1.5 KiB"), (64 * 2**20, "64 MiB"), (2**42, "4 TiB")]
+)
+def test_sizes(count: int, text: str) -> None:
+    assert size(count) == text

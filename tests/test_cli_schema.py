@@ -1,0 +1,278 @@
+"""``pparallel schema``: the JSON Schema of a config, with what is installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import jsonschema
+import pytest
+import yaml
+from pydantic import Field, SecretStr
+
+import pparallel_local
+import pparallel_serializers
+from pparallel.cli.schema.attributes import descriptions, summary
+from pparallel.cli.schema.generator import job_schema
+from pparallel.interfaces.pool import PoolConfig
+from pparallel.interfaces.serializer import SerializerConfig
+from pparallel.plugin import Backend, hookimpl
+from pparallel.registry import INTERFACES, Registry, default_registry
+from pparallel_local import ThreadPoolConfig
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+EXAMPLES = sorted((ROOT / "examples").glob("*/*.yaml"))
+
+
+class Opaque:
+    pass
+
+
+class ShelfPoolConfig(PoolConfig, frozen=True):
+    """Tasks on :class:`a.b.Shelf`.
+
+    More of it.
+
+    Attributes:
+        backend: ``shelf``.
+        depth: how deep it is,
+            as a number.
+        key: of the shop.
+        keys: of all shops.
+        serializer: its own.
+        opaque: what no file holds.
+    """
+
+    backend: Literal["shelf"] = "shelf"
+    depth: Annotated[int, Field(ge=1, le=9)] = 3
+    key: SecretStr = SecretStr("hunter2")
+    keys: dict[str, SecretStr] = Field(default={"a": SecretStr("hunter3")})
+    serializer: SerializerConfig | None = None
+    opaque: Opaque | None = None
+
+
+class Plugin:
+    @hookimpl
+    def pparallel_backends(self) -> list[Backend]:
+        return [Backend(ShelfPoolConfig, "shelf:Pool")]
+
+
+@pytest.fixture(scope="module")
+def schema() -> dict[str, Any]:
+    return job_schema(default_registry())
+
+
+def accepts(schema: dict[str, Any], config: object) -> bool:
+    return jsonschema.Draft202012Validator(schema).is_valid(config)
+
+
+def yaml_blocks() -> list[Any]:
+    found = []
+    for page in PAGES:
+        blocks = re.findall(r"^```yaml\n(.*?)^```$", page.read_text(), re.M | re.S)
+        for number, text in enumerate(blocks, start=1):
+            found.append(pytest.param(text, id=f"{page.relative_to(ROOT)}-{number}"))
+    return found
+
+
+# -- what is right --------------------------------------------------------------------------------
+
+
+def test_the_schema_is_one(schema: dict[str, Any]) -> None:
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    jsonschema.Draft202012Validator.check_schema(schema)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_every_example_is_accepted(schema: dict[str, Any], path: Path) -> None:
+    jsonschema.validate(yaml.safe_load(path.read_text()), schema)
+    assert EXAMPLES
+
+
+@pytest.mark.parametrize("text", yaml_blocks())
+def test_every_config_in_the_docs_is_accepted(schema: dict[str, Any], text: str) -> None:
+    config = yaml.safe_load(text)
+    jsonschema.validate(config, schema)
+    assert isinstance(config, dict)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"members": 3},
+        {"members": "auto"},
+        {"members": ["a", {"name": "b", "override": {"pool": {"size": 2}, "seed": 3}}]},
+        {"pool": {"size": 2}},
+        {"pool": {"backend": "serial", "size": 2}},
+        {"pool": None},
+        {"ordered_server": {"backend": "hosted", "host": "a", "serializer": {"recurse": True}}},
+        {"ordered_server": {"backend": "hosted", "serializer": {"backend": "pickle"}}},
+        {"extra": {"critic": {"interface": "pool", "size": 2}}},
+        {"extra": {"critic": {"interface": "pool", "backend": "serial"}}},
+        {"args": [1, "a"]},
+        {"args": {"steps": 3}},
+    ],
+)
+def test_what_is_accepted(schema: dict[str, Any], config: dict[str, Any]) -> None:
+    assert accepts(schema, config)
+
+
+# -- what is wrong --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"poool": {}},
+        {"members": 0},
+        {"members": []},
+        {"members": "many"},
+        {"members": [{"env": {}}]},
+        {"members": [{"name": "a", "override": {"poool": {}}}]},
+        {"seed": "seven"},
+        {"close_timeout": 0},
+        {"target": 3},
+        {"pool": {"sise": 2}},
+        {"pool": {"size": "two"}},
+        {"pool": {"size": 0}},
+        {"pool": {"backend": "thred"}},
+        {"pool": {"backend": 3}},
+        {"pool": []},
+        {"ordered_server": {"host": "a"}},  # of the backend that is not the default's
+        {"ordered_server": {"backend": "hosted", "serializer": {"backend": "pikle"}}},
+        {"ordered_server": {"backend": "hosted", "serializer": {"recurse": "yes, please"}}},
+        {"ordered_server": {"backend": "hosted", "serializer": {"backend": "thread"}}},
+        {"extra": {"critic": {"backend": "thread"}}},
+        {"extra": {"critic": {"interface": "poool"}}},
+        {"extra": {"critic": {"interface": "pool", "sise": 3}}},
+        {"extra": {"pool": {"interface": "pool"}}},
+        {"args": 3},
+    ],
+)
+def test_what_is_refused(schema: dict[str, Any], config: dict[str, Any]) -> None:
+    assert not accepts(schema, config)
+
+
+# -- what it says ---------------------------------------------------------------------------------
+
+
+def test_there_is_a_branch_for_each_backend(schema: dict[str, Any]) -> None:
+    titles = {each.get("title") for each in schema["$defs"].values()}
+    for offer in default_registry().offers():
+        assert f"{offer.interface} {offer.name}" in titles
+        config = default_registry().find(offer.interface, offer.name).config
+        branch = next(
+            each
+            for name, each in schema["$defs"].items()
+            if each.get("title") == f"{offer.interface} {offer.name}"
+            and not name.startswith("extra.")
+        )
+        assert set(branch["properties"]) == set(config.model_fields)
+        assert all(each["description"] for each in branch["properties"].values())
+
+
+def test_every_section_is_described(schema: dict[str, Any]) -> None:
+    assert set(INTERFACES) < set(schema["properties"])
+    assert all(each["description"] for each in schema["properties"].values())
+
+
+def test_an_interface_without_backends_takes_none() -> None:
+    registry = Registry(pparallel_local, pparallel_serializers, entry_points=False)
+    schema = job_schema(registry)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert accepts(schema, {"reducer": None})
+    assert not accepts(schema, {"reducer": {}})
+
+
+def test_a_plugin_is_in_it_with_all_that_its_config_says() -> None:
+    schema = job_schema(Registry(Plugin()))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    branch = schema["$defs"]["ShelfPoolConfig"]
+    depth = {"default": 3, "description": "how deep it is, as a number.", "type": "integer"}
+    assert branch["properties"]["depth"] == {**depth, "minimum": 1, "maximum": 9}
+    assert branch["description"] == "Tasks on `a.b.Shelf`.\n\nMore of it."
+    assert accepts(schema, {"pool": {"backend": "shelf", "depth": 9, "opaque": None}})
+    assert not accepts(schema, {"pool": {"backend": "shelf", "depth": 10}})
+    assert not accepts(schema, {"pool": {"depth": 3}})
+    nested = {"backend": "shelf", "serializer": {"backend": "pickle"}}
+    assert accepts(schema, {"extra": {"side": {"interface": "pool", **nested}}})
+
+
+def test_secrets_have_no_default() -> None:
+    schema = job_schema(Registry(Plugin()))
+    properties = schema["$defs"]["ShelfPoolConfig"]["properties"]
+    assert "default" not in properties["key"]
+    assert "default" not in properties["keys"]
+    assert "hunter" not in json.dumps(schema)
+
+
+def test_what_docstrings_say_of_fields() -> None:
+    found = descriptions(ThreadPoolConfig)
+    assert set(ThreadPoolConfig.model_fields) <= set(found)
+    assert found["size"] == descriptions(PoolConfig)["size"]
+    assert descriptions(ShelfPoolConfig)["backend"] == "`shelf`."
+    assert summary(ShelfPoolConfig).startswith("Tasks on")
+    assert descriptions(Opaque) == {}
+    assert summary(Opaque) == ""
+
+
+# -- the command ----------------------------------------------------------------------------------
+
+SHELF = """\
+from typing import Literal
+from pparallel.interfaces.pool import PoolConfig
+from pparallel.plugin import Backend, hookimpl
+
+class PlankPoolConfig(PoolConfig, frozen=True):
+    backend: Literal["plank"] = "plank"
+    planks: int = 7
+
+@hookimpl
+def pparallel_backends():
+    return [Backend(PlankPoolConfig, "plank_plugin:PlankPool", requires=("nobody_has_it",))]
+"""
+
+
+def run(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    clean = {key: each for key, each in os.environ.items() if not key.startswith("PPARALLEL_")}
+    command = [sys.executable, "-m", "pparallel", "schema", *args]
+    return subprocess.run(command, env=clean | env, capture_output=True, text=True, check=False)
+
+
+def install(folder: Path, name: str, code: str) -> None:
+    info = folder / f"{name}-1.5.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.5\n")
+    (info / "entry_points.txt").write_text(f"[pparallel]\n{name} = {name}_plugin\n")
+    (folder / f"{name}_plugin.py").write_text(code)
+
+
+def test_the_command_prints_it_with_installed_plugins(tmp_path: Path) -> None:
+    install(tmp_path, "plank", SHELF)
+    install(tmp_path, "crash", "raise OSError('no disk')\n")
+    done = run("--indent", "0", PYTHONPATH=str(tmp_path))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("\n") == 1
+    schema = json.loads(done.stdout)
+    assert accepts(schema, {"pool": {"backend": "plank", "planks": 3}})
+    assert not accepts(schema, {"pool": {"backend": "plank", "plonks": 3}})
+
+
+def test_it_is_indented(schema: dict[str, Any]) -> None:
+    done = run()
+    assert done.stdout == json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+
+
+def test_a_broken_plugin_can_be_made_fatal(tmp_path: Path) -> None:
+    install(tmp_path, "crash", "raise OSError('no disk')\n")
+    done = run(PYTHONPATH=str(tmp_path), PPARALLEL_STRICT_PLUGINS="1")
+    assert done.returncode == 2
+    assert "no disk" in done.stderr
+    assert "Traceback" not in done.stderr
