@@ -124,7 +124,11 @@ def test_an_interrupt_ends_the_ranks(launcher: Launcher) -> None:
         assert told is not None
         if rank == 0:
             _wait_until_the_main_thread_joins()
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            _interrupt_the_main_thread()
+            # A signal that comes just before a thread begins to wait is not seen by CPython until
+            # the next one.
+            while not told.wait(1.0):
+                _interrupt_the_main_thread()
         told.wait()
         reasons.append(told.reason)
 
@@ -137,6 +141,10 @@ def _wait_until_the_main_thread_joins() -> None:
     pause = threading.Event()
     while "join" not in _functions_of(threading.main_thread()):
         pause.wait(0.002)
+
+
+def _interrupt_the_main_thread() -> None:
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 
 def _functions_of(thread: threading.Thread) -> list[str]:

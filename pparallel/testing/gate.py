@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from typing_extensions import override
+
+from pparallel.testing.patience import PATIENCE
 
 
 class Gate:
@@ -55,8 +59,12 @@ class Gate:
                 os.close(way)
 
     def arrived(self, count: int = 1) -> None:
-        """Wait until *count* more tasks have arrived."""
+        """Wait until *count* more tasks have arrived; fail if they do not."""
+        arrivals, end = select.poll(), monotonic() + PATIENCE
+        arrivals.register(self._seen, select.POLLIN)
         while count > 0:
+            ready = arrivals.poll(1000 * max(0.0, end - monotonic()))
+            assert ready, f"{count} more tasks did not arrive within {PATIENCE} s"
             count -= len(os.read(self._seen, count))
 
     def open(self) -> None:

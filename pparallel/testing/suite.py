@@ -13,6 +13,7 @@ from pparallel.config import BackendConfig
 from pparallel.interfaces.launcher import LauncherConfig
 from pparallel.registry import default_registry
 from pparallel.testing.leftovers import no_leftovers
+from pparallel.testing.patience import ends_within
 
 F = TypeVar("F", bound=Callable[..., object])
 C = TypeVar("C", bound=BackendConfig[Any])
@@ -57,16 +58,19 @@ class Suite:
 
     An author subclasses the suite of the interface and overrides the fixture ``config``. Each
     test is skipped where the backend does not declare the features that the test requires, and
-    fails when it leaves something behind. A test that is overridden without
-    :func:`overrides` fails: a guarantee is not to be dropped silently.
+    fails when it leaves something behind, or does not end in time. A test that is overridden
+    without :func:`overrides` fails: a guarantee is not to be dropped silently.
 
     Attributes:
         interface: the interface that the suite is for.
         patience: seconds that what a test started has to go, once the test has ended.
+        limit: seconds after which a test that has not ended fails, so that a backend that hangs
+            gets its verdict.
     """
 
     interface: ClassVar[str]
     patience: ClassVar[float] = 5.0
+    limit: ClassVar[float] = 40.0
 
     @override
     def __init_subclass__(cls) -> None:
@@ -99,7 +103,7 @@ class Suite:
         return load(LauncherConfig, {"backend": "thread"})
 
     @pytest.fixture(autouse=True)
-    def _only_where_declared_and_leaving_nothing(
+    def _only_where_declared_in_time_and_leaving_nothing(
         self, request: pytest.FixtureRequest
     ) -> Iterator[None]:
         wanted = getattr(request.function, _FEATURES, ())
@@ -110,7 +114,7 @@ class Suite:
                 pytest.skip(f"the backend does not declare {', '.join(missing)}")
             if present := sorted(declared.intersection(lacking)):
                 pytest.skip(f"the backend declares {', '.join(present)}")
-        with no_leftovers(self.patience):
+        with no_leftovers(self.patience), ends_within(self.limit):
             yield
 
 

@@ -25,11 +25,12 @@ from pparallel.testing import Suite, patience
 
 S = TypeVar("S", bound=type[Suite])
 
-patience.PATIENCE = 3.0  # before a suite takes it: what a fault makes wait in vain ends soon
+patience.PATIENCE = 2.0  # before a suite takes it: what a fault makes wait in vain ends soon
 Suite.patience = 1.0
+Suite.limit = 10.0
 
 OUTCOMES = "PPARALLEL_BROKEN_OUTCOMES"  #: the file in which a run leaves what came of its tests
-_LIMIT = "Timeout (>"  # what pytest-timeout's failure begins with
+_LIMITS = ("Timeout (>", "the test did not end within")  # pytest-timeout's words, and the suites'
 
 
 class Verdict(NamedTuple):
@@ -44,7 +45,7 @@ def rejected_by(*tests: str, hangs: bool = False) -> Callable[[S], S]:
 
     Args:
         tests: their names; only they are run.
-        hangs: the limit of the run may be what ends them.
+        hangs: the time limit of a test may be what rejects the backend.
     """
 
     def mark(cls: S) -> S:
@@ -52,6 +53,8 @@ def rejected_by(*tests: str, hangs: bool = False) -> Callable[[S], S]:
             message = f"{cls.__name__}: the suite has no {', '.join(missing)}"
             raise AttributeError(message)
         cls.verdict = Verdict(tests, hangs)  # type: ignore[attr-defined]
+        if hangs:
+            cls.limit = 3.0
         return cls
 
     return mark
@@ -119,8 +122,8 @@ def pytest_runtest_makereport(
     known = _found[cls.__name__].get(test)
     if report.failed and report.when == "setup":
         _found[cls.__name__][test] = "could not be set up"
-    elif report.failed and known != "could not be set up":
-        by_limit = _LIMIT in str(report.longrepr) and not cls.verdict.hangs
+    elif report.failed and known not in ("could not be set up", "rejected"):
+        by_limit = any(each in str(report.longrepr) for each in _LIMITS) and not cls.verdict.hangs
         _found[cls.__name__][test] = "did not end" if by_limit else "rejected"
     elif known is None and (report.skipped or report.when == "call"):
         _found[cls.__name__][test] = report.outcome

@@ -16,16 +16,12 @@ from pparallel.errors import PeerLostError
 from pparallel.interfaces import ordered_server
 from pparallel.interfaces.ordered_server import Found
 from pparallel.plugin import Backend, hookimpl
-from pparallel.testing import patience
+from pparallel.testing import OrderedServerSuite, patience
 from pparallel_servers import HostedOrderedServerConfig, MemoryOrderedServerConfig
 from pparallel_servers.clients import StoreClient
 from pparallel_servers.hosted import HostedOrderedServer
 from pparallel_servers.memory import MemoryOrderedServer
 from pparallel_servers.store import Snapshot, VersionedStore
-
-patience.PATIENCE = 3.0  # what a fault makes wait in vain need not wait long
-
-from pparallel.testing import OrderedServerSuite  # noqa: E402 - it reads the above
 
 in_memory = Backends(MemoryOrderedServerConfig, pparallel_servers)
 hosted = Backends(HostedOrderedServerConfig, pparallel_servers)

@@ -18,13 +18,9 @@ from pparallel.errors import ClosedError, RemoteError
 from pparallel.interfaces.transport import Frames
 from pparallel.plugin import Backend, hookimpl
 from pparallel.runtime.pending import fail, follow, settle
-from pparallel.testing import patience
+from pparallel.testing import TransportSuite
 from pparallel_local import LocalTransportConfig
 from pparallel_local.transport import LocalTransport
-
-patience.PATIENCE = 3.0  # what a fault makes wait in vain need not wait long
-
-from pparallel.testing import TransportSuite  # noqa: E402 - it reads the above
 
 backends = Backends(LocalTransportConfig, pparallel_local)
 

@@ -45,39 +45,58 @@ Initializer = Annotated[
 class Pool(Resource):
     """A fixed set of workers that run functions.
 
-    Each worker runs one task at a time. Any thread may call any method. ``with`` opens the pool;
-    at its end it closes and joins it, or terminates it when an exception leaves the block.
+    Any thread may call any method. ``with`` opens the pool; at its end it closes and joins it, or
+    terminates it when an exception leaves the block.
 
     A backend fills in :meth:`open`, :meth:`close`, :meth:`join`, :meth:`terminate`, :meth:`size`
     and :meth:`carry`; it may override :meth:`attend` and :meth:`lookahead`.
 
     Guarantees:
-        - Each task is run exactly once (``PoolSuite.test_every_task_runs_once``).
+        - Each task is run exactly once (``PoolSuite.test_every_task_runs_once``), whatever thread
+          handed it over (``test_every_task_of_many_threads_runs_once``).
+        - There are as many workers as :meth:`size` says (``PoolSuite.test_size``), and each runs
+          one task at a time (``test_a_worker_runs_one_task_at_a_time``).
         - ``map`` and ``imap`` give results in the order of the items, ``imap_unordered`` as they
           come (``PoolSuite.test_results_are_in_order``, ``test_unordered_results_come_at_once``).
         - Tasks start in the order in which they were handed over
           (``PoolSuite.test_tasks_start_in_order``).
         - What a task raises is raised to its caller, with its type and message
-          (``PoolSuite.test_a_task_that_raises``); what a callback raises is logged and harms
-          nothing (``PoolSuite.test_a_callback_that_raises``). A callback has run when the result
-          can be had (``PoolSuite.test_callbacks``).
-        - The first failure fails a ``map`` at once, and those of its tasks that have not started
-          are not run (``PoolSuite.test_the_first_failure_ends_a_map``). A failure in ``imap`` is
-          raised at its place, and the iteration goes on
+          (``PoolSuite.test_a_task_that_raises``), and shows where
+          (``test_a_failure_shows_where_the_task_failed``). A task that calls ``sys.exit`` fails
+          with ``SystemExit`` and ends nothing else (``test_a_task_that_exits``).
+        - A callback has run when the result can be had (``PoolSuite.test_callbacks``,
+          ``test_a_result_waits_for_its_callback``). What it raises is logged and harms nothing
+          (``test_a_callback_that_raises``).
+        - The first failure fails a ``map`` at once
+          (``PoolSuite.test_the_first_failure_is_raised_at_once``), and those of its tasks that
+          have not started are not run (``test_the_first_failure_ends_a_map``). A failure in
+          ``imap`` is raised at its place, and the iteration goes on
           (``PoolSuite.test_imap_goes_on_after_a_failure``).
         - ``imap`` takes a bounded number of items ahead: :meth:`lookahead`, or at most
           ``QUICK_LOOKAHEAD`` while tasks are quick (``PoolSuite.test_imap_is_bounded``).
         - A call can be cancelled until its first task starts
-          (``PoolSuite.test_cancel_before_the_start``).
+          (``PoolSuite.test_cancel_before_the_start``, ``test_no_cancelling_after_the_start``).
         - After :meth:`close` no call is taken, and those taken are finished
-          (``PoolSuite.test_close_stops_intake_only``); ``imap`` goes on taking items until
-          :meth:`join`. :meth:`terminate` fails what is not done with ``ClosedError`` and wakes
-          whoever waits (``PoolSuite.test_terminate_wakes_those_who_wait``).
-        - A task may use its own pool and wait for the result, with the methods of the result,
-          ``map`` or ``imap``, at any depth (``PoolSuite.test_nested_use``); with
+          (``PoolSuite.test_close_stops_intake_only``); ``imap`` goes on taking items
+          (``test_imap_goes_on_after_close``) until :meth:`join`
+          (``test_imap_ends_with_the_pool``), which waits for what was taken
+          (``test_join_waits_for_what_was_taken``).
+        - :meth:`terminate` fails what is not done with ``ClosedError`` and wakes whoever waits
+          (``PoolSuite.test_terminate_wakes_those_who_wait``). No further task starts
+          (``test_terminate_starts_nothing_more``), and a running one that cannot be ended is
+          abandoned (``test_join_abandons_what_terminate_cannot_end``).
+        - What has ended can be ended again (``PoolSuite.test_ending_twice``), and so can what was
+          never open (``test_ending_what_was_never_open``).
+        - Nothing of a finished task is kept (``PoolSuite.test_finished_tasks_are_forgotten``), and
+          no thread, process or descriptor outlives the pool (``test_nothing_is_left_behind``).
+        - A task that can reach its own pool may use it and wait for the result, with the methods
+          of the result, ``map`` or ``imap``, at any depth (``PoolSuite.test_nested_use``); with
           ``concurrent.futures.wait`` or ``as_completed`` it holds its worker meanwhile.
-        - An initializer that raises fails all tasks with its exception, after at most three
-          starts (``PoolSuite.test_an_initializer_that_raises``).
+        - The initializer runs in a worker before any task
+          (``PoolSuite.test_an_initializer_runs_first``); one that raises fails all tasks with its
+          exception, after at most three starts (``test_an_initializer_that_raises``).
+        - A worker passes its own context to each function, and no other worker does
+          (``PoolSuite.test_worker_contexts``, ``test_each_worker_has_its_context``).
 
     Features:
         - ``parallel``: tasks overlap in time (``PoolSuite.test_tasks_overlap``).

@@ -103,7 +103,7 @@ class PoolResult(Future[R], Generic[R]):
                 _call_back(callback, value)
             try:
                 self.set_result(value)
-            except (InvalidStateError, SystemExit) as error:
+            except BaseException as error:  # noqa: BLE001 - of a done-callback
                 _explain(error)
 
     def settle_with_error(
@@ -115,7 +115,7 @@ class PoolResult(Future[R], Generic[R]):
                 _call_back(callback, error)
             try:
                 self.set_exception(error)
-            except (InvalidStateError, SystemExit) as unpublished:
+            except BaseException as unpublished:  # noqa: BLE001 - of a done-callback
                 _explain(unpublished)
 
     def _wait_or_raise(self, timeout: float | None) -> None:
@@ -204,12 +204,23 @@ def _call_back(callback: Callable[[Any], object], outcome: object) -> None:
     """Call a user's *callback*; what it raises is logged, for nobody waits for it."""
     try:
         callback(outcome)
-    except (Exception, SystemExit):
+    except BaseException as error:
         logger.exception("The callback %r of a pool's result failed", callback)
+        _pass_on_interrupt(error)
 
 
 def _explain(error: BaseException) -> None:
     # A call that was cancelled before it began refuses its outcome, as it should. Of a user's
     # done-callbacks Future itself logs any Exception.
-    if isinstance(error, SystemExit):
-        logger.error("A done-callback of a pool's result asked to exit", exc_info=error)
+    if not isinstance(error, InvalidStateError):
+        logger.error("A done-callback of a pool's result failed", exc_info=error)
+        _pass_on_interrupt(error)
+
+
+def _pass_on_interrupt(error: BaseException) -> None:
+    """Raise Ctrl-C again where it belongs; a worker must survive whatever a callback raises."""
+    if (
+        isinstance(error, KeyboardInterrupt)
+        and threading.current_thread() is threading.main_thread()
+    ):
+        raise error

@@ -14,9 +14,6 @@ from pparallel.testing.suite import Suite, changed
 
 Make = Callable[..., Pool]
 
-#: seconds that a test waits for what should come at once; nothing waits that long when all is well
-PATIENCE = 30.0
-
 
 class PoolTests(Suite):
     """The fixtures of the pool's tests."""

@@ -17,9 +17,11 @@ import pytest
 from pparallel.errors import ClosedError, TaskTimeoutError
 from pparallel.interfaces.pool import Pool
 from pparallel.testing.gate import Gate
-from pparallel.testing.pool.base import PATIENCE, Make, PoolTests
+from pparallel.testing.patience import PATIENCE
+from pparallel.testing.pool.base import Make, PoolTests
 from pparallel.testing.pool.tasks import double, given, note, noted, power, refuse, same
 from pparallel.testing.suite import requires
+from pparallel.testing.threads import in_threads
 
 
 class CallTests(PoolTests):
@@ -39,14 +41,10 @@ class CallTests(PoolTests):
     def test_every_task_of_many_threads_runs_once(self, pool: Pool, notes: Path) -> None:
         def work(thread: int) -> None:
             own = [pool.submit(note, notes, f"{thread}.{each}") for each in range(50)]
-            results.extend(each.result() for each in own)
+            results.extend(each.result(PATIENCE) for each in own)
 
         results: list[str] = []
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(8, work)
         expected = Counter(f"{thread}.{each}" for thread in range(8) for each in range(50))
         assert Counter(results) == Counter(noted(notes)) == expected
 
@@ -112,6 +110,14 @@ class CallTests(PoolTests):
         assert errors == [failing.exception(), single.exception()]
         assert len(values) == 2
 
+    @requires("parallel")
+    def test_a_result_waits_for_its_callback(self, pool: Pool, gate: Gate) -> None:
+        handle = pool.apply_async(double, (1,), callback=gate.pass_through)
+        gate.arrived()
+        assert not handle.ready()
+        gate.open()
+        assert handle.get(PATIENCE) == 2
+
     def test_ready_and_successful(self, pool: Pool) -> None:
         good, bad = pool.apply_async(double, (1,)), pool.apply_async(refuse, (1,))
         assert good.wait(PATIENCE)
@@ -153,6 +159,15 @@ class CallTests(PoolTests):
             assert running.get() is None
         assert noted(notes) == []
 
+    @requires("parallel")
+    def test_no_cancelling_after_the_start(self, make: Make, gate: Gate) -> None:
+        with make(size=1) as pool:
+            mapped = pool.map_async(gate.pass_through, range(3))
+            gate.arrived()
+            assert not mapped.cancel()
+            gate.open()
+            assert mapped.get(PATIENCE) == [0, 1, 2]
+
     def test_handles_can_be_awaited(self, pool: Pool) -> None:
         async def both() -> tuple[int, list[int]]:
             one, many = pool.submit(double, 4), pool.map_async(double, [1, 2])
@@ -189,6 +204,9 @@ class CallTests(PoolTests):
         assert pool.map(callable, [large]) == [False]
         assert list(pool.imap(callable, [large])) == [False]
         del large
+        assert gone.wait(PATIENCE)
+        gone.clear()
+        weakref.finalize(pool.submit(same, Large()).result(), gone.set)
         assert gone.wait(PATIENCE)
 
     @requires("references")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 import threading
+import traceback
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +15,8 @@ import pytest
 from pparallel.errors import SerializationError, WorkerLostError
 from pparallel.interfaces.pool import Pool
 from pparallel.testing.gate import Gate
-from pparallel.testing.pool.base import PATIENCE, Make, PoolTests
+from pparallel.testing.patience import PATIENCE
+from pparallel.testing.pool.base import Make, PoolTests
 from pparallel.testing.pool.tasks import (
     Refused,
     append,
@@ -50,6 +53,26 @@ class FailureTests(PoolTests):
         assert isinstance(pool.submit(refuse, 5).exception(), Refused)
         assert pool.map(double, [1, 2]) == [2, 4]
 
+    def test_a_failure_shows_where_the_task_failed(self, pool: Pool) -> None:
+        errors = [
+            pool.submit(refuse, 1).exception(PATIENCE),
+            pool.map_async(refuse, [2]).exception(PATIENCE),
+        ]
+        with pytest.raises(Refused) as caught:
+            next(pool.imap(refuse, [3]))
+        for error in (*errors, caught.value):
+            assert error is not None
+            assert "in refuse" in "".join(traceback.format_exception(error))
+
+    def test_a_task_that_exits(self, pool: Pool) -> None:
+        for status in range(3):
+            with pytest.raises(SystemExit) as caught:
+                pool.submit(sys.exit, status).result(PATIENCE)
+            assert caught.value.code == status
+            with pytest.raises(SystemExit):
+                pool.map_async(sys.exit, [status]).get(PATIENCE)
+        assert pool.map(double, [1, 2]) == [2, 4]
+
     def test_a_failed_map_in_many(self, pool: Pool) -> None:
         for failing in range(0, 100, 9):
             items = [2 * each + (each == failing) for each in range(100)]
@@ -75,16 +98,22 @@ class FailureTests(PoolTests):
         def exit_all(_: object) -> None:
             raise SystemExit(3)
 
+        def cancel_all(_: object) -> None:
+            raise asyncio.CancelledError
+
         with caplog.at_level(logging.ERROR), make(size=1) as pool:
             assert pool.apply_async(double, (1,), {}, refuse).get() == 2
             assert pool.map_async(double, [1], None, exit_all).get() == [2]
+            assert pool.apply_async(double, (1,), {}, cancel_all).get(PATIENCE) == 2
             with contextlib.suppress(Refused):
                 pool.apply_async(refuse, (1,), {}, None, exit_all).get()
             failing = pool.submit(double, 1)
             failing.add_done_callback(refuse)
+            failing.add_done_callback(cancel_all)
             assert pool.map(double, range(3)) == [0, 2, 4]
         assert caplog.text.count("refuse") > 0
         assert caplog.text.count("exit_all") > 0
+        assert caplog.text.count("cancel_all") > 0
 
     @requires("parallel")
     def test_callbacks_of_a_cancelled_call(self, make: Make, gate: Gate) -> None:

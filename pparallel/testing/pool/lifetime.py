@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import pickle
 import threading
@@ -14,8 +15,18 @@ import pytest
 from pparallel.errors import ClosedError
 from pparallel.interfaces.pool import Pool
 from pparallel.testing.gate import Gate
-from pparallel.testing.pool.base import PATIENCE, Make, PoolTests
-from pparallel.testing.pool.tasks import Refused, double, note, noted, power, refuse
+from pparallel.testing.leftovers import no_leftovers
+from pparallel.testing.patience import PATIENCE
+from pparallel.testing.pool.base import Make, PoolTests
+from pparallel.testing.pool.tasks import (
+    Refused,
+    double,
+    note,
+    noted,
+    power,
+    refuse,
+    wait_or_note,
+)
 from pparallel.testing.suite import requires
 
 
@@ -40,6 +51,21 @@ class LifetimeTests(PoolTests):
         assert single.get(0) == 200
         assert len(noted(notes)) == 201
         _refuses_all(pool)
+
+    @requires("parallel")
+    def test_join_waits_for_what_was_taken(self, make: Make, gate: Gate) -> None:
+        with make(size=1) as pool:
+            handles = [pool.submit(gate.pass_through, 0), pool.submit(double, 1)]
+            gate.arrived()
+            pool.close()
+            joined = threading.Thread(target=pool.join, daemon=True)
+            joined.start()
+            joined.join(0.1)
+            assert joined.is_alive()
+            gate.open()
+            joined.join(PATIENCE)
+            assert not joined.is_alive()
+            assert [each.get(0) for each in handles] == [0, 2]
 
     def test_the_end_of_with_waits(self, make: Make) -> None:
         with make(size=2) as pool:
@@ -90,7 +116,7 @@ class LifetimeTests(PoolTests):
             mapped, stream = pool.map_async(double, range(9)), pool.imap(double, range(9))
             woken = [_raised_in_a_thread(each.get) for each in (running, mapped)]
             woken.append(_raised_in_a_thread(partial(next, stream)))
-            joined = threading.Thread(target=lambda: (pool.close(), pool.join()))
+            joined = threading.Thread(target=lambda: (pool.close(), pool.join()), daemon=True)
             joined.start()
             pool.terminate()
             for result in woken:
@@ -102,6 +128,29 @@ class LifetimeTests(PoolTests):
         gate.open()
 
     @requires("parallel")
+    def test_terminate_starts_nothing_more(self, make: Make, gate: Gate, notes: Path) -> None:
+        with make(size=1) as pool:
+            pool.map_async(partial(wait_or_note, gate.pass_through, notes), range(100))
+            gate.arrived()
+            pool.map_async(partial(note, notes), range(100))
+            pool.submit(note, notes, 100)
+            pool.terminate()
+            gate.open()
+            pool.join()
+        assert noted(notes) == []
+
+    @requires("parallel")
+    def test_join_abandons_what_terminate_cannot_end(self, make: Make, gate: Gate) -> None:
+        with make(size=1) as pool, contextlib.closing(gate):
+            pool.submit(gate.pass_through)
+            gate.arrived()
+            pool.terminate()
+            joined = threading.Thread(target=pool.join, daemon=True)
+            joined.start()
+            joined.join(PATIENCE)
+            assert not joined.is_alive()
+
+    @requires("parallel")
     def test_callbacks_of_a_terminated_pool(self, make: Make, gate: Gate) -> None:
         errors: list[BaseException] = []
         with make(size=1) as pool:
@@ -111,6 +160,17 @@ class LifetimeTests(PoolTests):
             pool.terminate()
             assert [type(each) for each in errors] == [ClosedError, ClosedError]
         gate.open()
+
+    def test_nothing_is_left_behind(self, make: Make) -> None:
+        with no_leftovers(self.patience):
+            for _ in range(3):
+                with make(size=2) as pool:
+                    _use(pool)
+        with make(size=1) as pool:
+            _use(pool)
+            with no_leftovers(self.patience):
+                for _ in range(20):
+                    _use(pool)
 
     def test_a_pool_cannot_be_sent(self, pool: Pool) -> None:
         for send in (pickle.dumps, copy.copy):
@@ -132,6 +192,12 @@ def _refuses_all(pool: Pool) -> None:
             call(*args)
 
 
+def _use(pool: Pool) -> None:
+    assert pool.apply(double, (1,)) == 2
+    assert pool.map(double, range(10)) == list(pool.imap(double, range(10)))
+    assert isinstance(pool.submit(refuse, 1).exception(PATIENCE), Refused)
+
+
 def _raised_in_a_thread(wait: Callable[[], object]) -> Callable[[], object]:
     """Run *wait* in a thread; return what raises its exception in this one."""
     errors: list[Exception] = []
@@ -147,6 +213,6 @@ def _raised_in_a_thread(wait: Callable[[], object]) -> Callable[[], object]:
         assert not thread.is_alive(), "it still waits"
         raise errors[0]
 
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
     return outcome

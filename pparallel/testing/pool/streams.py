@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -11,9 +10,12 @@ import pytest
 from pparallel.errors import ClosedError, TaskTimeoutError
 from pparallel.interfaces.pool import QUICK_LOOKAHEAD, Pool
 from pparallel.testing.gate import Gate
-from pparallel.testing.pool.base import PATIENCE, Make, PoolTests
+from pparallel.testing.patience import PATIENCE
+from pparallel.testing.pool.base import Make, PoolTests
 from pparallel.testing.pool.tasks import Refused, double, refuse_odd, wait_on_first
 from pparallel.testing.suite import requires
+
+_MANY = 25 * QUICK_LOOKAHEAD  #: more than may be taken; not endless, for a pool that takes all
 
 
 class StreamTests(PoolTests):
@@ -107,7 +109,7 @@ class StreamTests(PoolTests):
 
     def test_imap_ends_with_the_pool(self, make: Make) -> None:
         with make(size=2) as pool:
-            stream = pool.imap(double, itertools.count())
+            stream = pool.imap(double, range(_MANY))
             assert next(stream) == 0
         results: list[int] = []
         with pytest.raises(ClosedError, match="joined"):
@@ -127,7 +129,7 @@ def _called_with_two(task: object) -> object:
 
 
 def _recorded(taken: list[int]) -> Iterator[int]:
-    for each in itertools.count():
+    for each in range(_MANY):
         taken.append(each)
         yield each
 

@@ -99,3 +99,11 @@ def wait_on_first(wait: Any, number: int) -> int:
     if number == 0:
         wait()
     return number
+
+
+def wait_or_note(wait: Any, path: Path, number: int) -> None:
+    """Wait on 0, and note any other number."""
+    if number:
+        note(path, number)
+    else:
+        wait()

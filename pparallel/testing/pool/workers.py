@@ -10,6 +10,7 @@ import pytest
 from pparallel.errors import ConfigError
 from pparallel.interfaces.pool import Pool
 from pparallel.testing.gate import Gate
+from pparallel.testing.patience import PATIENCE
 from pparallel.testing.pool.base import Make, PoolTests
 from pparallel.testing.pool.tasks import Refused, double, given, note_and_refuse, noted
 from pparallel.testing.suite import requires
@@ -38,7 +39,17 @@ class WorkerTests(PoolTests):
             handle = pool.map_async(gate.pass_through, range(3))
             gate.arrived(3)
             gate.open()
-            assert handle.get() == [0, 1, 2]
+            assert handle.get(PATIENCE) == [0, 1, 2]
+
+    @requires("parallel")
+    def test_a_worker_runs_one_task_at_a_time(self, make: Make, gate: Gate) -> None:
+        with make(size=2) as pool:
+            pool.map_async(gate.pass_through, range(2))
+            gate.arrived(2)
+            third = pool.submit(double, 1)
+            assert not third.wait(0.2)
+            gate.open()
+            assert third.get(PATIENCE) == 2
 
     def test_an_initializer_runs_first(self, make: Make, notes: Path) -> None:
         with make(size=2, initializer=_NOTE, initargs=(notes, "ready")) as pool:
@@ -88,7 +99,7 @@ class WorkerTests(PoolTests):
             handle = pool.starmap_async(_with_context, [(gate,)] * 3)
             gate.arrived(3)
             gate.open()
-            assert sorted(handle.get()) == [1, 2, 3]
+            assert sorted(handle.get(PATIENCE)) == [1, 2, 3]
 
     def test_contexts_of_two_pools_do_not_mix(self, make: Make) -> None:
         with make(size=1, worker_contexts=("a",)) as a, make(size=1, worker_contexts=("b",)) as b:

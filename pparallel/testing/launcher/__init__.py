@@ -2,114 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import os
-import sys
-import threading
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from time import monotonic
+from typing import Any, ClassVar
 
 import pytest
 
 import pparallel
-from pparallel.errors import ClosedError, ConfigError, PparallelError
+from pparallel.errors import ConfigError, PparallelError
 from pparallel.interfaces.launcher import LaunchContext, Launcher, LauncherConfig, RankSpec
-from pparallel.runtime import stopping
+from pparallel.testing.gate import Gate
+from pparallel.testing.launcher.ranks import (
+    Gates,
+    environment_variable,
+    exit_in_one,
+    fail_beside_a_stubborn_one,
+    fail_in,
+    fail_one_after_the_other,
+    follow_and_fail,
+    identify,
+    meet,
+    note,
+    pass_gate,
+    wait_to_be_stopped,
+    who,
+)
+from pparallel.testing.leftovers import no_leftovers
+from pparallel.testing.patience import PATIENCE
 from pparallel.testing.suite import Suite, requires
+from pparallel.testing.threads import in_threads
 
-if TYPE_CHECKING:
-    from pparallel.builder import Runtime
-
-PATIENCE = 20.0  #: seconds after which what should have happened never will
-
-
-class Gates:
-    """Lets ranks wait for one another, and for the test, whatever they are: by named pipes."""
-
-    def __init__(self, folder: Path, count: int) -> None:
-        self.folder = folder
-        for each in range(count):
-            os.mkfifo(folder / str(each))
-
-    def wait(self, number: int) -> None:
-        """Wait until the gate is opened."""
-        (self.folder / str(number)).read_text()
-
-    def open(self, number: int) -> None:
-        """Let whoever waits through; waits until someone does."""
-        (self.folder / str(number)).write_text("open")
-
-
-def identify(rank: int, *args: object) -> tuple[object, ...]:
-    """Return the arguments."""
-    return (rank, *args)
-
-
-def end_in_reverse(rank: int, last: int, gates: Gates) -> int:
-    """Return the rank after those that are greater have returned theirs, or nearly so."""
-    if rank < last:
-        gates.wait(rank)
-    if rank > 0:
-        gates.open(rank - 1)
-    return rank
-
-
-def fail_in(rank: int, failing: int) -> None:
-    """Raise in one rank, and wait in the others until they are ended."""
-    if rank == failing:
-        message = f"nothing found in {rank}"
-        raise LookupError(message)
-    wait_to_be_stopped(rank)
-
-
-def wait_to_be_stopped(rank: int) -> None:
-    """Wait until this rank is told to stop, or for ever where ranks are ended by force."""
-    signal = stopping.current()
-    threading.Event().wait() if signal is None else signal.wait()
-
-
-def follow_and_fail(rank: int, gates: Gates) -> None:
-    """Fail in rank 0 as a consequence of what is about to fail in rank 1."""
-    if rank == 0:
-        gates.open(0)
-        what = "the job"
-        raise ClosedError(what, "is ending", consequence=True)
-    gates.wait(0)
-    message = "this is what went wrong"
-    raise LookupError(message)
-
-
-def exit_in_one(rank: int, how: str) -> None:
-    """End rank 1 by what is no ordinary exception."""
-    if rank == 1 and how == "interrupt":
-        raise KeyboardInterrupt
-    if rank == 1:
-        sys.exit(int(how))
-
-
-def pass_gate(rank: int, gates: Gates) -> int:
-    """Return the rank once its gate is open."""
-    gates.wait(rank)
-    return rank
-
-
-def fail_beside_a_stubborn_one(rank: int) -> None:
-    """Fail in rank 0, and never end in rank 1."""
-    if rank == 0:
-        message = "this is what went wrong"
-        raise LookupError(message)
-    threading.Event().wait()
-
-
-def environment_variable(rank: int, name: str) -> str | None:
-    """Return a variable of the rank's environment."""
-    return os.environ.get(name)
-
-
-def who(rt: Runtime) -> tuple[str, int]:
-    """Return this member's name and rank."""
-    return rt.name, rt.rank
+__all__ = ["LauncherSuite"]
 
 
 class LauncherSuite(Suite):
@@ -125,16 +53,32 @@ class LauncherSuite(Suite):
         with build(config) as opened:
             yield opened
 
-    def test_each_rank_runs_once(self, subject: Launcher) -> None:
-        expected = [(rank, "a", 1) for rank in range(3)]
-        assert subject.spawn(identify, ("a", 1), nprocs=3) == expected
+    @pytest.fixture
+    def stubborn(self, tmp_path: Path) -> Iterator[Gate]:
+        """A gate at which a rank waits whatever it is told; opened at the end of the test."""
+        directory = tmp_path / "stubborn"
+        directory.mkdir()
+        with contextlib.closing(Gate(directory)) as gate:
+            yield gate
+
+    def test_each_rank_has_its_number_and_the_arguments(self, subject: Launcher) -> None:
+        expected = [(rank, "a", [1]) for rank in range(3)]
+        assert subject.spawn(identify, ("a", [1]), nprocs=3) == expected
+
+    def test_each_rank_runs_once(self, subject: Launcher, tmp_path: Path) -> None:
+        subject.spawn(note, (tmp_path,), nprocs=5)
+        assert [(tmp_path / str(rank)).read_bytes() for rank in range(5)] == [b"."] * 5
 
     def test_one_rank(self, subject: Launcher) -> None:
         assert subject.spawn(identify, nprocs=1) == [(0,)]
 
     def test_as_many_ranks_as_devices(self, subject: Launcher) -> None:
-        results = subject.spawn(identify)
-        assert results == [(rank,) for rank in range(max(1, len(results)))]
+        count = 1
+        if importlib.util.find_spec("torch") is not None:
+            import torch
+
+            count = max(1, torch.cuda.device_count())
+        assert subject.spawn(identify) == [(rank,) for rank in range(count)]
 
     @pytest.mark.parametrize("nprocs", [0, -1])
     def test_no_ranks_are_refused(self, subject: Launcher, nprocs: int) -> None:
@@ -143,7 +87,7 @@ class LauncherSuite(Suite):
 
     def test_results_are_in_order_of_rank(self, subject: Launcher, tmp_path: Path) -> None:
         gates = Gates(tmp_path, 3)
-        assert subject.spawn(end_in_reverse, (3, gates), nprocs=4) == [0, 1, 2, 3]
+        assert subject.spawn(meet, (3, gates), nprocs=4) == [0, 1, 2, 3]
 
     @pytest.mark.parametrize("failing", [0, 2])
     def test_a_failure_ends_the_others(self, subject: Launcher, failing: int) -> None:
@@ -151,8 +95,15 @@ class LauncherSuite(Suite):
         with pytest.raises(LookupError, match=f"nothing found in {failing}"):
             context.results()
         assert _all_ended(context)
-        with pytest.raises(LookupError, match=f"nothing found in {failing}"):
-            context.join()
+        for _ in range(2):
+            with pytest.raises(LookupError, match=f"nothing found in {failing}"):
+                context.join()
+
+    def test_the_first_failure_is_raised(self, subject: Launcher) -> None:
+        context = subject.spawn(fail_one_after_the_other, nprocs=2, join=False)
+        with pytest.raises(LookupError, match="this is what went wrong"):
+            context.results()
+        assert _all_ended(context)
 
     def test_a_failure_shows_its_traceback(self, subject: Launcher) -> None:
         with pytest.raises(LookupError, match="nothing found in 1") as caught:
@@ -177,9 +128,21 @@ class LauncherSuite(Suite):
         assert len(context.pids()) == 2
         assert len(context.processes) == 2
         gates.open(1)
+        assert context.join(0.01) is False
         gates.open(0)
-        assert context.join() is True
+        assert context.join(PATIENCE) is True
         assert context.results() == [0, 1]
+
+    def test_any_thread_may_join(self, subject: Launcher, tmp_path: Path) -> None:
+        def join(number: int) -> bool:
+            if number == 3:
+                assert context.join(0.2) is False  # meanwhile the others have come to wait
+                gates.open(0)
+            return context.join()
+
+        gates = Gates(tmp_path, 1)
+        context = subject.spawn(pass_gate, (gates,), nprocs=1, join=False)
+        assert in_threads(4, join) == [True] * 4
 
     def test_terminate(self, subject: Launcher) -> None:
         context = subject.spawn(wait_to_be_stopped, nprocs=2, join=False)
@@ -187,6 +150,25 @@ class LauncherSuite(Suite):
         context.terminate()
         assert _all_ended(context)
         context.terminate()
+
+    def test_a_rank_that_does_not_stop_is_not_waited_for(
+        self, subject: Launcher, tmp_path: Path, stubborn: Gate
+    ) -> None:
+        gates = Gates(tmp_path, 1)
+        arguments = (gates, stubborn)
+        context = subject.spawn(fail_beside_a_stubborn_one, arguments, nprocs=2, join=False)
+        stubborn.arrived()
+        gates.open(0)
+        with pytest.raises(LookupError, match="this is what went wrong"):
+            context.results()
+        stubborn.open()
+        assert _all_ended(context)
+
+    def test_nothing_is_left_behind(self, subject: Launcher) -> None:
+        with no_leftovers(self.patience):
+            assert subject.spawn(identify, nprocs=2) == [(0,), (1,)]
+            with pytest.raises(LookupError):
+                subject.spawn(fail_in, (1,), nprocs=2)
 
     def test_ranks_of_a_job(self, config: LauncherConfig) -> None:
         job = pparallel.RuntimeConfig(members=["a", "b", "c"], launcher=config)
@@ -209,9 +191,27 @@ class LauncherSuite(Suite):
         with pytest.raises(ConfigError, match="COLOUR"):
             subject.start(ranks, daemon=False, start_method="spawn")
 
+    @requires("resources")
+    def test_resources_that_do_not_exist_are_refused(self, subject: Launcher) -> None:
+        ranks = [RankSpec(0, identify, resources={"unobtainium": 1})]
+        with pytest.raises(ConfigError, match="unobtainium"):
+            subject.start(ranks, daemon=False, start_method="spawn")
+
+    @requires(lacking=("resources",))
+    def test_resources_are_ignored(self, subject: Launcher) -> None:
+        ranks = [RankSpec(rank, identify, resources={"unobtainium": 1}) for rank in range(2)]
+        context = subject.start(ranks, daemon=False, start_method="spawn")
+        assert context.results() == [(0,), (1,)]
+
     @requires("isolated")
-    def test_a_rank_that_does_not_stop_is_ended(self, subject: Launcher) -> None:
-        context = subject.spawn(fail_beside_a_stubborn_one, nprocs=2, join=False)
+    def test_a_rank_that_does_not_stop_is_ended(
+        self, subject: Launcher, tmp_path: Path, stubborn: Gate
+    ) -> None:
+        gates = Gates(tmp_path, 1)
+        arguments = (gates, stubborn)
+        context = subject.spawn(fail_beside_a_stubborn_one, arguments, nprocs=2, join=False)
+        stubborn.arrived()
+        gates.open(0)
         with pytest.raises(LookupError, match="this is what went wrong"):
             context.results()
         assert _all_ended(context)
@@ -219,7 +219,8 @@ class LauncherSuite(Suite):
 
 def _all_ended(context: LaunchContext) -> bool:
     """Return whether all ranks end within the patience of the suite."""
+    end = monotonic() + PATIENCE
     processes: list[Any] = list(context.processes)
     for each in processes:
-        each.join(PATIENCE)
+        each.join(max(0.0, end - monotonic()))
     return not any(each.is_alive() for each in processes)
