@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pparallel.interfaces.reducer import Reducer, ReducerConfig
     from pparallel.interfaces.serializer import Serializer, SerializerConfig
     from pparallel.interfaces.transport import Transport, TransportConfig
+    from pparallel.patterns import Parallel, Parallelizable, SlavePipe, SyncMaster
     from pparallel.runtime.member import Member
     from pparallel.runtime.rpc import RemoteRef, RpcGroup
 
@@ -33,6 +34,8 @@ __all__ = [
     "Member",
     "OrderedServer",
     "OrderedServerConfig",
+    "Parallel",
+    "Parallelizable",
     "Placement",
     "Placer",
     "PlacerConfig",
@@ -46,6 +49,8 @@ __all__ = [
     "RuntimeConfig",
     "Serializer",
     "SerializerConfig",
+    "SlavePipe",
+    "SyncMaster",
     "Transport",
     "TransportConfig",
     "build",
@@ -63,6 +68,7 @@ _HOMES = {
     "pparallel.interfaces.reducer": ("Reducer", "ReducerConfig"),
     "pparallel.interfaces.serializer": ("Serializer", "SerializerConfig"),
     "pparallel.interfaces.transport": ("Transport", "TransportConfig"),
+    "pparallel.patterns": ("Parallel", "Parallelizable", "SlavePipe", "SyncMaster"),
     "pparallel.runtime.member": ("Member",),
     "pparallel.runtime.rpc": ("RemoteRef", "RpcGroup"),
 }

@@ -108,7 +108,8 @@ class RefTable:
 
     def close(self) -> None:
         """Release everything."""
-        releaser, self._releaser = self._releaser, None
+        with self._lock:  # it may be about to start
+            releaser, self._releaser = self._releaser, None
         if releaser is not None:
             self._dropped.put(None)
             if releaser is not threading.current_thread():

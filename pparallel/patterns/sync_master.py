@@ -1,0 +1,277 @@
+"""A master and its slaves: gather a message of each, run a callback, scatter the results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
+
+from typing_extensions import override
+
+from pparallel.errors import ClosedError
+from pparallel.patterns.departures import departures
+from pparallel.patterns.gathering import Gathering
+from pparallel.patterns.matching import MASTER, Callback
+from pparallel.patterns.sets import Sets
+from pparallel.patterns.slave import Codec
+
+if TYPE_CHECKING:
+    from pparallel.runtime.rpc import RpcGroup
+
+
+class Way(Protocol):
+    """How a slave reaches its master."""
+
+    def run(self, message: Any) -> Any:
+        """Take part in a round."""
+
+    def abort(self, error: BaseException) -> None:
+        """Say that this slave failed."""
+
+    def leave(self) -> None:
+        """Say that this slave runs no more rounds; safe to call again."""
+
+
+class SlavePipe:
+    """A slave's end: what :meth:`SyncMaster.register_slave` and :meth:`SyncMaster.join` return.
+
+    As a context manager it closes at the end, and aborts when an exception leaves the block. One
+    that is collected closes too.
+
+    Attributes:
+        identifier: what the slave is called in the callback.
+    """
+
+    def __init__(self, identifier: Any, way: Way) -> None:
+        self.identifier = identifier
+        self._way = way
+        self._closed = False
+        self._departed = departures.watch(self, way.leave)
+
+    def run_slave(self, msg: Any) -> Any:
+        """Send *msg* to the master and return this slave's result of the round.
+
+        Raises:
+            Exception: what the callback raised.
+            PeerLostError: another participant failed, left or died.
+            CallTimeoutError: some did not come in time; the message names them.
+            ValueError: a participant called twice in one round, or the callback's results are
+                not one for each participant.
+            ClosedError: this pipe was closed, its set was replaced, or the job is ending.
+        """
+        if self._closed:
+            raise ClosedError(repr(self))
+        return self._way.run(msg)
+
+    def abort(self, error: BaseException) -> None:
+        """Tell all participants that this slave has failed with *error*."""
+        self._way.abort(error)
+
+    def close(self) -> None:
+        """Say that this slave runs no more rounds; safe to call again."""
+        if not self._closed:
+            self._closed = True
+            self._way.leave()
+            self._departed()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        if exc is not None:
+            self.abort(exc)
+        self.close()
+
+    @override
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.identifier!r})"
+
+    @override
+    def __reduce__(self) -> NoReturn:
+        message = (
+            f"{self!r} cannot be sent: in another member, get a pipe with "
+            "SyncMaster.join(group, name), where the master called SyncMaster.across"
+        )
+        raise TypeError(message)
+
+
+class SyncMaster:
+    """The master's end, and where slaves are registered.
+
+    In a round every slave calls ``run_slave`` and the master ``run_master``, in any order. When all
+    have, the callback is run in the master's thread with ``[(0, message), (identifier, message),
+    ...]``: the master's message first, then the slaves', sorted by identifier. It returns a result
+    for each in the same shape, and every call returns its own.
+
+    Slaves are threads of this process, registered with :meth:`register_slave`, or members of a
+    job: there one member calls :meth:`across` and the others :meth:`join`. Between threads
+    messages and results are passed as they are; between members they are the receiver's own.
+
+    A set of slaves runs any number of rounds; the first registration after a round begins a new
+    set. What goes wrong in a set, with whomever, ends it: all who wait, and all who call later,
+    are told, and the message names the participant. A master that is collected, or leaves
+    ``with``, closes.
+
+    Args:
+        master_callback: turns the messages of a round into its results.
+        timeout: seconds that participants wait for one another; ``None`` for no limit. The callback
+            has none.
+    """
+
+    def __init__(self, master_callback: Callback, *, timeout: float | None = None) -> None:
+        _check(master_callback, timeout)
+        self._callback = master_callback
+        self._closed = False
+        sets = Sets(timeout)
+        self._lead(sets, sets.close, sets.close)
+
+    @classmethod
+    def across(
+        cls,
+        group: RpcGroup,
+        name: str,
+        master_callback: Callback,
+        *,
+        timeout: float | None = None,
+    ) -> Self:
+        """Return the master of slaves in the other members of *group*.
+
+        Returns when each of these has called :meth:`join` with the same *name*. The name is free
+        again when the master is closed.
+
+        Args:
+            group: the members that take part, this one included.
+            name: what the members call this master.
+            master_callback: as for a master among threads.
+            timeout: as for a master among threads; it also limits the wait for the others here.
+
+        Raises:
+            DirectoryError: another member is the master of that name.
+            CallTimeoutError: not all members came in time.
+        """
+        from pparallel.patterns.across import Desk
+
+        self = cls(master_callback, timeout=timeout)
+        self._departed()  # from the set that it was made with
+        sets = Sets(timeout, group.get_cur_name())
+        desk = Desk(group, name, sets)
+        self._lead(sets, desk.close, desk.leave)
+        desk.open()
+        return self
+
+    @staticmethod
+    def join(
+        group: RpcGroup, name: str, identifier: Any = None, *, timeout: float | None = None
+    ) -> SlavePipe:
+        """Return the pipe to the member of *group* that calls :meth:`across`.
+
+        Every member but that one calls this once; it returns when all have.
+
+        Args:
+            group: the members that take part, this one included.
+            name: what the members call the master.
+            identifier: what this slave is called in the callback; its member's name by default.
+            timeout: seconds to wait for the others here; ``None`` for no limit.
+
+        Raises:
+            DirectoryError: no member is the master of that name.
+            ValueError: another slave has that identifier.
+            CallTimeoutError: not all members came in time.
+        """
+        from pparallel.patterns.across import join
+
+        identifier = group.get_cur_name() if identifier is None else identifier
+        return SlavePipe(identifier, join(group, name, identifier, timeout))
+
+    @property
+    def nr_slaves(self) -> int:
+        """The number of slaves that are registered."""
+        return len(self._sets.current)
+
+    def register_slave(self, identifier: Any) -> SlavePipe:
+        """Return the pipe of a new slave, for a thread of this process.
+
+        After a round, this begins a new set: the pipes of the old one are of no use any more.
+
+        Args:
+            identifier: what the slave is called in the callback; anything but 0 that can be hashed
+                and sorted with the others.
+
+        Raises:
+            ValueError: it is taken.
+            TypeError: it cannot be hashed, or not be sorted with the others.
+            ClosedError: this master is closed.
+        """
+        gathering = self._sets.register(identifier, Codec())
+        return SlavePipe(identifier, _Here(gathering, identifier))
+
+    def run_master(self, master_msg: Any) -> Any:
+        """Run a round with *master_msg* as the master's message, and return its result.
+
+        Raises:
+            Exception: what the callback raised; otherwise as :meth:`SlavePipe.run_slave`.
+        """
+        if self._closed:
+            raise ClosedError("the SyncMaster")
+        return self._sets.current.run_master(master_msg, self._callback)
+
+    def abort(self, error: BaseException) -> None:
+        """Tell all participants that the master has failed with *error*."""
+        self._sets.current.abort(MASTER, error)
+
+    def close(self) -> None:
+        """Say that there will be no more rounds; safe to call again."""
+        if not self._closed:
+            self._closed = True
+            self._close()
+            self._departed()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        if exc is not None:
+            self.abort(exc)
+        self.close()
+
+    def _lead(self, sets: Sets, close: Callable[[], None], leave: Callable[[], None]) -> None:
+        self._sets = sets
+        self._close = close
+        self._departed = departures.watch(self, leave)
+
+
+@dataclass(frozen=True, slots=True)
+class _Here:
+    """The way from a slave to a master in the same process."""
+
+    gathering: Gathering
+    identifier: Any
+
+    def run(self, message: Any) -> Any:
+        return self.gathering.run_slave(self.identifier, message)
+
+    def abort(self, error: BaseException) -> None:
+        self.gathering.abort(self.identifier, error)
+
+    def leave(self) -> None:
+        self.gathering.leave(self.identifier)
+
+
+def _check(master_callback: object, timeout: float | None) -> None:
+    if not callable(master_callback):
+        message = f"the callback must be a function of a list of messages, not {master_callback!r}"
+        raise TypeError(message)
+    if timeout is not None and not timeout > 0:
+        message = f"timeout is {timeout!r}: give seconds, or None for no limit"
+        raise ValueError(message)

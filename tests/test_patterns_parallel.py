@@ -1,0 +1,410 @@
+"""Parallel and Parallelizable, on every pool that is built in."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import threading
+import traceback
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from typing_extensions import override
+
+import pparallel
+from pparallel import Parallel, Parallelizable
+from pparallel.errors import ClosedError, ConfigError, TaskTimeoutError, is_consequence
+from pparallel.interfaces.pool import Pool
+from pparallel.runtime import stopping
+from pparallel.runtime.stopping import StopSignal
+from pparallel.testing.patience import PATIENCE, until
+from pparallel_local import SerialPoolConfig, ThreadPoolConfig
+
+
+class Inverse(Parallelizable):
+    """Notes where it runs; ``None`` waits at the gate."""
+
+    def __init__(self) -> None:
+        self.threads: list[threading.Thread] = []
+        self.gate = threading.Event()
+
+    @override
+    def forward_backward(self, x: float | None) -> float:
+        self.threads.append(threading.current_thread())
+        if x is None:
+            assert self.gate.wait(PATIENCE)
+            return 0.0
+        return 1 / x
+
+
+@pytest.fixture
+def net() -> Iterator[Inverse]:
+    net = Inverse()
+    yield net
+    net.gate.set()
+
+
+@pytest.fixture(
+    params=[
+        None,
+        {"backend": "thread"},
+        {"backend": "serial"},
+        {"backend": "thread", "size": 3},
+        ThreadPoolConfig(),
+        SerialPoolConfig(size=1),
+    ],
+    ids=repr,
+)
+def pool(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@pytest.mark.parametrize("workers", [0, 1, 4])
+@pytest.mark.parametrize("serial_init", [True, False])
+def test_each_input_gives_one_result(
+    net: Inverse, pool: Any, workers: int, serial_init: bool, scale: Callable[[int], int]
+) -> None:
+    inputs = [2**n for n in range(8)]
+    with Parallel(workers, net, serial_init, pool=pool) as parallel:
+        for _ in range(scale(200)):
+            for x in inputs:
+                parallel.put(x)
+            assert sorted(parallel.get() for _ in inputs) == sorted(1 / x for x in inputs)
+    assert len(net.threads) == scale(200) * 8
+
+
+def test_without_a_method_of_its_own() -> None:
+    with pytest.raises(NotImplementedError):
+        Parallelizable().forward_backward(1)
+    with Parallel(2, Parallelizable(), serial_init=False) as parallel:
+        parallel.put(1)
+        with pytest.raises(NotImplementedError):
+            parallel.get()
+
+
+def test_no_workers_is_the_caller(net: Inverse) -> None:
+    before = threading.enumerate()
+    parallel = Parallel(0, net, pool={"backend": "thread", "size": 5})
+    for x in (1, 2, 4):
+        parallel.put(x)
+    assert threading.enumerate() == before
+    assert set(net.threads) == {threading.current_thread()}
+    assert [parallel.get() for _ in range(3)] == [1, 0.5, 0.25]  # ready in this order
+
+
+def test_the_first_inputs_run_in_the_caller(net: Inverse) -> None:
+    with Parallel(2, net) as parallel:
+        for x in (1, 2, 3, 4, 5):
+            parallel.put(x)
+        for _ in range(5):
+            parallel.get()
+    mine = [thread is threading.current_thread() for thread in net.threads]
+    assert mine == [True, True, False, False, False]
+
+
+def test_without_serial_init_none_runs_in_the_caller(net: Inverse) -> None:
+    with Parallel(2, net, False) as parallel:
+        parallel.put(1)
+        assert parallel.get() == 1
+    assert net.threads[0] is not threading.current_thread()
+
+
+def test_results_come_as_they_are_ready(net: Inverse) -> None:
+    with Parallel(2, net, serial_init=False) as parallel:
+        parallel.put(None)
+        parallel.put(2)
+        assert parallel.get() == 0.5
+        net.gate.set()
+        assert parallel.get() == 0
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("serial_init", [True, False])
+def test_an_exception_comes_out_of_get(net: Inverse, workers: int, serial_init: bool) -> None:
+    with Parallel(workers, net, serial_init) as parallel:
+        for x in (0, 0, 0, 4):
+            parallel.put(x)
+        results: list[float] = []
+        failures: list[ZeroDivisionError] = []
+        for _ in range(4):
+            try:
+                results.append(parallel.get())
+            except ZeroDivisionError as error:
+                failures.append(error)
+        assert results == [0.25]
+        assert len(failures) == 3
+        for each in failures:
+            assert "forward_backward" in "".join(traceback.format_exception(each))
+        parallel.put(5)  # the workers live on
+        assert parallel.get() == 0.2
+
+
+class Leaving(Parallelizable):
+    @override
+    def forward_backward(self, x: int) -> int:
+        raise SystemExit(x)
+
+
+def test_a_worker_that_exits_is_told() -> None:
+    with Parallel(2, Leaving(), serial_init=False) as parallel:
+        parallel.put(3)
+        with pytest.raises(SystemExit, match="3"):
+            parallel.get()
+        parallel.put(4)
+        with pytest.raises(SystemExit, match="4"):
+            parallel.get()
+
+
+def test_get_never_waits_for_nothing(net: Inverse) -> None:
+    with Parallel(2, net) as parallel:
+        with pytest.raises(RuntimeError, match="there is nothing to get"):
+            parallel.get()
+        parallel.put(1)
+        assert parallel.get() == 1
+        with pytest.raises(RuntimeError, match="each result of what was put was got already"):
+            parallel.get()
+
+
+def test_get_with_a_timeout(net: Inverse) -> None:
+    with Parallel(1, net, serial_init=False) as parallel:
+        parallel.put(None)
+        with pytest.raises(TaskTimeoutError, match=r"was not done within 0\.05 s"):
+            parallel.get(timeout=0.05)
+        net.gate.set()
+        assert parallel.get(timeout=PATIENCE) == 0  # it counts still
+
+
+def test_many_threads_put_and_get(net: Inverse, scale: Callable[[int], int]) -> None:
+    rounds, users = scale(1000), 4
+    totals: list[float] = []
+
+    def use() -> None:
+        total = 0.0
+        for _ in range(rounds):
+            parallel.put(2)
+            total += parallel.get()
+        totals.append(total)
+
+    with Parallel(3, net) as parallel:
+        threads = [threading.Thread(target=use) for _ in range(users)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert totals == [rounds / 2] * users
+
+
+# -- ends -------------------------------------------------------------------------------------
+
+
+def test_close_runs_what_was_put(net: Inverse) -> None:
+    parallel = Parallel(2, net, serial_init=False)
+    net.gate.set()
+    for _ in range(50):
+        parallel.put(None)
+    parallel.close()
+    parallel.close()
+    assert len(net.threads) == 50
+    assert not any(thread.is_alive() for thread in net.threads)
+    assert [parallel.get() for _ in range(50)] == [0] * 50
+    with pytest.raises(ClosedError, match="the Parallel is closed"):
+        parallel.put(1)
+    with pytest.raises(RuntimeError, match="there is nothing to get"):
+        parallel.get()
+
+
+def test_an_exception_in_the_block_ends_what_waits(net: Inverse) -> None:
+    parallel = Parallel(1, net, serial_init=False)
+
+    def use() -> None:
+        with parallel:
+            for _ in range(3):
+                parallel.put(None)
+            until(lambda: bool(net.threads), "nothing has started")
+            timer = threading.Timer(0.05, net.gate.set)
+            timer.start()
+            raise LookupError("enough")
+
+    with pytest.raises(LookupError, match="enough"):
+        use()
+    errors = []
+    for _ in range(3):
+        with pytest.raises(ClosedError) as caught:
+            parallel.get()
+        errors.append(caught.value)
+    assert len(errors) == 3
+    assert len(net.threads) == 1
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_workers_end_when_it_is_collected(net: Inverse, busy: bool) -> None:
+    parallel = Parallel(3, net, serial_init=False)
+    seen = weakref.ref(parallel)
+    parallel.put(1)
+    parallel.get()
+    workers = {each for each in threading.enumerate() if "pool" in each.name}
+    assert len(workers) == 3
+    if busy:
+        for _ in range(5):
+            parallel.put(None)
+    del parallel
+    gc.collect()
+    assert seen() is None
+    net.gate.set()
+    until(lambda: not any(each.is_alive() for each in workers), "the workers did not end")
+    assert len(net.threads) == (6 if busy else 1)  # what was put has run
+
+
+def test_a_given_pool_stays_open(net: Inverse) -> None:
+    with pparallel.build(ThreadPoolConfig(size=2)) as pool:
+        with Parallel(2, net, serial_init=False, pool=pool) as parallel:
+            parallel.put(2)
+            assert parallel.get() == 0.5
+        with pytest.raises(ClosedError):
+            parallel.put(2)
+        del parallel
+        gc.collect()
+        assert pool.map(abs, [-1, 2]) == [1, 2]
+        again = Parallel(1, net, serial_init=False, pool=pool)
+        again.put(4)
+        assert again.get() == 0.25
+
+
+def test_a_given_pool_that_ends(net: Inverse) -> None:
+    with pparallel.build(ThreadPoolConfig(size=1)) as pool:
+        parallel = Parallel(1, net, serial_init=False, pool=pool)
+        for _ in range(3):
+            parallel.put(None)
+        until(lambda: bool(net.threads), "nothing has started")
+        pool.terminate()
+        for _ in range(3):
+            with pytest.raises(ClosedError):
+                parallel.get()
+        with pytest.raises(ClosedError):
+            parallel.put(1)
+        with pytest.raises(RuntimeError, match="nothing to get"):  # what was refused is not owed
+            parallel.get()
+        net.gate.set()
+
+
+class Nested(Parallelizable):
+    """Uses the pool that it runs on."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+
+    @override
+    def forward_backward(self, x: int) -> int:
+        if x == 0:
+            return 1
+        inner = Parallel(1, self, serial_init=False, pool=self.pool)
+        inner.put(x - 1)
+        inner.put(x - 1)
+        return int(inner.get() + inner.get())
+
+
+def test_nested_use_of_one_pool() -> None:
+    with pparallel.build(ThreadPoolConfig(size=1)) as pool:
+        parallel = Parallel(1, Nested(pool), serial_init=False, pool=pool)
+        parallel.put(4)
+        assert parallel.get(timeout=PATIENCE) == 16
+
+
+def test_a_rank_that_is_told_to_stop_wakes(net: Inverse) -> None:
+    signal = StopSignal()
+    errors: list[BaseException] = []
+
+    def rank() -> None:
+        with stopping.running_under(signal):
+            parallel.put(None)
+            with pytest.raises(ClosedError) as caught:
+                parallel.get()
+            errors.append(caught.value)
+
+    with Parallel(1, net, serial_init=False) as parallel:
+        thread = threading.Thread(target=rank)
+        thread.start()
+        until(lambda: bool(net.threads), "nothing has started")
+        signal.set(RuntimeError("elsewhere"))
+        thread.join(PATIENCE)
+        net.gate.set()
+    assert len(errors) == 1
+    assert is_consequence(errors[0])
+
+
+def test_in_a_job(net: Inverse) -> None:
+    def work(rt: pparallel.Runtime) -> list[float]:
+        with Parallel(2, net, pool=rt.pool) as parallel:
+            for x in (1, 2, 4):
+                parallel.put(x)
+            return sorted(parallel.get() for _ in range(3))
+
+    config = {"members": 2, "pool": {"size": 2}, "reducer": {"backend": "local"}}
+    assert pparallel.launch(config, work) == [[0.25, 0.5, 1]] * 2
+
+
+# -- options ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pool", "size"),
+    [
+        (None, 3),
+        ({"backend": "thread"}, 3),
+        ({"backend": "thread", "size": 2}, 2),
+        (ThreadPoolConfig(), 3),
+        (ThreadPoolConfig(size=4), 4),
+    ],
+)
+def test_the_number_of_workers(net: Inverse, pool: Any, size: int) -> None:
+    with Parallel(3, net, serial_init=False, pool=pool) as parallel:
+        for _ in range(6):
+            parallel.put(None)
+        until(lambda: len(net.threads) >= size, "too few have started")
+        assert len(net.threads) == size
+        net.gate.set()
+        assert [parallel.get() for _ in range(6)] == [0] * 6
+
+
+class WithContext(Parallelizable):
+    @override
+    def forward_backward(self, *args: Any) -> Any:
+        return args
+
+
+def test_worker_contexts_come_first() -> None:
+    config = {"backend": "thread", "worker_contexts": ("one",)}
+    with Parallel(1, WithContext(), serial_init=False, pool=config) as parallel:
+        parallel.put(5)
+        assert parallel.get() == ("one", 5)
+
+
+def test_the_keyword_is_the_seeds(net: Inverse) -> None:
+    with Parallel(num_workers=1, parallizable=net, serial_init=True) as parallel:
+        parallel.put(x=8)
+        assert parallel.get() == 0.125
+
+
+@pytest.mark.parametrize(
+    ("args", "options", "error", "message"),
+    [
+        ((-1, Inverse()), {}, ValueError, "num_workers must be 0 or more, not -1"),
+        ((1, abs), {}, TypeError, "has no method forward_backward"),
+        ((1, Inverse()), {"pool": {"backend": "thraed"}}, ConfigError, "Did you mean 'thread'"),
+        ((1, Inverse()), {"pool": {"sise": 1}}, ConfigError, "sise"),
+        ((0, Inverse()), {"pool": {"sise": 1}}, ConfigError, "sise"),
+        ((1, Inverse()), {"pool": 5}, ConfigError, "instance of PoolConfig, not 5"),
+    ],
+)
+def test_what_is_refused(
+    args: tuple[Any, ...], options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        Parallel(*args, **options)
+
+
+def test_it_is_not_sent(net: Inverse) -> None:
+    with pytest.raises(TypeError):
+        pickle.dumps(Parallel(0, net))
