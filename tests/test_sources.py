@@ -236,3 +236,9 @@ def test_typed_configs_inside_a_mapping_take_no_overrides() -> None:
     assert read({"pool": marker})[0]["pool"] is marker
     with pytest.raises(ConfigError, match="pool: there is nothing in it to set: it is a object"):
         read({"pool": marker}, ["pool.size=1"])
+
+
+def test_a_file_may_name_its_schema(tmp_path: Path) -> None:
+    file = tmp_path / "job.json"
+    file.write_text('{"$schema": "pparallel.schema.json", "members": 2}')
+    assert read(file)[0] == {"members": 2}

@@ -34,6 +34,7 @@ def job_schema(registry: Registry) -> dict[str, Any]:
     properties = generated["properties"]
     properties["extra"] = {**properties["extra"], **_extra(branches, definitions)}
     properties["members"] = _members(properties)
+    properties["$schema"] = {"type": "string", "description": "This schema, for editors."}
     override = definitions["MemberConfig"]["properties"]["override"]
     override.update(_override(properties))
     heading = {"$schema": DIALECT, "title": "A pparallel job"}
