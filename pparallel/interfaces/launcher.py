@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, TypeVar, overload
 from typing_extensions import override
 
 from pparallel.config import BackendConfig
-from pparallel.errors import is_consequence
+from pparallel.errors import PeerLostError, is_consequence
 from pparallel.interfaces.resource import Resource
 
 R = TypeVar("R")
@@ -107,10 +107,7 @@ class LaunchContext(ABC):
     def failure(self) -> BaseException | None:
         """The first failure so far; one that only follows from another does not count as it."""
         with self._changed:
-            return next(
-                (each for each in self._failures if not is_consequence(each)),
-                self._failures[0] if self._failures else None,
-            )
+            return min(self._failures, key=_remoteness, default=None)
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait until all ranks have returned.
@@ -142,7 +139,7 @@ class LaunchContext(ABC):
         return True
 
     def _knows_the_cause(self) -> bool:
-        return not self._pending or not all(map(is_consequence, self._failures))
+        return not self._pending or any(_remoteness(each) == 0 for each in self._failures)
 
     def results(self) -> list[Any]:
         """Wait for all ranks and return what they returned, by rank; raises as :meth:`join`."""
@@ -306,3 +303,8 @@ def _device_count() -> int:
     import torch
 
     return max(1, torch.cuda.device_count())
+
+
+def _remoteness(error: BaseException) -> int:
+    """Return how far *error* is from what went wrong: who lost a member knows that one failed."""
+    return 2 if is_consequence(error) else 1 if isinstance(error, PeerLostError) else 0

@@ -112,9 +112,12 @@ class LauncherSuite(Suite):
         assert "in fail_in" in shown
         assert "rank 1" in shown
 
-    def test_a_consequence_is_not_the_failure(self, subject: Launcher, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("how", ["told", "lost"])
+    def test_a_consequence_is_not_the_failure(
+        self, subject: Launcher, tmp_path: Path, how: str
+    ) -> None:
         with pytest.raises(LookupError, match="this is what went wrong"):
-            subject.spawn(follow_and_fail, (Gates(tmp_path, 1),), nprocs=2)
+            subject.spawn(follow_and_fail, (how, Gates(tmp_path, 1)), nprocs=2)
 
     @pytest.mark.parametrize("how", ["0", "3", "interrupt"])
     def test_a_rank_that_exits_has_failed(self, subject: Launcher, how: str) -> None:

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pparallel.errors import ClosedError
+from pparallel.errors import ClosedError, PeerLostError
 from pparallel.runtime import stopping
 from pparallel.testing.gate import Gate
 from pparallel.testing.patience import PATIENCE, until
@@ -94,10 +94,12 @@ def wait_to_be_stopped(rank: int) -> None:
     threading.Event().wait() if signal is None else signal.wait()
 
 
-def follow_and_fail(rank: int, gates: Gates) -> None:
+def follow_and_fail(rank: int, how: str, gates: Gates) -> None:
     """Fail in rank 0 as a consequence of what is about to fail in rank 1."""
     if rank == 0:
         gates.open(0)
+        if how == "lost":
+            raise PeerLostError("rank 1", "is gone")
         what = "the job"
         raise ClosedError(what, "is ending", consequence=True)
     gates.wait(0)
