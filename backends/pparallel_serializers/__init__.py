@@ -1,14 +1,21 @@
-"""Serializers: ``pickle`` and ``dill``."""
+"""Serializers: ``pickle``, ``dill``, ``cloudpickle`` and ``safe``."""
 
 from __future__ import annotations
 
 from pparallel.plugin import Backend, hookimpl
-from pparallel_serializers.config import DillSerializerConfig, PickleSerializerConfig
+from pparallel_serializers.config import (
+    CloudpickleSerializerConfig,
+    DillSerializerConfig,
+    PickleSerializerConfig,
+    SafeSerializerConfig,
+)
 from pparallel_serializers.names import mark_static_module
 
 __all__ = [
+    "CloudpickleSerializerConfig",
     "DillSerializerConfig",
     "PickleSerializerConfig",
+    "SafeSerializerConfig",
     "mark_static_module",
     "pparallel_backends",
 ]
@@ -29,4 +36,12 @@ def pparallel_backends() -> list[Backend]:
             features=frozenset({"code", "objects"}),
             requires=("dill",),
         ),
+        Backend(
+            CloudpickleSerializerConfig,
+            "pparallel_serializers.cloudpickle:CloudpickleSerializer",
+            install="pip install 'pparallel[cloudpickle]'",
+            features=frozenset({"code", "objects"}),
+            requires=("cloudpickle",),
+        ),
+        Backend(SafeSerializerConfig, "pparallel_serializers.safe:SafeSerializer"),
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from typing_extensions import Buffer
 
@@ -16,6 +16,20 @@ if TYPE_CHECKING:
 
 INLINE = 512  #: bytes up to which an array stays in the stream: a buffer would cost more
 GAPS = 2  #: how many times its elements an array may span and still be sent with its gaps
+
+
+class Layout(NamedTuple):
+    """What is sent of an array.
+
+    Attributes:
+        content: contiguous: the array itself, the bytes that it spans, or its elements alone.
+        offset: where in the bytes the first element lies.
+        span: the bytes over which *content*, the elements alone, is to be spread; else 0.
+    """
+
+    content: Array
+    offset: int
+    span: int
 
 
 def reducers() -> dict[type, Reducer]:
@@ -49,38 +63,44 @@ def rebuild_spread(elements: Array, span: int, strides: tuple[int, ...], offset:
     return array
 
 
+def laid_out(array: Array) -> Layout:
+    """Return what of *array*'s memory is sent."""
+    import numpy as np
+
+    if array.flags.c_contiguous:
+        return Layout(array, 0, 0)
+    steps = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)]
+    offset = -sum(step for step in steps if step < 0)
+    length = offset + sum(step for step in steps if step > 0) + array.itemsize
+    if length > GAPS * array.nbytes:
+        return Layout(array.copy(), offset, length)
+    low = array.__array_interface__["data"][0] - offset
+    return Layout(np.asarray(_Memory(array, low, length)), offset, 0)
+
+
+def bytes_of(content: Array) -> memoryview:
+    """Return the bytes of a contiguous array."""
+    import numpy as np
+
+    # datetime64 and structured arrays have no buffer of their own: view them as bytes.
+    return memoryview(cast("Buffer", content.reshape(-1).view(np.uint8)))
+
+
 def _reduce_array(pickler: OutOfBandPickler, array: Array) -> Reduction:
     dtype = array.dtype
     if dtype.hasobject:
         return NotImplemented
     kind = dtype.str if dtype.isbuiltin == 1 and dtype.metadata is None else dtype
-    if array.flags.c_contiguous:
-        return rebuild, (_placed(pickler, array), kind, array.shape, array.strides, 0)
-    return _reduce_strided(pickler, array, kind)
+    content, offset, span = laid_out(array)
+    if span:
+        return rebuild_spread, (content, span, array.strides, offset)
+    return rebuild, (_placed(pickler, content), kind, array.shape, array.strides, offset)
 
 
-def _reduce_strided(
-    pickler: OutOfBandPickler, array: Array, kind: str | np.dtype[Any]
-) -> Reduction:
-    import numpy as np
-
-    steps = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)]
-    offset = -sum(step for step in steps if step < 0)
-    length = offset + sum(step for step in steps if step > 0) + array.itemsize
-    if length > GAPS * array.nbytes:
-        return rebuild_spread, (array.copy(), length, array.strides, offset)
-    low = array.__array_interface__["data"][0] - offset
-    span: Array = np.asarray(_Memory(array, low, length))
-    return rebuild, (_placed(pickler, span), kind, array.shape, array.strides, offset)
-
-
-def _placed(pickler: OutOfBandPickler, array: Array) -> Any:
-    if array.nbytes <= INLINE:
-        return bytearray(array.tobytes())
-    import numpy as np
-
-    # datetime64 and structured arrays have no buffer of their own: view them as bytes.
-    return pickler.outside(memoryview(cast("Buffer", array.reshape(-1).view(np.uint8))))
+def _placed(pickler: OutOfBandPickler, content: Array) -> Any:
+    if content.nbytes <= INLINE:
+        return bytearray(content.tobytes())
+    return pickler.outside(bytes_of(content))
 
 
 class _Memory:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from pparallel.interfaces.serializer import SerializerConfig
 
 
@@ -33,3 +35,30 @@ class DillSerializerConfig(SerializerConfig, frozen=True):
     backend: Literal["dill"] = "dill"
     recurse: bool = False
     copy_tensor: bool = True
+
+
+class CloudpickleSerializerConfig(SerializerConfig, frozen=True):
+    """cloudpickle, as notebooks and other systems know it, with tensors and arrays out of band.
+
+    Attributes:
+        backend: ``cloudpickle``.
+    """
+
+    backend: Literal["cloudpickle"] = "cloudpickle"
+
+
+class SafeSerializerConfig(SerializerConfig, frozen=True):
+    """Data only, for bytes that come from a stranger; neither side reaches pickle.
+
+    Attributes:
+        backend: ``safe``.
+        max_bytes: size of the largest object, to send or to receive: the bytes of all its
+            buffers, 128 more for each value and each container's beginning and end, and the
+            gaps of a tensor or array that is sent without them. Loading allocates at most
+            eight times as much.
+        max_depth: how deep containers may be nested.
+    """
+
+    backend: Literal["safe"] = "safe"
+    max_bytes: int = Field(default=1 << 30, gt=0)
+    max_depth: int = Field(default=100, gt=0, le=1000)

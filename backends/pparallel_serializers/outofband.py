@@ -1,4 +1,4 @@
-"""Pickle 5 whose large data travels beside the stream: what both serializers stand on.
+"""Pickle 5 whose large data travels beside the stream: what all but ``safe`` stand on.
 
 The stream is followed by one record per buffer, ``(length, start)``, so that a cut or missing
 buffer is noticed. *start* says what the buffer is: ``OPAQUE`` is handed to the unpickler as it
@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import pickle
 import struct
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from types import ModuleType
 from typing import Any, NamedTuple
 
 from typing_extensions import Buffer, override
 
 from pparallel.interfaces.serializer import Serializer
 from pparallel_serializers import arrays, tensors
+from pparallel_serializers.bytype import ByType
 from pparallel_serializers.refusals import dump_refusal, load_refusal
 from pparallel_serializers.storages import SentStorage
 
@@ -29,9 +28,8 @@ KEEP = 1 << 16  #: bytes of stream above which a pickler is not used again: its 
 
 _RECORD = struct.Struct("<Qq")
 
-#: how objects of exactly these types are reduced; filled once torch or numpy has been imported
-reducers: dict[type, Reducer] = {}
-_waiting_for = {"torch": tensors.reducers, "numpy": arrays.reducers}
+#: how objects of exactly these types are reduced
+reducers: ByType[Reducer] = ByType({}, {"torch": tensors.reducers, "numpy": arrays.reducers})
 
 
 class Window(NamedTuple):
@@ -109,8 +107,8 @@ class OutOfBandSerializer(Serializer):
 
     @override
     def dumps(self, obj: object) -> list[Buffer]:
-        if _waiting_for:
-            _look_for_imports()
+        if reducers.waiting:
+            reducers.look()
         try:
             pickler = self._idle.pop()
         except IndexError:
@@ -159,19 +157,3 @@ def _checked(records: memoryview, buffers: Sequence[Buffer]) -> Iterator[Buffer 
         if found != length:
             raise pickle.UnpicklingError(f"a buffer has {found} of its {length} bytes")
         yield buffer if start == OPAQUE else Window(buffer, start)
-
-
-def _look_for_imports() -> None:
-    """Take up the reducers of libraries imported since the last call.
-
-    A library that is not imported here has no objects here: importing it is never needed.
-    """
-    for name in [name for name in _waiting_for if name in sys.modules]:
-        reducers_of = _waiting_for.get(name)
-        if reducers_of is not None and not _is_half_imported(sys.modules[name]):
-            reducers.update(reducers_of())
-            _waiting_for.pop(name, None)
-
-
-def _is_half_imported(library: ModuleType) -> bool:
-    return bool(getattr(library.__spec__, "_initializing", False))

@@ -1,4 +1,4 @@
-"""Turns whatever goes wrong inside pickle into a ``SerializationError`` that names the object."""
+"""Turns whatever goes wrong into a ``SerializationError`` that names the object."""
 
 from __future__ import annotations
 
@@ -17,6 +17,14 @@ _PACKAGE = __name__.rpartition(".")[0]
 _NAMED = re.compile(r"(?:cannot pickle|can't pickle|pickle)\s+'?([\w.<>]+)'?\s+objects?", re.I)
 
 
+class RefusedError(Exception):
+    """What ``safe`` says no to, in full; *culprit* is the part of the object at fault, if known."""
+
+    def __init__(self, why: str, culprit: object = None) -> None:
+        super().__init__(why)
+        self.culprit = culprit
+
+
 def dump_refusal(obj: object, error: Exception) -> SerializationError:
     """Return the error that says where in *obj* the culprit is."""
     return SerializationError(_culprit(obj, error), _reason(error))
@@ -30,6 +38,8 @@ def load_refusal(buffers: Sequence[Buffer], error: Exception) -> SerializationEr
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, RefusedError):
+        return str(error)
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
@@ -39,11 +49,14 @@ def _culprit(obj: object, error: Exception) -> str:
     for path, each in _walk(obj):
         if _is_at_fault(each, error):
             return f"{_described(each)} at {path}" if path else _described(each)
-    return _described(obj)
+    known = error.culprit if isinstance(error, RefusedError) else None
+    return _described(obj if known is None else known)
 
 
 def _is_at_fault(obj: object, error: Exception) -> bool:
     """Return whether *error* speaks of *obj*, or came out of one of its own hooks."""
+    if isinstance(error, RefusedError):
+        return error.culprit is obj is not None
     # Never by pickling it again: hooks may have effects (a remote reference counts its holders).
     hook = _innermost_hook(error.__traceback__)
     if hook is not None:

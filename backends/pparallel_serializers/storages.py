@@ -7,7 +7,7 @@ its elements alone and gets its strides back at the receiver.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from typing_extensions import Buffer
 
@@ -68,15 +68,21 @@ class ReceivedStorage:
         self.storage, self.start = storage, start
 
 
-def sent_for(pickler: OutOfBandPickler, storage: torch.UntypedStorage) -> SentStorage:
+class Sender(Protocol):
+    """What sends tensors: it knows the storages of the object that is on its way."""
+
+    stores: dict[tuple[int, int], SentStorage]
+
+
+def sent_for(sender: Sender, storage: torch.UntypedStorage) -> SentStorage:
     """Return what is sent of *storage*, the same for all tensors over it."""
     # By address: tensors over one foreign memory (from_numpy) have different storage objects.
     key = storage.data_ptr(), storage.nbytes()
-    found = pickler.stores.get(key)
+    found = sender.stores.get(key)
     if found is None:
         found = SentStorage(storage)
         if key[1]:
-            pickler.stores[key] = found
+            sender.stores[key] = found
     return found
 
 

@@ -11,7 +11,14 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from pparallel_serializers import shared_memory, storages
-from pparallel_serializers.storages import ReceivedStorage, SentStorage, over, sent_for, spread
+from pparallel_serializers.storages import (
+    ReceivedStorage,
+    Sender,
+    SentStorage,
+    over,
+    sent_for,
+    spread,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -27,7 +34,6 @@ def reducers() -> dict[type, Reducer]:
     """Return how torch's objects are reduced."""
     import torch
 
-    _learn_dtypes()
     return {
         torch.Tensor: _reduce_tensor,
         torch.nn.Parameter: _reduce_tensor,
@@ -45,9 +51,7 @@ def rebuild(
     stride: tuple[int, ...],
 ) -> torch.Tensor:
     """Return a tensor over the storage that was *sent*."""
-    if not _dtypes:
-        _learn_dtypes()
-    kind = _dtypes[dtype]
+    kind = dtype_named(dtype)
     if sent.start == storages.DENSE:
         return over(spread(sent.storage, kind.itemsize, shape, stride), kind, 0, shape, stride)
     return over(sent.storage, kind, offset - sent.start // kind.itemsize, shape, stride)
@@ -72,31 +76,63 @@ def set_attributes(tensor: torch.Tensor, attributes: dict[str, object]) -> None:
     tensor.__dict__.update(attributes)
 
 
-def _reduce_tensor(pickler: OutOfBandPickler, tensor: torch.Tensor) -> Reduction:
+def dtype_named(name: str) -> torch.dtype:
+    """Return torch's dtype of this name."""
+    if not _dtypes:
+        _learn_dtypes()
+    return _dtypes[name]
+
+
+def is_strided(tensor: torch.Tensor) -> bool:
+    """Return whether all that *tensor* holds is strided memory."""
     torch = sys.modules["torch"]
-    device = tensor.device.type
-    if (
+    return not (
         tensor.layout is not torch.strided
-        or device not in ("cpu", "cuda")
+        or tensor.device.type not in ("cpu", "cuda")
         or tensor.is_quantized
         or tensor.is_nested
         or _has_names(tensor)
-    ):
-        return NotImplemented
-    if pickler.share and device == "cuda":
-        return shared_memory.reduce_cuda(tensor)
+    )
+
+
+def laid_out(
+    sender: Sender, tensor: torch.Tensor
+) -> tuple[SentStorage, str, int, tuple[int, ...], tuple[int, ...]]:
+    """Return what :func:`rebuild` takes, and note what *tensor* needs of its storage."""
     shape, stride, offset = tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
     if tensor.numel():
-        sent = sent_for(pickler, tensor.untyped_storage())
+        sent = sent_for(sender, tensor.untyped_storage())
         sent.use(*_span(tensor.element_size(), shape, stride, offset), tensor)
     else:
+        torch = sys.modules["torch"]
         sent, offset = SentStorage(torch.UntypedStorage(0, device=tensor.device)), 0
-    args = (sent, _names[tensor.dtype], offset, shape, stride)
-    metadata = torch._utils.get_tensor_metadata(tensor) if _may_have_bits(tensor) else {}
+    if not _names:
+        _learn_dtypes()
+    return sent, _names[tensor.dtype], offset, shape, stride
+
+
+def bits_of(tensor: torch.Tensor) -> dict[str, bool]:
+    """Return whether *tensor* is lazily conjugate or negative, as torch notes it."""
+    if not (tensor.is_conj() or tensor.is_neg()):
+        return {}
+    import torch
+
+    bits: dict[str, bool] = torch._utils.get_tensor_metadata(tensor)
+    return bits
+
+
+def _reduce_tensor(pickler: OutOfBandPickler, tensor: torch.Tensor) -> Reduction:
+    torch = sys.modules["torch"]
+    if not is_strided(tensor):
+        return NotImplemented
+    if pickler.share and tensor.device.type == "cuda":
+        return shared_memory.reduce_cuda(tensor)
+    args: tuple[Any, ...] = laid_out(pickler, tensor)
+    metadata = bits_of(tensor)
     parameter = type(tensor) is not torch.Tensor
     if parameter or tensor.requires_grad or metadata:
         function: Any = rebuild_flagged
-        args = (parameter, tensor.requires_grad, metadata, *args)  # type: ignore[assignment]
+        args = (parameter, tensor.requires_grad, metadata, *args)
     else:
         function = rebuild
     if attributes := tensor.__dict__:
@@ -107,10 +143,6 @@ def _reduce_tensor(pickler: OutOfBandPickler, tensor: torch.Tensor) -> Reduction
 def _has_names(tensor: torch.Tensor) -> bool:
     has_names = getattr(tensor, "has_names", None)  # gone since torch 2.13
     return has_names is not None and has_names()
-
-
-def _may_have_bits(tensor: torch.Tensor) -> bool:
-    return tensor.is_conj() or tensor.is_neg()
 
 
 def _span(

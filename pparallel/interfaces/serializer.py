@@ -15,23 +15,57 @@ class Serializer(ABC):
     """Turns objects into buffers and back. Holds no resources; any thread may use it.
 
     Guarantees:
-        - A tensor or array comes back with its values, dtype (bfloat16 and complex too), strides,
-          ``requires_grad``, class (``Parameter``) and attributes
-          (``SerializerSuite.test_keeps_tensors``, ``test_keeps_arrays``).
+        - Plain data comes back equal and of the same types: None, bool, int of any size, float,
+          complex, str with any code point, bytes, bytearray, list, tuple, dict with any hashable
+          plain key, set and frozenset, nested at least 50 deep
+          (``SerializerSuite.test_keeps_plain_data``).
+        - A tensor comes back with its values, shape, strides, ``requires_grad`` and class
+          (``Parameter``); one that is no leaf comes back as a leaf
+          (``SerializerSuite.test_keeps_tensors``).
+        - Every dtype keeps every bit, bfloat16, complex and float8 too
+          (``SerializerSuite.test_keeps_every_dtype``), and a lazily conjugated or negated tensor
+          its values (``SerializerSuite.test_keeps_lazy_conjugates``).
+        - Attributes of a tensor come back, those too that are tensors, hold some, or lead back to
+          it (``SerializerSuite.test_keeps_attributes``).
+        - An array comes back with its values, shape, strides and dtype: byte order, records, dates
+          and text too (``SerializerSuite.test_keeps_arrays``).
         - Tensors of one object that share storage share it again
-          (``SerializerSuite.test_keeps_shared_storage``).
+          (``SerializerSuite.test_keeps_shared_storage``), views of another dtype too
+          (``test_keeps_views_of_another_dtype``).
+        - A tensor or array that is in an object twice is one object again
+          (``SerializerSuite.test_keeps_what_is_one_object``).
+        - What arrives is the receiver's own: writable, and a change to it is seen neither by the
+          sender nor by another receiver, whether the buffers may be written to or not
+          (``SerializerSuite.test_tensors_are_the_receivers_own``,
+          ``test_arrays_are_the_receivers_own``).
+        - :meth:`loads` builds large data over a buffer that it may write to
+          (``SerializerSuite.test_builds_over_the_buffers_it_is_given``), and leaves one that it
+          may not write to as it was (``test_copies_buffers_it_may_not_write_to``).
         - The bytes of a large contiguous tensor or array are not copied by :meth:`dumps`: they
           are a buffer of their own (``SerializerSuite.test_takes_large_data_out_of_band``).
+        - Of a large storage only the part that is in use is sent
+          (``SerializerSuite.test_sends_only_the_part_of_a_storage_in_use``).
+        - Any number of threads may use it at once
+          (``SerializerSuite.test_may_be_used_by_many_threads``).
+        - Buffers stay as they are when more is dumped or loaded
+          (``SerializerSuite.test_earlier_buffers_stay_as_they_are``).
         - What cannot be serialised raises ``SerializationError``, whatever the object's own hooks
-          raised (``SerializerSuite.test_refuses_what_cannot_be_serialised``).
-        - Bytes that are no object, cut short or empty, raise ``SerializationError``
-          (``SerializerSuite.test_refuses_damaged_bytes``).
+          raised, and be it nested ever so deep
+          (``SerializerSuite.test_refuses_what_cannot_be_serialised``); the error names the culprit
+          (``test_names_the_culprit``).
+        - After such an error everything else is sent and read as before
+          (``SerializerSuite.test_a_refusal_spoils_nothing``).
+        - Bytes that are no object, cut short, or with a buffer lost, exchanged or of another
+          length raise ``SerializationError`` (``SerializerSuite.test_refuses_damaged_bytes``,
+          ``test_refuses_cut_streams``).
 
     Features:
         - ``code``: functions that are not importable (lambdas, closures, what lives in
           ``__main__``) can be sent (``SerializerSuite.test_sends_code``).
-        - ``objects``: instances of any importable class can be sent; without it, plain data only
-          (``SerializerSuite.test_sends_objects``).
+        - ``objects``: instances of any importable class can be sent, and any object that refers
+          to itself; without it, plain data only (``SerializerSuite.test_sends_objects``,
+          ``test_keeps_cycles``). An object that cannot be rebuilt raises ``SerializationError``
+          with what its class said (``SerializerSuite.test_refuses_what_cannot_be_rebuilt``).
     """
 
     @abstractmethod

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +80,8 @@ class ObjectForms(TensorForms):
             SerializationError: it cannot be serialised.
         """
         try:
+            import pickle  # where it is blocked, all but these forms can be used
+
             return pickle.dumps(obj, protocol=5)
         except Exception as error:
             raise SerializationError(f"an object of type {type(obj).__name__}", error) from error
@@ -92,6 +93,8 @@ class ObjectForms(TensorForms):
             SerializationError: it cannot be rebuilt.
         """
         try:
+            import pickle
+
             return pickle.loads(data)
         except Exception as error:
             raise SerializationError("a received object", error, loading=True) from error

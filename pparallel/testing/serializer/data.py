@@ -1,0 +1,58 @@
+"""Plain data, and that one object has nothing to do with the next."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+from pparallel.interfaces.serializer import Serializer
+from pparallel.testing.patience import PATIENCE
+from pparallel.testing.serializer.base import SerializerTests, round_trip
+from pparallel.testing.serializer.samples import PLAIN_DATA
+
+
+class DataTests(SerializerTests):
+    """What every serializer takes."""
+
+    @pytest.mark.parametrize("obj", PLAIN_DATA, ids=lambda obj: type(obj).__name__)
+    def test_keeps_plain_data(self, serializer: Serializer, obj: object) -> None:
+        found = round_trip(serializer, obj)
+        assert type(found) is type(obj)
+        # Equal is not enough: 1, 1.0 and True are equal, and so are bytes and a bytearray.
+        assert repr(found) == repr(obj)
+
+    def test_may_be_used_by_many_threads(self, serializer: Serializer) -> None:
+        found: list[bool] = []
+        together = threading.Barrier(8)
+
+        def send(number: int) -> None:
+            objects = [
+                {"number": number, "values": [number] * i, "text": str(number) * i}
+                for i in range(200)
+            ]
+            together.wait(PATIENCE)
+            buffers = [serializer.dumps(obj) for obj in objects]
+            together.wait(PATIENCE)
+            found.append([serializer.loads(each) for each in buffers] == objects)
+
+        threads = [threading.Thread(target=send, args=(number,)) for number in range(8)]
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)  # else each would be done before the next has its turn
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        finally:
+            sys.setswitchinterval(interval)
+        assert found == [True] * 8
+
+    def test_earlier_buffers_stay_as_they_are(self, serializer: Serializer) -> None:
+        objects: list[Any] = [["one", 1] * 100, "two", {"three": 3.0}, bytearray(5000), None]
+        sent = [serializer.dumps(obj) for obj in objects]
+        copies = [[bytearray(each) for each in buffers] for buffers in sent]
+        assert [serializer.loads(each) for each in reversed(copies)] == objects[::-1]
+        assert [serializer.loads(each) for each in sent] == objects

@@ -1,0 +1,619 @@
+"""The serializer ``safe`` against bytes that are made to harm: it reads them as data, or not."""
+
+from __future__ import annotations
+
+import builtins
+import gc
+import marshal
+import os
+import pickle
+import random
+import resource
+import struct
+import subprocess
+import sys
+import textwrap
+import tracemalloc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typing_extensions import Buffer
+
+from pparallel.errors import SerializationError
+from pparallel_serializers import SafeSerializerConfig
+from pparallel_serializers.safe import SafeSerializer, stream
+from pparallel_serializers.safe.stream import HEAD, MARK
+
+BOUND = 8  #: times max_bytes: what SafeSerializer's docstring says of memory
+LIMIT = 1 << 20
+SLACK = 1 << 29  #: bytes of address space that allocators and threads may reserve meanwhile
+
+safe = SafeSerializer(SafeSerializerConfig(max_bytes=LIMIT))
+
+
+class Ran(BaseException):
+    """Something was run, opened or imported, which only code can ask for."""
+
+
+def refuse(*args: object, **kwargs: object) -> Any:
+    raise Ran(repr(args)[:200])
+
+
+def imports_known(name: str, *args: Any, _import: Any = builtins.__import__, **kwargs: Any) -> Any:
+    return _import(name, *args, **kwargs) if name in sys.modules else refuse(name)
+
+
+POISONED: list[tuple[Any, str]] = [
+    *((pickle, name) for name in ("loads", "load", "Unpickler")),
+    *((marshal, name) for name in ("loads", "load")),
+    *((os, "system"), (os, "popen"), (subprocess, "Popen")),
+    *((builtins, name) for name in ("eval", "exec", "compile", "open")),
+]
+
+
+@contextmanager
+def nothing_but_data() -> Iterator[None]:
+    """Poison every way to code, and let memory grow by what is allowed at most."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    kept = [(owner, name, getattr(owner, name)) for owner, name in POISONED]
+    kept.append((builtins, "__import__", builtins.__import__))
+    for owner, name, _ in kept:
+        setattr(owner, name, imports_known if name == "__import__" else refuse)
+    allowed = pages * resource.getpagesize() + BOUND * LIMIT + SLACK
+    resource.setrlimit(resource.RLIMIT_AS, (allowed, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+        for owner, name, value in kept:
+            setattr(owner, name, value)
+
+
+def attempt(buffers: Sequence[Buffer]) -> Any:
+    """Load *buffers*; return the value or the error, which must be no lack of memory."""
+    try:
+        with nothing_but_data():
+            found = safe.loads(buffers)
+    except SerializationError as error:
+        short = isinstance(error.__cause__, (MemoryError, RecursionError))
+        if short or "alloc" in str(error):
+            raise AssertionError(error) from error
+        return error
+    touch(found)
+    return found
+
+
+def touch(found: Any) -> None:
+    """Read all memory that belongs to *found*: a wrong view would crash."""
+    if isinstance(found, torch.Tensor) and found.numel() < LIMIT:
+        found.detach().clone()
+    elif isinstance(found, np.ndarray) and found.size < LIMIT:
+        found.copy()
+    elif isinstance(found, (list, tuple, set, frozenset, dict)):
+        for each in found.values() if isinstance(found, dict) else found:
+            touch(each)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _imported_beforehand() -> None:
+    """What is imported on first use is there before all is poisoned."""
+    every_way = [torch.ones(1000).conj_physical(), np.ones(1000)[::-1], torch.eye(99)[:, 0]]
+    safe.loads(safe.dumps([*every_way, torch.ones(3, dtype=torch.complex64).conj()]))
+
+
+# -- streams that say anything ----------------------------------------------------------------
+
+
+def make_stream(
+    steps: Sequence[tuple[int, int]],
+    values: Sequence[Any],
+    *buffers: bytes,
+    storages: int = 0,
+    head: Sequence[int] | None = None,
+) -> list[bytes]:
+    """Return buffers that say this, right or wrong."""
+    numbers = head or (len(steps), len(values), storages)
+    packed = [
+        each.packed
+        if isinstance(each, Raw)
+        else msgpack.packb(each, unicode_errors="surrogatepass")
+        for each in values
+    ]
+    flat_steps = [number for step in steps for number in step]
+    lengths = [len(each) for each in buffers]
+    first = [HEAD.pack(MARK, *numbers), struct.pack(f"<{len(flat_steps)}I", *flat_steps)]
+    first += [struct.pack(f"<{len(lengths)}Q", *lengths), *packed]
+    return [b"".join(first), *buffers]
+
+
+class Raw:
+    """A value that is given as msgpack's own bytes."""
+
+    def __init__(self, packed: bytes) -> None:
+        self.packed = packed
+
+
+def one(code: int, *values: Any) -> list[bytes]:
+    """Return a stream of one container of *values*."""
+    return make_stream([(0, code), (len(values), stream.END)], values)
+
+
+def tensor(
+    *values: Any,
+    content: bytes = bytes(4096),
+    device: Any = "cpu",
+    start: Any = 0,
+    inline: Any = None,
+) -> list[bytes]:
+    """Return a stream of one tensor: storage, dtype, offset, flags, dimensions, shape, stride."""
+    steps = [(0, stream.TENSOR), (len(values), stream.END)]
+    buffers = [content] if inline is None else []
+    return make_stream(steps, [*values, device, start, inline], *buffers, storages=1)
+
+
+def array(*values: Any, content: bytes = bytes(4096)) -> list[bytes]:
+    """Return a stream of one array: dtype, inline, span, offset, dimensions, shape, strides."""
+    steps: list[tuple[int, int]] = []
+    flat: list[Any] = []
+    put((stream.ARRAY, *values), steps, flat)
+    return make_stream(steps, flat, content)
+
+
+def put(container: tuple[Any, ...], steps: list[tuple[int, int]], flat: list[Any]) -> None:
+    """Write a container, whose code comes first; tuples in it are containers too."""
+
+    def step(code: int) -> None:
+        steps.append((len(flat) - sum(gap for gap, _ in steps), code))
+
+    step(container[0])
+    for each in container[1:]:
+        if isinstance(each, tuple):
+            put((stream.TUPLE, *each), steps, flat)
+        else:
+            flat.append(each)
+    step(stream.END)
+
+
+def record(
+    names: Any = ("a",),
+    formats: Any = ("<i4",),
+    offsets: Any = (0,),
+    titles: Any = (None,),
+    itemsize: Any = 4,
+    aligned: Any = False,
+) -> tuple[Any, ...]:
+    return names, formats, offsets, titles, itemsize, aligned
+
+
+HUGE = (1 << 31, 1 << 40, 1 << 61, (1 << 64) - 1)
+DTYPES: tuple[Any, ...] = (
+    *("O", "|O", "|O8", "<O8", "i4,O", "O,i4", "(99999999,)<i4", "<i3", "<f1", "|V9999999999"),
+    *(
+        "object",
+        "__import__('os')",
+        "<M8[25s/3]",
+        "<M8[99999999999s]",
+        "|T16",
+        "",
+        "<f4\n",
+        "<U\u0663",
+    ),
+    *(None, 1),
+)
+RAW = (
+    *(b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xdb\xff\xff\xff\xff", b"\x91\1"),
+    *(b"\xc6\xff\xff\xff\xff", b"\xc9\xff\xff\xff\xff\1", b"\xc1", b"\x81\1\1"),
+    *(b"\xa2\xff\xff", b"\xd6\xff\0\0\0\0", b"\xc7\0\xff"),
+    *(b"\xdd\xff\xff\xff\xff" * 1000, b"\x9f" * 1000, b"\xdc\xff\xff" * 1000, b"\x91" * 10000),
+)
+BEGIN_END = {code: [(0, code), (0, stream.END)] for code in range(16)}
+
+
+def bad_heads() -> Iterator[list[bytes]]:
+    much = 2**32 - 1
+    for head in (
+        (much, 1, 0),
+        (0, much, 0),
+        (0, 1, much),
+        (much, much, much),
+        (0, 1, 0),
+        (0, 0, 0),
+    ):
+        yield make_stream([], [1, 2], head=head)
+    yield make_stream([], [])
+    yield make_stream([], [1, 2])
+    (right,) = make_stream([], [1])
+    yield [right[:3] + b"\2" + right[4:]]
+    yield [right, b""]
+    for raw in RAW:
+        yield make_stream([], [Raw(raw)])
+    for code in (0, 1, 42, 127):
+        yield make_stream([], [msgpack.ExtType(code, b"")])
+        yield make_stream([], [msgpack.ExtType(code, b"data")])
+
+
+def bad_containers() -> Iterator[list[bytes]]:
+    for code in (16, 17, 99, 2**32 - 1):
+        yield one(code, 1)
+    yield make_stream([(1, stream.END)], [1])
+    yield make_stream([(0, stream.LIST)], [1])
+    yield make_stream([(0, stream.LIST), (2**32 - 1, stream.END)], [1])
+    yield make_stream([(0, stream.LIST)] * 3000 + [(0, stream.END)] * 3000, [])
+    yield one(stream.DICT, 1, 2, 3)
+    yield one(stream.ORDERED, 1, 2, 3)
+    for outer in (stream.SET, stream.FROZENSET, stream.DICT):
+        steps = [(0, outer), *BEGIN_END[stream.LIST], (1, stream.END)]
+        yield make_stream(steps, [1])
+    for values in ((1 << 40,), ("text",), (b"", b""), ()):
+        yield one(stream.BYTEARRAY, *values)
+        yield one(stream.INTEGER, *values)
+        yield one(stream.COMPLEX, *values)
+    yield one(stream.COMPLEX, "1", "2")
+    yield one(stream.COMPLEX, True, False)
+
+
+def bad_references() -> Iterator[list[bytes]]:
+    for number in (0, -1, 1 << 40, True, "0", None):
+        yield one(stream.SAME, number)
+    for each in ("1", 1.5, (1 << 64) - 1, None, True):
+        yield one(stream.SIZE, each)
+    yield one(stream.ATTRIBUTES, "text", {})
+    of, end = (0, stream.ATTRIBUTES), (0, stream.END)
+    a_list, a_dict, ordered = (BEGIN_END[n] for n in (stream.LIST, stream.DICT, stream.ORDERED))
+    yield make_stream([of, *a_list, *a_dict, end], [])
+    yield make_stream([of, *a_dict, *a_dict, end], [])
+    yield make_stream([of, *ordered, end], [])
+    yield make_stream([of, *ordered, *a_list, end], [])
+    yield make_stream([of, *ordered, (0, stream.DICT), (2, stream.END), end], [1, 2])
+
+
+def bad_tensors() -> Iterator[list[bytes]]:
+    """Storage, dtype, offset, flags, dimensions, shape..., stride..."""
+    yield tensor()
+    odd: list[Any] = [-1, -3, None, "0", 1.0, 1 << 31, 1 << 40, 1 << 61, (1 << 64) - 1]
+    for n in odd:
+        yield tensor(n, "float32", 0, 0, 1, 1, 1)
+        yield tensor(0, "float32", n, 0, 1, 1, 1)
+        yield tensor(0, "float32", n, 0, 1, 0, 1)
+        yield tensor(0, "float32", 0, n, 1, 1, 1)
+        yield tensor(0, "float32", 0, 0, n, 1, 1)
+        yield tensor(0, "float32", 0, 0, 1, n, 1)
+        yield tensor(0, "float32", 0, 0, 1, 2, n)
+        yield tensor(0, "float32", 0, 0, 1, 1, 1, start=n)
+        yield tensor(0, "float32", 0, 0, 1, 1024, n, start=-2)
+    yield from (tensor(0, "int64", 0, 0, 2, n, n, 0, 0) for n in HUGE)
+    yield from (tensor(0, "int64", 0, 0, 3, 0, n, n, 1, n, n) for n in HUGE)
+    yield from (tensor(0, "int32", 0, n, 1, 1, 1) for n in (2, 3, 4, 8, 16))
+    yield from (tensor(0, "float32", 0, 0, 1, 1, 1, start=n) for n in (1, 8, 16, True))
+    yield tensor(1, "float32", 0, 0, 1, 1, 1)
+    yield tensor(0, "float32", 0, 0, 1, 1025, 1)
+    yield tensor(0, "float32", 0, 0, 1, True, 1)
+    yield tensor(0, "float32", 0, 0, 1, 2, 1024)
+    yield tensor(0, "float32", 1024, 0, 1, 1, 1)
+    yield tensor(0, "float32", 1, 0, 1, 0, 1)
+    yield tensor(0, "float32", 0, 0, 2, 1, 1)
+    yield tensor(0, "float32", 0, 0, 65, *[1] * 130)
+    for name in ("qint8", "quint4x2", "object", "__class__", "Tensor", None, 7, "", "x" * 9999):
+        yield tensor(0, name, 0, 0, 1, 1, 1)
+    for device in ("cuda:99", "meta", "cpu:0;", "", None, 0, "cuda:" + "9" * 50):
+        yield tensor(0, "float32", 0, 0, 1, 1, 1, device=device)
+    yield tensor(0, "float32", 0, 0, 1, 2, 1 << 10, start=-2)
+    yield tensor(0, "float32", 0, 0, 1, 1024, 1 << 18, start=-2)
+    yield tensor(0, "float32", 0, 0, 1, 1, 1, inline="text")
+
+
+def bad_arrays() -> Iterator[list[bytes]]:
+    """Dtype, inline, span, offset, dimensions, shape..., strides..."""
+    yield array()
+    for name in DTYPES:
+        yield array(name, None, 0, 0, 1, 1, 1)
+    for n in (-1, 1025, True, *HUGE):
+        yield array("<i4", None, 0, 0, 1, n, 4)
+    for n in HUGE:
+        yield array("<i4", None, 0, 0, 2, n, n, 0, 0)
+        yield array("<i4", None, 0, 0, 3, 0, n, n, 4, n, n)
+    for n in (-1, -(1 << 62), 4093, *HUGE):
+        yield array("<i4", None, 0, 0, 1, 2, n)
+    for n in (-1, 4093, *HUGE):
+        yield array("<i4", None, 0, n, 1, 1, 4)
+    for n in (-1, 1, 1 << 20, *HUGE):
+        yield array("<i4", None, n, 0, 1, 1024, 4)
+    for n in (-1, 2, 65, *HUGE):
+        yield array("<i4", None, 0, 0, n, 1, 4)
+    yield array("<i4", None, 0, 0, 65, *[1] * 130)
+    yield array("<i4", "text", 0, 0, 1, 1, 4)
+    alone, values = [(0, stream.ARRAY), (7, stream.END)], ["<i4", None, 0, 0, 1, 1, 4]
+    yield make_stream(alone, values)
+    twice = [(0, stream.LIST), *alone, *alone, (0, stream.END)]
+    yield make_stream(twice, values * 2, bytes(4096))
+    for dtype in bad_records():
+        yield array(dtype, None, 0, 0, 1, 1, 4)
+    for content in (bytes(8), bytes(4), "text", b"", None):
+        yield one(stream.SCALAR, "|O", content)
+        yield one(stream.SCALAR, "|V2147483647", content)
+        yield one(stream.SCALAR, "<i2", content)
+
+
+def bad_records() -> Iterator[tuple[Any, ...]]:
+    for formats in (("|O",), ("O",), "<i4", (("|O", (1,)),), (), (1,)):
+        yield record(formats=formats)
+    for offsets in ((-1,), (1 << 40,), ("0",), (), 0):
+        yield record(offsets=offsets)
+    for itemsize in (-1, 1 << 40, None, 3):
+        yield record(itemsize=itemsize)
+    for names in (("a", "a"), (1,), ("a", "b"), "a", ()):
+        yield record(names=names)
+    yield record(titles=(b"x",))
+    yield record(titles=())
+    yield record(aligned=1)
+    for shape in ((-1,), (1 << 40,), 3, ("1",), (1 << 20, 1 << 20)):
+        yield "<i4", shape
+    yield "O", (1,)
+    yield ()
+    yield ("<i4",)
+
+
+BAD = [bad_heads, bad_containers, bad_references, bad_tensors, bad_arrays]
+
+
+def right_streams() -> list[list[bytes]]:
+    """Return streams that are right, to be spoilt."""
+    base = torch.arange(600.0)
+    parameter: Any = torch.nn.Parameter(torch.ones(20, 30).t())
+    parameter.note = {"mask": base[:500], "me": parameter}
+    objects: list[Any] = [
+        {"a": [1, 2.5, "text", None, (True, {1, 2})], b"b": 1 << 80, frozenset({1}): bytearray(9)},
+        [base[400:], base.view(torch.int32)[::3], base[:0], torch.tensor(1j).conj()],
+        [parameter, parameter, torch.eye(99)[:, 0], torch.Size([1])],
+        [
+            np.arange(600.0)[::-2],
+            np.zeros((99, 99))[:, 1],
+            np.float64(1),
+            np.arange(9).astype("M8[s]"),
+        ],
+        np.zeros(40, [("a", ">i4"), ("b", "U3", (2,)), ("c", [("d", "f8")])]),
+        torch.nn.Linear(30, 30).state_dict(),
+    ]
+    return [[bytes(each) for each in safe.dumps(obj)] for obj in objects]
+
+
+RIGHT = right_streams()
+
+
+def spoilt(rng: random.Random) -> list[bytes]:
+    """Return a right stream with bytes and buffers exchanged, cut, dropped or added."""
+    buffers = [bytearray(each) for each in rng.choice(RIGHT)]
+    for _ in range(rng.randint(1, 4) if buffers else 0):
+        which = rng.randrange(len(buffers)) if rng.random() < 0.3 else 0
+        each = buffers[which]
+        place = rng.randrange(len(each) + 1)
+        kind = rng.randrange(8)
+        if kind < 3 and place < len(each):
+            each[place] = rng.choice([0, 1, 127, 128, 255, each[place] ^ 1 << rng.randrange(8)])
+        elif kind == 3:
+            del each[place : place + rng.choice([1, 8, 1000])]
+        elif kind == 4:
+            other = rng.choice(rng.choice(RIGHT))
+            start = rng.randrange(len(other) + 1)
+            each[place:place] = other[start : start + rng.choice([1, 8, 100])]
+        elif kind == 5:
+            rng.shuffle(buffers)
+        elif kind == 6 and len(buffers) > 1:
+            del buffers[which]
+        elif kind == 7:
+            buffers.append(bytearray(rng.choice(rng.choice(RIGHT))))
+    return [bytes(each) for each in buffers]
+
+
+STRANGE: list[Any] = [
+    *(None, True, False, 0, 1, -1, -2, 2, 3, 16, 63, 64, 65, 255, 1 << 31, 1 << 40, 1 << 62),
+    *(
+        (1 << 64) - 1,
+        -(1 << 63),
+        0.0,
+        float("nan"),
+        "",
+        "x",
+        b"",
+        b"x",
+        b"\xff" * 100,
+        "cpu",
+        "cuda",
+    ),
+    *("float32", "complex64", "bool", "int8", "qint8", "<f8", "|O", "|b1", "<U9", "|V0", "<M8[ns]"),
+]
+
+
+def distorted(rng: random.Random) -> list[bytes]:
+    """Return a stream that is well made but says something else than a right one."""
+    first, *buffers = rng.choice(RIGHT)
+    _, count, number, storages = HEAD.unpack_from(first)
+    flat = list(struct.unpack_from(f"<{2 * count}I", first, HEAD.size))
+    unpacker = msgpack.Unpacker(unicode_errors="surrogatepass")
+    unpacker.feed(first[HEAD.size + 8 * count + 8 * len(buffers) :])
+    values = list(unpacker)
+    assert len(values) == number
+    for _ in range(rng.randint(1, 3)):
+        kind = rng.randrange(8)
+        place = rng.randrange(len(values))
+        if kind < 4:
+            near = values[place]
+            near = near + rng.choice([-1, 1, 1024]) if type(near) is int else rng.choice(STRANGE)
+            values[place] = rng.choice([near, rng.choice(STRANGE), rng.choice(values)])
+        elif kind == 4:
+            values.insert(place, rng.choice(STRANGE))
+        elif kind == 5 and flat:
+            flat[rng.randrange(len(flat))] = rng.choice([0, 1, 2, 7, *range(18), 2**32 - 1])
+        elif kind == 6 and flat:
+            at = 2 * rng.randrange(len(flat) // 2)
+            flat[at:at] = [rng.randrange(3), rng.randrange(18)]
+        elif kind == 7:
+            storages = rng.choice([0, 1, 2, len(values) // 3, storages + 1])
+    steps = list(zip(flat[::2], flat[1::2], strict=True))
+    values = [max(-(1 << 63), min(v, (1 << 64) - 1)) if type(v) is int else v for v in values]
+    return make_stream(steps, values, *buffers, storages=storages)
+
+
+class TestHostileBytes:
+    @pytest.mark.parametrize("code", ["eval('1')", "exec('1')", "import this", "open('/dev/null')"])
+    def test_would_be_seen_to_run_code(self, code: str) -> None:
+        compiled = compile(code, "hostile", "exec")
+        run = exec
+        with pytest.raises(Ran), nothing_but_data():
+            run(compiled)
+        with pytest.raises(Ran), nothing_but_data():
+            pickle.loads(b"N.")
+
+    @pytest.mark.parametrize("streams", BAD, ids=lambda each: each.__name__)
+    def test_are_refused(self, streams: Callable[[], Iterator[list[bytes]]]) -> None:
+        number = 0
+        for number, each in enumerate(streams(), 1):
+            found = attempt(each)
+            assert isinstance(found, SerializationError), (number, found, each)
+        assert number
+
+    def test_leave_garbage_that_can_be_collected(self) -> None:
+        """Python 3.11 crashes on memoryviews in a cycle that something else still reads."""
+        for streams in BAD:
+            for each in streams():
+                error = attempt([memoryview(bytearray(buffer)) for buffer in each])
+                error.kept = error
+        gc.collect()
+        assert attempt(RIGHT[0])["a"][0] == 1
+
+    def test_what_looks_wrong_and_is_right(self) -> None:
+        assert attempt(tensor(0, "float32", 0, 0, 1, 1 << 40, 0)).shape == (1 << 40,)
+        assert attempt(array("<i4", None, 0, 0, 1, 1 << 40, 0)).shape == (1 << 40,)
+        assert attempt(array(record(), None, 0, 4092, 1, 1024, -4)).strides == (-4,)
+        assert attempt(tensor(0, "float32", 0, 0, 2, 32, 32, 1, 1, start=-2)).shape == (32, 32)
+        assert attempt(array(("<i4", (4, 4)), None, 0, 0, 1, 64, 64)).shape == (64, 4, 4)
+
+    @settings(max_examples=300, deadline=None)
+    @given(st.lists(st.binary(max_size=300), max_size=3), st.booleans(), st.binary(max_size=12))
+    def test_random_bytes(self, buffers: list[bytes], marked: bool, small: bytes) -> None:
+        if buffers and marked:
+            numbers = [each % 5 for each in small.ljust(3, b"\0")[:3]]
+            buffers[0] = HEAD.pack(MARK, *numbers) + buffers[0]
+        attempt(buffers)
+
+    @settings(max_examples=400, deadline=None)
+    @given(st.randoms(use_true_random=False))
+    def test_spoilt_streams(self, rng: random.Random) -> None:
+        attempt(spoilt(rng))
+
+    @settings(max_examples=400, deadline=None)
+    @given(st.randoms(use_true_random=False))
+    def test_distorted_streams(self, rng: random.Random) -> None:
+        attempt(distorted(rng))
+
+    def test_very_many(self, scale: Callable[[int], int]) -> None:
+        refused = 0
+        rounds = scale(20_000)
+        for seed in range(rounds):
+            rng = random.Random(seed)
+            found = attempt(rng.choice([spoilt, distorted])(rng))
+            refused += isinstance(found, SerializationError)
+        assert rounds // 4 < refused < rounds, "the bytes are all the same"
+
+
+# -- memory -----------------------------------------------------------------------------------
+
+
+def many(code: int, *values: Any) -> list[bytes]:
+    """Return a stream of as many such containers as count less than ``LIMIT``."""
+    number = (LIMIT - 10_000) // ((128 + 8) * 2 + sum(128 + 9 for _ in values))
+    steps = [(0, code), (len(values), stream.END)] * number
+    return make_stream([(0, stream.LIST), *steps, (0, stream.END)], list(values) * number)
+
+
+class TestMemory:
+    @pytest.mark.parametrize(
+        "buffers",
+        [
+            make_stream([], ["x" * (LIMIT - 1000) + "\U0001f40d"]),
+            make_stream([], ["\U0001f40d" + "x" * (LIMIT - 1000)]),
+            make_stream([], ["x" * (LIMIT // 2) + "\U0001f40d" + "x" * (LIMIT // 2 - 1000)]),
+            make_stream([], [b"x" * (LIMIT - 1000)]),
+            one(stream.BYTEARRAY, b"x" * (LIMIT - 1000)),
+            one(stream.INTEGER, b"x" * (LIMIT - 1000)),
+            one(stream.LIST, *[1 << 40] * 7000),
+            one(stream.LIST, *[Raw(b"\x80")] * 8000),
+            one(stream.SET, *range(7000)),
+            one(stream.DICT, *range(7000)),
+            one(stream.ORDERED, *range(7000)),
+            many(stream.LIST, 1),
+            many(stream.SET),
+            many(stream.DICT, 1, 2),
+            many(stream.ORDERED, 1, 2),
+            many(stream.COMPLEX, 1.0, 2.0),
+            many(stream.ARRAY, "<i4", bytes(4), 0, 0, 1, 1, 4),
+            many(stream.SCALAR, "<i4", bytes(4)),
+            array("<i4", None, 0, 0, 1, LIMIT // 8, 4, content=bytes(LIMIT // 2)),
+            one(stream.ARRAY, "|u1", bytes(2), LIMIT // 2, 0, 1, 2, LIMIT // 2 - 1),
+        ],
+        ids=range(20),
+    )
+    def test_stays_within_the_bound(self, buffers: list[bytes]) -> None:
+        tracemalloc.start()
+        try:
+            before = tracemalloc.get_traced_memory()[0]
+            tracemalloc.reset_peak()
+            found = safe.loads(buffers)
+            peak = tracemalloc.get_traced_memory()[1] - before
+        finally:
+            tracemalloc.stop()
+        assert found is not None
+        assert peak <= BOUND * LIMIT, f"{peak / LIMIT:.1f} times max_bytes"
+
+    def test_of_torch_stays_within_the_bound(self) -> None:
+        script = """
+        import torch
+        from pathlib import Path
+        from pparallel_serializers import SafeSerializerConfig
+        from pparallel_serializers.safe import SafeSerializer
+
+        LIMIT = 1 << 26
+        safe = SafeSerializer(SafeSerializerConfig(max_bytes=LIMIT))
+        large = torch.zeros(LIMIT - 2000, dtype=torch.uint8)
+        whole = [bytes(each) for each in safe.dumps(large)]
+        cases = {
+            "read-only": whole,
+            "unaligned": [whole[0], memoryview(bytearray(b"x" + whole[1]))[1:]],
+            "gaps": [bytes(each) for each in safe.dumps(torch.zeros(100, LIMIT // 440)[:, 0])],
+            "small": [bytes(each) for each in safe.dumps([torch.ones(2) for _ in range(40_000)])],
+            "parameters": [bytes(each) for each in safe.dumps(
+                [torch.nn.Parameter(torch.ones(200)) for _ in range(20_000)]
+            )],
+        }
+        def memory(name):
+            (line,) = (each for each in open("/proc/self/status") if each.startswith(name))
+            return int(line.split()[1]) * 1024
+        for name, buffers in cases.items():
+            Path("/proc/self/clear_refs").write_text("5")
+            before = memory("VmRSS")
+            found = safe.loads(buffers)
+            if name == "gaps":
+                found.untyped_storage().fill_(1)  # touches what it was given
+            used = memory("VmHWM") - before
+            assert used < BOUND * LIMIT, (name, used / LIMIT)
+            print(name, round(used / LIMIT, 1))
+            del found
+        """
+        script = textwrap.dedent(script).replace("BOUND", str(BOUND))
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", script],
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+        assert done.returncode == 0, done.stderr
+        assert len(done.stdout.splitlines()) == 5, done.stdout
