@@ -625,7 +625,7 @@ def make_behaviour() -> dict[str, Any]:
 
 def pickle_away(dill: DillSerializer, make: Callable[[], Any]) -> Any:
     """Return what *make* made, as a process gets it that has never seen its classes."""
-    from pparallel_serializers import classes
+    from pparallel_serializers.by_value import classes
 
     buffers = [bytearray(each) for each in dill.dumps(make())]
     known = dict(classes._classes)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pparallel.plugin import Backend, hookimpl
+from pparallel_serializers.by_value.names import mark_static_module
 from pparallel_serializers.config import (
     CloudpickleSerializerConfig,
     DillSerializerConfig,
     PickleSerializerConfig,
     SafeSerializerConfig,
 )
-from pparallel_serializers.names import mark_static_module
 
 __all__ = [
     "CloudpickleSerializerConfig",

@@ -9,7 +9,8 @@ import cloudpickle
 from typing_extensions import override
 
 from pparallel.runtime.member import Member
-from pparallel_serializers import names, outofband
+from pparallel_serializers import outofband
+from pparallel_serializers.by_value import names
 from pparallel_serializers.config import CloudpickleSerializerConfig
 
 if TYPE_CHECKING:

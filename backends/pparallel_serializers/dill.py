@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pparallel.runtime.member import Member
-from pparallel_serializers.code import CodePickler, RecursingCodePickler
+from pparallel_serializers.by_value.pickler import CodePickler, RecursingCodePickler
 from pparallel_serializers.config import DillSerializerConfig
 from pparallel_serializers.outofband import OutOfBandSerializer
 

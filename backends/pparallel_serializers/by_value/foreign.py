@@ -13,10 +13,10 @@ import types
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from pparallel_serializers import names
+from pparallel_serializers.by_value import names
 
 if TYPE_CHECKING:
-    from pparallel_serializers.code import CodePickler
+    from pparallel_serializers.by_value.pickler import CodePickler
     from pparallel_serializers.outofband import Reduction
 
 _lru_cache_type = type(functools.lru_cache(len))

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from pparallel_serializers import names
+from pparallel_serializers.by_value import names
 
 if TYPE_CHECKING:
-    from pparallel_serializers.code import CodePickler
+    from pparallel_serializers.by_value.pickler import CodePickler
 
 _GLOBAL_OPERATIONS = {"LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME"}
 _GLOBAL_OPERATIONS |= {"LOAD_FROM_DICT_OR_GLOBALS"}

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from pparallel_serializers import classes, foreign, functions, members, names, outofband
+from pparallel_serializers import outofband
+from pparallel_serializers.by_value import classes, foreign, functions, members, names
 
 if TYPE_CHECKING:
-    from pparallel_serializers.namespaces import SentNamespace
+    from pparallel_serializers.by_value.namespaces import SentNamespace
     from pparallel_serializers.outofband import Reduction
 
 CodeReducer = Callable[["CodePickler", Any], "Reduction"]

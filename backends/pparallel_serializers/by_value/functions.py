@@ -19,10 +19,10 @@ from collections.abc import Iterator
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from pparallel_serializers import names, namespaces
+from pparallel_serializers.by_value import names, namespaces
 
 if TYPE_CHECKING:
-    from pparallel_serializers.code import CodePickler
+    from pparallel_serializers.by_value.pickler import CodePickler
     from pparallel_serializers.outofband import Reduction
 
 

@@ -11,10 +11,10 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pparallel_serializers import names
+from pparallel_serializers.by_value import names
 
 if TYPE_CHECKING:
-    from pparallel_serializers.code import CodePickler
+    from pparallel_serializers.by_value.pickler import CodePickler
     from pparallel_serializers.outofband import Reduction
 
 _SENTINELS = (

@@ -19,10 +19,10 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from pparallel_serializers import functions, names
+from pparallel_serializers.by_value import functions, names
 
 if TYPE_CHECKING:
-    from pparallel_serializers.code import CodePickler
+    from pparallel_serializers.by_value.pickler import CodePickler
     from pparallel_serializers.outofband import Reduction
 
 _HEAP_TYPE = 1 << 9  #: set in ``__flags__`` of classes that are made at run time
