@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import pparallel
 from pparallel.errors import ClosedError, ConfigError
+from pparallel.interfaces.pool import NO_SINK, Batch, Sink
 from pparallel.plugin import hookimpl
 from pparallel.registry import Registry
 from pparallel.runtime.events import (
@@ -28,6 +29,7 @@ from pparallel.runtime.events import (
     TaskQueued,
     TaskStarted,
 )
+from pparallel.runtime.events.tasks import TaskObserver
 
 POOLS = ("serial", "thread")
 
@@ -280,6 +282,25 @@ def test_every_queued_task_ends_once(items: list[int], call: str) -> None:
     counts = ends(observed("thread", use))
     ended = counts["task.done"] + counts["task.failed"] + counts["task.dropped"]
     assert ended == counts["task.queued"] == len(items)
+
+
+def test_a_task_that_is_run_again() -> None:
+    """No pool that comes along retries yet; whoever does tells its sink."""
+    events, seen = Events("me"), list[Event]()
+    events.subscribe(seen.append)
+    error = OSError("away")
+
+    def carry(batch: Batch, sink: Sink) -> None:
+        assert sink.observed
+        sink.started(0, "worker-1")
+        sink.retried(0, error)
+        sink.started(0, "worker-2")
+        sink.abort(error)
+
+    TaskObserver(events, "pool")(carry, Batch(halve, (2,)), NO_SINK)
+    kinds = ["task.queued", "task.started", "task.retried", "task.started", "task.failed"]
+    assert [each.kind for each in seen] == kinds
+    assert [getattr(each, "error", None) for each in seen] == [None, None, error, None, error]
 
 
 def test_pools_of_a_job_are_told_apart() -> None:
