@@ -21,8 +21,10 @@ class DataTests(SerializerTests):
     def test_keeps_plain_data(self, serializer: Serializer, obj: object) -> None:
         found = round_trip(serializer, obj)
         assert type(found) is type(obj)
-        # Equal is not enough: 1, 1.0 and True are equal, and so are bytes and a bytearray.
-        assert repr(found) == repr(obj)
+        # Equal is not enough: 1, 1.0 and True are equal, and so are bytes and a bytearray. Compared
+        # outside the assertion, for pytest would take minutes to explain megabytes that differ.
+        same = repr(found) == repr(obj)
+        assert same, f"a {type(obj).__name__} did not arrive as it was sent"
 
     def test_may_be_used_by_many_threads(self, serializer: Serializer) -> None:
         found: list[bool] = []
