@@ -42,6 +42,21 @@ def test_listing_the_backends_imports_no_heavy_library() -> None:
     assert not modules_after(listing) & set(HEAVY)
 
 
+def test_a_job_that_does_no_torch_work_imports_no_torch() -> None:
+    code = """
+import pparallel
+
+def work(rt):
+    rt.ordered_server.push(rt.name, [1], 1, None)
+    rt.group().barrier()
+    rt.collective.barrier()
+    return sum(rt.pool.map(abs, [-1, rt.reducer.manages]))
+
+assert pparallel.launch({"members": 3}, work) == [2, 1, 1]
+"""
+    assert not modules_after(code) & {"torch", "numpy"}
+
+
 def test_help_imports_only_what_help_needs() -> None:
     code = (
         "sys.argv = ['pparallel', '--help']\n"

@@ -44,6 +44,7 @@ def pparallel_backends() -> list[Backend]:
         Backend(
             LocalCollectiveConfig,
             "pparallel_local.collective:LocalCollective",
+            install="pip install 'pparallel[torch]'",
             features=frozenset({"any_source", "tags", "cuda"}),
             reach=frozenset({"threads"}),
             requires=("torch",),

@@ -17,10 +17,9 @@ from pparallel.runtime.rpc import RpcGroup
 from pparallel_reducers.board import Board
 from pparallel_reducers.config import GradServerReducerConfig
 from pparallel_reducers.gradients import clear
-from pparallel_reducers.layout import Layout, gradients_of, state_of
+from pparallel_reducers.layout import Layout, gradients_of, load, state_of
 from pparallel_reducers.pusher import Pusher
 from pparallel_reducers.roles import Roles, Run
-from pparallel_reducers.stepper import Stepper, load
 from pparallel_reducers.sums import Sum
 from pparallel_reducers.tally import Tally
 
@@ -129,6 +128,8 @@ class GradServerReducer(Reducer):
             message = "manage_model() comes before start(), or after stop()"
             raise RuntimeError(message)
         device = self._config.reduce_device
+        from pparallel_reducers.stepper import Stepper
+
         self._roles.primary.manage(Stepper(model, optimizer, lr_scheduler, device))
 
     @override

@@ -6,16 +6,18 @@ import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-import torch
-from torch import Tensor
-from torch.nn import Module
 from typing_extensions import Buffer, override
 
 from pparallel_reducers.gradients import gradient
 
-Flats = dict[torch.dtype, Tensor]  #: one contiguous one-dimensional tensor per dtype
+if TYPE_CHECKING:  # a member that trains nothing opens its reducer too, and imports no torch
+    import torch
+    from torch import Tensor
+    from torch.nn import Module
+
+Flats: TypeAlias = "dict[torch.dtype, Tensor]"  #: one contiguous 1-d tensor per dtype
 
 
 class Entry(NamedTuple):
@@ -38,6 +40,8 @@ class Section:
         self._places: dict[torch.dtype, list[tuple[str, tuple[int, ...], int, int]]] = {}
         self._sizes: dict[torch.dtype, int] = {}
         for entry in entries:
+            import torch
+
             dtype = getattr(torch, entry.dtype)
             start = self._sizes.get(dtype, 0)
             end = start + torch.Size(entry.shape).numel()
@@ -46,6 +50,8 @@ class Section:
 
     def pack(self, tensor: Callable[[str], Tensor]) -> Flats:
         """Copy the tensors that *tensor* returns by name into new flat buffers on the CPU."""
+        import torch
+
         flats = {dtype: torch.empty(size, dtype=dtype) for dtype, size in self._sizes.items()}
         for name, view in self.views(flats):
             view.copy_(tensor(name).detach())
@@ -59,6 +65,8 @@ class Section:
 
     def buffers(self, flats: Flats) -> list[Buffer]:
         """Return the memory of *flats*, which is on the CPU."""
+        import torch
+
         # numpy, through which the memory is reached, knows neither bfloat16 nor float8.
         return [flats[dtype].view(torch.uint8).numpy().data for dtype in self._sizes]
 
@@ -68,6 +76,8 @@ class Section:
         Raises:
             ValueError: their number or sizes are not this section's.
         """
+        import torch
+
         if len(buffers) != len(self._sizes):
             message = f"{len(buffers)} buffers arrived, and the model has {len(self._sizes)} dtypes"
             raise ValueError(message)
@@ -151,6 +161,16 @@ def gradients_of(model: Module) -> Callable[[str], Tensor]:
 def state_of(model: Module) -> dict[str, Tensor]:
     """Return parameters and buffers by name."""
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def load(layout: Layout, flats: Flats, model: Module) -> None:
+    """Copy *flats*, a whole state, into *model*."""
+    import torch
+
+    tensors = state_of(model)
+    with torch.no_grad():
+        for name, view in layout.state.views(flats):
+            tensors[name].copy_(view)
 
 
 def _tensors(model: Module) -> Iterator[tuple[str, Tensor, str]]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from pparallel_reducers.board import Board
 from pparallel_reducers.config import GradServerReducerConfig
 from pparallel_reducers.layout import Layout
 from pparallel_reducers.level import Level
-from pparallel_reducers.stepper import Stepper
 from pparallel_reducers.sums import Sum
 from pparallel_reducers.tally import Tally
+
+if TYPE_CHECKING:
+    from pparallel_reducers.stepper import Stepper
 
 
 class Primary:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 
-from pparallel_reducers.layout import Flats, Layout, state_of
+from pparallel_reducers.layout import Flats, Layout
 from pparallel_reducers.sums import Sum
 
 if TYPE_CHECKING:
@@ -80,14 +79,6 @@ class Stepper:
         for old, state in held.items():
             new = to.get(old, old)
             optimizer.state[new] = {key: _beside(value, old, new) for key, value in state.items()}
-
-
-def load(layout: Layout, flats: Flats, model: Module) -> None:
-    """Copy *flats*, a whole state, into *model*."""
-    tensors = state_of(model)
-    with torch.no_grad():
-        for name, view in layout.state.views(flats):
-            tensors[name].copy_(view)
 
 
 def _beside(value: object, old: object, new: Tensor) -> object:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
 from typing_extensions import Buffer
 
 from pparallel_reducers.layout import Flats, Layout
+
+if TYPE_CHECKING:
+    import torch
 
 Id = tuple[str, int]  #: the member that pushed it, and its number there; numbers only rise
 
