@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typing_extensions import override
 
 import pparallel
 from pparallel.errors import ClosedError, ConfigError
-from pparallel.interfaces.pool import NO_SINK, Batch, Sink
+from pparallel.interfaces.pool import Batch, Sink
 from pparallel.plugin import hookimpl
 from pparallel.registry import Registry
 from pparallel.runtime.events import (
@@ -29,7 +30,10 @@ from pparallel.runtime.events import (
     TaskQueued,
     TaskStarted,
 )
-from pparallel.runtime.events.tasks import TaskObserver
+from pparallel.runtime.events.tasks import watch_tasks
+from pparallel.runtime.member import Member
+from pparallel_local import SerialPoolConfig
+from pparallel_local.serial_pool import SerialPool
 
 POOLS = ("serial", "thread")
 
@@ -290,14 +294,18 @@ def test_a_task_that_is_run_again() -> None:
     events.subscribe(seen.append)
     error = OSError("away")
 
-    def carry(batch: Batch, sink: Sink) -> None:
-        assert sink.observed
-        sink.started(0, "worker-1")
-        sink.retried(0, error)
-        sink.started(0, "worker-2")
-        sink.abort(error)
+    class Retrying(SerialPool):
+        @override
+        def carry(self, batch: Batch, sink: Sink) -> None:
+            assert sink.observed
+            sink.started(0, "worker-1")
+            sink.retried(0, error)
+            sink.started(0, "worker-2")
+            sink.abort(error)
 
-    TaskObserver(events, "pool")(carry, Batch(halve, (2,)), NO_SINK)
+    pool = Retrying(SerialPoolConfig(), member=Member())
+    watch_tasks(events, pool, "pool")
+    assert pool.submit(halve, 2).exception() is error
     kinds = ["task.queued", "task.started", "task.retried", "task.started", "task.failed"]
     assert [each.kind for each in seen] == kinds
     assert [getattr(each, "error", None) for each in seen] == [None, None, error, None, error]

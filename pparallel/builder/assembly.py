@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pparallel.config import BackendConfig
 from pparallel.errors import ConfigError
 from pparallel.interfaces.pool import Pool
-from pparallel.runtime.events.tasks import TaskObserver
+from pparallel.runtime.events.tasks import watch_tasks
 
 if TYPE_CHECKING:
     from pparallel.registry import Registry
@@ -86,7 +86,7 @@ class Assembly:
             self._underway.pop()
         component = cls(config, member=self._member, **parts)
         if isinstance(component, Pool):
-            component.observed_by(TaskObserver(self._events, name))
+            watch_tasks(self._events, component, name)
         self.made[name] = component
         return component
 

@@ -266,15 +266,16 @@ class Pool(Resource):
         """Return an executor that runs its calls here; shutting it down leaves the pool open."""
         return PoolExecutor(self)
 
-    def observed_by(self, observer: Observer) -> None:
-        """Have *observer* hand all batches over; set by the builder."""
+    def observed_by(self, observer: Observer | None) -> None:
+        """Have *observer* hand all batches over, ``None``: nobody; set while somebody watches."""
         self._observer = observer
 
     def _hand_over(self, batch: Batch, sink: Sink) -> None:
-        if self._observer is None:
+        observer = self._observer
+        if observer is None:
             self.carry(batch, sink)
         else:
-            self._observer(self.carry, batch, sink)
+            observer(self.carry, batch, sink)
 
     def _mapped(
         self,

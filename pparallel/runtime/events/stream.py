@@ -32,6 +32,7 @@ class Events:
         self.member = member
         self.listening = False
         self._wanted: dict[type[Event], bool] = {}
+        self._followers: list[Callable[[], object]] = []
         self._lock = threading.Lock()
         self._listeners: tuple[tuple[Listener, tuple[type[Event], ...]], ...] = ()
         self._streams: set[EventStream] = set()
@@ -67,6 +68,15 @@ class Events:
             wanted[kind] = any(issubclass(kind, each) or issubclass(each, kind) for each in kinds)
         return wanted[kind]
 
+    def follow(self, changed: Callable[[], object]) -> None:
+        """Have *changed* called now and whenever what is wanted may have changed.
+
+        So who tells of much need not ask each time. It must return at once, and not subscribe.
+        """
+        with self._lock:
+            self._followers.append(changed)
+            changed()
+
     def stream(self, *kinds: type[Event], size: int = 10_000) -> EventStream:
         """Return what reads the events of *kinds* that happen inside its ``with``, one by one.
 
@@ -101,6 +111,8 @@ class Events:
         self._listeners = listeners
         self._wanted = {}
         self.listening = bool(listeners)
+        for changed in self._followers:
+            changed()
 
     def emit(self, event: Event) -> None:
         """Tell the listeners of *event*."""

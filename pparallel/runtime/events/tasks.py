@@ -9,7 +9,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from pparallel.interfaces.pool import Batch, Carry, Sink
+from pparallel.interfaces.pool import Batch, Carry, Pool, Sink
 from pparallel.runtime.events.kinds import (
     TaskDone,
     TaskDropped,
@@ -24,16 +24,25 @@ from pparallel.runtime.events.stream import Events
 _numbers = itertools.count()
 
 
-class TaskObserver:
-    """Hands the batches of one pool over, while somebody listens with a sink that tells."""
+def watch_tasks(events: Events, pool: Pool, name: str) -> None:
+    """Have *events* tell of the tasks of *pool*, from when somebody listens until nobody does.
+
+    While nobody does the pool knows nothing of it, and is as quick as if it could not be watched.
+    """
+    observer = _Observer(events, name)
+    events.follow(lambda: pool.observed_by(observer if events.wants(TaskEvent) else None))
+
+
+class _Observer:
+    """Hands the batches of one pool over, with a sink that tells."""
 
     def __init__(self, events: Events, pool: str) -> None:
         self._events = events
         self._pool = pool
 
     def __call__(self, carry: Carry, batch: Batch, sink: Sink) -> None:
-        """Pass *batch* to *carry*, with *sink* or one that stands before it."""
-        if not (self._events.listening and batch.items and self._events.wants(TaskEvent)):
+        """Pass *batch* to *carry*, with a sink that stands before *sink*."""
+        if not batch.items:
             carry(batch, sink)
             return
         observed = _ObservedSink(self._events, self._pool, batch, sink)
