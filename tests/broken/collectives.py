@@ -56,7 +56,6 @@ class DropsOneInAThousand(LocalCollective):
 
 @rejected_by("test_order_of_messages")
 class TestDropsOneInAThousand(CollectiveSuite):
-    limit = 30.0
     config = backends.config(DropsOneInAThousand)
 
 

@@ -27,7 +27,6 @@ S = TypeVar("S", bound=type[Suite])
 
 patience.PATIENCE = 2.0  # before a suite takes it: what a fault makes wait in vain ends soon
 Suite.patience = 1.0
-Suite.limit = 10.0
 
 OUTCOMES = "PPARALLEL_BROKEN_OUTCOMES"  #: the file in which a run leaves what came of its tests
 _LIMITS = ("Timeout (>", "the test did not end within")  # pytest-timeout's words, and the suites'
