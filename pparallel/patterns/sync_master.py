@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
@@ -33,7 +34,32 @@ class Way(Protocol):
         """Say that this slave runs no more rounds; safe to call again."""
 
 
-class SlavePipe:
+class _Participant(ABC):
+    """Closes at the end of ``with``, and aborts when an exception leaves the block."""
+
+    @abstractmethod
+    def abort(self, error: BaseException) -> None:
+        """Tell all participants that this one has failed with *error*."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Say that this one runs no more rounds; safe to call again."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        if exc is not None:
+            self.abort(exc)
+        self.close()
+
+
+class SlavePipe(_Participant):
     """A slave's end: what :meth:`SyncMaster.register_slave` and :meth:`SyncMaster.join` return.
 
     As a context manager it closes at the end, and aborts when an exception leaves the block. One
@@ -64,29 +90,18 @@ class SlavePipe:
             raise ClosedError(repr(self))
         return self._way.run(msg)
 
+    @override
     def abort(self, error: BaseException) -> None:
         """Tell all participants that this slave has failed with *error*."""
         self._way.abort(error)
 
+    @override
     def close(self) -> None:
         """Say that this slave runs no more rounds; safe to call again."""
         if not self._closed:
             self._closed = True
             self._way.leave()
             self._departed()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
-        if exc is not None:
-            self.abort(exc)
-        self.close()
 
     @override
     def __repr__(self) -> str:
@@ -101,7 +116,7 @@ class SlavePipe:
         raise TypeError(message)
 
 
-class SyncMaster:
+class SyncMaster(_Participant):
     """The master's end, and where slaves are registered.
 
     In a round every slave calls ``run_slave`` and the master ``run_master``, in any order. When all
@@ -221,29 +236,18 @@ class SyncMaster:
             raise ClosedError("the SyncMaster")
         return self._sets.current.run_master(master_msg, self._callback)
 
+    @override
     def abort(self, error: BaseException) -> None:
         """Tell all participants that the master has failed with *error*."""
         self._sets.current.abort(MASTER, error)
 
+    @override
     def close(self) -> None:
         """Say that there will be no more rounds; safe to call again."""
         if not self._closed:
             self._closed = True
             self._close()
             self._departed()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
-        if exc is not None:
-            self.abort(exc)
-        self.close()
 
     def _lead(self, sets: Sets, close: Callable[[], None], leave: Callable[[], None]) -> None:
         self._sets = sets
