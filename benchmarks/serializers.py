@@ -1,128 +1,139 @@
-"""How long the serializers take, against the picklers they compete with, interleaved.
-
-Prints for each object and peer the median microseconds of one dumps and one loads, and how many
-times the peer takes of what ``dill`` (ours) takes. ``--json`` prints the same as one object.
-"""
+"""How long the serializers take to dump and to load, beside the picklers they compete with."""
 
 from __future__ import annotations
 
-import argparse
 import functools
 import importlib
 import importlib.util
-import json
 import os.path
 import pickle
-import statistics
 import sys
-import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
+from benchmarks.harness import Contest, Making, Setting, Turn, timed
 from pparallel_serializers import DillSerializerConfig, PickleSerializerConfig
 from pparallel_serializers.dill import DillSerializer
 from pparallel_serializers.pickle import PickleSerializer
 
-Codec = tuple[Callable[[Any], Any], Callable[[Any], Any]]
-Row = dict[str, float | str]
 
-OURS = "pparallel dill"
-MEGABYTES = 64
+class Codec(NamedTuple):
+    """Two functions."""
+
+    dumps: Callable[[Any], Any]
+    loads: Callable[[Any], Any]
+
+
+class Subject(NamedTuple):
+    """What is serialised: a maker, a view of it that can be compared, and how often per turn."""
+
+    make: Callable[[int], Any]
+    view: Callable[[Any], object]
+    repeats: int
 
 
 def codecs() -> dict[str, Codec]:
-    """Return dumps and loads of each contestant that is installed."""
+    """Return all that are installed, ours first."""
     ours = DillSerializer(DillSerializerConfig())
     stock = PickleSerializer(PickleSerializerConfig())
-    found: dict[str, Codec] = {
-        OURS: (ours.dumps, ours.loads),
-        "pparallel pickle": (stock.dumps, stock.loads),
-        "pickle": (functools.partial(pickle.dumps, protocol=5), pickle.loads),
+    dill = importlib.import_module("dill")
+    found = {
+        "ours, dill": Codec(ours.dumps, ours.loads),
+        "ours, pickle": Codec(stock.dumps, stock.loads),
+        "pickle": Codec(functools.partial(pickle.dumps, protocol=5), pickle.loads),
+        "dill": Codec(dill.dumps, dill.loads),
     }
-    import dill
-
-    found["dill"] = (dill.dumps, dill.loads)
     if importlib.util.find_spec("cloudpickle"):
         cloudpickle = importlib.import_module("cloudpickle")
-        found["cloudpickle"] = (cloudpickle.dumps, pickle.loads)
+        found["cloudpickle"] = Codec(cloudpickle.dumps, pickle.loads)
     return found
 
 
-def subjects(megabytes: int) -> dict[str, tuple[Any, int]]:
-    """Return what is serialised, and how often in each round."""
+def _weights(number: int) -> dict[str, Any]:
     import torch
 
-    weights = {f"layer.{i}": torch.ones(1000) for i in range(60)}
+    return {f"layer.{place}": torch.full((1000,), float(number)) for place in range(60)}
+
+
+def _tensor(number: int, megabytes: int) -> dict[str, Any]:
+    import torch
+
+    return {"tensor": torch.full((megabytes << 18,), float(number))}
+
+
+def _ends(tensors: dict[str, Any]) -> object:
+    return [(name, len(each), each[0].item(), each[-1].item()) for name, each in tensors.items()]
+
+
+def subjects(setting: Setting) -> dict[str, Subject]:
+    """Return what is serialised."""
+    megabytes = setting.count(64, 1)
     return {
-        "lambda": (lambda x: x + 1, 200),
-        "named function": (os.path.join, 2000),
-        "small dict": ({"a": 1, "b": [1.5, "two"], "c": None}, 2000),
-        "60 small tensors": (weights, 10),
-        f"tensor of {megabytes} MB": (torch.ones(megabytes << 18), 1),
+        "lambda": Subject(lambda n: lambda x: x + n, lambda made: made(1), 200),
+        "named function": Subject(lambda _: os.path.join, lambda made: made("a", "b"), 2000),
+        "small dict": Subject(lambda n: {"a": n, "b": [1.5, "two"], "c": None}, repr, 2000),
+        "60 small tensors": Subject(_weights, _ends, 10),
+        "64 MB tensor": Subject(functools.partial(_tensor, megabytes=megabytes), _ends, 1),
     }
 
 
-def measure(obj: Any, count: int, rounds: int, found: dict[str, Codec]) -> dict[str, Row]:
-    """Return the median microseconds of each contestant that can serialise *obj*."""
-    ready: dict[str, Any] = {}
-    for name, (dumps, _) in found.items():
-        try:
-            ready[name] = dumps(obj)
-        except Exception as error:  # noqa: BLE001 - that a peer cannot is a result
-            print(f"{name} cannot: {type(error).__name__}", file=sys.stderr)  # noqa: T201
-    times: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in ready}
-    for _ in range(rounds):
-        for name, data in ready.items():
-            dumps, loads = found[name]
-            times[name][0].append(timed(dumps, obj, count))
-            times[name][1].append(timed(loads, owned(data), count))
-    return {
-        name: {"dumps_us": statistics.median(out), "loads_us": statistics.median(back)}
-        for name, (out, back) in times.items()
-    }
+@contextmanager
+def contest(name: str, step: str, setting: Setting) -> Iterator[Contest]:
+    """Dump or load one subject by all who can."""
+    subject = subjects(setting)[name]
+    able = {who: codec for who, codec in codecs().items() if _can(who, codec, subject)}
+    repeats = setting.count(subject.repeats, 1)
+    turn = _dumping if step == "dumps" else _loading
+    yield Contest(
+        contenders={who: turn(codec, subject, repeats) for who, codec in able.items()}, rounds=15
+    )
 
 
-def owned(data: Any) -> Any:
+def _can(who: str, codec: Codec, subject: Subject) -> bool:
+    try:
+        codec.dumps(subject.make(1))
+    except Exception as error:  # noqa: BLE001 - that a peer cannot is a result
+        sys.stderr.write(f"{who} cannot: {type(error).__name__}\n")
+        return False
+    return True
+
+
+def _dumping(codec: Codec, subject: Subject, repeats: int) -> Turn:
+    def run(made: Any) -> Any:
+        for _ in range(repeats):
+            data = codec.dumps(made)
+        return data
+
+    def right(made: Any, data: Any) -> bool:
+        return subject.view(codec.loads(_owned(data))) == subject.view(made)
+
+    return timed(run, subject.make, right, tasks=repeats)
+
+
+def _loading(codec: Codec, subject: Subject, repeats: int) -> Turn:
+    def run(prepared: tuple[Any, Any]) -> Any:
+        for _ in range(repeats):
+            loaded = codec.loads(prepared[1])
+        return loaded
+
+    def prepare(number: int) -> tuple[Any, Any]:
+        made = subject.make(number)
+        return made, _owned(codec.dumps(made))
+
+    def right(prepared: tuple[Any, Any], loaded: Any) -> bool:
+        return subject.view(loaded) == subject.view(prepared[0])
+
+    return timed(run, prepare, right, tasks=repeats)
+
+
+def _owned(data: Any) -> Any:
     """Return *data* as a transport leaves it with the receiver."""
     return [bytearray(each) for each in data] if isinstance(data, list) else data
 
 
-def timed(function: Callable[[Any], Any], argument: Any, count: int) -> float:
-    """Return the microseconds of one call."""
-    start = time.perf_counter()
-    for _ in range(count):
-        function(argument)
-    return (time.perf_counter() - start) / count * 1e6
-
-
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--megabytes", type=int, default=MEGABYTES)
-    given = parser.parse_args()
-    found = codecs()
-    results: dict[str, dict[str, Row]] = {}
-    for what, (obj, count) in subjects(given.megabytes).items():
-        rows = results[what] = measure(obj, count, given.rounds, found)
-        for row in rows.values():
-            for step in ("dumps", "loads"):
-                row[f"{step}_ratio"] = float(row[f"{step}_us"]) / float(rows[OURS][f"{step}_us"])
-    print(json.dumps(results) if given.json else table(results))  # noqa: T201
-
-
-def table(results: dict[str, dict[str, Row]]) -> str:
-    """Return *results* as lines to read."""
-    lines = [f"{'':22}{'':18}{'dumps us':>12}{'ratio':>9}{'loads us':>12}{'ratio':>9}"]
-    for what, rows in results.items():
-        for name, row in rows.items():
-            dumps = f"{row['dumps_us']:12.1f}{row['dumps_ratio']:9.2f}"
-            lines.append(
-                f"{what:22}{name:18}{dumps}{row['loads_us']:12.1f}{row['loads_ratio']:9.2f}"
-            )
-    return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    main()
+CONTESTS: dict[str, Making] = {
+    f"{name}, {step}": functools.partial(contest, name, step)
+    for name in subjects(Setting())
+    for step in ("dumps", "loads")
+}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pparallel.cli.doctor import cgroups, gpus, limits, machine, ports, software
+from pparallel.cli.doctor import gpus, limits, machine, ports, software
 from pparallel.cli.doctor.check import guarded, size
 
 MARKER = "do-not-show-this"
@@ -151,68 +151,6 @@ def test_a_check_that_raises_is_a_result() -> None:
     assert check.advice
 
 
-# -- control groups -------------------------------------------------------------------------------
-
-
-def test_no_groups(tmp_path: Path) -> None:
-    assert cgroups.cpu_quota(tmp_path) is None
-    assert cgroups.memory_limit(tmp_path) is None
-
-
-def test_version_two(tmp_path: Path) -> None:
-    write(
-        tmp_path,
-        proc__self__cgroup="0::/jobs/mine",
-        sys__fs__cgroup__jobs__mine__cpu_dot_max="max 100000",
-        sys__fs__cgroup__jobs__cpu_dot_max="150000 100000",
-        sys__fs__cgroup__jobs__mine__memory_dot_max=str(4 * GIB),
-        sys__fs__cgroup__jobs__mine__memory_dot_current=str(GIB),
-        sys__fs__cgroup__jobs__memory_dot_max="max",
-    )
-    assert cgroups.cpu_quota(tmp_path) == 1.5
-    assert cgroups.memory_limit(tmp_path) == (4 * GIB, GIB)
-
-
-def test_version_two_in_a_container_with_the_hosts_path(tmp_path: Path) -> None:
-    write(
-        tmp_path,
-        proc__self__cgroup="0::/../../kubepods/pod7",
-        sys__fs__cgroup__cpu_dot_max="200000 100000",
-        sys__fs__cgroup__memory_dot_max=str(GIB),
-    )
-    assert cgroups.cpu_quota(tmp_path) == 2
-    assert cgroups.memory_limit(tmp_path) == (GIB, 0)
-
-
-def test_version_one(tmp_path: Path) -> None:
-    folder = "sys/fs/cgroup/cpu,cpuacct/docker/abc"
-    write(
-        tmp_path,
-        proc__self__cgroup="5:cpu,cpuacct:/docker/abc\n4:memory:/docker/abc\n1:name=systemd:/",
-        **{
-            f"{folder}/cpu_dot_cfs_quota_us": "50000",
-            f"{folder}/cpu_dot_cfs_period_us": "100000",
-            "sys/fs/cgroup/cpu,cpuacct/cpu_dot_cfs_quota_us": "-1",
-            "sys/fs/cgroup/cpu,cpuacct/cpu_dot_cfs_period_us": "100000",
-            "sys/fs/cgroup/memory/memory_dot_limit_in_bytes": str(2 * GIB),
-            "sys/fs/cgroup/memory/memory_dot_usage_in_bytes": "77",
-        },
-    )
-    assert cgroups.cpu_quota(tmp_path) == 0.5
-    assert cgroups.memory_limit(tmp_path) == (2 * GIB, 77)
-
-
-def test_version_one_without_limits(tmp_path: Path) -> None:
-    write(
-        tmp_path,
-        proc__self__cgroup="5:cpu:/\n4:memory:/",
-        sys__fs__cgroup__cpu__cpu_dot_cfs_quota_us="-1",
-        sys__fs__cgroup__memory__memory_dot_limit_in_bytes="9223372036854771712",
-    )
-    assert cgroups.cpu_quota(tmp_path) is None
-    assert cgroups.memory_limit(tmp_path) is None
-
-
 # -- this and that --------------------------------------------------------------------------------
 
 
@@ -226,7 +164,7 @@ def test_cores(affinity: int, quota: float | None, status: str) -> None:
 
 
 def test_cores_below_one() -> None:
-    assert "pool.size=1" in machine.judged_cores(8, 8, 0.5).advice
+    assert "OMP_NUM_THREADS=1" in machine.judged_cores(8, 8, 0.5).advice
 
 
 def test_memory(tmp_path: Path) -> None:

@@ -46,3 +46,14 @@ def test_the_replicas_are_one_batch(config: Path) -> None:
     results = results_of(config)
     assert len(results) == 3
     assert all(0 <= each["largest_difference"] < 1e-5 for each in results.values())
+
+
+@pytest.mark.parametrize("config", configs("preprocessing"), ids=lambda path: path.stem)
+def test_the_sounds_are_told_apart(config: Path) -> None:
+    (result,) = results_of(config).values()
+    assert result["accuracy"] >= 0.9
+
+
+def test_it_makes_no_difference_who_prepares_the_sounds() -> None:
+    accuracies = {str(results_of(each)) for each in configs("preprocessing")}
+    assert len(accuracies) == 1

@@ -2,49 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from pparallel.interfaces.pool import PoolState
 
-from pparallel.errors import ClosedError
-
-
-class PoolState(StrEnum):
-    """The states of a pool, in words that complete "the pool ..."."""
-
-    NEW = "is not open yet"
-    OPEN = "is open"
-    CLOSED = "is closed"
-    JOINED = "was joined"
-    TERMINATED = "was terminated"
-
-    def opened(self, pool: object) -> PoolState:
-        """Return the state of *pool* after it was opened.
-
-        Raises:
-            ClosedError: it was opened before.
-        """
-        if self is not PoolState.NEW:
-            raise ClosedError(repr(pool), "cannot be opened again")
-        return PoolState.OPEN
-
-    def closed(self) -> PoolState:
-        """Return the state after close."""
-        return PoolState.CLOSED if self in (PoolState.NEW, PoolState.OPEN) else self
-
-    def check_taking(self, pool: object, *, continues: bool) -> None:
-        """Refuse a batch that *pool* may not take any more.
-
-        Raises:
-            ClosedError: it is not open, or closed and the batch continues no earlier call.
-        """
-        if self is not PoolState.OPEN and not (continues and self is PoolState.CLOSED):
-            raise ClosedError(repr(pool), self.value)
-
-    def check_joinable(self, pool: object) -> None:
-        """Refuse to join *pool* while it takes calls.
-
-        Raises:
-            ValueError: it is open.
-        """
-        if self is PoolState.OPEN:
-            message = f"{pool!r} takes calls still: close or terminate it before join"
-            raise ValueError(message)
+__all__ = ["PoolState"]

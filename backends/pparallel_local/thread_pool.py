@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from pparallel.errors import ClosedError
-from pparallel.interfaces.pool import Pool
-from pparallel_local.pool_state import PoolState
+from pparallel.interfaces.pool import Pool, PoolState
 from pparallel_local.thread_work import Job, SharedJob, SingleJob, Slot
 
 if TYPE_CHECKING:

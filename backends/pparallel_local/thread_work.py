@@ -118,7 +118,7 @@ class SharedJob(Job):
         super().__init__(batch, sink)
         size = len(batch.items)
         self._indices = iter(range(size))
-        self._whole = not (sink.piecewise or sink.observed)
+        self._whole = not (sink.piecewise or sink.prompt or sink.observed)
         self._results: list[Any] = [None] * size if self._whole else []
         self._lock = threading.Lock()
         self._active = 0  # threads at it

@@ -23,5 +23,5 @@ class DillSerializer(OutOfBandSerializer):
 
     def __init__(self, config: DillSerializerConfig, *, member: Member | None = None) -> None:
         kind = RecursingCodePickler if config.recurse else CodePickler
-        super().__init__(kind, share=not config.copy_tensor)
+        super().__init__(kind, share=() if config.copy_tensor else ("cpu", "cuda"))
         self.config = config

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import pickle
 import struct
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
-from typing_extensions import Buffer, override
+from typing_extensions import Buffer, Self, override
 
-from pparallel.interfaces.serializer import Serializer
+from pparallel.interfaces.serializer import Serializer, SerializerConfig
 from pparallel_serializers import arrays, tensors
 from pparallel_serializers.bytype import ByType
 from pparallel_serializers.refusals import dump_refusal, load_refusal
@@ -42,8 +42,8 @@ class Window(NamedTuple):
 class OutOfBandPickler(pickle.Pickler):
     """Takes tensors and arrays out of band, without copying their bytes."""
 
-    def __init__(self, share: bool = False) -> None:
-        self.share = share
+    def __init__(self, share: frozenset[str] = frozenset()) -> None:
+        self.share = share  # the devices whose tensors go by reference
         self.parts: list[bytes] = []
         self.stand_ins: list[pickle.PickleBuffer] = []
         self.contents: dict[int, memoryview | SentStorage] = {}
@@ -97,13 +97,30 @@ class OutOfBandPickler(pickle.Pickler):
 class OutOfBandSerializer(Serializer):
     """What the serializers share: each says which kind of pickler it takes."""
 
+    config: SerializerConfig
+
     def __init__(
-        self, kind: type[OutOfBandPickler] = OutOfBandPickler, share: bool = False
+        self, kind: type[OutOfBandPickler] = OutOfBandPickler, share: Iterable[str] = ()
     ) -> None:
-        self._kind, self._share = kind, share
+        self._kind, self._share = kind, frozenset(share)
+        self._shared: str | None = None  # what :meth:`sharing` was asked for
         # A new pickler costs more than a small dump. Popped while in use: an object's own
         # ``__reduce__`` may serialise something too.
         self._idle: list[OutOfBandPickler] = []
+
+    def sharing(self, device: str) -> Self:
+        """Return a serializer like this one that passes the tensors of *device* by reference.
+
+        CPU tensors are moved into shared memory, CUDA tensors go by CUDA IPC. The sender keeps
+        them until they have arrived.
+        """
+        return _sharing(type(self), self.config, device)
+
+    @override
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._shared is not None:
+            return _sharing, (type(self), self.config, self._shared)
+        return super().__reduce__()
 
     @override
     def dumps(self, obj: object) -> list[Buffer]:
@@ -130,6 +147,15 @@ class OutOfBandSerializer(Serializer):
             return _load_with_buffers(buffers)
         except Exception as error:
             raise load_refusal(buffers, error) from error
+
+
+S = TypeVar("S", bound=OutOfBandSerializer)
+
+
+def _sharing(kind: type[S], config: Any, device: str) -> S:
+    shared = kind(config)
+    shared._share, shared._shared = frozenset((device,)), device
+    return shared
 
 
 class _Parts:

@@ -92,7 +92,7 @@ def reduce_sent(pickler: OutOfBandPickler, sent: SentStorage) -> Reduction:
     device = str(storage.device)
     if storage.nbytes() == 0:
         return load_empty, (device,)
-    if pickler.share:
+    if storage.device.type in pickler.share:
         return load_shared, (shared_memory.handle(storage),)
     if storage.nbytes() <= INLINE:
         return load_storage, (bytearray(_bytes_of(storage, 0, storage.nbytes())), device)

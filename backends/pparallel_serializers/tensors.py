@@ -125,7 +125,7 @@ def _reduce_tensor(pickler: OutOfBandPickler, tensor: torch.Tensor) -> Reduction
     torch = sys.modules["torch"]
     if not is_strided(tensor):
         return NotImplemented
-    if pickler.share and tensor.device.type == "cuda":
+    if tensor.device.type == "cuda" and "cuda" in pickler.share:
         return shared_memory.reduce_cuda(tensor)
     args: tuple[Any, ...] = laid_out(pickler, tensor)
     metadata = bits_of(tensor)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pparallel.config import BackendConfig
 from pparallel.errors import ConfigError
 from pparallel.interfaces.pool import Pool
+from pparallel.runtime.bars import metering
 from pparallel.runtime.events.tasks import watch_tasks
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class Assembly:
         component = cls(config, member=self._member, **parts)
         if isinstance(component, Pool):
             watch_tasks(self._events, component, name)
+            component.measured_by(metering(getattr(config, "progress", False)))
         self.made[name] = component
         return component
 

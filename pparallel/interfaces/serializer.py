@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from typing_extensions import Buffer
+from typing_extensions import Buffer, override
 
 from pparallel.config import BackendConfig
 
@@ -77,6 +77,14 @@ class Serializer(ABC):
         Raises:
             SerializationError: *obj* cannot be serialised.
         """
+
+    @override
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Have it made anew from its config where it arrives, as in a pool's worker.
+
+        Overridden by a serializer that is more than its class and its attribute ``config``.
+        """
+        return type(self), (self.config,)  # type: ignore[attr-defined]
 
     @abstractmethod
     def loads(self, buffers: Sequence[Buffer]) -> Any:

@@ -30,22 +30,38 @@ class Envelope(NamedTuple):
     state: list[bytes] | None
 
 
-def pack(error: BaseException, serializer: Serializer) -> Envelope:
-    """Return *error* as something that every serializer can send; never raises."""
+def pack(error: BaseException, serializer: Serializer, *, exits: bool = False) -> Envelope:
+    """Return *error* as something that every serializer can send; never raises.
+
+    Args:
+        error: the exception.
+        serializer: what turns it into bytes.
+        exits: send ``SystemExit`` and the like as they are. They would end a thread that serves
+            calls, and travel as text otherwise.
+    """
     try:
         message = str(error)
     except Exception as unreadable:  # noqa: BLE001 - the user's __str__ may raise anything
         message = f"<no message: __str__ raised {type(unreadable).__name__}>"
     kind = type(error)
     type_name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
-    exception = _rebuildable(error, serializer)
+    exception = _rebuildable(error, serializer, exits=exits)
     state = None if exception is not None else _state(error, type_name, serializer)
     text = "".join(traceback.format_exception(error))
     return Envelope(type_name, message, text, exception, state)
 
 
-def unpack(envelope: Any, member: str, serializer: Serializer) -> BaseException:
-    """Return the exception of *envelope*, raised in *member*, with its traceback as the cause."""
+def unpack(
+    envelope: Any, member: str, serializer: Serializer, *, exits: bool = False
+) -> BaseException:
+    """Return the exception of *envelope*, raised in *member*, with its traceback as the cause.
+
+    Args:
+        envelope: what :func:`pack` made.
+        member: where it was raised.
+        serializer: what made bytes of it.
+        exits: as for :func:`pack`.
+    """
     type_name, message, text, exception, state = envelope
     remote = RemoteError(member, type_name, message, text)
     try:
@@ -55,22 +71,23 @@ def unpack(envelope: Any, member: str, serializer: Serializer) -> BaseException:
             error = _restored(type_name, state, serializer)
         else:
             return remote
-    except Exception:  # noqa: BLE001 - its type does not exist here, or refuses to be rebuilt
+    except (Exception, SystemExit):  # noqa: BLE001 - its type does not exist here, or refuses
         return remote
-    if not isinstance(error, Exception):
+    if not isinstance(error, BaseException if exits else Exception):
         return remote
     error.__cause__ = remote
     return error
 
 
-def _rebuildable(error: BaseException, serializer: Serializer) -> list[bytes] | None:
-    # SystemExit and KeyboardInterrupt would end the caller: they travel as text.
-    if not isinstance(error, Exception):
+def _rebuildable(
+    error: BaseException, serializer: Serializer, *, exits: bool
+) -> list[bytes] | None:
+    if not (exits or isinstance(error, Exception)):
         return None
     try:
         frames = [bytes(each) for each in serializer.dumps(error)]
         copy = serializer.loads(frames)
-    except Exception:  # noqa: BLE001 - the user's exception may refuse in any way
+    except (Exception, SystemExit):  # noqa: BLE001 - the user's exception may refuse in any way
         return None
     return frames if type(copy) is type(error) else None
 

@@ -7,13 +7,15 @@ import random
 import secrets
 import sys
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
 if TYPE_CHECKING:
     import numpy
     import torch
+
+SEEDED = ("numpy", "torch")  #: libraries that have a process-wide generator
 
 
 class Streams:
@@ -64,10 +66,17 @@ class Streams:
         Only for a member that has its process to itself: threads share these generators.
         """
         random.seed(self.seed)
-        if numpy := sys.modules.get("numpy"):
-            numpy.random.seed(self.seed % 2**32)
-        if torch := sys.modules.get("torch"):
-            torch.manual_seed(self.seed)
+        for name in SEEDED:
+            if name in sys.modules:
+                self.seed_library(name)
+
+    def seed_library(self, name: str) -> None:
+        """Seed the process-wide generator of ``numpy`` or ``torch``, which is imported."""
+        library: Any = sys.modules[name]
+        if name == "numpy":
+            library.random.seed(self.seed % 2**32)
+        else:
+            library.manual_seed(self.seed)
 
 
 def _derived(seed: int, *scope: str | int) -> int:

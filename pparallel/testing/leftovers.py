@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import re
 import threading
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,8 +16,11 @@ from typing import NamedTuple
 
 import psutil
 
+from pparallel.runtime import processes
+
 _DESCRIPTORS = Path("/proc/self/fd")
 _SHARED_MEMORY = Path("/dev/shm")
+_NUMBERS = re.compile(r"(?<![0-9A-Za-z])\d{2,7}(?![0-9A-Za-z])")
 
 
 class _Segment(NamedTuple):
@@ -33,9 +37,10 @@ def no_leftovers(patience: float = 5.0) -> Iterator[None]:
 
     Threads, child processes, descriptors (sockets, files, pipes) and segments in ``/dev/shm`` that
     exist at the end and did not at the start are leftovers, once *patience* seconds have passed
-    for them to go. The helper processes that :mod:`multiprocessing` keeps for the life of the
-    program are none, and neither are segments that are mapped in processes other than this one and
-    its descendants.
+    for them to go. The helper processes that pparallel and :mod:`multiprocessing` keep for the life
+    of the program are none, and neither are segments of other programs: another user's, those that
+    processes other than this one and its descendants have mapped or open, and those with the pid of
+    such a process in their names.
 
     Raises:
         AssertionError: there are some; each is described.
@@ -46,22 +51,24 @@ def no_leftovers(patience: float = 5.0) -> Iterator[None]:
     if left:
         gc.collect()
     deadline, pause = monotonic() + patience, threading.Event()
-    while (left := _left(before)) and monotonic() < deadline:
+    while left and monotonic() < deadline:
         pause.wait(0.02)
+        # What appears meanwhile is another's: the segment of a program that runs beside this one.
+        left = {key: words for key, words in _left(before).items() if key in left}
     if left:
-        message = f"left behind: {'; '.join(left)}"
+        message = f"left behind: {'; '.join(left.values())}"
         raise AssertionError(message)
 
 
-def _left(before: Inventory) -> list[str]:
+def _left(before: Inventory) -> Inventory:
     left = {key: words for key, words in _inventory().items() if key not in before}
     segments = {each.name for each in left if isinstance(each, _Segment)}
-    elsewhere = _mapped_elsewhere(segments) if segments else set()
-    return [
-        words
+    elsewhere = _of_others(segments) if segments else set()
+    return {
+        key: words
         for key, words in left.items()
         if not (isinstance(key, _Segment) and key.name in elsewhere)
-    ]
+    }
 
 
 def _inventory() -> Inventory:
@@ -73,7 +80,7 @@ def _threads() -> Inventory:
 
 
 def _processes() -> Inventory:
-    helpers = {
+    helpers = processes.helpers()[0] | {
         getattr(resource_tracker._resource_tracker, "_pid", None),
         getattr(forkserver._forkserver, "_forkserver_pid", None),
     }
@@ -92,7 +99,7 @@ def _name(process: psutil.Process) -> str:
 
 
 def _descriptors() -> Inventory:
-    helpers = {
+    helpers = processes.helpers()[1] | {
         getattr(resource_tracker._resource_tracker, "_fd", None),
         getattr(forkserver._forkserver, "_forkserver_alive_fd", None),
     }
@@ -117,16 +124,32 @@ def _segments() -> Inventory:
     return {_Segment(name): f"segment /dev/shm/{name}" for name in _listed(_SHARED_MEMORY)}
 
 
-def _mapped_elsewhere(names: set[str]) -> set[str]:
-    """Return those of the segments that other programs of this machine use."""
+def _of_others(names: set[str]) -> set[str]:
+    """Return those of the segments that belong to other programs of this machine."""
     me = psutil.Process()
-    ours = {me.pid, *(child.pid for child in me.children(recursive=True))}
-    found: set[str] = set()
-    for pid in set(psutil.pids()) - ours:
-        with contextlib.suppress(OSError):  # it has ended, or is another user's
-            maps = Path(f"/proc/{pid}/maps").read_text()
-            found.update(name for name in names if f"{_SHARED_MEMORY}/{name}" in maps)
+    others = set(psutil.pids()) - {me.pid, *(each.pid for each in me.children(recursive=True))}
+    found = {each for each in names if _owner(each) != os.geteuid()}
+    found |= {each for each in names if others & {int(part) for part in _NUMBERS.findall(each)}}
+    for pid in others:
+        used = _used(Path(f"/proc/{pid}")) if found < names else ""
+        found |= {each for each in names if f"{_SHARED_MEMORY}/{each}\n" in used}
     return found
+
+
+def _owner(segment: str) -> int | None:
+    try:
+        return (_SHARED_MEMORY / segment).stat().st_uid
+    except FileNotFoundError:  # gone just now
+        return None
+
+
+def _used(process: Path) -> str:
+    """Return what a process has mapped and open, a path at the end of each line."""
+    lines = []
+    with contextlib.suppress(OSError):  # it has ended, or is another user's
+        lines.append((process / "maps").read_text())
+        lines += [os.readlink(process / "fd" / each) for each in os.listdir(process / "fd")]
+    return "\n".join([*lines, ""])
 
 
 def _listed(directory: Path) -> list[str]:

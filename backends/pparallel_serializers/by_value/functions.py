@@ -116,7 +116,7 @@ def fill_function(function: FunctionType, state: tuple[Any, ...]) -> None:
     if attributes:
         function.__dict__.update(attributes)
     if named_globals and function.__globals__ is not namespaces.main_globals():
-        function.__globals__.update(named_globals)
+        namespaces.fill_namespace(function.__globals__, named_globals)
     for cell, content in cells:
         cell.cell_contents = content
 

@@ -9,7 +9,7 @@ import os
 import sys
 import weakref
 from types import CodeType, FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from typing_extensions import override
 
@@ -22,8 +22,24 @@ _GLOBAL_OPERATIONS = {"LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME
 _GLOBAL_OPERATIONS |= {"LOAD_FROM_DICT_OR_GLOBALS"}
 _INITIAL_NAMES = ("__name__", "__file__")
 _PROCESS = os.urandom(8).hex()
+_SENDERS = 256  # processes whose ``__main__`` is remembered
 
 _global_names: weakref.WeakKeyDictionary[CodeType, tuple[str, ...]] = weakref.WeakKeyDictionary()
+
+
+class ReceivedMain(NamedTuple):
+    """What stands here for the ``__main__`` of another process.
+
+    Attributes:
+        namespace: its globals, as far as they were sent or assigned here.
+        sent: the values that came from there last.
+    """
+
+    namespace: dict[str, Any]
+    sent: dict[str, Any]
+
+
+_received: dict[str, ReceivedMain] = {}
 
 
 class SentNamespace:
@@ -71,10 +87,36 @@ def named_globals(function: FunctionType) -> dict[str, Any]:
 
 
 def make_namespace(process: str, initial: dict[str, Any]) -> dict[str, Any]:
-    """Return globals to be filled, or the ``__main__`` they were taken from, if that is here."""
+    """Return globals to be filled: those of ``__main__`` are one for all that *process* sends.
+
+    They are the live ones if they were taken from here.
+    """
     if process == _this_process():
         return main_globals()
-    return {"__builtins__": builtins, **initial}
+    if not process:
+        return {"__builtins__": builtins, **initial}
+    known = _received.get(process)
+    if known is None:
+        while len(_received) >= _SENDERS:
+            _received.pop(next(iter(_received)))
+        known = _received[process] = ReceivedMain({"__builtins__": builtins, **initial}, {})
+    return known.namespace
+
+
+def fill_namespace(namespace: dict[str, Any], sent: dict[str, Any]) -> None:
+    """Set the globals that a function brought along.
+
+    In a ``__main__`` that is shared by all that one process sends, what code has assigned here
+    since stays: an initializer's ``global env``.
+    """
+    received = next((each for each in _received.values() if each.namespace is namespace), None)
+    if received is None:
+        namespace.update(sent)
+        return
+    before = received.sent
+    for name, value in sent.items():
+        if name not in namespace or (name in before and namespace[name] is before[name]):
+            namespace[name] = before[name] = value
 
 
 def module_namespace(name: str) -> dict[str, Any]:

@@ -24,7 +24,7 @@ class CodePickler(outofband.OutOfBandPickler):
 
     recurse = False
 
-    def __init__(self, share: bool = False) -> None:
+    def __init__(self, share: frozenset[str] = frozenset()) -> None:
         super().__init__(share)
         self.namespaces: dict[int, SentNamespace] = {}
         #: cells that a function fills; kept, for their ids must not be used again

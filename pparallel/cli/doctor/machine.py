@@ -9,8 +9,10 @@ import platform
 import shutil
 from pathlib import Path
 
-from pparallel.cli.doctor import cgroups
 from pparallel.cli.doctor.check import Check, size
+from pparallel.machine import cgroups
+from pparallel.machine import memory as machine_memory
+from pparallel.machine.cpus import affinity
 
 SHM = Path("/dev/shm")
 ENOUGH_SHM = 512 * 2**20  #: bytes; Docker gives 64 MiB unless it is told otherwise
@@ -29,42 +31,31 @@ def system() -> list[Check]:
 
 def cores(root: Path = cgroups.ROOT) -> list[Check]:
     """Look at how many cores there are and how many of them are for us."""
-    present = os.cpu_count() or 1
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else present
-    return [judged_cores(present, affinity, cgroups.cpu_quota(root))]
+    return [judged_cores(os.cpu_count() or 1, affinity(), cgroups.cpu_quota(root))]
 
 
-def judged_cores(present: int, affinity: int, quota: float | None) -> Check:
+def judged_cores(present: int, usable: int, quota: float | None) -> Check:
     """Return what to think of so many cores.
 
     Args:
         present: what the machine has.
-        affinity: what this process may run on.
+        usable: what this process may run on.
         quota: whose time it may use, from its control groups.
     """
     limit = "no quota" if quota is None else f"a quota of {quota:.4g}"
-    detail = f"{present} present, {affinity} usable, {limit}"
-    if quota is None or quota >= affinity:
+    detail = f"{present} present, {usable} usable, {limit}"
+    if quota is None or quota >= usable:
         return Check("cores", "ok", detail)
     fit = max(1, math.floor(quota))
-    advice = (
-        f"libraries count {affinity} cores and start as many threads: set OMP_NUM_THREADS={fit}"
-        f" and size pools by the quota (--set pool.size={fit})"
-    )
+    advice = f"libraries count {usable} cores and start as many threads: set OMP_NUM_THREADS={fit}"
     return Check("cores", "warn", detail, advice)
 
 
 def memory(root: Path = cgroups.ROOT) -> list[Check]:
     """Look at how much memory there is and how much of it is for us."""
-    known = meminfo((root / "proc/meminfo").read_text())
+    known = machine_memory.meminfo(root)
     limit = cgroups.memory_limit(root)
     return [judged_memory(known["MemTotal"], known["MemAvailable"], limit)]
-
-
-def meminfo(text: str) -> dict[str, int]:
-    """Return what ``/proc/meminfo`` says, in bytes."""
-    entries = (line.split(":", 1) for line in text.splitlines() if ":" in line)
-    return {name: int(value.split()[0]) * 1024 for name, value in entries}
 
 
 def judged_memory(total: int, available: int, limit: tuple[int, int] | None) -> Check:

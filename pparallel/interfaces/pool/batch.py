@@ -26,6 +26,8 @@ class Batch(NamedTuple):
         chunksize: how many tasks the user would hand over at once; a hint that a pool may ignore.
         continues: it belongs to a call that was accepted earlier: it is taken after ``close()``
             too, until ``join()`` has ended.
+        awaited: the thread that hands it over waits for it at once: a pool in which that thread
+            can do the work of another need not wake that other.
     """
 
     func: Callable[..., Any]
@@ -33,6 +35,7 @@ class Batch(NamedTuple):
     style: Style = "one"
     chunksize: int | None = None
     continues: bool = False
+    awaited: bool = False
 
     def bound(self, *context: Any) -> Callable[[Any], Any]:
         """Return the function that runs one item, with *context* as its first arguments."""
@@ -54,6 +57,8 @@ class Sink(ABC):
         piecewise: each result is wanted as soon as it is there, and the others too when one task
             has failed. Otherwise only the whole is wanted: results may be held back until the
             batch is done, and the first failure ends it.
+        prompt: results are not to be held back, in however large pieces they are reported:
+            somebody looks how many there are.
         observed: somebody watches: each task is reported as soon as it has ended, and
             :meth:`started` and :meth:`retried` are called too.
     """
@@ -61,6 +66,7 @@ class Sink(ABC):
     __slots__ = ()
 
     piecewise: bool = False
+    prompt: bool = False
     observed: bool = False
 
     @property
@@ -85,7 +91,10 @@ class Sink(ABC):
 
     @abstractmethod
     def done(self, first: int, values: Sequence[Any]) -> None:
-        """Report the values of tasks ``first``, ``first + 1``, and so on."""
+        """Report the values of tasks ``first``, ``first + 1``, and so on.
+
+        The sequence belongs to the sink from then on.
+        """
 
     @abstractmethod
     def failed(self, index: int, error: BaseException) -> None:

@@ -3,24 +3,41 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import threading
-from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import CancelledError, Future, InvalidStateError
-from concurrent.futures import TimeoutError as FutureTimeoutError
-from typing import Any, Generic, TypeVar, cast
+from collections.abc import Callable, Generator
+from concurrent.futures import CancelledError, Future
+from time import monotonic
+from typing import Any, Generic, TypeVar
 
 from typing_extensions import override
 
 from pparallel.errors import TaskTimeoutError
-from pparallel.interfaces.pool.batch import Sink
 
 logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
 #: (is it there, wait for it, time-out): see ``Pool.attend``
 Attend = Callable[[Callable[[], bool], Callable[[float | None], object], float | None], None]
+
+# The states of a future, as :mod:`concurrent.futures` writes them. One that was cancelled is at
+# once in the state of which those who wait have been told.
+_PENDING, _RUNNING, _FINISHED = "PENDING", "RUNNING", "FINISHED"
+_CANCELLED = "CANCELLED_AND_NOTIFIED"
+
+
+class Publishing:
+    """What the results of one pool share: the lock under which their states change.
+
+    Nobody waits at its condition: whoever waits for a result has an alarm among its waiters.
+    """
+
+    __slots__ = ("condition", "mutex")
+
+    def __init__(self) -> None:
+        # "with" on a lock itself is safe from Ctrl-C; the methods of a condition are not
+        self.mutex = threading.RLock()
+        self.condition = threading.Condition(self.mutex)
 
 
 class PoolResult(Future[R], Generic[R]):
@@ -29,10 +46,35 @@ class PoolResult(Future[R], Generic[R]):
     It can be awaited in a coroutine. :meth:`cancel` succeeds until the call's first task starts.
     """
 
-    def __init__(self, attend: Attend) -> None:
-        super().__init__()
+    def __init__(self, attend: Attend, publishing: Publishing) -> None:
+        # Instead of Future's own, which makes a condition: half of what a call would cost. A test
+        # compares the attributes.
+        self._mutex = publishing.mutex
+        self._condition = publishing.condition
+        self._state = _PENDING
+        self._result: R | None = None
+        self._exception: BaseException | None = None
+        self._waiters: list[Any] = []
+        self._done_callbacks: list[Callable[[Future[R]], object]] = []
         self._attend = attend
-        self._settled = threading.Lock()  # taken, once, by whoever settles it
+        self._claimed = False  # the outcome is known, though perhaps not published yet
+
+    @override
+    def cancel(self) -> bool:
+        with self._mutex:
+            if self._state == _CANCELLED:
+                return True
+            if self._state != _PENDING or self._claimed:
+                return False
+            self._state = _CANCELLED
+            for waiter in self._waiters:
+                waiter.add_cancelled(self)
+        self._tell_done()
+        return True
+
+    @override
+    def done(self) -> bool:
+        return self._state in (_FINISHED, _CANCELLED)
 
     def get(self, timeout: float | None = None) -> R:
         """Return the result, or raise what the call raised; the same as :meth:`result`.
@@ -45,8 +87,16 @@ class PoolResult(Future[R], Generic[R]):
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the call has ended, at most *timeout* seconds; return whether it has."""
-        if not self.done():
+        if timeout is None:
+            while not self.done():
+                self._attend(self.done, self._block, None)
+            return True
+        deadline = monotonic() + timeout
+        while not self.done():
             self._attend(self.done, self._block, timeout)
+            timeout = deadline - monotonic()
+            if timeout <= 0:
+                break
         return self.done()
 
     def ready(self) -> bool:
@@ -62,20 +112,26 @@ class PoolResult(Future[R], Generic[R]):
         if not self.done():
             message = f"{self!r} is not ready"
             raise ValueError(message)
-        return not self.cancelled() and super().exception() is None
+        return self._state == _FINISHED and self._exception is None
 
     @override
     def result(self, timeout: float | None = None) -> R:
         try:
-            self._wait_or_raise(timeout)
-            return super().result()
+            error = self.exception(timeout)
+            if error is not None:
+                raise error
+            return self._result  # type: ignore[return-value] # None is an R if it is the result
         finally:
+            error = None
             del self  # the raised exception's traceback would keep this frame, and so the result
 
     @override
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        self._wait_or_raise(timeout)
-        return super().exception()
+        if not (self.done() or self.wait(timeout)):
+            raise TaskTimeoutError("the task", timeout or 0.0)
+        if self._state == _CANCELLED:
+            raise CancelledError
+        return self._exception
 
     def __await__(self) -> Generator[Any, None, R]:
         return asyncio.wrap_future(self).__await__()
@@ -86,118 +142,96 @@ class PoolResult(Future[R], Generic[R]):
         Returns:
             False when the call was cancelled, or has failed already.
         """
-        self._condition.acquire()  # what fails it meanwhile waits, and finds it running
-        try:
-            return not self._settled.locked() and self.set_running_or_notify_cancel()
-        finally:
-            self._condition.release()
+        with self._mutex:
+            begins = self._state == _PENDING and not self._claimed
+            if begins:
+                self._state = _RUNNING
+        return begins
 
     def settled(self) -> bool:
         """Return whether the outcome is known, though perhaps not published yet."""
-        return self._settled.locked() or self.cancelled()
+        return self._claimed or self._state == _CANCELLED
 
     def settle(self, value: R, callback: Callable[[R], object] | None = None) -> None:
         """Publish *value*, after *callback* has had it, unless the outcome is known."""
-        if self._settled.acquire(False):
-            if callback is not None:
-                _call_back(callback, value)
-            try:
-                self.set_result(value)
-            except BaseException as error:  # noqa: BLE001 - of a done-callback
-                _explain(error)
+        self._settle(value, None, callback)
 
     def settle_with_error(
         self, error: BaseException, callback: Callable[[BaseException], object] | None = None
     ) -> None:
         """Publish *error*, after *callback* has had it, unless the outcome is known."""
-        if self._settled.acquire(False):
-            if callback is not None:
-                _call_back(callback, error)
-            try:
-                self.set_exception(error)
-            except BaseException as unpublished:  # noqa: BLE001 - of a done-callback
-                _explain(unpublished)
+        self._settle(None, error, callback)
 
-    def _wait_or_raise(self, timeout: float | None) -> None:
-        if not (self.done() or self.wait(timeout)):
-            raise TaskTimeoutError("the task", timeout or 0.0)
+    def _settle(
+        self,
+        value: R | None,
+        error: BaseException | None,
+        callback: Callable[[Any], object] | None,
+    ) -> None:
+        with self._mutex:
+            if self._claimed or self._state == _CANCELLED:
+                return
+            self._claimed = True
+            self._result, self._exception = value, error
+            if callback is None:
+                self._state = _FINISHED
+                if self._waiters:
+                    self._wake()
+        if callback is not None:
+            try:
+                _call_back(callback, value if error is None else error)
+            finally:
+                with self._mutex:
+                    self._state = _FINISHED
+                    self._wake()
+        if self._done_callbacks:
+            self._tell_done()
+
+    def _wake(self) -> None:
+        failed = self._exception is not None
+        for waiter in self._waiters:
+            (waiter.add_exception if failed else waiter.add_result)(self)
+
+    def _tell_done(self) -> None:
+        for callback in self._done_callbacks:
+            try:
+                callback(self)
+            except BaseException as error:
+                logger.exception("A done-callback of a pool's result failed")
+                _pass_on_interrupt(error)
 
     def _block(self, timeout: float | None) -> None:
-        with contextlib.suppress(FutureTimeoutError, CancelledError):
-            super().exception(timeout)
+        alarm = _Alarm()
+        with self._mutex:
+            if self.done():
+                return
+            self._waiters.append(alarm)
+        try:
+            alarm.wait(timeout)
+        finally:
+            with self._mutex:
+                self._waiters.remove(alarm)
 
 
-class CallSink(Sink, Generic[R]):
-    """Settles a handle with the value of the one task of its batch."""
+class _Alarm:
+    """Wakes one thread; has the methods that a future calls of whoever waits for it."""
 
-    __slots__ = ("_callback", "_error_callback", "_handle")
+    __slots__ = ("_lock",)
 
-    def __init__(
-        self,
-        handle: PoolResult[R],
-        callback: Callable[[R], object] | None = None,
-        error_callback: Callable[[BaseException], object] | None = None,
-    ) -> None:
-        self._handle = handle
-        self._callback = callback
-        self._error_callback = error_callback
-
-    @property
-    @override
-    def cancelled(self) -> bool:
-        return self._handle.settled()
-
-    @override
-    def begin(self) -> bool:
-        return self._handle.begin()
-
-    @override
-    def done(self, first: int, values: Sequence[Any]) -> None:
-        self._handle.settle(values[0], self._callback)
-
-    @override
-    def failed(self, index: int, error: BaseException) -> None:
-        self._handle.settle_with_error(error, self._error_callback)
-
-    @override
-    def abort(self, error: BaseException) -> None:
-        self._handle.settle_with_error(error, self._error_callback)
-
-    def finish(self, value: R) -> None:
-        """Settle the handle with *value*, unless it is settled."""
-        self._handle.settle(value, self._callback)
-
-
-class MapSink(CallSink[list[R]], Generic[R]):
-    """Settles a handle with the list of a batch's values, or with its first failure."""
-
-    __slots__ = ("_left", "_lock", "_size", "_values")
-
-    def __init__(
-        self,
-        handle: PoolResult[list[R]],
-        size: int,
-        callback: Callable[[list[R]], object] | None = None,
-        error_callback: Callable[[BaseException], object] | None = None,
-    ) -> None:
-        super().__init__(handle, callback, error_callback)
+    def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._size = self._left = size
-        self._values: list[R | None] = []
+        self._lock.acquire()
 
-    @override
-    def done(self, first: int, values: Sequence[Any]) -> None:
-        if len(values) == self._size:
-            self.finish(list(values))
-            return
-        with self._lock:
-            if not self._values:
-                self._values = [None] * self._size
-            self._values[first : first + len(values)] = values
-            self._left -= len(values)
-            complete = self._left == 0
-        if complete:
-            self.finish(cast("list[R]", self._values))
+    def wait(self, timeout: float | None) -> None:
+        """Block until the future has ended, at most *timeout* seconds."""
+        limit = -1 if timeout is None else min(max(timeout, 0), threading.TIMEOUT_MAX)
+        self._lock.acquire(timeout=limit)
+
+    def add_result(self, future: Future[Any]) -> None:
+        """Wake the thread."""
+        self._lock.release()
+
+    add_exception = add_cancelled = add_result
 
 
 def _call_back(callback: Callable[[Any], object], outcome: object) -> None:
@@ -206,14 +240,6 @@ def _call_back(callback: Callable[[Any], object], outcome: object) -> None:
         callback(outcome)
     except BaseException as error:
         logger.exception("The callback %r of a pool's result failed", callback)
-        _pass_on_interrupt(error)
-
-
-def _explain(error: BaseException) -> None:
-    # A call that was cancelled before it began refuses its outcome, as it should. Of a user's
-    # done-callbacks Future itself logs any Exception.
-    if not isinstance(error, InvalidStateError):
-        logger.error("A done-callback of a pool's result failed", exc_info=error)
         _pass_on_interrupt(error)
 
 

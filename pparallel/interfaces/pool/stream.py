@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import monotonic
@@ -12,7 +13,9 @@ from typing_extensions import override
 
 from pparallel.errors import ClosedError, TaskTimeoutError
 from pparallel.interfaces.pool.batch import Batch, Sink
+from pparallel.interfaces.pool.progress import Meter
 from pparallel.interfaces.pool.results import Attend
+from pparallel.interfaces.pool.sources import source_of
 
 R = TypeVar("R")
 
@@ -20,7 +23,8 @@ R = TypeVar("R")
 QUICK_LOOKAHEAD = 4096
 _QUICK = 0.005  #: seconds; half a window used up within this: tasks are quick
 _SLOW = 0.05
-_PULL = 0.001  #: seconds; ready results do not wait longer than this for a slow iterable
+_GROWTH = 4
+_MARKS = 8  #: marks in a window
 
 
 class Work(NamedTuple):
@@ -31,15 +35,20 @@ class Work(NamedTuple):
     func: Callable[..., Any]
     lookahead: int
     chunksize: int
+    meter: Meter | None = None
 
 
-class Failure(NamedTuple):
-    """What stands in place of a value when there is none."""
+class Failure:
+    """What stands in place of a value: a task's error, or one of the two below."""
 
-    error: BaseException
+    __slots__ = ("error",)
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.error = error
 
 
-_NOTHING = Failure(LookupError())
+_MARK = Failure()
+_NOTHING = Failure()
 
 
 class ResultStream(Iterator[R], Generic[R]):
@@ -51,27 +60,41 @@ class ResultStream(Iterator[R], Generic[R]):
     must not wait for a result of its own stream.
     """
 
+    # To give a ready result costs no lock and no counting: it is popped from a deque. What has
+    # been returned follows from what has arrived and what is left there; it is looked at where a
+    # mark stands among the results, or nothing is left.
+
     def __init__(self, work: Work, iterable: Iterable[Any], *, ordered: bool) -> None:
         self._work = work
-        self._source = iter(iterable)
-        self._ended = False
-        self._ordered = ordered
+        self.meter = work.meter
+        self._source = source_of(iterable)
         self._feeding = threading.Lock()
+        self._ended = False
         self._filled_at = 0.0
         self._window = work.lookahead
+        self._taken = 0
         self.lock = threading.Lock()
         self._changed = threading.Condition(self.lock)
-        self._waiting = 0
-        self._taken = 0
-        self._returned = 0
-        self._by_place: dict[int, Any] = {}
-        self._by_arrival: deque[Any] = deque()
+        self._waiting = False
+        self._early: dict[int, Sequence[Any]] | None = {} if ordered else None
+        self._ready: deque[Any] = deque()
+        self._pop = self._ready.popleft
+        self._arrived = 0  # results that are ready or were returned
+        self._marks = 0  # among the ready results
+        self._unmarked = 0  # results since the last mark
+        if self.meter is not None:
+            self.meter.start()
+            weakref.finalize(self, self.meter.close)  # nobody asks for the rest
         if work.lookahead:
             self._feed()
 
     @override
     def __next__(self) -> R:
-        return self.next()
+        try:
+            value = self._pop()
+        except IndexError:
+            value = _NOTHING
+        return value if type(value) is not Failure else self._after(value, None)
 
     def next(self, timeout: float | None = None) -> R:
         """Return the next result, or raise what its task raised.
@@ -81,117 +104,138 @@ class ResultStream(Iterator[R], Generic[R]):
             ClosedError: the pool was joined or terminated before the iterable's end.
             StopIteration: there are no more.
         """
-        if self._taken - self._returned <= self._window // 2:
-            self._feed()
-        value = self._take()
-        if value is _NOTHING:
-            value = self._wait(timeout)
-        if isinstance(value, Failure):
-            raise value.error
-        return cast("R", value)
-
-    def _wait(self, timeout: float | None) -> Any:
-        deadline = None if timeout is None else monotonic() + timeout
-        value = _NOTHING
-        while value is _NOTHING:
-            left = None if deadline is None else deadline - monotonic()
-            if left is not None and left <= 0:
-                raise TaskTimeoutError("the next result", cast("float", timeout))
-            self._work.attend(self._is_ready, self._block, left)
-            self._feed()
-            value = self._take()
-        return value
+        return self._after(self._popped(), timeout)
 
     def put(self, first: int, values: Sequence[Any]) -> None:
         """Take the values, or failures, of tasks from place *first* on; under ``lock``."""
-        if not self._ordered:
-            self._by_arrival.extend(values)
-        elif len(values) == 1:
-            self._by_place[first] = values[0]
+        early = self._early
+        if early is None:
+            self._arrive(values)
+        elif first != self._arrived:
+            early[first] = values
+            return
         else:
-            self._by_place.update(enumerate(values, first))
+            self._arrive(values)
+            while early and (following := early.pop(self._arrived, None)) is not None:
+                self._arrive(following)
         if self._waiting:
-            self._changed.notify_all()
+            self._wake()
 
-    def _take(self) -> Any:
-        with self.lock:
-            if self._ordered:
-                value = self._by_place.pop(self._returned, _NOTHING)
-            else:
-                value = self._by_arrival.popleft() if self._by_arrival else _NOTHING
-            if value is not _NOTHING:
-                self._returned += 1
-            elif self._ended and self._returned == self._taken:
-                raise StopIteration
-        return value
+    def metered(self, meter: Meter, count: int) -> None:
+        """Tell *meter* of so many results, and when there are no more."""
+        meter.advance(count)
+        if self._ended and self._arrived == self._taken:
+            meter.close()
 
-    def _is_ready(self) -> bool:
-        if self._ordered:
-            return self._returned in self._by_place or self._all_returned()
-        return bool(self._by_arrival) or self._all_returned()
+    def _arrive(self, values: Sequence[Any]) -> None:
+        count, spacing = len(values), self._window // _MARKS or 1
+        self._unmarked += count
+        if self._unmarked < spacing:
+            self._ready.extend(values)
+        else:
+            for first in range(0, count, spacing):
+                self._ready.extend(values[first : first + spacing])
+                self._ready.append(_MARK)
+                self._marks += 1
+            self._unmarked = 0
+        self._arrived += count
 
-    def _all_returned(self) -> bool:
-        return self._ended and self._returned == self._taken
+    def _wake(self) -> None:
+        self._waiting = False
+        self._changed.notify_all()
+
+    def _popped(self) -> Any:
+        try:
+            return self._pop()
+        except IndexError:
+            return _NOTHING
+
+    def _after(self, value: Any, timeout: float | None) -> R:
+        """Return *value* or, if it is a mark or nothing, what comes after it."""
+        deadline = None if timeout is None else monotonic() + timeout
+        while value is _MARK or value is _NOTHING:
+            if value is _MARK:
+                with self.lock:
+                    self._marks -= 1
+            self._feed()
+            if not self._ready:
+                self._wait(deadline, timeout)
+            value = self._popped()
+        if type(value) is Failure:
+            try:
+                raise cast("BaseException", value.error)
+            finally:
+                del value, self  # the traceback would keep them
+        return cast("R", value)
+
+    def _wait(self, deadline: float | None, timeout: float | None) -> None:
+        """Wait until there is something to do, or it is known that there is no more."""
+        if self._ended and self._arrived == self._taken:
+            if self._ready:
+                return
+            if self.meter is not None:
+                self.meter.close()
+            raise StopIteration
+        left = None if deadline is None else deadline - monotonic()
+        if left is not None and left <= 0:
+            raise TaskTimeoutError("the next result", cast("float", timeout))
+        if not self._stirs():
+            self._work.attend(self._stirs, self._block, left)
+
+    def _stirs(self) -> bool:
+        """Return whether a result is ready, or else nothing is to come that was not asked for."""
+        if self._ready:
+            return True
+        return self._arrived == self._taken and not self._feeding.locked()
 
     def _block(self, timeout: float | None) -> None:
         with self.lock:
-            self._waiting += 1
-            try:
-                self._changed.wait_for(self._is_ready, timeout)
-            finally:
-                self._waiting -= 1
+            if not self._stirs():
+                self._waiting = True
+                self._changed.wait(timeout)
+
+    def _ahead(self) -> int:
+        return self._taken - self._arrived + len(self._ready) - self._marks
 
     def _feed(self) -> None:
         """Hand over more items once half of what may be ahead has been returned."""
-        if self._ended or self._taken - self._returned > self._window // 2:
+        if self._ended or self._ahead() > self._window // 2 or not self._feeding.acquire(False):
             return
-        with self._feeding:
-            room = max(1, self._window) - (self._taken - self._returned)
-            if self._ended or room <= 0:
-                return
-            self._adapt()
-            items: list[Any] = []
-            try:
-                self._pull(items, room)
-            except Exception as error:  # noqa: BLE001 - raised again at its place
-                self._hand_over(items)
-                self._end_with(error)
-            except BaseException:
-                self._hand_over(items)
-                raise
-            else:
-                self._hand_over(items)
+        try:
+            room = max(1, self._window) - self._ahead()
+            if room > 0 and not self._ended:
+                self._adapt()
+                self._hand_over(self._source.pull(room))
+        finally:
+            self._feeding.release()
+            if self._waiting:
+                with self.lock:
+                    self._wake()
 
     def _adapt(self) -> None:
         now = monotonic()
         took, self._filled_at = now - self._filled_at, now
         if self._work.lookahead and took < _QUICK:
-            self._window = min(2 * self._window, max(QUICK_LOOKAHEAD, self._work.lookahead))
+            most = max(QUICK_LOOKAHEAD, self._work.lookahead)
+            self._window = min(_GROWTH * self._window, most)
         elif took > _SLOW:
             self._window = self._work.lookahead
 
-    def _pull(self, items: list[Any], room: int) -> None:
-        deadline = monotonic() + _PULL
-        for item in self._source:
-            items.append(item)
-            if len(items) >= room or monotonic() > deadline:
+    def _hand_over(self, items: Sequence[Any]) -> None:
+        work, source = self._work, self._source
+        if items:
+            part = StreamPart(self, self._taken, len(items))
+            self._taken += len(items)
+            try:
+                batch = Batch(work.func, items, chunksize=work.chunksize, continues=True)
+                work.carry(batch, part)
+            except ClosedError as error:
+                self._taken -= len(items)
+                self._end_with(error)
                 return
-        self._ended = True
-
-    def _hand_over(self, items: list[Any]) -> None:
-        if not items:
-            with self.lock:
-                self._changed.notify_all()  # another thread may wait for what does not come
-            return
-        work = self._work
-        part = StreamPart(self, self._taken, len(items))
-        self._taken += len(items)
-        try:
-            batch = Batch(work.func, items, chunksize=work.chunksize, continues=True)
-            work.carry(batch, part)
-        except ClosedError as error:
-            self._taken -= len(items)
-            self._end_with(error)
+        if source.error is not None:
+            self._end_with(source.error)
+        self._ended = source.ended
 
     def _end_with(self, error: BaseException) -> None:
         place, self._taken = self._taken, self._taken + 1
@@ -224,11 +268,17 @@ class StreamPart(Sink):
 
     @override
     def done(self, first: int, values: Sequence[Any]) -> None:
-        with self._stream.lock:
-            if not self._ended:
-                for index in range(first, first + len(values)):
-                    self._reported[index] = True
-                self._stream.put(self._offset + first, values)
+        stream, count = self._stream, len(values)
+        with stream.lock:
+            if self._ended:
+                return
+            if count == 1:
+                self._reported[first] = 1
+            else:
+                self._reported[first : first + count] = b"\1" * count
+            stream.put(self._offset + first, values)
+        if stream.meter is not None:
+            stream.metered(stream.meter, count)
 
     @override
     def failed(self, index: int, error: BaseException) -> None:
@@ -241,3 +291,5 @@ class StreamPart(Sink):
             for index, reported in enumerate(self._reported):
                 if not (ended or reported):
                     self._stream.put(self._offset + index, (Failure(error),))
+        if self._stream.meter is not None:
+            self._stream.meter.close()

@@ -13,6 +13,10 @@ from pparallel.testing.gate import Gate
 from pparallel.testing.suite import Suite, changed
 
 Make = Callable[..., Pool]
+Gates = Callable[[], Gate]
+
+#: options that not every isolated pool has; their tests are skipped where they do not exist
+OPTIONS = frozenset({"max_rss", "max_tasks", "retries", "task_timeout"})
 
 
 class PoolTests(Suite):
@@ -25,6 +29,8 @@ class PoolTests(Suite):
         """Make a pool of the backend under test, with some options changed; it is not open."""
 
         def make(**changes: object) -> Pool:
+            if missing := sorted(OPTIONS.intersection(changes) - set(type(config).model_fields)):
+                pytest.skip(f"the backend has no option {missing[0]}")
             pool: Pool = build(changed(config, **changes))
             return pool
 
@@ -37,13 +43,24 @@ class PoolTests(Suite):
             yield pool
 
     @pytest.fixture
-    def gate(self, tmp_path: Path) -> Iterator[Gate]:
-        """A gate, opened at the end of the test if not before."""
-        directory = tmp_path / "gate"
-        directory.mkdir()
-        gate = Gate(directory)
+    def gates(self, tmp_path: Path) -> Iterator[Gates]:
+        """Make gates; each is opened at the end of the test if not before."""
+        made: list[Gate] = []
+
+        def gate() -> Gate:
+            directory = tmp_path / f"gate-{len(made)}"
+            directory.mkdir()
+            made.append(Gate(directory))
+            return made[-1]
+
         yield gate
-        gate.close()
+        for each in made:
+            each.close()
+
+    @pytest.fixture
+    def gate(self, gates: Gates) -> Gate:
+        """A gate, opened at the end of the test if not before."""
+        return gates()
 
     @pytest.fixture
     def notes(self, tmp_path: Path) -> Path:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any, TypeVar
+
+from pparallel.testing.gate import Gate
 
 V = TypeVar("V")
 
@@ -78,6 +81,82 @@ def lock() -> object:
 def die(status: int) -> None:
     """End the worker's process."""
     os._exit(status)
+
+
+def own_pid(gate: Gate, _: object = None) -> int:
+    """Pass through the gate, and return the process id of the worker."""
+    gate.pass_through()
+    return os.getpid()
+
+
+def own_pid_of(_: object) -> int:
+    """Return the process id of the worker."""
+    return os.getpid()
+
+
+def hoard(size: int) -> int:
+    """Keep as many bytes of memory in use, and return the process id of the worker."""
+    KEPT.append(bytearray(b"x") * size)
+    return os.getpid()
+
+
+def pause(seconds: float) -> None:
+    """Take some time."""
+    threading.Event().wait(seconds)
+
+
+def note_and_wait(path: Path, gate: Gate) -> None:
+    """Note the worker's process id, and pass through the gate."""
+    note(path, os.getpid())
+    gate.pass_through()
+
+
+def note_and_call(path: Path, call: Callable[..., V], *args: Any) -> V:
+    """Note the worker's process id, and make a call."""
+    note(path, os.getpid())
+    return call(*args)
+
+
+def pass_and_call(gate: Gate, call: Callable[..., V], *args: Any) -> V:
+    """Pass through the gate, and make a call."""
+    gate.pass_through()
+    return call(*args)
+
+
+def die_on_some(path: Path, deadly: Container[int], number: int) -> int:
+    """Note the number and return it, or end the worker's process if it is deadly."""
+    note(path, number)
+    if number in deadly:
+        os._exit(3)
+    return number
+
+
+def die_at_first(path: Path, deaths: int, number: int) -> int:
+    """Note the number and return it; the first times, end the worker's process instead."""
+    note(path, number)
+    if noted(path).count(str(number)) <= deaths:
+        os._exit(3)
+    return number
+
+
+def overwrite(values: Any) -> Any:
+    """Add one to the first of the values, and return them."""
+    values[0] += 1
+    return values
+
+
+KEPT: list[Any] = []
+
+
+def keep(value: V) -> V:
+    """Remember the value, in the worker, and return it."""
+    KEPT.append(value)
+    return value
+
+
+def kept(_: object = None) -> Any:
+    """Return what was remembered first."""
+    return KEPT[0]
 
 
 def note_or_refuse(path: Path, number: int) -> None:

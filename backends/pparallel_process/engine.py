@@ -1,0 +1,261 @@
+"""The engine of the process pools: its parts, put together, and the pool's calls.
+
+There is one lock, for accounts only. Nothing is serialised, sent or told to a sink under it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import weakref
+from collections.abc import Callable
+from signal import SIGKILL
+from time import monotonic
+
+from pparallel.errors import ClosedError
+from pparallel.interfaces.pool import Batch, PoolState, Sink
+from pparallel.interfaces.serializer import Serializer
+from pparallel.runtime.shm import Arena
+from pparallel.runtime.streams import Streams
+from pparallel_process import stacks
+from pparallel_process.board import Board
+from pparallel_process.config import IsolatedPoolConfig
+from pparallel_process.crew import Crew
+from pparallel_process.encoding import unsent
+from pparallel_process.functions import Functions
+from pparallel_process.insights import Insights
+from pparallel_process.leading import Leadership
+from pparallel_process.oversight import Oversight
+from pparallel_process.polling import Polling
+from pparallel_process.receiving import Receiver
+from pparallel_process.sending import Sender
+from pparallel_process.staff import Recruiter, Worker
+from pparallel_process.staffing import Staffing
+
+logger = logging.getLogger(__name__)
+
+_FEW = 4  #: busy workers up to which each is asked; above, the system says who has something
+_PUMP = 3e-4  #: seconds; a thread that only hands work over receives this often
+_END = 5.0  #: seconds that an idle worker has to end by itself
+
+
+class Engine:
+    """Runs the batches of one pool.
+
+    Args:
+        config: the pool's.
+        name: what the pool is called.
+        serializer: what functions, items and results are turned into bytes with.
+        streams: the pool's random streams.
+        dealt: tasks are dealt to the workers in turn, else each goes to one that is idle.
+    """
+
+    def __init__(
+        self,
+        config: IsolatedPoolConfig,
+        name: str,
+        serializer: Serializer,
+        streams: Streams,
+        *,
+        dealt: bool,
+    ) -> None:
+        self._config = config
+        self._name = name
+        self._serializer = serializer
+        self._streams = streams
+        self._state = PoolState.NEW
+        self._crew = Crew(config, dealt=dealt)
+        self._functions = Functions(serializer)
+        self._leadership = Leadership(self, f"{name}-dispatcher")
+        self._is_open = self._is_over = False
+        self._pumped = 0.0
+
+    def open(self) -> None:
+        """Start the workers; does not wait for them."""
+        with self._crew.lock:
+            self._state = self._state.opened(self._name)
+        with contextlib.ExitStack() as undo:
+            self._arena = _arena(self._name)
+            if self._arena is not None:
+                undo.callback(self._arena.close)
+            memory = Board.create(self._crew.size)
+            undo.callback(os.close, memory)
+            self._board = Board(memory)
+            undo.callback(self._board.close)
+            self._polling = Polling()
+            undo.callback(self._polling.close)
+            recruiter = Recruiter(
+                self._config, self._name, self._serializer, self._streams, self._arena, memory
+            )
+            sender = self._sender = Sender(self._crew, self._serializer, self._functions.gone)
+            staffing = self._staffing = Staffing(
+                self._crew, recruiter, self._polling, self._board, self._arena, sender
+            )
+            undo.callback(staffing.close, 0.0)
+            self._oversight = Oversight(self._crew, self._board, sender, staffing)
+            self._receiver = Receiver(
+                self._crew, sender, self._serializer, staffing, self._oversight.check_memory
+            )
+            staffing.start_all()
+            self._release = undo.pop_all()
+        self._is_open = True
+        _engines.add(self)
+
+    def close(self) -> None:
+        """Take no more calls."""
+        with self._crew.lock:
+            self._state = self._state.closed()
+
+    def join(self) -> None:
+        """Wait until all tasks have ended, and release the workers."""
+        self._state.check_joinable(self._name)
+        if self._is_open and self._state is PoolState.CLOSED:
+            while self._crew.live and not self._is_over:
+                self.attend(lambda: not self._crew.live, self._wait_until_quiet, None)
+        with self._crew.lock:
+            if self._state is not PoolState.TERMINATED:
+                self._state = PoolState.JOINED
+            ends, self._is_open = self._is_open, False
+        if ends:
+            self._is_over = True
+            self._leadership.stop()
+            if self._state is not PoolState.TERMINATED:
+                self._staffing.close(_END)
+            self._release.close()
+
+    def terminate(self) -> None:
+        """Fail what is not done, and end the workers."""
+        with self._crew.lock:
+            self._state = PoolState.TERMINATED
+            live = self._crew.abandon()
+            if self._is_open:
+                for worker in self._crew.workers.values():
+                    worker.process.signal(SIGKILL)
+        if self._is_open:
+            self._is_over = True
+            self._polling.nudge()
+        error = ClosedError(self._name, PoolState.TERMINATED.value)
+        for job in live:
+            job.sink.abort(error)
+
+    def carry(self, batch: Batch, sink: Sink) -> None:
+        """See :meth:`pparallel.Pool.carry`."""
+        if self._state is not PoolState.OPEN:
+            self._state.check_taking(self._name, continues=batch.continues)
+        if not batch.items:
+            self._functions.renew(batch.func)
+            return
+        try:
+            function = self._functions.find(batch.func, continues=batch.continues)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - hooks of the user's objects
+            sink.abort(unsent("the function", error))
+            return
+        with self._crew.lock:
+            self._state.check_taking(self._name, continues=batch.continues)
+            broken = self._staffing.broken
+            if broken is None:
+                self._crew.append(batch, sink, function)
+        if broken is not None:
+            sink.abort(broken)
+            return
+        self._sender.fill_all()
+        if not batch.awaited:
+            self._leadership.see_to_it()
+            if monotonic() - self._pumped > _PUMP:
+                self.look()
+
+    def attend(
+        self,
+        ready: Callable[[], bool],
+        wait: Callable[[float | None], object],
+        timeout: float | None,
+    ) -> None:
+        """See :meth:`pparallel.Pool.attend`."""
+        self._leadership.attend(ready, wait, timeout)
+
+    def insights(self) -> Insights:
+        """Return what the workers did."""
+        return self._crew.ledger.report()
+
+    def stacks(self) -> dict[str, str]:
+        """Return what each worker is doing, as Python stacks."""
+        return {each.name: stacks.dump(each.process, each.dumps) for each in self._workers()}
+
+    def pids(self) -> list[int]:
+        """Return the workers' process ids."""
+        return [each.process.pid for each in self._workers()]
+
+    def look(self) -> bool | None:
+        """Take in what has arrived; return True if there was something, else None."""
+        if self._is_over:
+            return True
+        self._pumped = monotonic()
+        busy = self._crew.busy
+        if len(busy) <= _FEW:
+            return self._receiver.receive(busy) or None
+        said, _ = self._polling.wait(0)
+        return self._receiver.receive(said) or None
+
+    def block(self, timeout: float | None) -> None:
+        """Wait until something may have arrived, at most *timeout* seconds."""
+        due = self._oversight.due()
+        if due is not None:
+            timeout = due if timeout is None else min(due, timeout)
+        said, ended = self._polling.wait(timeout)
+        if said:
+            self._receiver.receive(said)
+        for worker in ended:
+            while self._receiver.receive((worker,)):
+                pass
+            self._staffing.ended(worker)
+        if due is not None and not self._is_over:
+            self._oversight.look()
+
+    def needs_a_leader(self) -> bool:
+        """Return whether something is to be waited for."""
+        return bool(self._crew.live) and not self._is_over
+
+    def is_over(self) -> bool:
+        """Return whether nothing will ever arrive."""
+        return self._is_over
+
+    def leave_to_parent(self) -> None:
+        """Forget everything, in a child that this program has forked."""
+        self._state = PoolState.TERMINATED
+        self._is_over = True
+        self._leadership.reset()
+        self._crew.reset()
+        if self._is_open:
+            self._is_open = False
+            self._staffing.leave_to_parent()
+            self._polling.close()
+
+    def _workers(self) -> list[Worker]:
+        with self._crew.lock:
+            return list(self._crew.workers.values())
+
+    def _wait_until_quiet(self, timeout: float | None) -> None:
+        crew = self._crew
+        with crew.quiet:
+            crew.quiet.wait_for(lambda: not crew.live, timeout)
+
+
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+def _arena(name: str) -> Arena | None:
+    try:
+        return Arena.create(name)
+    except OSError as error:
+        logger.warning("there is no shared memory, and large data goes through files: %s", error)
+        return None
+
+
+def _forked() -> None:
+    for engine in list(_engines):
+        engine.leave_to_parent()
+    _engines.clear()
+
+
+os.register_at_fork(after_in_child=_forked)

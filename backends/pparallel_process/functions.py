@@ -1,0 +1,108 @@
+"""The functions that a pool's tasks call: turned into bytes once, and kept by the workers."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from pparallel.interfaces.serializer import Serializer
+from pparallel_process.pace import Pace, Paces
+
+
+class Function:
+    """A function on its way to the workers.
+
+    Attributes:
+        number: what the workers know it by.
+        data: the function as bytes.
+        pace: how long its tasks take.
+        name: its qualified name.
+    """
+
+    __slots__ = ("__weakref__", "_gone", "data", "name", "number", "pace")
+
+    def __init__(
+        self, number: int, data: list[bytes], pace: Pace, name: str, gone: deque[int]
+    ) -> None:
+        self.number = number
+        self.data = data
+        self.pace = pace
+        self.name = name
+        self._gone = gone
+
+    def __del__(self) -> None:
+        # Runs anywhere: it may only append.
+        self._gone.append(self.number)
+
+
+class Functions:
+    """The functions of one pool.
+
+    What goes by name is turned into bytes once. Code that goes by value may have changed what it
+    captured since it was sent: it is turned into bytes for each call, but once for all the items
+    of that call.
+
+    Attributes:
+        gone: the numbers of functions that nobody needs any longer.
+    """
+
+    def __init__(self, serializer: Serializer) -> None:
+        self._serializer = serializer
+        self._paces = Paces()
+        self._numbers = itertools.count(1)
+        self._known: dict[int, tuple[weakref.ref[Any], Function, bool]] = {}
+        self.gone: deque[int] = deque()
+
+    def find(self, func: Callable[..., Any], *, continues: bool) -> Function:
+        """Return what stands for *func*.
+
+        Args:
+            func: the function.
+            continues: the call for which it was turned into bytes goes on.
+
+        Raises:
+            SerializationError: it cannot be sent.
+        """
+        known = self._known.get(id(func))
+        if known is not None and known[0]() is func and (continues or known[2]):
+            return known[1]
+        return self._take_up(func)
+
+    def renew(self, func: Callable[..., Any]) -> None:
+        """Say that a new call of *func* begins: what it captured may have changed."""
+        known = self._known.get(id(func))
+        if known is not None and not known[2]:
+            self._known.pop(id(func), None)
+
+    def _take_up(self, func: Callable[..., Any]) -> Function:
+        data = [bytes(each) for each in self._serializer.dumps(func)]
+        found = Function(next(self._numbers), data, self._paces.of(func), name_of(func), self.gone)
+        key = id(func)
+
+        def forget(_: object, known: dict[int, Any] = self._known) -> None:
+            known.pop(key, None)
+
+        try:
+            reference = weakref.ref(func, forget)
+        except TypeError:
+            return found  # it cannot be told from its successor at the same address
+        self._known[key] = reference, found, data == [_by_name(func)]
+        return found
+
+
+def name_of(func: Callable[..., Any]) -> str:
+    """Return what *func* is called in messages."""
+    inner = getattr(func, "func", func)
+    return getattr(inner, "__qualname__", None) or type(inner).__qualname__
+
+
+def _by_name(func: Callable[..., Any]) -> bytes | None:
+    """Return what a serializer makes of *func* if it sends its name alone."""
+    try:
+        return pickle.dumps(func, 5)
+    except Exception:  # noqa: BLE001 - then it has no name, whatever the reason
+        return None

@@ -1,0 +1,157 @@
+"""Who receives: a thread that waits for a result does it for all, or else one of the engine's."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from threading import get_ident
+from time import monotonic
+from typing import Protocol
+
+from pparallel_process.waiting import Waiter
+
+
+class Led(Protocol):
+    """What is led: an engine."""
+
+    def look(self) -> bool | None:
+        """Take in what has arrived; return True if there was something, else None."""
+
+    def block(self, timeout: float | None) -> None:
+        """Wait until something may have arrived, at most *timeout* seconds."""
+
+    def needs_a_leader(self) -> bool:
+        """Return whether something is to be waited for."""
+
+    def is_over(self) -> bool:
+        """Return whether nothing will ever arrive."""
+
+
+class Leadership:
+    """Sees to it that one thread receives while there is something to wait for.
+
+    A thread that waits for its own result is woken by the system as that arrives: no other thread
+    has to be woken first. Only where nobody waits does the dispatcher, a thread of its own.
+
+    Args:
+        led: the engine, which the dispatcher keeps alive only while it has something to do.
+        name: of the dispatcher's thread.
+    """
+
+    def __init__(self, led: Led, name: str) -> None:
+        self._led = weakref.ref(led)
+        self._name = name
+        self._leading = threading.Lock()
+        self._leader = 0
+        self._waiter = Waiter()
+        self._kick = threading.Semaphore(0)
+        self._dispatcher: threading.Thread | None = None
+        self._is_parked = False
+        self._starting = threading.Lock()
+        self._is_stopped = False
+
+    def attend(
+        self,
+        ready: Callable[[], bool],
+        wait: Callable[[float | None], object],
+        timeout: float | None,
+    ) -> None:
+        """See :meth:`pparallel.Pool.attend`."""
+        led = self._led()
+        nested = self._leader == get_ident()  # a callback waits for another result
+        if led is None or not (nested or self._leading.acquire(blocking=False)):
+            wait(timeout)
+            return
+        deadline = None if timeout is None else monotonic() + timeout
+        try:
+            if not nested:
+                self._leader = get_ident()
+            self._lead(led, ready, deadline)
+        finally:
+            if not nested:
+                self._step_down(led)
+
+    def see_to_it(self) -> None:
+        """Have the dispatcher receive, unless somebody does."""
+        if self._is_parked:
+            self._is_parked = False
+            self._kick.release()
+        elif self._dispatcher is None and not self._leading.locked():
+            with self._starting:
+                if self._dispatcher is None and not self._is_stopped:
+                    self._dispatcher = threading.Thread(
+                        target=_dispatch, args=(self._led, self), name=self._name, daemon=True
+                    )
+                    self._dispatcher.start()
+
+    def stop(self) -> None:
+        """End the dispatcher, and wait until nobody leads: safe to call again, once all is over."""
+        with self._starting:
+            self._is_stopped = True
+            dispatcher = self._dispatcher
+        self._kick.release()
+        if dispatcher is not None and dispatcher is not threading.current_thread():
+            dispatcher.join()
+        if self._leader != get_ident():
+            with self._leading:
+                pass
+
+    def reset(self) -> None:
+        """Forget the threads: they are not in this process, a fork."""
+        self._leading = threading.Lock()
+        self._starting = threading.Lock()
+        self._leader = 0
+        self._dispatcher = None
+        self._is_stopped = True
+
+    def dispatch(self, led: Led) -> None:
+        """Lead as long as there is something to wait for; the dispatcher's work."""
+        while led.needs_a_leader() and not self._is_stopped:
+            if not self._leading.acquire(blocking=False):
+                return  # whoever leads will see to it
+            try:
+                self._leader = get_ident()
+                self._lead(led, lambda: self._is_stopped or not led.needs_a_leader(), None)
+            finally:
+                self._leader = 0
+                self._leading.release()
+
+    def park(self) -> bool:
+        """Wait until the dispatcher has something to do; return False when it is to end."""
+        self._is_parked = True
+        led = self._led()
+        if led is None or self._is_stopped:
+            return False
+        if led.needs_a_leader() and not self._leading.locked():
+            self._is_parked = False
+            return True
+        del led
+        self._kick.acquire()
+        self._is_parked = False
+        return not self._is_stopped
+
+    def _lead(self, led: Led, ready: Callable[[], bool], deadline: float | None) -> None:
+        look, block = led.look, led.block
+        while not (ready() or led.is_over()):
+            left = None if deadline is None else deadline - monotonic()
+            if left is not None and left <= 0:
+                return
+            self._waiter.wait(look, lambda: block(left))  # noqa: B023 - called at once
+
+    def _step_down(self, led: Led) -> None:
+        self._leader = 0
+        self._leading.release()
+        if led.needs_a_leader():
+            self.see_to_it()
+
+
+def _dispatch(reference: weakref.ref[Led], leadership: Leadership) -> None:
+    while True:
+        led = reference()
+        if led is None:
+            return
+        leadership.dispatch(led)
+        del led
+        if not leadership.park():
+            return

@@ -1,0 +1,50 @@
+"""What becomes of the tasks of a worker that has died."""
+
+from __future__ import annotations
+
+import signal
+from typing import NamedTuple
+
+from pparallel.errors import WorkerLostError
+from pparallel.runtime.processes import Exit
+from pparallel_process.board import Place
+from pparallel_process.jobs import Lot
+from pparallel_process.staff import Worker
+
+
+class Fate(NamedTuple):
+    """What became of one lot.
+
+    Attributes:
+        lot: the lot.
+        running: the first place of the tasks of which one was running; those before, from
+            ``lot.reported`` on, had ended, and nobody will know how.
+        waiting: the first place of the tasks that had not started.
+    """
+
+    lot: Lot
+    running: int
+    waiting: int
+
+
+def fate(lot: Lot, place: Place) -> Fate:
+    """Return what became of *lot* when its worker died at *place*."""
+    if lot.number > place.lot:
+        return Fate(lot, lot.reported, lot.reported)  # not begun: nothing is lost
+    if lot.number < place.lot:
+        return Fate(lot, lot.limit, lot.limit)  # ended, and what it said is lost
+    return Fate(lot, max(lot.reported, place.first), min(lot.limit, place.first + place.span))
+
+
+def explained(worker: Worker, end: Exit | None, what: str) -> WorkerLostError:
+    """Return the error of a task that was lost with *worker*: *what* says how it was."""
+    details = [what]
+    code, peak = (None, None) if end is None else end
+    if peak:
+        details.append(f"its memory was {peak >> 20:,} MB at most")
+    if code == -signal.SIGKILL:
+        details.append("SIGKILL may come from the system when memory runs out")
+    text = "; ".join(details)
+    if worker.log:
+        text += "\nthe last it logged:\n" + "\n".join(f"  {each}" for each in worker.log)
+    return WorkerLostError(worker.process.pid, code, text)

@@ -1,0 +1,113 @@
+"""What is looked at now and then: tasks that take too long, and workers that have grown."""
+
+from __future__ import annotations
+
+from time import monotonic
+
+from pparallel.errors import TaskTimeoutError
+from pparallel_process import stacks
+from pparallel_process.board import Board
+from pparallel_process.crew import Crew
+from pparallel_process.sending import Sender
+from pparallel_process.staff import Worker
+from pparallel_process.staffing import Staffing
+
+_STALLED = 0.005  #: seconds after which tasks behind a long one are given to idle workers
+_LOOK = 0.1  #: seconds between looks when nothing is due
+_DUMP = 0.2  #: seconds that a worker has to say where it is before it is killed
+_RSS = 0.05  #: seconds between looks at a worker's memory
+
+
+class Oversight:
+    """Looks after tasks and workers that say nothing."""
+
+    def __init__(self, crew: Crew, board: Board, sender: Sender, staffing: Staffing) -> None:
+        self._crew = crew
+        self._board = board
+        self._sender = sender
+        self._staffing = staffing
+        self._timeout = crew.config.task_timeout
+        self._max_rss = crew.config.max_rss
+
+    def due(self) -> float | None:
+        """Return in how many seconds to look; ``None``: there is nothing to look after."""
+        crew = self._crew
+        with crew.lock:
+            soonest: float | None = _LOOK if crew.leaving else None
+            if self._timeout is not None and crew.busy:
+                soonest = max(0.001, min(map(self._time_left, crew.busy)))
+            if self._stalls():
+                soonest = _STALLED if soonest is None else min(soonest, _STALLED)
+        return soonest
+
+    def look(self) -> None:
+        """Do what is due."""
+        crew = self._crew
+        if self._timeout is not None:
+            with crew.lock:
+                late = [each for each in crew.busy if self._time_left(each) <= 0 and not each.doom]
+            for worker in late:
+                self._end(worker, self._timeout)
+        if crew.leaving:
+            self._staffing.hurry()
+        with crew.lock:
+            recalled = self._recall() if self._stalls() else False
+        if recalled:
+            self._sender.fill_all()
+
+    def check_memory(self, worker: Worker) -> None:
+        """Have *worker* retire if it has taken too much memory."""
+        now = monotonic()
+        if self._max_rss is not None and now - worker.checked > _RSS:
+            worker.checked = now
+            if worker.own_memory() >= self._max_rss:
+                worker.is_retiring = True
+
+    def _time_left(self, worker: Worker) -> float:
+        assert self._timeout is not None
+        since = self._board.since(worker.number)
+        if not since or self._board.place(worker.number).lot not in worker.lots:
+            return min(_LOOK, self._timeout)
+        return since + self._timeout - monotonic()
+
+    def _end(self, worker: Worker, timeout: float) -> None:
+        before = self._board.place(worker.number)
+        where = stacks.dump(worker.process, worker.dumps, _DUMP)
+        with self._crew.lock:
+            lot = worker.lots.get(before.lot)
+            if lot is None or self._board.place(worker.number) != before:
+                return  # it has ended meanwhile
+            error = TaskTimeoutError(
+                f"{lot.described(before.first)}, run by {worker.name},", timeout
+            )
+            error.add_note(f"It was ended while it was here:\n{where}")
+            self._staffing.kill(worker, error)
+
+    def _stalls(self) -> bool:
+        """Return whether tasks wait behind others at one worker while another is idle."""
+        crew = self._crew
+        if len(crew.queues) > 1 or crew.queues[0] or len(crew.busy) == len(crew.workers):
+            return False
+        return any(_has_waiting(each) for each in crew.busy)
+
+    def _recall(self) -> bool:
+        """Take tasks back from workers that seem to be held up; return whether there were any."""
+        now, found = monotonic(), False
+        for worker in self._crew.busy:
+            lots = list(worker.lots.values())
+            if not _has_waiting(worker) or now - lots[0].sent < _STALLED:
+                continue
+            self._board.recall(worker.number, lots[-1].number)
+            place = self._board.place(worker.number)
+            for lot in reversed(lots):
+                if lot.number < place.lot:
+                    continue  # it has ended, and its report is on the way
+                started = place.first + place.span if lot.number == place.lot else 0
+                self._crew.give_back(worker, lot, started, lot.limit)
+                found = found or started < lot.limit
+                lot.limit = min(lot.limit, started)
+        return found
+
+
+def _has_waiting(worker: Worker) -> bool:
+    return sum(each.limit - each.reported for each in worker.lots.values()) > 1

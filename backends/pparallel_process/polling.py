@@ -1,0 +1,73 @@
+"""Wait until a worker has said something, or has ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+
+from pparallel_process.staff import Worker
+
+
+class Polling:
+    """What the engine waits for: the workers' channels and processes, and a nudge."""
+
+    def __init__(self) -> None:
+        self._poll = select.epoll()
+        self._nudge = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._poll.register(self._nudge, select.EPOLLIN)
+        self._channels: dict[int, Worker] = {}
+        self._processes: dict[int, Worker] = {}
+        self._closing = threading.Lock()
+        self._is_closed = False
+
+    def watch(self, worker: Worker) -> None:
+        """Wait for *worker* too."""
+        self._channels[worker.channel.fileno] = worker
+        self._processes[worker.process.pidfd] = worker
+        self._poll.register(worker.channel.fileno, select.EPOLLIN)
+        self._poll.register(worker.process.pidfd, select.EPOLLIN)
+
+    def mute(self, worker: Worker) -> None:
+        """Wait for nothing but the end of *worker*."""
+        if self._channels.pop(worker.channel.fileno, None) is not None and not self._is_closed:
+            with contextlib.suppress(OSError):
+                self._poll.unregister(worker.channel.fileno)
+
+    def forget(self, worker: Worker) -> None:
+        """Wait for *worker* no longer."""
+        self.mute(worker)
+        if self._processes.pop(worker.process.pidfd, None) is not None and not self._is_closed:
+            with contextlib.suppress(OSError):
+                self._poll.unregister(worker.process.pidfd)
+
+    def wait(self, timeout: float | None) -> tuple[list[Worker], list[Worker]]:
+        """Return who has said something, and who has ended; nobody after *timeout* seconds."""
+        said: list[Worker] = []
+        ended: list[Worker] = []
+        if self._is_closed:
+            return said, ended
+        for fd, _ in self._poll.poll(timeout):
+            if fd == self._nudge:
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(self._nudge)
+            elif (worker := self._channels.get(fd)) is not None:
+                said.append(worker)
+            elif (worker := self._processes.get(fd)) is not None:
+                ended.append(worker)
+        return said, ended
+
+    def nudge(self) -> None:
+        """Have whoever waits return; safe at any time."""
+        with self._closing:
+            if not self._is_closed:
+                os.eventfd_write(self._nudge, 1)
+
+    def close(self) -> None:
+        """Give the descriptors back; safe to call again. Nobody may be waiting."""
+        with self._closing:
+            if not self._is_closed:
+                self._is_closed = True
+                self._poll.close()
+                os.close(self._nudge)

@@ -1,0 +1,184 @@
+"""Receive what the workers say, and tell the sinks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, NamedTuple
+
+from pparallel.interfaces.serializer import Serializer
+from pparallel.runtime import remote_errors
+from pparallel_process import forwarding
+from pparallel_process.channel import FAILED, FORWARDED, READY, RECEIVED, REPORT
+from pparallel_process.crew import Crew
+from pparallel_process.encoding import unread
+from pparallel_process.jobs import Lot
+from pparallel_process.sending import Sender
+from pparallel_process.staff import Worker
+from pparallel_process.staffing import Staffing
+
+logger = logging.getLogger(__name__)
+
+_AT_ONCE = 8  #: messages taken from one worker before the others
+
+
+class _Report(NamedTuple):
+    """Results that have arrived and were not told yet."""
+
+    worker: Worker
+    lot: Lot
+    first: int
+    entries: list[Any]
+    coded: bool
+    errors: dict[int, Any]
+    files: list[int]
+
+
+class Receiver:
+    """Takes in what the workers say.
+
+    Args:
+        crew: the accounts.
+        sender: who sends more to a worker that has ended a lot.
+        serializer: what results were turned into bytes with.
+        staffing: told of workers that have started, or could not, or have ended.
+        check: looks after a worker that has ended a lot.
+    """
+
+    def __init__(
+        self,
+        crew: Crew,
+        sender: Sender,
+        serializer: Serializer,
+        staffing: Staffing,
+        check: Callable[[Worker], None],
+    ) -> None:
+        self._crew = crew
+        self._sender = sender
+        self._serializer = serializer
+        self._staffing = staffing
+        self._check = check
+
+    def receive(self, workers: Iterable[Worker]) -> bool:
+        """Take in what *workers* have said; return whether there was anything."""
+        reports: list[_Report] = []
+        later: list[Callable[[], object]] = []
+        hungry: list[Worker] = []
+        with self._crew.lock:
+            for worker in list(workers):
+                self._take(worker, reports, later, hungry)
+        for worker in hungry:
+            self._check(worker)
+            if worker.is_retiring:
+                self._staffing.retire(worker)
+            else:
+                self._sender.fill(worker)
+        for report in reports:
+            self._tell(report)
+        for each in later:
+            each()
+        return bool(reports or later)
+
+    def _take(
+        self,
+        worker: Worker,
+        reports: list[_Report],
+        later: list[Callable[[], object]],
+        hungry: list[Worker],
+    ) -> None:
+        for _ in range(_AT_ONCE):
+            if worker.is_gone:
+                return
+            try:
+                received = worker.channel.receive()
+            except EOFError:
+                worker.is_gone = True
+                later.append(partial(self._staffing.ended, worker))
+                return
+            if received is None:
+                return
+            message, files = received
+            if message[0] == REPORT:
+                report = self._account(worker, message, files)
+                if report is not None:
+                    reports.append(report)
+                if message[-1] is not None:
+                    hungry.append(worker)
+            else:
+                later.append(partial(self._note, worker, message, files))
+
+    def _note(self, worker: Worker, message: tuple[Any, ...], files: list[int]) -> None:
+        """Take in what says nothing of tasks."""
+        kind, *content = message
+        if kind == FORWARDED:
+            worker.log.append(forwarding.replay(content[0], worker.name))
+        elif kind == READY:
+            self._staffing.welcome(worker, files)
+        elif kind == FAILED:
+            self._staffing.failed(worker, self._unpacked(worker, content[0]))
+
+    def _account(
+        self, worker: Worker, message: tuple[Any, ...], files: list[int]
+    ) -> _Report | None:
+        _, number, first, entries, coded, errors, end = message
+        lot = worker.lots.get(number)
+        if lot is None:
+            return None
+        reported = lot.reported = first + len(entries)
+        if end is not None:
+            seconds, slowest, place = end
+            crew = self._crew
+            crew.leave(worker, lot)
+            if reported < lot.limit:
+                crew.give_back(worker, lot, reported, lot.limit)
+            if reported:
+                lot.function.pace.learn(seconds, reported)
+            crew.ledger.worked(worker.number, seconds, reported)
+            if slowest:
+                crew.ledger.slow(worker.number, slowest, lambda: lot.described(place))
+        return _Report(worker, lot, first, entries, coded, errors or {}, files)
+
+    def _tell(self, report: _Report) -> None:
+        worker, lot, first, entries, coded, errors, _ = report
+        try:
+            if coded or errors:
+                self._tell_each(report)
+            elif entries:
+                lot.done(first, entries)
+        finally:
+            if coded and worker.keeps:
+                worker.channel.try_to_send((RECEIVED,))
+            with self._crew.lock:
+                self._crew.count(lot, first, first + len(entries))
+
+    def _tell_each(self, report: _Report) -> None:
+        worker, lot, first, entries, _, errors, files = report
+        values: list[Any] = []
+        start = first
+        for place, entry in enumerate(entries, first):
+            error: BaseException | None = None
+            if place in errors:
+                error = self._unpacked(worker, errors[place])
+            elif type(entry) is tuple:
+                head, count = entry
+                try:
+                    buffers = worker.parcels.unpack(head, files[:count])
+                    values.append(self._serializer.loads(buffers))
+                except (Exception, SystemExit) as raised:  # noqa: BLE001 - hooks of its class
+                    error = unread("a result", raised)
+                finally:
+                    del files[:count]
+            else:
+                values.append(entry)
+            if error is not None:
+                if values:
+                    lot.done(start, values)
+                values, start = [], place + 1
+                job, index = lot.task(place)
+                job.sink.failed(index, error)
+        if values:
+            lot.done(start, values)
+
+    def _unpacked(self, worker: Worker, envelope: Any) -> BaseException:
+        return remote_errors.unpack(envelope, worker.name, self._serializer, exits=True)

@@ -1,0 +1,137 @@
+"""Send lots to the workers."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import deque
+from time import monotonic
+from typing import Any
+
+from pparallel.interfaces.serializer import Serializer
+from pparallel_process.channel import LOT
+from pparallel_process.crew import Crew
+from pparallel_process.encoding import PARCELS, Writer, Written, unsent
+from pparallel_process.jobs import Lot
+from pparallel_process.staff import Worker
+
+_GONE = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF})
+
+
+class Sender:
+    """Cuts lots from what waits and sends them."""
+
+    def __init__(self, crew: Crew, serializer: Serializer, gone: deque[int]) -> None:
+        """Know whom to send to.
+
+        Args:
+            crew: the accounts.
+            serializer: what items are turned into bytes with.
+            gone: the numbers of functions that nobody needs any longer.
+        """
+        self._crew = crew
+        self._gone = gone
+        self._writer = Writer(serializer)
+        self._timed = crew.config.task_timeout is not None
+
+    def fill_all(self) -> None:
+        """Send what waits to all who may have some, the idle ones first."""
+        with self._crew.lock:
+            takers = self._crew.takers()
+        for worker in takers:
+            self.fill(worker)
+
+    def fill(self, worker: Worker) -> None:
+        """Send lots to *worker* as long as it may have more."""
+        crew = self._crew
+        while True:
+            with crew.lock:
+                lot = crew.take(worker)
+            if lot is None:
+                return
+            try:
+                self._send(worker, lot)
+            except BaseException:  # Ctrl-C while something was serialised
+                with crew.lock:
+                    if lot.number not in worker.lots:
+                        crew.give_back(worker, lot, 0, lot.size)
+                raise
+            finally:
+                worker.is_being_filled = False
+
+    def _send(self, worker: Worker, lot: Lot) -> None:
+        crew = self._crew
+        written = self._writer.write(lot, worker.parcels)
+        with crew.lock:
+            if worker.is_gone:
+                crew.give_back(worker, lot, 0, lot.size)
+                size = 0
+            else:
+                size = written.size
+                if size < lot.size:
+                    crew.cut(worker, lot, max(size, 1))
+                if size:
+                    crew.enter(worker, lot)
+                    worker.heads[lot.number] = written.content if written.kind == PARCELS else []
+        if size:
+            self._ship(worker, lot, written)
+        elif written.size:
+            written.drop(worker.parcels)
+        elif written.failure is not None and not worker.is_gone:
+            self._fail(lot, unsent("an argument", written.failure))
+
+    def _ship(self, worker: Worker, lot: Lot, written: Written) -> None:
+        message = self._message(worker, lot, written)
+        job, index = lot.task(0)
+        if job.sink.observed:
+            job.sink.started(index, worker.name)
+        lot.sent = monotonic()
+        try:
+            worker.channel.send(message, written.files)
+        except (OSError, MemoryError) as error:
+            if not isinstance(error, OSError) or error.errno not in _GONE:
+                with self._crew.lock:
+                    self._crew.leave(worker, lot)
+                self._fail(lot, error)
+        finally:
+            for each in written.files:
+                os.close(each)
+
+    def _message(self, worker: Worker, lot: Lot, written: Written) -> tuple[Any, ...]:
+        fresh = {}
+        for job in lot.jobs():
+            function = job.function
+            if function.number not in worker.known:
+                worker.known.add(function.number)
+                fresh[function.number] = function.data
+        with self._crew.lock:
+            self._spread_what_is_gone()
+            forgotten, worker.forgotten = worker.forgotten, []
+        return (
+            LOT,
+            lot.number,
+            lot.function.number,
+            lot.style,
+            written.kind,
+            written.content,
+            fresh,
+            forgotten,
+            1 if self._timed else lot.function.pace.together(lot.size),
+            self._timed,
+        )
+
+    def _spread_what_is_gone(self) -> None:
+        gone = self._gone
+        while gone:
+            number = gone.popleft()
+            for worker in self._crew.workers.values():
+                if number in worker.known:
+                    worker.known.discard(number)
+                    worker.forgotten.append(number)
+
+    def _fail(self, lot: Lot, error: BaseException) -> None:
+        for place in range(lot.size):
+            job, index = lot.task(place)
+            job.sink.failed(index, error)
+        with self._crew.lock:
+            self._crew.count(lot, 0, lot.size)

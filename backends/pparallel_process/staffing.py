@@ -1,0 +1,247 @@
+"""The workers' lives: who is started, who has died, who is replaced."""
+
+from __future__ import annotations
+
+import logging
+from signal import SIGKILL
+from time import monotonic
+
+from pparallel.errors import WorkerLostError
+from pparallel.runtime.shm import Arena
+from pparallel_process import staff
+from pparallel_process.board import Board
+from pparallel_process.crew import Crew
+from pparallel_process.jobs import Lot
+from pparallel_process.losses import explained, fate
+from pparallel_process.polling import Polling
+from pparallel_process.sending import Sender
+from pparallel_process.staff import Recruiter, Worker
+
+logger = logging.getLogger(__name__)
+
+_STARTS = 3  #: how often workers may fail to start, one after the other
+_DEATH = 1.0  #: seconds that a process has to be gone once its channel has ended
+_FAREWELL = 5.0  #: seconds that a worker which is replaced has to end
+
+
+class Staffing:
+    """Starts workers, and replaces those that have died or served long enough.
+
+    Args:
+        crew: the accounts.
+        recruiter: who starts a worker.
+        polling: where workers are waited for.
+        board: where workers write what they run.
+        arena: where the pool puts what it sends; ``None``: there is none.
+        sender: who sends what waits to a worker that is new.
+
+    Attributes:
+        broken: why no worker can be started; ``None``: they can.
+    """
+
+    def __init__(
+        self,
+        crew: Crew,
+        recruiter: Recruiter,
+        polling: Polling,
+        board: Board,
+        arena: Arena | None,
+        sender: Sender,
+    ) -> None:
+        self._crew = crew
+        self._recruiter = recruiter
+        self._polling = polling
+        self._board = board
+        self._arena = arena
+        self._sender = sender
+        self._failures = 0
+        self._is_closed = False
+        self.broken: BaseException | None = None
+
+    def start_all(self) -> None:
+        """Start the workers; of those that may fail only a few, until one has not."""
+        careful = self._crew.config.initializer is not None
+        for number in range(min(self._crew.size, _STARTS) if careful else self._crew.size):
+            self._start(number)
+
+    def welcome(self, worker: Worker, files: list[int]) -> None:
+        """Take in that *worker* has started."""
+        if files:
+            self._recruiter.welcome(worker, files.pop())
+        with self._crew.lock:
+            self._failures = 0
+            worker.is_ready = True
+            missing = [each for each in range(self._crew.size) if each not in self._crew.workers]
+        self._crew.ledger.ready(worker.number)
+        self._sender.fill(worker)
+        for number in missing:
+            self._replace(number)
+
+    def failed(self, worker: Worker, error: BaseException) -> None:
+        """Take in that *worker* could not start because of *error*."""
+        logger.error("%s could not start", worker.name, exc_info=error)
+        self._leave(worker)
+        self._count_failure(worker.number, error)
+
+    def ended(self, worker: Worker) -> None:
+        """Take in that the channel or the process of *worker* has ended."""
+        crew = self._crew
+        with crew.lock:
+            worker.is_gone = True
+            died = crew.workers.get(worker.number) is worker
+            if died:
+                del crew.workers[worker.number]
+            left = worker in crew.leaving and worker.process.ended(0) is not None
+            if left:
+                crew.leaving.remove(worker)
+        if died:
+            self._bury(worker)
+        else:
+            self._polling.mute(worker)
+            if left:
+                self._polling.forget(worker)
+                worker.release()
+
+    def retire(self, worker: Worker) -> None:
+        """Have another worker take the place of *worker*, which has ended its last task."""
+        with self._crew.lock:
+            if self._crew.workers.get(worker.number) is not worker or worker.lots:
+                return
+        self._leave(worker)
+        self._replace(worker.number)
+
+    def kill(self, worker: Worker, error: BaseException) -> None:
+        """End *worker* by force; the task that it runs fails with *error*."""
+        worker.doom = error
+        worker.process.signal(SIGKILL)
+
+    def hurry(self) -> None:
+        """End workers that were replaced and should have ended."""
+        with self._crew.lock:
+            late = [each for each in self._crew.leaving if monotonic() - each.left > _FAREWELL]
+        for worker in late:
+            worker.process.signal(SIGKILL)
+
+    def close(self, patience: float) -> None:
+        """End all workers; they have *patience* seconds to do so by themselves."""
+        with self._crew.lock:
+            self._is_closed = True
+            workers = [*self._crew.workers.values(), *self._crew.leaving]
+            self._crew.workers.clear()
+            self._crew.leaving.clear()
+        for worker in workers:
+            self._polling.forget(worker)
+            worker.channel.finish()
+        staff.end(workers, patience)
+        for worker in workers:
+            self._crew.ledger.ended(worker.number)
+            worker.release()
+
+    def leave_to_parent(self) -> None:
+        """Give the workers' descriptors back, in a fork: they are not this process's workers."""
+        self._is_closed = True
+        for worker in [*self._crew.workers.values(), *self._crew.leaving]:
+            worker.release()
+        self._crew.workers.clear()
+
+    def _start(self, number: int) -> None:
+        worker = self._recruiter.start(number, self._crew.queue_of(number))
+        self._crew.ledger.started(number, worker.process.pid)
+        with self._crew.lock:
+            if not self._is_closed:
+                self._crew.workers[number] = worker
+                self._polling.watch(worker)
+                return
+        worker.channel.finish()
+        staff.end([worker], 0.0)
+        worker.release()
+
+    def _replace(self, number: int) -> None:
+        if self.broken is not None or self._is_closed:
+            return
+        with self._crew.lock:
+            if number in self._crew.workers:
+                return
+        self._board.clear(number)
+        try:
+            self._start(number)
+        except (OSError, RuntimeError) as error:
+            logger.exception("worker %d of a pool could not be started", number)
+            self._count_failure(number, error)
+
+    def _count_failure(self, number: int, error: BaseException) -> None:
+        with self._crew.lock:
+            self._failures += 1
+            live = set()
+            if self._failures >= _STARTS:
+                self.broken = error
+                live = self._crew.abandon()
+            starting = sum(not each.is_ready for each in self._crew.workers.values())
+            again = self._failures + starting < _STARTS
+        if self.broken is not None:
+            for job in live:
+                job.sink.abort(error)
+        elif again:
+            self._replace(number)
+
+    def _leave(self, worker: Worker) -> None:
+        """Let *worker* go: it may have something to say still, and is waited for."""
+        with self._crew.lock:
+            if self._crew.workers.get(worker.number) is worker:
+                del self._crew.workers[worker.number]
+                self._crew.leaving.append(worker)
+                worker.left = monotonic()
+        self._crew.ledger.ended(worker.number)
+        worker.channel.finish()
+
+    def _bury(self, worker: Worker) -> None:
+        end = worker.process.ended(_DEATH)
+        if end is None:  # its code has closed the channel
+            worker.process.signal(SIGKILL)
+            end = worker.process.ended(_DEATH)
+        self._polling.forget(worker)
+        crew = self._crew
+        crew.ledger.lost(worker.number)
+        lost: list[tuple[Lot, int, BaseException]] = []
+        with crew.lock:
+            place = self._board.place(worker.number)
+            for lot in reversed(list(worker.lots.values())):
+                heads = worker.heads.get(lot.number, [])
+                crew.leave(worker, lot)
+                found = fate(lot, place)
+                crew.give_back(worker, lot, found.waiting, lot.limit)
+                for each in heads[found.running :]:
+                    worker.parcels.drop(each if isinstance(each, bytes) else each[0])
+                for spot in range(lot.reported, found.waiting):
+                    how = "while it ran" if spot >= found.running else "before it had reported"
+                    what = f"{worker.name} {how} {lot.described(spot)}"
+                    error = worker.doom if spot >= found.running else None
+                    lost.append((lot, spot, error or explained(worker, end, what)))
+        if self._arena is not None:
+            self._arena.reclaim(worker.process.pid)
+        retried = [each for each in lost if self._retry(worker, *each)]
+        logger.warning("%s, process %d, has died", worker.name, worker.process.pid)
+        if worker.is_ready:
+            self._replace(worker.number)
+        else:
+            self._count_failure(worker.number, explained(worker, end, "as it started"))
+        self._sender.fill_all()
+        for lot, spot, error in lost:
+            if (lot, spot, error) not in retried:
+                job, index = lot.task(spot)
+                job.sink.failed(index, error)
+                with crew.lock:
+                    crew.count(lot, spot, spot + 1)
+        worker.release()
+
+    def _retry(self, worker: Worker, lot: Lot, place: int, error: BaseException) -> bool:
+        job, index = lot.task(place)
+        tries = job.tries.get(index, 0)
+        if not isinstance(error, WorkerLostError) or tries >= self._crew.config.retries:
+            return False
+        job.tries[index] = tries + 1
+        if job.sink.observed:
+            job.sink.retried(index, error)
+        with self._crew.lock:
+            self._crew.give_back(worker, lot, place, place + 1)
+        return True

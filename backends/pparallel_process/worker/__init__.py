@@ -1,0 +1,90 @@
+"""What runs in a worker's process."""
+
+from __future__ import annotations
+
+import marshal
+import os
+import pickle
+import socket
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from pparallel.interfaces.serializer import Serializer
+from pparallel.runtime import remote_errors
+from pparallel.runtime.shm import Arena, Parcels
+from pparallel_process import forwarding, stacks
+from pparallel_process.board import Board, Spot
+from pparallel_process.channel import FAILED, FORWARDED, READY, Channel
+from pparallel_process.worker import memory, preparation
+from pparallel_process.worker.loop import Loop
+
+__all__ = ["Start", "main"]
+
+
+class Start(NamedTuple):
+    """What a worker is told as it starts.
+
+    Attributes:
+        number: the worker's place in the pool.
+        name: what it is called.
+        serializer: the pool's, pickled.
+        preparation: what to do before the first task, serialised.
+        streams: its random streams, pickled.
+        threads: how many threads libraries may use.
+        warm: bytes of freed memory to keep while busy.
+        keeps: results must be kept until the pool has them, for they go by reference.
+        forwarding: which logs and warnings the pool wants.
+    """
+
+    number: int
+    name: str
+    serializer: bytes
+    preparation: list[bytes]
+    streams: bytes
+    threads: int | None
+    warm: int
+    keeps: bool
+    forwarding: bytes
+
+
+def main(payload: bytes, fds: Sequence[int]) -> None:
+    """Run tasks until the pool closes the channel.
+
+    Args:
+        payload: a ``Start``, written by :mod:`marshal`.
+        fds: the channel's socket, the board, the file for stack dumps and, if the pool has one,
+            its arena.
+    """
+    start = Start(*marshal.loads(payload))
+    sock, board, dumps, *pools = fds
+    arenas = dict(enumerate(map(Arena.attach, pools)))
+    own = _own_arena(start.name)
+    parcels = Parcels(own, arenas)
+    channel = Channel(socket.socket(fileno=sock), parcels)
+    stacks.register(dumps)
+    forwarder = forwarding.install(
+        start.forwarding, start.name, lambda content: channel.try_to_send((FORWARDED, content))
+    )
+    serializer: Serializer = pickle.loads(start.serializer)
+    memory.keep_warm(start.warm)
+    preparation.limit_threads(start.threads)
+    preparation.seed(pickle.loads(start.streams))
+    try:
+        prepared: Any = serializer.loads(start.preparation)
+        context = preparation.prepare(*prepared)
+    except BaseException as error:  # noqa: BLE001 - told to those whose tasks cannot run
+        channel.send((FAILED, tuple(remote_errors.pack(error, serializer, exits=True))))
+        return
+    channel.send((READY,), [] if own is None else [own.fd])
+    spot = Spot(Board(board), start.number)
+    for each in (board, *pools):
+        os.close(each)
+    Loop(channel, parcels, serializer, spot, context, keeps=start.keeps).run()
+    forwarder.flush()
+
+
+def _own_arena(name: str) -> Arena | None:
+    try:
+        return Arena.create(name)
+    except OSError:
+        return None  # large results go through files, and the parcels say so

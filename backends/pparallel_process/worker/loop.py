@@ -1,0 +1,253 @@
+"""A worker's main loop: take a lot, run its tasks, report."""
+
+from __future__ import annotations
+
+import select
+import sys
+import time
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any
+
+from typing_extensions import Buffer
+
+from pparallel.interfaces.pool import Batch, Style
+from pparallel.interfaces.serializer import Serializer
+from pparallel.runtime import remote_errors
+from pparallel.runtime.shm import Parcels
+from pparallel_process.board import STEP, Spot, word_of
+from pparallel_process.channel import LOT, Channel
+from pparallel_process.encoding import PARCELS, PLAIN, RANGE, unread, unsent
+from pparallel_process.waiting import Waiter
+from pparallel_process.worker import memory
+from pparallel_process.worker.reports import Reports
+
+Call = Callable[[Any], Any]
+
+_IDLE_MS = 1000  #: after which warm memory is given back
+_SWITCH = 0.0005  #: seconds after which a computing thread lets the reports' thread run
+
+
+class Loop:
+    """Runs the lots that come over *channel*.
+
+    Args:
+        channel: to the pool.
+        parcels: what large data comes and goes in.
+        serializer: the pool's.
+        spot: where to write which task runs.
+        context: passed first to each function.
+        keeps: results go by reference and are kept until the pool has them.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        parcels: Parcels,
+        serializer: Serializer,
+        spot: Spot,
+        context: tuple[Any, ...],
+        *,
+        keeps: bool,
+    ) -> None:
+        self._channel = channel
+        self._parcels = parcels
+        self._serializer = serializer
+        self._spot = spot
+        self._context = context
+        self._kept: list[Any] | None = [] if keeps else None
+        self._functions: dict[int, Any] = {}
+        self._reports = Reports(channel)
+        self._slowest = (0.0, 0)
+        self._poll = select.poll()
+        self._poll.register(channel.fileno, select.POLLIN)
+        self._is_warm = False
+
+    def run(self) -> None:
+        """Run lots until the pool closes the channel."""
+        sys.setswitchinterval(_SWITCH)
+        waiter, receive = Waiter(), self._channel.receive
+        try:
+            while True:
+                received = waiter.wait(receive, self._block)
+                if received is None:
+                    continue
+                message, files = received
+                if message[0] == LOT:
+                    self._run(message, files)
+                    self._parcels.settle()
+                elif self._kept is not None:
+                    self._kept.clear()
+                del received, message  # its views would keep their blocks
+        except (EOFError, ConnectionError):
+            return
+
+    def _block(self) -> None:
+        if self._is_warm and not self._poll.poll(_IDLE_MS):
+            self._is_warm = False
+            memory.give_back()
+        if not self._is_warm:
+            self._poll.poll()
+
+    def _run(self, message: tuple[Any, ...], files: list[int]) -> None:
+        _, number, function, style, kind, content, functions, forget, together, timed = message
+        for each in forget:
+            self._functions.pop(each, None)
+        self._functions.update(functions)
+        items: Sequence[Any] = range(*content) if kind == RANGE else content
+        loads = _Loader(self, content, files) if kind == PARCELS else None
+        reports, words, spot = self._reports, self._spot.words, self._spot
+        reports.begin(number, len(items))
+        self._slowest = (0.0, 0)
+        began = perf_counter()
+        word, place, size = word_of(number), 0, len(items)
+        call = self._caller(function, style)
+        while place < size:
+            count = min(together, size - place)
+            words[spot.at] = word + place * STEP + count - 1
+            if words[spot.recalled] >= number:
+                break
+            if timed:
+                words[spot.since] = time.monotonic_ns()
+            if count > 1 and loads is None:
+                place = self._run_together(call, items, place, count)
+            else:
+                self._run_one(call, items, place, loads)
+                place += 1
+        if loads is not None:
+            loads.drop_from(place)
+        took = perf_counter() - began
+        self._is_warm = self._is_warm or kind == PARCELS
+        reports.end(took, self._slowest)
+
+    def _run_together(self, call: Call, items: Sequence[Any], place: int, count: int) -> int:
+        """Run tasks at C speed; return the place after the last one that ran."""
+        reports = self._reports
+        values: list[Any] = []
+        reports.underway = values
+        error: BaseException | None = None
+        try:
+            values.extend(map(call, items[place : place + count]))
+        except BaseException as raised:  # noqa: BLE001 - reported to the task's caller
+            error = raised
+        if set(map(type, values)) <= PLAIN:
+            reports.entries += values
+            reports.underway = []
+        else:
+            reports.underway = []
+            values.reverse()
+            while values:
+                self._add(values)
+        if error is not None:
+            self._fail(error)
+        return len(reports.entries)
+
+    def _run_one(self, call: Call, items: Sequence[Any], place: int, loads: _Loader | None) -> None:
+        began = perf_counter()
+        values: list[Any] = []
+        try:
+            if loads is None:
+                values.append(call(items[place]))
+            else:
+                item = loads.take(place)
+                try:
+                    values.append(call(item))
+                finally:
+                    del item  # the argument's last reference goes with the task
+        except BaseException as error:  # noqa: BLE001 - reported to the task's caller
+            self._fail(error)
+        else:
+            self._add(values)
+        took = perf_counter() - began
+        if took > self._slowest[0]:
+            self._slowest = (took, place)
+
+    def _add(self, values: list[Any]) -> None:
+        """Move the last of *values* into the report; nothing here refers to it any more then."""
+        if type(values[-1]) in PLAIN:
+            self._reports.entries.append(values.pop())
+            return
+        try:
+            parcel = self._parcels.pack(self._serializer.dumps(values[-1]), move=True)
+        except BaseException as error:  # noqa: BLE001 - the user's objects may raise anything
+            values.pop()
+            self._fail(unsent("the result", error))
+            return
+        if self._kept is None:
+            values.pop()
+        else:
+            self._kept.append(values.pop())
+        parcel.seal()
+        self._reports.add_parcel(parcel.head(), list(parcel.fds))
+
+    def _fail(self, error: BaseException) -> None:
+        envelope = remote_errors.pack(error, self._serializer, exits=True)
+        error.__traceback__ = None  # its frames hold the task's arguments
+        self._reports.fail(tuple(envelope))
+
+    def _caller(self, function: int, style: Style) -> Call:
+        """Return what runs one item."""
+        if style == "call":
+            return self._call_each
+        bound: list[Call] = []
+
+        def call(item: Any) -> Any:
+            if not bound:
+                bound.append(Batch(self._function(function), (), style).bound(*self._context))
+            return bound[0](item)
+
+        found = self._functions[function]
+        return call if isinstance(found, list) else self._bound(found, style)
+
+    def _bound(self, function: Any, style: Style) -> Call:
+        return Batch(function, (), style).bound(*self._context)
+
+    def _call_each(self, item: tuple[Any, ...]) -> Any:
+        if len(item) == 2:
+            return self._function(item[0])(*self._context, *item[1])
+        number, args, kwargs = item
+        return self._function(number)(*self._context, *args, **kwargs)
+
+    def _function(self, number: int) -> Any:
+        found = self._functions[number]
+        if isinstance(found, list):  # its bytes: a function that cannot be loaded fails its tasks
+            found = self._functions[number] = self._loaded("the function", found)
+        return found
+
+    def load(self, head: bytes, files: Sequence[int]) -> Any:
+        """Return the item that travelled in a parcel."""
+        return self._loaded("an argument", self._parcels.unpack(head, files))
+
+    def _loaded(self, what: str, buffers: Sequence[Buffer]) -> Any:
+        try:
+            return self._serializer.loads(buffers)
+        except BaseException as error:  # noqa: BLE001 - the user's hooks may raise anything
+            raise unread(what, error) from error.__cause__
+
+    def drop(self, head: bytes, files: Sequence[int]) -> None:
+        """Release a parcel whose item will not be run."""
+        self._parcels.drop(head, files)
+
+
+class _Loader:
+    """The items of a lot that travelled in parcels, each loaded when its task runs."""
+
+    def __init__(self, loop: Loop, content: list[Any], files: list[int]) -> None:
+        self._loop = loop
+        self._content = content
+        self._files = files
+
+    def take(self, place: int) -> Any:
+        return self._loop.load(*self._next(place))
+
+    def drop_from(self, place: int) -> None:
+        for each in range(place, len(self._content)):
+            self._loop.drop(*self._next(each))
+
+    def _next(self, place: int) -> tuple[bytes, list[int]]:
+        entry, self._content[place] = self._content[place], None
+        if isinstance(entry, bytes):
+            return entry, []
+        head, count = entry
+        files, self._files = self._files[:count], self._files[count:]
+        return head, files

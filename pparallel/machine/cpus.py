@@ -1,0 +1,29 @@
+"""How many cores are there for this process."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+from pparallel.machine import cgroups
+
+
+def affinity() -> int:
+    """Return how many cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def usable_cpus(root: Path = cgroups.ROOT) -> int:
+    """Return how many cores this process can keep busy.
+
+    That is the time that its control groups allow, rounded up to whole cores, and at most the
+    cores that it may run on.
+
+    Args:
+        root: the folder that holds ``proc`` and ``sys``.
+    """
+    cores, quota = affinity(), cgroups.cpu_quota(root)
+    return cores if quota is None else max(1, min(cores, math.ceil(quota)))

@@ -1,0 +1,29 @@
+"""The beginning of a child in a fresh interpreter."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import NoReturn
+
+from pparallel.runtime.processes import child, lifeline, messages, signals
+from pparallel.runtime.processes.request import Request
+
+
+def live(stored: int, parent: int, fds: Sequence[int]) -> NoReturn:
+    """Be the child.
+
+    Args:
+        stored: the file that holds the request.
+        parent: the parent's lifeline.
+        fds: the descriptors that the target gets.
+    """
+    lifeline.tie(parent)
+    for each in fds:
+        os.set_inheritable(each, False)
+    child.live(Request.loads(messages.fetched(stored)), fds, _prepare)
+
+
+def _prepare() -> None:
+    signals.reset()
+    child.blank_main()

@@ -1,0 +1,60 @@
+"""Copies into shared memory."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+LARGE = 1 << 20  #: bytes from which on other threads run meanwhile, which costs about a microsecond
+
+
+class _Buffer(ctypes.Structure):
+    """Py_buffer: the way to the address of memory that may not be written to."""
+
+
+_Buffer._fields_ = [
+    ("buf", ctypes.c_void_p),
+    ("obj", ctypes.py_object),
+    ("len", ctypes.c_ssize_t),
+    ("itemsize", ctypes.c_ssize_t),
+    ("readonly", ctypes.c_int),
+    ("ndim", ctypes.c_int),
+    ("format", ctypes.c_char_p),
+    ("shape", ctypes.c_void_p),
+    ("strides", ctypes.c_void_p),
+    ("suboffsets", ctypes.c_void_p),
+    ("internal", ctypes.c_void_p),
+]
+
+
+_get: Any = ctypes.pythonapi.PyObject_GetBuffer
+_get.argtypes = [ctypes.py_object, ctypes.POINTER(_Buffer), ctypes.c_int]
+_release: Any = ctypes.pythonapi.PyBuffer_Release
+_release.argtypes = [ctypes.POINTER(_Buffer)]
+_release.restype = None
+
+
+def copy(target: memoryview, address: int, offset: int, source: memoryview) -> None:
+    """Copy *source* to *offset* of *target*, whose own first byte is at *address*."""
+    nbytes = len(source)
+    if nbytes < LARGE:
+        target[offset : offset + nbytes] = source
+        return
+    buffer = _Buffer()
+    _get(source, buffer, 0)
+    try:
+        ctypes.memmove(address + offset, buffer.buf, nbytes)
+    finally:
+        _release(buffer)
+
+
+def address_of(source: memoryview) -> int:
+    """Return where *source*, which is not empty, lies in memory."""
+    if not source.readonly:
+        return ctypes.addressof(ctypes.c_char.from_buffer(source))
+    buffer = _Buffer()
+    _get(source, buffer, 0)
+    try:
+        return int(buffer.buf)
+    finally:
+        _release(buffer)

@@ -1,0 +1,144 @@
+"""Every benchmark runs, and says what it found; how quick anything is, is nobody's test."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.harness import Aim, Contest
+from benchmarks.harness.command import names
+from benchmarks.harness.figures import Row, rows
+from benchmarks.harness.processes import Stopwatch, descendants
+from benchmarks.harness.report import shown
+from benchmarks.harness.rounds import play
+from benchmarks.harness.timing import spread, timed
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def benchmark(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", "-m", "benchmarks", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_benchmark_runs(name: str, tmp_path: Path) -> None:
+    done = benchmark(name, "--quick", "--json", str(tmp_path / "found.json"))
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads((tmp_path / "found.json").read_text())
+    rows = [row for played in found["played"] for row in played["rows"]]
+    assert found["benchmark"] == name
+    assert rows
+    assert all(row["own"]["rounds"] == row["other"]["rounds"] == 1 for row in rows)
+    assert done.stdout.count("\n| ") == len(rows) + 2
+    assert "Traceback" not in done.stderr
+
+
+def test_several_benchmarks_run_one_after_the_other(tmp_path: Path) -> None:
+    written = tmp_path / "found.md"
+    chosen = ["import_time", "thread_pool", "--only", "import", "--only", "apply"]
+    done = benchmark(*chosen, "--quick", "--markdown", str(written))
+    assert done.returncode == 0, done.stderr
+    assert written.read_text() == done.stdout
+    titles = [line for line in done.stdout.splitlines() if line.startswith("## ")]
+    assert titles == ["## import_time", "## thread_pool"]
+    assert "| apply |" in done.stdout
+    assert "| map |" not in done.stdout
+
+
+def test_an_unknown_benchmark_is_named_with_those_that_exist() -> None:
+    done = benchmark("process_poll")
+    assert done.returncode == 2
+    assert "process_poll" in done.stderr
+    assert "process_pool" in done.stderr
+
+
+def test_contenders_take_turns_and_the_first_round_warms_up() -> None:
+    turns: list[tuple[str, int]] = []
+
+    def turn(name: str, figure: float) -> dict[str, float]:
+        turns.append((name, len(turns)))
+        return {"wall": figure}
+
+    contest = Contest(
+        contenders={"ours": lambda _: turn("ours", 1), "peer": lambda _: turn("peer", 3)}
+    )
+    measured = play(contest, 2, "two").measured
+    assert [name for name, _ in turns] == ["ours", "peer", "peer", "ours", "ours", "peer"]
+    assert measured == {"ours": {"wall": [1, 1]}, "peer": {"wall": [3, 3]}}
+
+
+def compared(own: list[float], other: list[float], at_least: float) -> Row:
+    contest = Contest(
+        contenders={"ours": lambda _: {}, "peer": lambda _: {}}, aims=[Aim("peer", at_least)]
+    )
+    (row,) = rows(contest, {"ours": {"wall": own}, "peer": {"wall": other}})
+    return row
+
+
+@pytest.mark.parametrize(("at_least", "reached"), [(4, "yes"), (6, "nearly"), (9, "no")])
+def test_an_aim_is_reached_or_not(at_least: float, reached: str) -> None:
+    row = compared([1, 2, 1], [4, 8, 8], at_least)
+    assert (row.own.median, row.other.median) == (1, 8)
+    assert (row.lower, row.upper) == (4, 6)
+    row = compared([2, 2, 2], [8, 8, 16], at_least)
+    assert (row.ratio, row.reached) == (4, reached)
+
+
+def test_an_aim_that_names_a_stranger_is_refused() -> None:
+    contest = Contest(contenders={"ours": lambda _: {}}, aims=[Aim("nobody", 1)])
+    with pytest.raises(ValueError, match="nobody"):
+        contest.pairs()
+
+
+def test_a_wrong_result_ends_the_benchmark() -> None:
+    turn = timed(lambda number: -number, lambda number: number + 1, lambda a, b: a == b)
+    with pytest.raises(ValueError, match="call 0 has a wrong result: -1"):
+        turn(0)
+
+
+def test_arguments_differ_in_every_call() -> None:
+    seen: list[int] = []
+    turn = timed(seen.append, int, lambda _, __: True, calls=3)
+    assert set(turn(0)) == {"p50", "p99", "cpu"}
+    turn(1)
+    assert seen == [*range(6)]
+
+
+def test_figures_are_per_task() -> None:
+    assert spread([8.0], tasks=4) == {"wall": 2.0}
+    assert spread([1.0, 2.0, 3.0], tasks=2)["p50"] == 1.0
+
+
+def test_the_processor_time_of_children_counts() -> None:
+    code = "import time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\ninput()"
+    watch = Stopwatch()
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert child.pid in set(descendants())
+        assert watch.read() >= 0.3
+        child.stdin.write(b"\n")
+        child.stdin.close()
+        child.wait()
+    assert watch.read() >= 0.3
+
+
+@pytest.mark.parametrize(
+    ("figure", "metric", "text"),
+    [
+        (2.5, "wall", "2.50 s"),
+        (0.0025, "p50", "2.50 ms"),
+        (2.5e-6, "cpu", "2.50 us"),
+        (3 << 30, "memory", "3,072 MiB"),
+    ],
+)
+def test_figures_have_the_unit_that_suits_them(figure: float, metric: str, text: str) -> None:
+    assert shown(figure, metric) == text

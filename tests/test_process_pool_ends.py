@@ -1,0 +1,410 @@
+"""Ctrl-C, and the death of the program itself: its workers go with it, and nothing stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pparallel.testing.patience import PATIENCE, until
+
+PROMPT = 2.0  #: seconds in which workers are gone once their program is killed
+METHODS = ("forkserver", "spawn", "fork")
+each_method = pytest.mark.parametrize("method", METHODS)
+each_backend = pytest.mark.parametrize("backend", ["process", "p2p"])
+
+HEAD = """
+import ctypes, gc, os, sys, threading, time
+import pparallel, pparallel_process
+CONFIGS = {"process": pparallel_process.ProcessPoolConfig, "p2p": pparallel_process.P2PPoolConfig}
+backend, method, path = sys.argv[1:]
+
+def arrive():
+    with open(path, "a") as file:
+        file.write(f"{os.getpid()}\\n")
+
+def wait(_=None):
+    arrive()
+    time.sleep(1000)
+
+def hold_the_gil(_=None):
+    arrive()
+    ctypes.PyDLL(None).sleep(1000)
+
+def compute(_=None):
+    arrive()
+    while True:
+        pass
+
+def make(size=2, **options):
+    return pparallel.build(CONFIGS[backend](size=size, start_method=method, **options))
+"""
+
+
+class Program:
+    """A program that runs with a process group of its own."""
+
+    def __init__(self, directory: Path, body: str, backend: str, method: str) -> None:
+        self._notes = directory / "arrived"
+        script = directory / "program.py"
+        script.write_text(HEAD + body)
+        command = [sys.executable, str(script), backend, method, str(self._notes)]
+        self.process = subprocess.Popen(
+            command,
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._seen: set[psutil.Process] = set()
+
+    def arrived(self, count: int = 2) -> list[int]:
+        """Wait until tasks have begun; return their workers' process ids."""
+
+        def all_there() -> bool:
+            assert self.process.poll() is None, self.process.communicate()
+            return len(self._pids()) >= count
+
+        until(all_there, f"{count} tasks did not begin")
+        self._seen.update(psutil.Process(self.process.pid).children(recursive=True))
+        return self._pids()
+
+    def _pids(self) -> list[int]:
+        return (
+            [int(each) for each in self._notes.read_text().split()] if self._notes.exists() else []
+        )
+
+    def signal(self, number: int) -> None:
+        os.killpg(self.process.pid, number)
+
+    def end(self) -> tuple[int, str, str]:
+        out, err = self.process.communicate(timeout=PATIENCE)
+        return self.process.returncode, out, err
+
+    def survivors(self) -> list[psutil.Process]:
+        return [each for each in self._seen if each.is_running() and not is_zombie(each)]
+
+    def stop(self) -> None:
+        self.process.kill()
+        for each in self.survivors():
+            each.kill()
+        self.process.communicate()
+
+
+def is_zombie(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+@contextmanager
+def running(directory: Path, body: str, backend: str, method: str) -> Iterator[Program]:
+    shared = set(os.listdir("/dev/shm"))
+    program = Program(directory, body, backend, method)
+    try:
+        yield program
+    finally:
+        program.stop()
+    assert set(os.listdir("/dev/shm")) <= shared
+
+
+# -- Ctrl-C ------------------------------------------------------------------------------------
+
+IN_MAP = """
+with make() as pool:
+    pool.map({task}, range(2))
+"""
+IN_IMAP = """
+with make() as pool:
+    for each in pool.imap_unordered({task}, range(100)):
+        print(each)
+"""
+IN_SUBMIT = """
+with make() as pool:
+    handles = [pool.submit({task}) for _ in range(20)]
+    handles[-1].result()
+"""
+WITHOUT_WITH = """
+pool = make()
+pool.open()
+pool.map({task}, range(2))
+"""
+BODIES = {
+    "map": IN_MAP,
+    "imap": IN_IMAP,
+    "submit": IN_SUBMIT,
+    "without with": WITHOUT_WITH,
+}
+
+
+@each_backend
+@pytest.mark.parametrize("call", BODIES)
+def test_ctrl_c(tmp_path: Path, call: str, backend: str) -> None:
+    check_ctrl_c(tmp_path, BODIES[call].format(task="wait"), backend, "forkserver")
+
+
+@pytest.mark.parametrize("task", ["hold_the_gil", "compute"])
+@each_method
+def test_ctrl_c_while_tasks_compute(tmp_path: Path, task: str, method: str) -> None:
+    check_ctrl_c(tmp_path, IN_MAP.format(task=task), "process", method)
+
+
+def check_ctrl_c(tmp_path: Path, body: str, backend: str, method: str) -> None:
+    with running(tmp_path, body, backend, method) as program:
+        program.arrived()
+        began = time.monotonic()
+        program.signal(signal.SIGINT)
+        code, _, err = program.end()
+        assert time.monotonic() - began < PATIENCE / 2
+        assert code == -signal.SIGINT, err  # which a shell calls 130
+        assert err.count("Traceback") == 1, err
+        assert err.strip().endswith("KeyboardInterrupt"), err
+        until(lambda: not program.survivors(), "workers survived")
+
+
+@each_backend
+def test_a_pool_survives_ctrl_c_that_is_caught(tmp_path: Path, backend: str) -> None:
+    body = """
+with make() as pool:
+    def pause(_):
+        arrive()
+        threading.Event().wait(0.7)
+        return os.getpid()
+    pids = set(pool.map(abs, [1, 2]))
+    try:
+        pool.map(pause, range(2))
+    except KeyboardInterrupt:
+        print("caught", flush=True)
+    print(sum(pool.map(abs, range(100))), flush=True)
+"""
+    with running(tmp_path, body, backend, "forkserver") as program:
+        program.arrived()
+        program.signal(signal.SIGINT)
+        code, out, err = program.end()
+        assert (code, out) == (0, "caught\n4950\n"), err
+        assert err == ""
+
+
+def test_what_a_task_starts_hears_ctrl_c(tmp_path: Path) -> None:
+    """Workers do nothing at SIGINT; programs that they execute have Python's usual handler."""
+    body = """
+import subprocess
+def start(_):
+    child = subprocess.Popen(["sleep", "1000"])
+    arrive()
+    return child.wait()
+with make() as pool:
+    try:
+        pool.map(start, range(2))
+    except KeyboardInterrupt:
+        print(pool.apply(abs, (-1,)), flush=True)
+"""
+    with running(tmp_path, body, "process", "forkserver") as program:
+        program.arrived()
+        program.signal(signal.SIGINT)
+        code, out, err = program.end()
+        assert (code, out) == (0, "1\n"), err
+        until(lambda: not program.survivors(), "what tasks started survived")
+
+
+# -- the program is killed ---------------------------------------------------------------------
+
+KILLED: dict[str, str] = {
+    "waiting": IN_MAP.format(task="wait"),
+    "holding the GIL": IN_MAP.format(task="hold_the_gil"),
+    "computing": IN_IMAP.format(task="compute"),
+    "idle": """
+with make() as pool:
+    pool.map(abs, range(100))
+    for each in pool.pids():
+        with open(path, "a") as file:
+            file.write(f"{each}\\n")
+    time.sleep(1000)
+""",
+    "opened in a thread": """
+def use():
+    global pool
+    pool = make()
+    pool.open()
+thread = threading.Thread(target=use)
+thread.start()
+thread.join()
+pool.map(hold_the_gil, range(2))
+""",
+    "in the initializer": """
+with make(initializer=hold_the_gil) as pool:
+    pool.map(abs, range(2))
+""",
+    "nested": """
+def nest(_):
+    with make() as pool:
+        pool.map(hold_the_gil, range(2))
+with make(size=1) as pool:
+    pool.map(nest, range(1))
+""",
+}
+
+
+@pytest.mark.parametrize("what", KILLED)
+@each_method
+def test_workers_go_with_a_program_that_is_killed(tmp_path: Path, what: str, method: str) -> None:
+    with running(tmp_path, KILLED[what], "process", method) as program:
+        program.arrived()
+        program.process.kill()
+        killed = time.monotonic()
+        until(lambda: not program.survivors(), "workers survived")
+        assert time.monotonic() - killed < PROMPT + 1.0  # of a machine that is busy
+
+
+@each_backend
+def test_a_pool_with_large_values_is_killed(tmp_path: Path, backend: str) -> None:
+    body = """
+def echo(value):
+    arrive()
+    return value
+block = bytearray(50_000_000)
+with make() as pool:
+    for each in pool.imap(echo, (block for _ in range(100_000))):
+        pass
+"""
+    with running(tmp_path, body, backend, "forkserver") as program:
+        program.arrived(5)
+        program.process.kill()
+        until(lambda: not program.survivors(), "workers survived")
+
+
+@each_method
+def test_sigterm_of_the_program(tmp_path: Path, method: str) -> None:
+    with running(tmp_path, IN_MAP.format(task="hold_the_gil"), "process", method) as program:
+        program.arrived()
+        program.process.terminate()
+        code, _, _ = program.end()
+        assert code == -signal.SIGTERM
+        until(lambda: not program.survivors(), "workers survived")
+
+
+# -- the fork server is killed -----------------------------------------------------------------
+
+
+@each_backend
+def test_a_fork_server_that_is_killed(tmp_path: Path, backend: str) -> None:
+    """Its workers go with it, and the next ones have another."""
+    body = """
+import psutil, signal
+with make(retries=3) as pool:
+    assert pool.map(abs, range(10)) == list(range(10))
+    for _ in range(3):
+        worker = psutil.Process(pool.pids()[0])
+        os.kill(worker.ppid(), signal.SIGKILL)
+        assert pool.map(abs, range(1000)) == list(range(1000))
+    arrive()
+    arrive()
+    print("done", flush=True)
+    time.sleep(0.2)
+"""
+    with running(tmp_path, body, backend, "forkserver") as program:
+        code, out, err = program.end()
+        assert (code, out) == (0, "done\n"), err
+
+
+# -- after os.fork in the user's program -------------------------------------------------------
+
+FORKS: dict[str, str] = {
+    "the child ends at once": "os._exit(0)",
+    "the child ends as programs do": "del pool, stack; gc.collect(); sys.exit(0)",
+    "the child has a pool of its own": """
+    with make() as own:
+        assert own.map(abs, range(-9, 0)) == list(range(9, 0, -1))
+    os._exit(0)
+""",
+    "the child cannot use its parent's pool": """
+    try:
+        pool.submit(abs, -1).result(10)
+    except RuntimeError as error:
+        assert "fork" in str(error), error
+        os._exit(0)
+    os._exit(1)
+""",
+    "the child closes its parent's pool": """
+    pool.terminate()
+    pool.join()
+    os._exit(0)
+""",
+}
+
+
+@each_backend
+@pytest.mark.parametrize("what", FORKS)
+def test_a_program_that_forks(tmp_path: Path, what: str, backend: str) -> None:
+    body = f"""
+import contextlib
+with contextlib.ExitStack() as stack:
+    pool = stack.enter_context(make())
+    assert pool.map(abs, range(-9, 0)) == list(range(9, 0, -1))
+    large = pool.apply(bytearray, (1_000_000,))
+    pid = os.fork()
+    if pid == 0:
+        {FORKS[what].strip().replace(chr(10), chr(10) + "    ")}
+    assert os.waitpid(pid, 0)[1] == 0
+    large[0] = 1
+    for _ in range(3):
+        assert pool.map(abs, range(-99, 0)) == list(range(99, 0, -1))
+        assert len(pool.apply(bytearray, (1_000_000,))) == 1_000_000
+print("done")
+"""
+    with running(tmp_path, body, backend, "forkserver") as program:
+        code, out, err = program.end()
+        assert (code, out.splitlines()[-1:]) == (0, ["done"]), err
+        assert "Error" not in err
+
+
+def test_a_forked_child_keeps_no_worker(tmp_path: Path) -> None:
+    """It inherits descriptors: workers end all the same when its parent closes the pool."""
+    body = """
+reading, writing = os.pipe()
+with make() as pool:
+    pids = pool.pids()
+    assert pool.map(abs, range(-9, 0)) == list(range(9, 0, -1))
+    if os.fork() == 0:
+        os.close(writing)
+        os.read(reading, 1)
+        os._exit(0)
+    os.close(reading)
+deadline = time.monotonic() + 10
+while any(os.path.exists(f"/proc/{each}") for each in pids) and time.monotonic() < deadline:
+    time.sleep(0.01)
+print(sum(os.path.exists(f"/proc/{each}") for each in pids))
+os.close(writing)
+os.wait()
+"""
+    with running(tmp_path, body, "process", "forkserver") as program:
+        code, out, err = program.end()
+        assert (code, out) == (0, "0\n"), err
+
+
+def test_a_task_that_forks_and_dies(tmp_path: Path) -> None:
+    """Its child holds the worker's descriptors: the death is told all the same."""
+    body = """
+def fork_and_die(seconds):
+    if os.fork() == 0:
+        time.sleep(seconds)
+        os._exit(0)
+    os._exit(9)
+with make() as pool:
+    began = time.monotonic()
+    error = pool.submit(fork_and_die, 15).exception()
+    print(error.exitcode, time.monotonic() - began < 10, sum(pool.map(abs, range(10))))
+"""
+    with running(tmp_path, body, "process", "forkserver") as program:
+        code, out, err = program.end()
+        assert (code, out) == (0, "9 True 45\n"), err

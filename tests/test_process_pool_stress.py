@@ -1,0 +1,247 @@
+"""Workers killed at random, several pools at once, and streams of tensors in bounded memory."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import pparallel
+from pparallel.errors import WorkerLostError
+from pparallel.interfaces.pool import PoolResult
+from pparallel.testing.patience import until
+from pparallel.testing.pool.tasks import hoard, keep, note, noted, pause, same
+from pparallel_process import P2PPoolConfig, ProcessPoolConfig
+
+LIMIT = 60.0
+BACKENDS = {"process": ProcessPoolConfig, "p2p": P2PPoolConfig}
+PRELOAD = ("pparallel.testing.pool.tasks",)
+
+each_backend = pytest.mark.parametrize("backend", BACKENDS)
+Scale = Callable[[int], int]
+
+
+def make(backend: str, size: int = 2, **options: Any) -> Any:
+    return pparallel.build(BACKENDS[backend](size=size, preload=PRELOAD, **options))
+
+
+@contextmanager
+def killing(pool: Any, seed: int, pause: float = 0.02) -> Iterator[list[int]]:
+    """Kill a worker now and then; gives the pids."""
+
+    def run() -> None:
+        chance = random.Random(seed)
+        while not ended.wait(chance.uniform(0, 2 * pause)):
+            pids = pool.pids()
+            if pids:
+                pid = chance.choice(pids)
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+                killed.append(pid)
+
+    killed: list[int] = []
+    ended = threading.Event()
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield killed
+    finally:
+        ended.set()
+        thread.join()
+
+
+def work(path: Path, number: int) -> int:
+    note(path, number)
+    if number % 7 == 0:
+        pause(0.003)
+    return -number
+
+
+def ends(handles: list[PoolResult[int]]) -> list[object]:
+    found: list[object] = []
+    for each in handles:
+        error = each.exception(LIMIT)
+        found.append(each.result(0) if error is None else error)
+    return found
+
+
+def streamed(stream: Any, count: int) -> list[object]:
+    found: list[object] = []
+    for _ in range(count):
+        try:
+            found.append(stream.next(LIMIT))
+        except WorkerLostError as error:
+            found.append(error)
+    return found
+
+
+@each_backend
+def test_workers_killed_at_random(backend: str, tmp_path: Path, scale: Scale) -> None:
+    rounds, run = scale(2000) // 4, partial(work, tmp_path / "notes")
+    with make(backend) as pool, killing(pool, 1) as killed:
+        found = ends([pool.submit(run, each) for each in range(rounds)])
+        found += streamed(pool.imap(run, range(rounds, 2 * rounds)), rounds)
+        later = streamed(pool.imap_unordered(run, range(2 * rounds, 3 * rounds)), rounds)
+        found += ends([pool.map_async(run, [each]) for each in range(3 * rounds, 4 * rounds)])
+    assert killed
+    order = [*range(2 * rounds), *range(3 * rounds, 4 * rounds)]
+    lost = 0
+    for at, end in zip(order, found, strict=True):
+        if isinstance(end, WorkerLostError):
+            lost += 1
+            assert end.exitcode == -signal.SIGKILL
+            assert end.pid in killed
+        else:
+            assert end in (-at, [-at])
+    values = [-each for each in later if isinstance(each, int)]
+    assert len(set(values)) == len(values)
+    assert set(values) <= set(range(2 * rounds, 3 * rounds))
+    starts = Counter(map(int, noted(tmp_path / "notes")))
+    assert max(starts.values()) == 1, "a task was started twice"
+    lost += len(later) - len(values)
+    assert len(starts) >= 4 * rounds - lost
+
+
+@each_backend
+def test_with_retries_all_succeed(backend: str, tmp_path: Path, scale: Scale) -> None:
+    rounds, run = scale(2000) // 4, partial(work, tmp_path / "notes")
+    with make(backend, retries=1000) as pool, killing(pool, 2) as killed:
+        handles = [pool.submit(run, each) for each in range(rounds)]
+        mapped = pool.map_async(run, range(rounds, 2 * rounds))
+        assert list(pool.imap(run, range(2 * rounds, 3 * rounds))) == [
+            -each for each in range(2 * rounds, 3 * rounds)
+        ]
+        unordered = set(pool.imap_unordered(run, range(3 * rounds, 4 * rounds)))
+        assert unordered == {-each for each in range(3 * rounds, 4 * rounds)}
+        assert mapped.get(LIMIT) == [-each for each in range(rounds, 2 * rounds)]
+        assert ends(handles) == [-each for each in range(rounds)]
+    assert killed
+    assert set(map(int, noted(tmp_path / "notes"))) == set(range(4 * rounds))
+
+
+@each_backend
+def test_two_pools_at_once_and_one_loses_workers(backend: str, scale: Scale) -> None:
+    rounds = scale(2000)
+    with make(backend) as sound, make(backend, retries=1000) as dying, killing(dying, 3):
+        mine, theirs = sound.imap(same, range(rounds)), dying.imap(same, range(rounds))
+        for each in range(rounds):
+            assert next(mine) == each
+            assert next(theirs) == each
+        assert sound.map(same, range(rounds)) == dying.map(same, range(rounds))
+
+
+@each_backend
+def test_tensors_while_workers_are_killed(backend: str, scale: Scale) -> None:
+    """Every holder of a shared block dies at some time; what the living hold never changes."""
+    torch = pytest.importorskip("torch")
+    held: list[tuple[Any, float]] = []
+    chance = random.Random(4)
+    with make(backend) as pool, killing(pool, 5, 0.1) as killed:
+        for value in range(scale(600)):
+            tensor = torch.full((chance.choice((100, 20_000, 100_000, 1_000_000)),), float(value))
+            handles = [pool.submit(each, tensor) for each in (same, keep, add_one)]
+            wanted = (value, value, value + 1)
+            for handle, expected in zip(handles, wanted, strict=True):
+                if not isinstance(handle.exception(LIMIT), WorkerLostError):
+                    held.append((handle.result(0), float(expected)))
+            del handles, handle
+            assert bool((tensor == value).all())
+            for result, number in chance.sample(held, min(3, len(held))):
+                assert bool((result == number).all())
+            del held[: max(0, len(held) - 40)]
+            if not killed:  # at least one, however quick the machine is
+                until(lambda: bool(killed), "nobody was killed")
+    assert all(bool((each == expected).all()) for each, expected in held)
+    assert killed
+
+
+def add_one(tensor: Any) -> Any:
+    tensor += 1
+    return tensor
+
+
+def footprint(pool: Any) -> int:
+    """Bytes of memory of this process and the pool's workers, what they share counted once."""
+    pids = [os.getpid(), *pool.pids()]
+    return sum(int(psutil.Process(pid).memory_full_info().pss) for pid in pids)
+
+
+@each_backend
+@pytest.mark.timeout(600)
+def test_a_stream_of_tensors_in_bounded_memory(backend: str, scale: Scale) -> None:
+    torch = pytest.importorskip("torch")
+    size, most = 4 << 20, 0
+
+    def tensors() -> Iterator[Any]:
+        for each in range(scale(10 << 30) // size):
+            yield torch.full((size // 4,), float(each))
+
+    with make(backend) as pool:
+        pool.map(same, [torch.ones(10)] * 4)  # torch is there, in the workers too
+        before = footprint(pool)
+        for at, result in enumerate(pool.imap(add_one, tensors())):
+            assert float(result[0]) == float(result[-1]) == at + 1
+            if at % 20 == 0:
+                most = max(most, footprint(pool))
+        assert at + 1 == scale(10 << 30) // size
+    assert most - before < 700 << 20, f"{(most - before) >> 20} MB more"
+
+
+@each_backend
+def test_memory_is_flat(backend: str, scale: Scale) -> None:
+    """Echoes of 64 MB, kept by nobody; and workers that die while they hold blocks."""
+    torch = pytest.importorskip("torch")
+    tensor = torch.ones(16 << 20)
+    with make(backend, size=1) as pool:
+
+        def echo() -> None:
+            assert float(pool.apply(same, (tensor,))[-1]) == 1.0
+
+        for _ in range(3):
+            echo()
+        before = footprint(pool)
+        for _ in range(scale(200)):
+            echo()
+        assert footprint(pool) - before < 100 << 20
+        for _ in range(scale(60)):
+            pool.apply(keep, (tensor,))  # the worker holds what it is sent, and dies of it
+            assert isinstance(pool.submit(os._exit, 1).exception(LIMIT), WorkerLostError)
+        echo()
+        assert footprint(pool) - before < 200 << 20
+
+
+@each_backend
+def test_two_threads_kill_and_stop(backend: str) -> None:
+    """Terminating while workers die and calls come in ends everything, and hangs nobody."""
+    for seed in range(5):
+        pool = make(backend)
+        pool.open()
+        with killing(pool, seed, 0.005):
+            handles = [pool.submit(pause, 0.002) for _ in range(200)]
+            handles[seed * 10].wait(LIMIT)
+            pool.terminate()
+        pool.join()
+        assert all(each.done() for each in handles)
+        assert any(each.exception(0) is not None for each in handles)
+
+
+@each_backend
+def test_workers_of_any_size_are_replaced(backend: str) -> None:
+    with make(backend, size=4, max_rss="300MB") as pool:
+        sizes = [1 << 20, 400 << 20] * 4
+        pids = pool.map(hoard, sizes)
+        assert len(set(pids)) >= 2
+        until(lambda: not set(pids[1::2]) & set(pool.pids()), "large workers were not replaced")
+        assert pool.map(same, range(100)) == list(range(100))
