@@ -19,6 +19,7 @@ PparallelError
 from __future__ import annotations
 
 import difflib
+import signal
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -134,12 +135,19 @@ class WorkerLostError(PparallelError):
         how = (
             "for an unknown reason"
             if exitcode is None
-            else f"by signal {-exitcode}"
+            else f"by {_signal_name(-exitcode)}"
             if exitcode < 0
             else f"with exit code {exitcode}"
         )
         super().__init__(f"worker {pid} died {how}{': ' + detail if detail else ''}")
         self.pid, self.exitcode = pid, exitcode
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return f"signal {number} ({signal.Signals(number).name})"
+    except ValueError:
+        return f"signal {number}"
 
 
 class TaskTimeoutError(PparallelError, TimeoutError, PoolTimeoutError):
@@ -194,13 +202,16 @@ class RemoteError(PparallelError):
     It is also the ``__cause__`` of those that can, so that the remote traceback is shown.
 
     Attributes:
-        member: where it was raised.
+        member: where it was raised, a member or a worker.
         type_name: module and name of the exception's type.
         traceback: the remote traceback as text.
     """
 
-    def __init__(self, member: str, type_name: str, message: str, traceback: str) -> None:
-        super().__init__(f"{type_name}: {message}\n\nin member {member!r}:\n{traceback}".rstrip())
+    def __init__(
+        self, member: str, type_name: str, message: str, traceback: str, *, kind: str = "member"
+    ) -> None:
+        where = f"in {kind} {member!r}"
+        super().__init__(f"{type_name}: {message}\n\n{where}:\n{traceback}".rstrip())
         self.member, self.type_name, self.message = member, type_name, message
         self.traceback = traceback
 

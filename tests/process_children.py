@@ -1,4 +1,4 @@
-"""Children for the tests of processes: each runs a piece of code."""
+"""Children for the tests of processes: each runs a piece of code; see ``process_target.py``."""
 
 from __future__ import annotations
 
@@ -18,16 +18,7 @@ from pparallel.testing.patience import PATIENCE
 METHODS = ("forkserver", "spawn", "fork")
 each_method = pytest.mark.parametrize("method", METHODS)
 HERE = str(Path(__file__).parent)
-TARGET = "process_children:run"
-
-
-def run(code: bytes, fds: Sequence[int]) -> None:
-    """Run code, which has *fds*, and *say* for the pipe that the test reads."""
-
-    def say(*words: object) -> None:
-        os.write(fds[-1], f"{' '.join(map(str, words))}\n".encode())
-
-    exec(code, {"fds": fds, "say": say, "__name__": "child"})
+TARGET = "process_target:run"
 
 
 @contextmanager

@@ -20,12 +20,18 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
-from pparallel_process import forwarding
+import pparallel
+from pparallel.interfaces.pool import PoolConfig
+from pparallel.testing.patience import until
+from pparallel_process import P2PPoolConfig, ProcessPoolConfig, forwarding
 from pparallel_process.forwarding import LONGEST_MESSAGE, MOST_KEPT, Forwarder
 
 PROLOGUE = """\
 import logging, os, socket, sys, threading, warnings
-from pparallel_process import forwarding
+import pparallel
+from pparallel.interfaces.pool import PoolConfig
+from pparallel.testing.patience import until
+from pparallel_process import P2PPoolConfig, ProcessPoolConfig, forwarding
 channel = socket.socket(fileno=int(sys.argv[1]))
 def send(message):
     channel.send(message)
@@ -506,3 +512,53 @@ def test_a_line_of_a_message_of_many() -> None:
         forwarder.handle(logging.makeLogRecord({"msg": text, "name": "x", "levelname": "INFO"}))
     assert replayed(channel.messages) == ["INFO x: first", "INFO x: "]
     assert os.getpid() == vars(logging.makeLogRecord({}))["process"]
+
+
+# -- in a pool ------------------------------------------------------------------------------------
+
+
+def noisy(number: int) -> int:
+    logging.getLogger("noisy").info("task %d", number)
+    warnings.warn(f"warned {number}", RuntimeWarning, stacklevel=1)
+    return number
+
+
+@pytest.mark.parametrize("config", [ProcessPoolConfig(size=1), P2PPoolConfig(size=2)])
+def test_a_pool_hands_on_what_its_workers_log(config: PoolConfig) -> None:
+    with attached(kept := Kept(), "noisy", logging.INFO), warnings.catch_warnings(record=True) as w:
+        warnings.simplefilter("always")
+        with pparallel.build(config) as pool:
+            assert pool.map(noisy, range(4)) == [0, 1, 2, 3]
+            until(lambda: len(kept.records) == 4 and len(w) == 4, "all is handed on")
+    assert sorted(kept.texts) == [f"task {number}" for number in range(4)]
+    names = {f"pool-worker-{number}" for number in range(config.workers)}
+    assert {each.processName for each in kept.records} <= names
+    texts = {str(each.message) for each in w}
+    assert all(text.startswith("warned ") and text.endswith(")") for text in texts)
+
+
+def test_what_a_pool_logs_last_is_not_lost() -> None:
+    with attached(kept := Kept(), "noisy", logging.INFO), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pparallel.build(ProcessPoolConfig(size=2)) as pool:
+            for number in range(200):
+                pool.submit(noisy, number)
+    assert len(kept.records) == 200
+
+
+def start_up(level: int) -> None:
+    """Configure logging as many programs do in each worker."""
+    logging.getLogger("noisy").setLevel(level)
+    logging.getLogger("noisy").addHandler(logging.NullHandler())
+
+
+def test_an_initializer_may_configure_logging() -> None:
+    config = ProcessPoolConfig(size=1, initializer=start_up, initargs=(logging.ERROR,))
+    with attached(kept := Kept(), "noisy", logging.DEBUG), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pparallel.build(config) as pool:
+            pool.map(noisy, range(3))
+        assert kept.texts == []
+        with pparallel.build(config.model_copy(update={"initargs": (logging.INFO,)})) as pool:
+            pool.map(noisy, range(3))
+    assert kept.texts == ["task 0", "task 1", "task 2"]

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable
+from time import monotonic
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import pparallel
+from pparallel.errors import WorkerLostError
+from pparallel_process import P2PPoolConfig, ProcessPoolConfig
 from pparallel_process.insights import Insights, Ledger, WorkerInsights
+from pparallel_process.pool import ProcessPool
 
 
 class Clock:
@@ -225,3 +231,41 @@ def test_any_thread_may_ask() -> None:
     for each in threads:
         each.join()
     assert (book.report().total.tasks, book.report().total.working) == (1500, 750.0)
+
+
+# -- of a pool ------------------------------------------------------------------------------------
+
+
+def pause(seconds: float) -> None:
+    threading.Event().wait(seconds)
+
+
+def report_of(pool: object) -> Insights:
+    assert isinstance(pool, ProcessPool)
+    return pool.insights()
+
+
+@pytest.mark.parametrize("config", [ProcessPoolConfig(size=2), P2PPoolConfig(size=2)])
+def test_the_insights_of_a_pool(config: ProcessPoolConfig) -> None:
+    began = monotonic()
+    with pparallel.build(config) as pool:
+        pool.map(pause, [0.2, 0.001, 0.001, 0.001])
+        pool.map(abs, range(1000))
+    report, took = report_of(pool), monotonic() - began
+    assert [each.name for each in report.workers] == ["pool-worker-0", "pool-worker-1"]
+    assert report.total.tasks == 1004
+    assert report.total.starts == 2
+    assert 0.2 <= report.total.working <= report.total.life <= 2 * took
+    assert report.slowest[0].seconds >= 0.2
+    assert "pause" in report.slowest[0].function
+    assert report_of(pool) == report  # after its end no time passes for it
+
+
+def test_workers_that_die_are_counted() -> None:
+    with pparallel.build(ProcessPoolConfig(size=1)) as pool:
+        for _ in range(2):
+            with pytest.raises(WorkerLostError):
+                pool.apply(os._exit, (1,))
+        pool.apply(abs, (1,))
+    (worker,) = report_of(pool).workers
+    assert (worker.starts, worker.losses, worker.tasks) == (3, 2, 1)

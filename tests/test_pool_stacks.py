@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+import pparallel
 from pparallel.runtime.processes import Process, start
 from pparallel.testing.patience import PATIENCE, until
-from pparallel_process import stacks
+from pparallel_process import ProcessPoolConfig, stacks
+from pparallel_process.pool import ProcessPool
 
 WORKER = """
 import ctypes, os, signal, threading
@@ -157,3 +159,18 @@ def test_a_signal_that_is_taken_already_stays(started: Started) -> None:
     process, fd = started("", "run_taken")
     assert "did not answer" in stacks.dump(process, fd, timeout=0.1)
     assert process.ended(0) is None
+
+
+def test_the_stacks_of_a_pool(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "event")
+    with pparallel.build(ProcessPoolConfig(size=2)) as pool:
+        assert isinstance(pool, ProcessPool)
+        task = pool.submit((tmp_path / "event").read_text)
+        until(lambda: "in read_text\n" in "".join(pool.stacks().values()), "the task is shown")
+        shown = pool.stacks()
+        (tmp_path / "event").write_text("go")
+        assert task.result(PATIENCE) == "go"
+    assert sorted(shown) == ["pool-worker-0", "pool-worker-1"]
+    assert sum("in read_text\n" in each for each in shown.values()) == 1
+    assert not any("reports.py" in each for each in shown.values())  # a thread of the worker's own
+    assert pool.stacks() == {}

@@ -374,10 +374,11 @@ def say_at_exit(path: str) -> None:
 
 def test_a_program_that_forgets_its_pool_ends() -> None:
     """It neither hangs nor leaves workers; the warning is Python's to show or not."""
-    for backend in BACKENDS:
+    for config in BACKENDS.values():
         program = f"""
-import pparallel
-pool = pparallel.build({{"pool": {{"backend": "{backend}", "size": 2}}}}).pool
+import pparallel, pparallel_process
+pool = pparallel.build(pparallel_process.{config.__name__}(size=2))
+pool.open()
 print(pool.map(abs, [-1, -2]))
 """
         done = subprocess.run(

@@ -108,9 +108,13 @@ def check_deaths(pool: pparallel.Pool, make: Place, names: tuple[str, ...] = ())
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_in_the_worker(pool: pparallel.Pool, place: str) -> None:
+def test_in_the_worker(
+    pool: pparallel.Pool, place: str, method: str, scale: Callable[[int], int]
+) -> None:
     check_failures(pool, place, PLACES[place])
-    check_deaths(pool, PLACES[place])
+    # each death costs an interpreter's start; the full scale has the full grid
+    few = method == "spawn" and scale(10) < 10
+    check_deaths(pool, PLACES[place], ("C exit", "SIGKILL") if few else ())
 
 
 @pytest.mark.parametrize("place", IN_THE_CALLER)

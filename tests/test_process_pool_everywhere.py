@@ -22,6 +22,7 @@ import pytest
 from pparallel.testing.patience import PATIENCE
 
 LIMIT = 60.0
+CONFIGS = {"process": "ProcessPoolConfig", "p2p": "P2PPoolConfig"}
 each_backend = pytest.mark.parametrize("backend", ["process", "p2p"])
 
 #: what is done in each place; blank lines only between statements, for the REPL
@@ -51,7 +52,11 @@ def moved(point):
 def refuse(x):
     raise Refused(x)
 
-pool = pparallel.build({"pool": {"backend": "BACKEND", "size": 2, "start_method": "METHOD"}}).pool
+from pparallel_process import CONFIG
+
+pool = pparallel.build(CONFIG(size=2, start_method="METHOD"))
+
+pool.open()
 
 assert pool.map(scaled, range(5)) == [0, 2, 4, 6, 8]
 
@@ -87,7 +92,7 @@ print("all is " + "well")
 
 
 def program(backend: str, method: str = "forkserver") -> str:
-    return PROGRAM.replace("BACKEND", backend).replace("METHOD", method)
+    return PROGRAM.replace("CONFIG", CONFIGS[backend]).replace("METHOD", method)
 
 
 def run(command: list[str], *, given: str = "", **options: Any) -> tuple[str, str]:
@@ -330,7 +335,7 @@ def own(_):
 before = torch.get_num_threads()
 with make(threads_per_worker=1) as pool:
     print(pool.apply(own, (1,)))
-with make(threads_per_worker=3) as pool:
+with make(threads_per_worker=2) as pool:
     print(pool.apply(own, (torch.ones(1000),)))
 print(torch.get_num_threads() == before, [each for each in NAMES if each in os.environ])
 """,
@@ -338,7 +343,7 @@ print(torch.get_num_threads() == before, [each for each in NAMES if each in os.e
     )
     assert out.splitlines() == [
         "(['1', '1', '1', '1'], 1)",
-        "(['3', '3', '3', '3'], 3)",
+        "(['2', '2', '2', '2'], 2)",
         "True []",
     ]
 

@@ -20,7 +20,7 @@ from pparallel.runtime.processes.process import readable
 from pparallel.testing.patience import PATIENCE
 
 sys.path.insert(0, str(Path(__file__).parent))
-from process_children import TARGET, child, each_method, line, outcome  # noqa: E402
+from process_children import TARGET, child, each_method, line, outcome
 
 MB = 2**20
 
@@ -90,7 +90,7 @@ def test_what_goes_wrong_is_shown(
 
 @each_method
 def test_a_target_that_is_not_there(method: StartMethod, capfd: pytest.CaptureFixture[str]) -> None:
-    process = processes.start("process_children:missing", b"", method=method)
+    process = processes.start("process_target:missing", b"", method=method)
     ended = process.ended(PATIENCE)
     process.close()
     assert ended is not None

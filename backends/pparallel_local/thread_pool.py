@@ -6,6 +6,8 @@ import contextvars
 import logging
 import queue
 import threading
+import warnings
+import weakref
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -73,6 +75,12 @@ class ThreadPool(Pool):
                 self._state = PoolState.TERMINATED
                 self._queue.put(None)
                 raise
+
+    def __del__(self) -> None:
+        if getattr(self, "_state", None) is _OPEN:
+            warnings.warn(f"{self!r} was not closed", ResourceWarning, 2, source=self)
+        if hasattr(self, "_queue"):
+            self._queue.put(None)
 
     @override
     def close(self) -> None:
@@ -147,7 +155,7 @@ class ThreadPool(Pool):
     def _start_thread(self, slot: Slot) -> None:
         thread = threading.Thread(
             target=self._context.copy().run,
-            args=(self._serve, slot),
+            args=(_serve, weakref.ref(self), self._queue, slot),
             name=f"{self._name}-{slot.number}",
             daemon=True,
         )
@@ -155,13 +163,17 @@ class ThreadPool(Pool):
         slot.threads += 1
         self._threads.add(thread)
 
-    def _serve(self, slot: Slot) -> None:
+    def join_in(self, slot: Slot) -> bool:
+        """Have the calling thread work for *slot*; return whether it may."""
         self._own.slot = slot
-        if self._initialize():
-            job = self._queue.get()
-            while self._state not in _ENDED and (job is None or self._work_on(job, slot)):
-                del job  # nothing of a finished task is kept while there is no other
-                job = self._queue.get()
+        return self._initialize()
+
+    def serve(self, job: Job | None, slot: Slot) -> bool:
+        """Work on what came out of the queue; return whether the thread is to stay."""
+        return self._state not in _ENDED and (job is None or self._work_on(job, slot))
+
+    def leave(self) -> None:
+        """Have the calling thread work here no more."""
         with self._lock:
             self._threads.discard(threading.current_thread())
             if self._state in _ENDED:
@@ -224,3 +236,22 @@ class ThreadPool(Pool):
             job.drain()
             job.sink.abort(error)
             self._forget(job)
+
+
+def _serve(
+    reference: weakref.ref[ThreadPool], jobs: queue.SimpleQueue[Job | None], slot: Slot
+) -> None:
+    """Work for a pool, which is not kept alive while there is nothing to do."""
+    pool = reference()
+    stays = pool is not None and pool.join_in(slot)
+    while stays:
+        del pool
+        job = jobs.get()
+        pool = reference()
+        if pool is None:
+            jobs.put(None)  # nobody closed it: the other threads are to leave too
+            return
+        stays = pool.serve(job, slot)
+        del job  # nothing of a finished task is kept while there is no other
+    if pool is not None:
+        pool.leave()

@@ -27,6 +27,9 @@ LOT, RECEIVED = range(2)  #: first field of what the pool sends
 _LARGE = -1
 
 
+Received = tuple[tuple[Any, ...], list[int]]  #: a message and the descriptors that came with it
+
+
 class Channel:
     """One end.
 
@@ -36,7 +39,7 @@ class Channel:
     """
 
     def __init__(self, sock: socket.socket, parcels: Parcels) -> None:
-        sock.setblocking(False)
+        sock.setblocking(True)
         self._sock = sock
         self._parcels = parcels
         self._buffer = memoryview(bytearray(_BUFFER))
@@ -67,7 +70,7 @@ class Channel:
             self._send_slowly(data, files or [])
             return
         try:
-            self._sock.send(data)
+            self._sock.send(data, socket.MSG_DONTWAIT)
         except BlockingIOError:
             self._send_when_there_is_room([data])
 
@@ -75,12 +78,15 @@ class Channel:
         """Send a small message unless that would have to wait; return whether it went."""
         data = marshal.dumps(message)
         try:
-            return len(data) <= LIMIT and bool(self._sock.send(data))
+            return len(data) <= LIMIT and bool(self._sock.send(data, socket.MSG_DONTWAIT))
         except OSError:
             return False
 
-    def receive(self) -> tuple[tuple[Any, ...], list[int]] | None:
+    def receive(self, flags: int = socket.MSG_DONTWAIT) -> Received | None:
         """Return the next message and its descriptors; ``None``: there is none yet.
+
+        Args:
+            flags: 0 to wait for it.
 
         Raises:
             EOFError: the other end is gone.
@@ -88,11 +94,11 @@ class Channel:
         files: list[int] = []
         try:
             if self._with_files:
-                data, files, _, _ = socket.recv_fds(self._sock, _BUFFER, _FILES)
+                data, files, _, _ = socket.recv_fds(self._sock, _BUFFER, _FILES, flags)
                 length, self._with_files = len(data), False
                 self._buffer[:length] = data
             else:
-                length = self._sock.recv_into(self._buffer)
+                length = self._sock.recv_into(self._buffer, 0, flags)
         except BlockingIOError:
             return None
         except OSError as error:
@@ -101,7 +107,7 @@ class Channel:
             raise EOFError
         if length == 1:
             self._with_files = True
-            return self.receive()
+            return self.receive(flags)
         message = marshal.loads(self._buffer[:length])
         if message[0] == _LARGE:
             _, head, count = message
@@ -131,9 +137,9 @@ class Channel:
         while messages:
             try:
                 if files and len(messages) == 1:
-                    socket.send_fds(self._sock, messages, files)
+                    socket.send_fds(self._sock, messages, files, socket.MSG_DONTWAIT)
                 else:
-                    self._sock.send(messages[0])
+                    self._sock.send(messages[0], socket.MSG_DONTWAIT)
             except BlockingIOError:
                 poll.poll()
             else:

@@ -75,7 +75,9 @@ class Crew:
 
     def may_have(self, worker: Worker) -> bool:
         """Return whether *worker* may be sent something that waits."""
-        if not worker.queue or not worker.is_ready or worker.is_being_filled or worker.is_retiring:
+        if not worker.queue or worker.is_being_filled or worker.is_retiring:
+            return False
+        if worker.is_gone or not worker.is_ready:
             return False
         lots = worker.lots
         if not lots:

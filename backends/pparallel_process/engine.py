@@ -10,7 +10,6 @@ import logging
 import os
 import weakref
 from collections.abc import Callable
-from signal import SIGKILL
 from time import monotonic
 
 from pparallel.errors import ClosedError
@@ -18,7 +17,7 @@ from pparallel.interfaces.pool import Batch, PoolState, Sink
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime.shm import Arena
 from pparallel.runtime.streams import Streams
-from pparallel_process import stacks
+from pparallel_process import nesting, stacks
 from pparallel_process.board import Board
 from pparallel_process.config import IsolatedPoolConfig
 from pparallel_process.crew import Crew
@@ -45,7 +44,8 @@ class Engine:
 
     Args:
         config: the pool's.
-        name: what the pool is called.
+        what: what errors call the pool.
+        name: what the pool is called; its workers are named after it.
         serializer: what functions, items and results are turned into bytes with.
         streams: the pool's random streams.
         dealt: tasks are dealt to the workers in turn, else each goes to one that is idle.
@@ -54,6 +54,7 @@ class Engine:
     def __init__(
         self,
         config: IsolatedPoolConfig,
+        what: str,
         name: str,
         serializer: Serializer,
         streams: Streams,
@@ -61,6 +62,7 @@ class Engine:
         dealt: bool,
     ) -> None:
         self._config = config
+        self._what = what
         self._name = name
         self._serializer = serializer
         self._streams = streams
@@ -73,8 +75,9 @@ class Engine:
 
     def open(self) -> None:
         """Start the workers; does not wait for them."""
+        nesting.check()
         with self._crew.lock:
-            self._state = self._state.opened(self._name)
+            self._state = self._state.opened(self._what)
         with contextlib.ExitStack() as undo:
             self._arena = _arena(self._name)
             if self._arena is not None:
@@ -109,7 +112,7 @@ class Engine:
 
     def join(self) -> None:
         """Wait until all tasks have ended, and release the workers."""
-        self._state.check_joinable(self._name)
+        self._state.check_joinable(self._what)
         if self._is_open and self._state is PoolState.CLOSED:
             while self._crew.live and not self._is_over:
                 self.attend(lambda: not self._crew.live, self._wait_until_quiet, None)
@@ -129,20 +132,18 @@ class Engine:
         with self._crew.lock:
             self._state = PoolState.TERMINATED
             live = self._crew.abandon()
-            if self._is_open:
-                for worker in self._crew.workers.values():
-                    worker.process.signal(SIGKILL)
         if self._is_open:
+            self._staffing.kill_all()
             self._is_over = True
             self._polling.nudge()
-        error = ClosedError(self._name, PoolState.TERMINATED.value)
+        error = ClosedError(self._what, PoolState.TERMINATED.value)
         for job in live:
             job.sink.abort(error)
 
     def carry(self, batch: Batch, sink: Sink) -> None:
         """See :meth:`pparallel.Pool.carry`."""
         if self._state is not PoolState.OPEN:
-            self._state.check_taking(self._name, continues=batch.continues)
+            self._state.check_taking(self._what, continues=batch.continues)
         if not batch.items:
             self._functions.renew(batch.func)
             return
@@ -152,7 +153,7 @@ class Engine:
             sink.abort(unsent("the function", error))
             return
         with self._crew.lock:
-            self._state.check_taking(self._name, continues=batch.continues)
+            self._state.check_taking(self._what, continues=batch.continues)
             broken = self._staffing.broken
             if broken is None:
                 self._crew.append(batch, sink, function)
@@ -198,7 +199,7 @@ class Engine:
         return self._receiver.receive(said) or None
 
     def block(self, timeout: float | None) -> None:
-        """Wait until something may have arrived, at most *timeout* seconds."""
+        """Take in what arrives next, if it does within *timeout* seconds."""
         due = self._oversight.due()
         if due is not None:
             timeout = due if timeout is None else min(due, timeout)

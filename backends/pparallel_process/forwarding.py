@@ -22,13 +22,13 @@ from typing import Any, TextIO
 
 from typing_extensions import override
 
+from pparallel_process.plain import plain
+
 logger = logging.getLogger(__name__)
 
-LONGEST_MESSAGE = 48_000  #: bytes; no message is longer
+LONGEST_MESSAGE = 48_000  #: bytes; message, traceback and stack of one record fit, cut
 MOST_KEPT = 1_000  #: messages that a worker keeps while its channel is full
 
-_LONGEST_TEXT = 12_000  # bytes: message, traceback and stack of one record fit into a message
-_DEEPEST = 4  # levels of lists and mappings within an attribute
 _REBUILT = {"args", "asctime", "exc_info", "message", "processName", "relativeCreated"}
 _OWN = set(vars(logging.makeLogRecord({})))
 
@@ -144,7 +144,7 @@ class Forwarder(logging.Handler):
             (sys.stderr if file is None else file).write(text)
             return
         fields = {
-            "text": _plain(str(message)),
+            "text": plain(str(message)),
             "category": _names(category),
             "filename": filename,
             "lineno": lineno,
@@ -184,42 +184,15 @@ class Forwarder(logging.Handler):
 
 
 def _of_record(record: logging.LogRecord) -> bytes:
-    fields = {name: _plain(each) for name, each in vars(record).items() if name not in _REBUILT}
-    fields["msg"] = _plain(record.getMessage())
+    fields = {name: plain(each) for name, each in vars(record).items() if name not in _REBUILT}
+    fields["msg"] = plain(record.getMessage())
     if record.exc_info and not record.exc_text:
-        fields["exc_text"] = _plain(logging.Formatter().formatException(record.exc_info))
+        fields["exc_text"] = plain(logging.Formatter().formatException(record.exc_info))
     message = marshal.dumps(("record", fields))
     if len(message) > LONGEST_MESSAGE:
         own = {name: each for name, each in fields.items() if name in _OWN}
         message = marshal.dumps(("record", own))
     return message
-
-
-def _plain(value: Any, depth: int = 0) -> Any:
-    """Return *value* as plain data; as its text if it is none, and cut if it is long."""
-    if value is None or type(value) in (bool, int, float):
-        return value
-    for kind in (int, float):
-        if isinstance(value, kind):  # an enumeration's or numpy's
-            return kind(value)
-    if isinstance(value, list | tuple | dict) and depth < _DEEPEST:
-        if isinstance(value, dict):
-            return {_plain(key, _DEEPEST): _plain(each, depth + 1) for key, each in value.items()}
-        parts = [_plain(each, depth + 1) for each in value]
-        return tuple(parts) if isinstance(value, tuple) else parts
-    try:
-        return _cut(str(value))
-    except Exception as unreadable:  # noqa: BLE001 - the user's __str__ may raise anything
-        return f"<{type(value).__name__}: __str__ raised {type(unreadable).__name__}>"
-
-
-def _cut(text: str) -> str:
-    data = text.encode(errors="replace")
-    if len(data) <= _LONGEST_TEXT:
-        return text
-    half = _LONGEST_TEXT // 2 - 50
-    first, last = data[:half].decode(errors="ignore"), data[-half:].decode(errors="ignore")
-    return f"{first} [... {len(data) - 2 * half} bytes left out ...] {last}"
 
 
 def _replay_warning(

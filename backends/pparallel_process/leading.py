@@ -19,7 +19,7 @@ class Led(Protocol):
         """Take in what has arrived; return True if there was something, else None."""
 
     def block(self, timeout: float | None) -> None:
-        """Wait until something may have arrived, at most *timeout* seconds."""
+        """Take in what arrives next, if it does within *timeout* seconds."""
 
     def needs_a_leader(self) -> bool:
         """Return whether something is to be waited for."""

@@ -37,8 +37,8 @@ def fate(lot: Lot, place: Place) -> Fate:
 
 
 def explained(worker: Worker, end: Exit | None, what: str) -> WorkerLostError:
-    """Return the error of a task that was lost with *worker*: *what* says how it was."""
-    details = [what]
+    """Return the error of what was lost with *worker*: *what* says how."""
+    details = [f"it was {worker.name} {what}"]
     code, peak = (None, None) if end is None else end
     if peak:
         details.append(f"its memory was {peak >> 20:,} MB at most")

@@ -44,7 +44,7 @@ class ProcessPool(Pool):
         if config.share_tensors != "copy":
             serializer = _sharing(serializer, config.share_tensors)
         title = name if member.world_size == 1 else f"{member.name}-{name}"
-        self._engine = Engine(config, title, serializer, streams, dealt=self.dealt)
+        self._engine = Engine(config, repr(self), title, serializer, streams, dealt=self.dealt)
         self._is_open = False
 
     def __del__(self) -> None:

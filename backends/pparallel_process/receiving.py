@@ -72,7 +72,7 @@ class Receiver:
             self._check(worker)
             if worker.is_retiring:
                 self._staffing.retire(worker)
-            else:
+            elif worker.queue:
                 self._sender.fill(worker)
         for report in reports:
             self._tell(report)
@@ -105,6 +105,8 @@ class Receiver:
                     reports.append(report)
                 if message[-1] is not None:
                     hungry.append(worker)
+                    if not worker.lots:
+                        return
             else:
                 later.append(partial(self._note, worker, message, files))
 
@@ -148,7 +150,8 @@ class Receiver:
                 lot.done(first, entries)
         finally:
             if coded and worker.keeps:
-                worker.channel.try_to_send((RECEIVED,))
+                received = sum(type(each) is tuple for each in entries)
+                worker.channel.try_to_send((RECEIVED, received))
             with self._crew.lock:
                 self._crew.count(lot, first, first + len(entries))
 
@@ -181,4 +184,6 @@ class Receiver:
             lot.done(start, values)
 
     def _unpacked(self, worker: Worker, envelope: Any) -> BaseException:
-        return remote_errors.unpack(envelope, worker.name, self._serializer, exits=True)
+        return remote_errors.unpack(
+            envelope, worker.name, self._serializer, exits=True, kind="worker"
+        )

@@ -39,7 +39,8 @@ class Sender:
         with self._crew.lock:
             takers = self._crew.takers()
         for worker in takers:
-            self.fill(worker)
+            if worker.queue:
+                self.fill(worker)
 
     def fill(self, worker: Worker) -> None:
         """Send lots to *worker* as long as it may have more."""
@@ -58,6 +59,8 @@ class Sender:
                 raise
             finally:
                 worker.is_being_filled = False
+            if not worker.queue:
+                return
 
     def _send(self, worker: Worker, lot: Lot) -> None:
         crew = self._crew

@@ -17,7 +17,7 @@ from pparallel.runtime import processes
 from pparallel.runtime.processes import Process
 from pparallel.runtime.shm import Arena, Parcels
 from pparallel.runtime.streams import Streams
-from pparallel_process import forwarding
+from pparallel_process import forwarding, nesting
 from pparallel_process.channel import Channel, pair
 from pparallel_process.config import IsolatedPoolConfig
 from pparallel_process.jobs import JobQueue, Lot
@@ -157,6 +157,7 @@ class Recruiter:
             int(config.warm_memory),
             config.share_tensors != "copy",
             forwarding.settings(),
+            nesting.depth(),
         )
         here, there = pair()
         dumps = -1

@@ -7,6 +7,7 @@ from signal import SIGKILL
 from time import monotonic
 
 from pparallel.errors import WorkerLostError
+from pparallel.runtime.processes import Exit
 from pparallel.runtime.shm import Arena
 from pparallel_process import staff
 from pparallel_process.board import Board
@@ -55,7 +56,7 @@ class Staffing:
         self._arena = arena
         self._sender = sender
         self._failures = 0
-        self._is_closed = False
+        self._is_closed = self._is_ending = False
         self.broken: BaseException | None = None
 
     def start_all(self) -> None:
@@ -79,7 +80,7 @@ class Staffing:
 
     def failed(self, worker: Worker, error: BaseException) -> None:
         """Take in that *worker* could not start because of *error*."""
-        logger.error("%s could not start", worker.name, exc_info=error)
+        logger.info("%s could not start: %s: %s", worker.name, type(error).__name__, error)
         self._leave(worker)
         self._count_failure(worker.number, error)
 
@@ -115,6 +116,13 @@ class Staffing:
         worker.doom = error
         worker.process.signal(SIGKILL)
 
+    def kill_all(self) -> None:
+        """End all workers by force, for good."""
+        self._is_ending = True
+        with self._crew.lock:
+            for worker in self._crew.workers.values():
+                worker.process.signal(SIGKILL)
+
     def hurry(self) -> None:
         """End workers that were replaced and should have ended."""
         with self._crew.lock:
@@ -125,7 +133,7 @@ class Staffing:
     def close(self, patience: float) -> None:
         """End all workers; they have *patience* seconds to do so by themselves."""
         with self._crew.lock:
-            self._is_closed = True
+            self._is_closed = self._is_ending = True
             workers = [*self._crew.workers.values(), *self._crew.leaving]
             self._crew.workers.clear()
             self._crew.leaving.clear()
@@ -139,14 +147,14 @@ class Staffing:
 
     def leave_to_parent(self) -> None:
         """Give the workers' descriptors back, in a fork: they are not this process's workers."""
-        self._is_closed = True
+        self._is_closed = self._is_ending = True
         for worker in [*self._crew.workers.values(), *self._crew.leaving]:
             worker.release()
         self._crew.workers.clear()
 
     def _start(self, number: int) -> None:
         worker = self._recruiter.start(number, self._crew.queue_of(number))
-        self._crew.ledger.started(number, worker.process.pid)
+        self._crew.ledger.started(number, worker.process.pid, worker.name)
         with self._crew.lock:
             if not self._is_closed:
                 self._crew.workers[number] = worker
@@ -157,7 +165,7 @@ class Staffing:
         worker.release()
 
     def _replace(self, number: int) -> None:
-        if self.broken is not None or self._is_closed:
+        if self.broken is not None or self._is_ending:
             return
         with self._crew.lock:
             if number in self._crew.workers:
@@ -166,7 +174,7 @@ class Staffing:
         try:
             self._start(number)
         except (OSError, RuntimeError) as error:
-            logger.exception("worker %d of a pool could not be started", number)
+            logger.info("worker %d of a pool could not be started: %s", number, error)
             self._count_failure(number, error)
 
     def _count_failure(self, number: int, error: BaseException) -> None:
@@ -200,39 +208,47 @@ class Staffing:
             worker.process.signal(SIGKILL)
             end = worker.process.ended(_DEATH)
         self._polling.forget(worker)
+        lost = self._take_stock(worker, end)
+        if self._arena is not None:
+            self._arena.reclaim(worker.process.pid)
+        failed = [each for each in lost if not self._retry(worker, *each)]
+        self._crew.ledger.lost(worker.number)
+        if worker.is_ready:
+            if not self._is_ending:  # who lost something is told by its error
+                level = logging.INFO if lost else logging.WARNING
+                logger.log(level, "%s", worker.doom or explained(worker, end, "and was idle"))
+            self._replace(worker.number)
+        else:
+            self._count_failure(worker.number, explained(worker, end, "and was starting"))
+        self._sender.fill_all()
+        for lot, place, error in failed:
+            job, index = lot.task(place)
+            job.sink.failed(index, error)
+            with self._crew.lock:
+                self._crew.count(lot, place, place + 1)
+        worker.release()
+
+    def _take_stock(self, worker: Worker, end: Exit | None) -> list[tuple[Lot, int, BaseException]]:
+        """Have what *worker* did not start done by others; return what is lost with it, and why."""
         crew = self._crew
-        crew.ledger.lost(worker.number)
         lost: list[tuple[Lot, int, BaseException]] = []
         with crew.lock:
-            place = self._board.place(worker.number)
+            at = self._board.place(worker.number)
             for lot in reversed(list(worker.lots.values())):
                 heads = worker.heads.get(lot.number, [])
                 crew.leave(worker, lot)
-                found = fate(lot, place)
+                found = fate(lot, at)
+                if found.waiting > found.running:
+                    crew.ledger.worked(worker.number, monotonic() - lot.sent, 0)
                 crew.give_back(worker, lot, found.waiting, lot.limit)
                 for each in heads[found.running :]:
                     worker.parcels.drop(each if isinstance(each, bytes) else each[0])
-                for spot in range(lot.reported, found.waiting):
-                    how = "while it ran" if spot >= found.running else "before it had reported"
-                    what = f"{worker.name} {how} {lot.described(spot)}"
-                    error = worker.doom if spot >= found.running else None
-                    lost.append((lot, spot, error or explained(worker, end, what)))
-        if self._arena is not None:
-            self._arena.reclaim(worker.process.pid)
-        retried = [each for each in lost if self._retry(worker, *each)]
-        logger.warning("%s, process %d, has died", worker.name, worker.process.pid)
-        if worker.is_ready:
-            self._replace(worker.number)
-        else:
-            self._count_failure(worker.number, explained(worker, end, "as it started"))
-        self._sender.fill_all()
-        for lot, spot, error in lost:
-            if (lot, spot, error) not in retried:
-                job, index = lot.task(spot)
-                job.sink.failed(index, error)
-                with crew.lock:
-                    crew.count(lot, spot, spot + 1)
-        worker.release()
+                for place in range(lot.reported, found.waiting):
+                    running, task = place >= found.running, lot.described(place)
+                    what = f"and ran {task}" if running else f"and had not reported {task} yet"
+                    error = (running and worker.doom) or explained(worker, end, what)
+                    lost.append((lot, place, error))
+        return lost
 
     def _retry(self, worker: Worker, lot: Lot, place: int, error: BaseException) -> bool:
         job, index = lot.task(place)

@@ -26,25 +26,24 @@ class Waiter:
         self._misses = 0
         self._waits = 0
 
-    def wait(self, look: Callable[[], T | None], block: Callable[[], object]) -> T | None:
-        """Return what *look* returns once that is not None, or None after one *block*."""
+    def wait(self, look: Callable[[], T | None], block: Callable[[], T | None]) -> T | None:
+        """Return what *look* returns once that is not None, or else what *block* returns."""
         self._waits += 1
-        gave_up = perf_counter()
-        if self._misses < _MISSES or not self._waits % _AGAIN:
-            end = gave_up + LOOKING
-            while gave_up < end:
+        if self._misses >= _MISSES and self._waits % _AGAIN:
+            began = perf_counter()
+            found = block()
+        else:
+            began = perf_counter()
+            end = began + LOOKING
+            while began < end:
                 found = look()
                 if found is not None:
                     self._misses = 0
                     return found
                 os.sched_yield()
-                gave_up = perf_counter()
+                began = perf_counter()
             self._misses += 1
-        else:
-            found = look()
-            if found is not None:
-                return found
-        block()
-        if perf_counter() - gave_up < _SOON:
+            found = block()
+        if perf_counter() - began < _SOON:
             self._misses = 0
-        return look()
+        return found

@@ -10,9 +10,9 @@ from __future__ import annotations
 import pickle
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
-from typing_extensions import Buffer, Self, override
+from typing_extensions import Buffer, override
 
 from pparallel.interfaces.serializer import Serializer, SerializerConfig
 from pparallel_serializers import arrays, tensors

@@ -13,6 +13,7 @@ from typing_extensions import override
 from pparallel.builder import build, load
 from pparallel.errors import ConfigError
 from pparallel.interfaces.pool import Pool, PoolConfig
+from pparallel.machine.cpus import usable_cpus
 from pparallel.registry import default_registry
 
 
@@ -125,15 +126,17 @@ class BuiltWorkers(Workers):
             scope.close()
 
     def _wanted(self, n_jobs: int, threads: int | None) -> PoolConfig:
-        changes: dict[str, int] = {}
-        if self._config.size is None and not self._config.worker_contexts:
+        config, changes = self._config, {}
+        if config.size is None and not config.worker_contexts:
             changes["size"] = n_jobs
-        if threads is not None:
-            if "threads_per_worker" not in type(self._config).model_fields:
-                message = f"pool {self._config.backend!r} has no option inner_max_num_threads sets"
-                raise ConfigError(f"{message}; backend 'process' has: threads_per_worker")
-            changes["threads_per_worker"] = threads
-        return self._config.model_copy(update=changes)
+        takes = "threads_per_worker" in type(config).model_fields
+        if threads is not None and not takes:
+            message = f"workers of pool {config.backend!r} share the threads of their process"
+            raise ConfigError(f"{message}: inner_max_num_threads is for pool 'process'")
+        if takes and (threads or getattr(config, "threads_per_worker", None) is None):
+            # as all of joblib's do: BLAS would start as many threads as CPUs in each worker
+            changes["threads_per_worker"] = threads or max(usable_cpus() // n_jobs, 1)
+        return config.model_copy(update=changes)
 
 
 def _features_of(pool: Pool) -> frozenset[str]:

@@ -45,14 +45,21 @@ def pack(error: BaseException, serializer: Serializer, *, exits: bool = False) -
         message = f"<no message: __str__ raised {type(unreadable).__name__}>"
     kind = type(error)
     type_name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
-    exception = _rebuildable(error, serializer, exits=exits)
+    exception, why = _rebuildable(error, serializer, exits=exits)
     state = None if exception is not None else _state(error, type_name, serializer)
     text = "".join(traceback.format_exception(error))
+    if exception is None and state is None and why:
+        text += f"(it arrives as text, for it cannot be rebuilt: {why})\n"
     return Envelope(type_name, message, text, exception, state)
 
 
 def unpack(
-    envelope: Any, member: str, serializer: Serializer, *, exits: bool = False
+    envelope: Any,
+    member: str,
+    serializer: Serializer,
+    *,
+    exits: bool = False,
+    kind: str = "member",
 ) -> BaseException:
     """Return the exception of *envelope*, raised in *member*, with its traceback as the cause.
 
@@ -61,9 +68,10 @@ def unpack(
         member: where it was raised.
         serializer: what made bytes of it.
         exits: as for :func:`pack`.
+        kind: what the member is called.
     """
     type_name, message, text, exception, state = envelope
-    remote = RemoteError(member, type_name, message, text)
+    remote = RemoteError(member, type_name, message, text, kind=kind)
     try:
         if exception is not None:
             error = serializer.loads(exception)
@@ -81,15 +89,18 @@ def unpack(
 
 def _rebuildable(
     error: BaseException, serializer: Serializer, *, exits: bool
-) -> list[bytes] | None:
+) -> tuple[list[bytes] | None, str]:
+    """Return *error* as bytes, or None and the reason if there is something to say."""
     if not (exits or isinstance(error, Exception)):
-        return None
+        return None, ""
     try:
         frames = [bytes(each) for each in serializer.dumps(error)]
         copy = serializer.loads(frames)
-    except (Exception, SystemExit):  # noqa: BLE001 - the user's exception may refuse in any way
-        return None
-    return frames if type(copy) is type(error) else None
+    except (Exception, SystemExit) as refused:  # noqa: BLE001 - the user's exception may do that
+        return None, str(refused)
+    if type(copy) is not type(error):
+        return None, f"it comes back as {type(copy).__qualname__}"
+    return frames, ""
 
 
 def _state(error: BaseException, type_name: str, serializer: Serializer) -> list[bytes] | None:

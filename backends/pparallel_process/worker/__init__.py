@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime import remote_errors
+from pparallel.runtime.processes import apply_thread_limit
 from pparallel.runtime.shm import Arena, Parcels
-from pparallel_process import forwarding, stacks
+from pparallel_process import forwarding, nesting, stacks
 from pparallel_process.board import Board, Spot
 from pparallel_process.channel import FAILED, FORWARDED, READY, Channel
 from pparallel_process.worker import memory, preparation
@@ -34,6 +35,7 @@ class Start(NamedTuple):
         warm: bytes of freed memory to keep while busy.
         keeps: results must be kept until the pool has them, for they go by reference.
         forwarding: which logs and warnings the pool wants.
+        depth: how deep in the tasks of other pools it is.
     """
 
     number: int
@@ -45,6 +47,7 @@ class Start(NamedTuple):
     warm: int
     keeps: bool
     forwarding: bytes
+    depth: int
 
 
 def main(payload: bytes, fds: Sequence[int]) -> None:
@@ -61,16 +64,19 @@ def main(payload: bytes, fds: Sequence[int]) -> None:
     own = _own_arena(start.name)
     parcels = Parcels(own, arenas)
     channel = Channel(socket.socket(fileno=sock), parcels)
+    nesting.enter(start.depth)
     stacks.register(dumps)
     forwarder = forwarding.install(
         start.forwarding, start.name, lambda content: channel.try_to_send((FORWARDED, content))
     )
     serializer: Serializer = pickle.loads(start.serializer)
     memory.keep_warm(start.warm)
-    preparation.limit_threads(start.threads)
+    if start.threads is not None:
+        apply_thread_limit(start.threads)
     preparation.seed(pickle.loads(start.streams))
     try:
-        prepared: Any = serializer.loads(start.preparation)
+        with nesting.loading():
+            prepared: Any = serializer.loads(start.preparation)
         context = preparation.prepare(*prepared)
     except BaseException as error:  # noqa: BLE001 - told to those whose tasks cannot run
         channel.send((FAILED, tuple(remote_errors.pack(error, serializer, exits=True))))

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from time import perf_counter
+from types import TracebackType
 from typing import Any
 
 from typing_extensions import Buffer
@@ -15,8 +16,9 @@ from pparallel.interfaces.pool import Batch, Style
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime import remote_errors
 from pparallel.runtime.shm import Parcels
+from pparallel_process import nesting
 from pparallel_process.board import STEP, Spot, word_of
-from pparallel_process.channel import LOT, Channel
+from pparallel_process.channel import LOT, Channel, Received
 from pparallel_process.encoding import PARCELS, PLAIN, RANGE, unread, unsent
 from pparallel_process.waiting import Waiter
 from pparallel_process.worker import memory
@@ -70,24 +72,22 @@ class Loop:
         try:
             while True:
                 received = waiter.wait(receive, self._block)
-                if received is None:
-                    continue
+                assert received is not None
                 message, files = received
                 if message[0] == LOT:
                     self._run(message, files)
                     self._parcels.settle()
                 elif self._kept is not None:
-                    self._kept.clear()
+                    del self._kept[: message[1]]
                 del received, message  # its views would keep their blocks
         except (EOFError, ConnectionError):
             return
 
-    def _block(self) -> None:
+    def _block(self) -> Received | None:
         if self._is_warm and not self._poll.poll(_IDLE_MS):
             self._is_warm = False
             memory.give_back()
-        if not self._is_warm:
-            self._poll.poll()
+        return self._channel.receive(0)
 
     def _run(self, message: tuple[Any, ...], files: list[int]) -> None:
         _, number, function, style, kind, content, functions, forget, together, timed = message
@@ -181,6 +181,7 @@ class Loop:
         self._reports.add_parcel(parcel.head(), list(parcel.fds))
 
     def _fail(self, error: BaseException) -> None:
+        error.__traceback__ = _below(error.__traceback__)
         envelope = remote_errors.pack(error, self._serializer, exits=True)
         error.__traceback__ = None  # its frames hold the task's arguments
         self._reports.fail(tuple(envelope))
@@ -220,7 +221,8 @@ class Loop:
 
     def _loaded(self, what: str, buffers: Sequence[Buffer]) -> Any:
         try:
-            return self._serializer.loads(buffers)
+            with nesting.loading():
+                return self._serializer.loads(buffers)
         except BaseException as error:  # noqa: BLE001 - the user's hooks may raise anything
             raise unread(what, error) from error.__cause__
 
@@ -251,3 +253,11 @@ class _Loader:
         head, count = entry
         files, self._files = self._files[:count], self._files[count:]
         return head, files
+
+
+def _below(traceback: TracebackType | None) -> TracebackType | None:
+    """Return the part of *traceback* that is the task's own, or all if there is none."""
+    inner = traceback
+    while inner is not None and inner.tb_frame.f_globals.get("__name__") == __name__:
+        inner = inner.tb_next
+    return inner or traceback

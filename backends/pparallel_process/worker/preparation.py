@@ -24,13 +24,6 @@ def prepare(
     return context
 
 
-def limit_threads(threads: int | None) -> None:
-    """Have torch use so many threads if it is there; the environment tells all that come later."""
-    torch: Any = sys.modules.get("torch")
-    if threads is not None and torch is not None:
-        torch.set_num_threads(threads)
-
-
 def seed(streams: Streams) -> None:
     """Give the process-wide generators the worker's streams, a library's once it is imported."""
     streams.seed_globals()

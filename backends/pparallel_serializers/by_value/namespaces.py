@@ -6,6 +6,7 @@ import builtins
 import dis
 import importlib
 import os
+import pickle
 import sys
 import weakref
 from types import CodeType, FunctionType, ModuleType
@@ -22,9 +23,22 @@ _GLOBAL_OPERATIONS = {"LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME
 _GLOBAL_OPERATIONS |= {"LOAD_FROM_DICT_OR_GLOBALS"}
 _INITIAL_NAMES = ("__name__", "__file__")
 _PROCESS = os.urandom(8).hex()
+_CONTAINERS = (dict, list, set, bytearray)
 _SENDERS = 256  # processes whose ``__main__`` is remembered
 
 _global_names: weakref.WeakKeyDictionary[CodeType, tuple[str, ...]] = weakref.WeakKeyDictionary()
+
+
+class SentGlobal(NamedTuple):
+    """A global as it was sent last.
+
+    Attributes:
+        value: the object.
+        contents: what was in it, if it is a container that may have been changed here since.
+    """
+
+    value: object
+    contents: bytes | None
 
 
 class ReceivedMain(NamedTuple):
@@ -36,7 +50,7 @@ class ReceivedMain(NamedTuple):
     """
 
     namespace: dict[str, Any]
-    sent: dict[str, Any]
+    sent: dict[str, SentGlobal]
 
 
 _received: dict[str, ReceivedMain] = {}
@@ -107,7 +121,8 @@ def fill_namespace(namespace: dict[str, Any], sent: dict[str, Any]) -> None:
     """Set the globals that a function brought along.
 
     In a ``__main__`` that is shared by all that one process sends, what code has assigned here
-    since stays: an initializer's ``global env``.
+    since stays (an initializer's ``global env``), and so does what was put into a container which
+    comes again as it came before (a ``cache = {}``).
     """
     received = next((each for each in _received.values() if each.namespace is namespace), None)
     if received is None:
@@ -115,8 +130,23 @@ def fill_namespace(namespace: dict[str, Any], sent: dict[str, Any]) -> None:
         return
     before = received.sent
     for name, value in sent.items():
-        if name not in namespace or (name in before and namespace[name] is before[name]):
-            namespace[name] = before[name] = value
+        known = before.get(name)
+        if known is not None and name in namespace and namespace[name] is not known.value:
+            continue  # assigned here since
+        contents = _contents(value)
+        if known is None or contents is None or contents != known.contents:
+            before[name] = SentGlobal(value, contents)
+            namespace[name] = value
+
+
+def _contents(value: object) -> bytes | None:
+    """Return what is in a container, by which to see if it was changed where it comes from."""
+    if type(value) not in _CONTAINERS:
+        return None
+    try:
+        return pickle.dumps(value, 5)
+    except Exception:  # noqa: BLE001 - what cannot be compared is taken to have changed
+        return None
 
 
 def module_namespace(name: str) -> dict[str, Any]:

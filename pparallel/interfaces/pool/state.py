@@ -23,7 +23,7 @@ class PoolState(StrEnum):
             ClosedError: it was opened before.
         """
         if self is not PoolState.NEW:
-            raise ClosedError(repr(pool), "cannot be opened again")
+            raise ClosedError(str(pool), "cannot be opened again")
         return PoolState.OPEN
 
     def closed(self) -> PoolState:
@@ -37,7 +37,7 @@ class PoolState(StrEnum):
             ClosedError: it is not open, or closed and the batch continues no earlier call.
         """
         if self is not PoolState.OPEN and not (continues and self is PoolState.CLOSED):
-            raise ClosedError(repr(pool), self.value)
+            raise ClosedError(str(pool), self.value)
 
     def check_joinable(self, pool: object) -> None:
         """Refuse to join *pool* while it takes calls.
@@ -46,5 +46,5 @@ class PoolState(StrEnum):
             ValueError: it is open.
         """
         if self is PoolState.OPEN:
-            message = f"{pool!r} takes calls still: close or terminate it before join"
+            message = f"{pool} takes calls still: close or terminate it before join"
             raise ValueError(message)

@@ -242,6 +242,8 @@ class ResultStream(Iterator[R], Generic[R]):
         self._ended = True
         with self.lock:
             self.put(place, (Failure(error),))
+        if self.meter is not None:
+            self.metered(self.meter, 0)
 
 
 class StreamPart(Sink):

@@ -77,9 +77,10 @@ def start(
     if method not in get_args(StartMethod):
         message = f"there is no start method {method!r}: {', '.join(get_args(StartMethod))}"
         raise ValueError(message)
-    from pparallel.runtime.processes import client, own
+    from pparallel.runtime.processes import client, messages, own
     from pparallel.runtime.processes.request import Request
 
+    messages.check(fds)
     request = Request.of_this_process(target, payload, name, environment)
     if method == "forkserver":
         return client.start(request, fds, preload)

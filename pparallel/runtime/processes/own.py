@@ -31,6 +31,10 @@ from pparallel.runtime.processes.process import Exit, Process
 from pparallel.runtime.processes.request import Request
 
 _LIVE = "pparallel.runtime.processes.spawned:live"
+_EXECUTORS = {
+    "concurrent.futures.thread": "_threads_queues",
+    "concurrent.futures.process": "_threads_wakeups",
+}
 
 
 class OwnProcess(Process):
@@ -131,6 +135,7 @@ def _live_forked(
         os.read(gate[0], 1)  # until the parent has a pidfd, which it could not have of the dead
         os.close(gate[0])
         atexit._clear()  # what is registered there is the parent's to do
+        _forget_executors()
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.close(null)
@@ -143,3 +148,10 @@ def _live_forked(
         child.live(request, fds, prepare)
     finally:
         os._exit(1)
+
+
+def _forget_executors() -> None:
+    """Keep the executors of the parent from joining, at the end, threads that are not here."""
+    for module, threads in _EXECUTORS.items():
+        if module in sys.modules:
+            getattr(sys.modules[module], threads).clear()

@@ -48,7 +48,7 @@ _OFFSETS = _HOLDERS + 4 * SLOTS
 _TURNS = _OFFSETS + 8 * SLOTS
 DATA = _TURNS + 4 * SLOTS  #: where the blocks begin
 
-_SPAN, _BUDGET, _SHARED, _FLOOR, _USED, _READERS, _RESIDENT = range(7)
+_SPAN, _BUDGET, _SHARED, _FLOOR, _USED, _READERS, _RESIDENT, _FLAG = range(8)
 
 _HEAD = struct.Struct("<8sQ")
 
@@ -134,6 +134,15 @@ class Ledger:
     def resident(self) -> int:
         """Bytes of the blocks whose pages are in memory, leased or free."""
         return self.fields[_RESIDENT]
+
+    @property
+    def flag(self) -> bool:
+        """Whether :meth:`raise_flag` was called, by anyone."""
+        return self.fields[_FLAG] != 0
+
+    def raise_flag(self) -> None:
+        """Tell everyone something that they agree on."""
+        self.fields[_FLAG] = 1
 
     def find(self, code: int) -> int:
         """Return the first block's slot with that code, -1 where there is none."""

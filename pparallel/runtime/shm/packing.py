@@ -16,7 +16,6 @@ from pparallel.runtime.shm.heads import (
     COUNT,
     ENTRY,
     FILE,
-    HEAD,
     HERE,
     INLINE,
     MANY,
@@ -40,13 +39,14 @@ class Packing:
     __slots__ = (
         "_arenas",
         "_entries",
+        "_longest",
         "_number",
         "_own",
         "_pid",
+        "_short",
         "_slots",
         "_small",
         "_spill",
-        "_warn",
         "fds",
         "moving",
         "retained",
@@ -57,9 +57,11 @@ class Packing:
         own: Arena | None,
         number: int,
         arenas: Mapping[int, Arena],
-        warn: Callable[[int], None],
+        longest: int,
+        short: Callable[[int], None],
     ) -> None:
-        self._own, self._number, self._arenas, self._warn = own, number, arenas, warn
+        self._own, self._number, self._arenas = own, number, arenas
+        self._longest, self._short = longest, short
         self._pid = os.getpid()
         self._entries: list[Entry] = []
         self._small: list[memoryview | bytes] = []
@@ -166,7 +168,7 @@ class Packing:
         return self._number, slot, ledger.turns[slot], 0, nbytes
 
     def _spilt(self, raw: memoryview) -> Entry:
-        self._warn(len(raw))
+        self._short(len(raw))
         if self._spill is None:
             self._spill = Spill()
             self.fds = [self._spill.descriptor]
@@ -181,6 +183,6 @@ class Packing:
                 *self._small,
             )
         )
-        if len(head) <= HEAD:
+        if len(head) <= self._longest:
             return head
         return AWAY_BYTE + ENTRY.pack(*self._placed(memoryview(head)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
@@ -9,7 +10,8 @@ from typing_extensions import Buffer
 
 from pparallel.runtime.shm.arena import Arena
 from pparallel.runtime.shm.files import directories
-from pparallel.runtime.shm.heads import INLINE, ONE, ONE_BYTE
+from pparallel.runtime.shm.heads import HEAD, INLINE, ONE, ONE_BYTE
+from pparallel.runtime.shm.ledger import TRANSIT
 from pparallel.runtime.shm.packing import Packing
 from pparallel.runtime.shm.unpacking import Unpacking
 
@@ -58,16 +60,27 @@ class Parcels:
     Any thread may use it.
     """
 
-    def __init__(self, own: Arena | None, others: Mapping[int, Arena]) -> None:
+    def __init__(
+        self,
+        own: Arena | None,
+        others: Mapping[int, Arena],
+        *,
+        longest: int = HEAD,
+        files: bool = True,
+    ) -> None:
         """Know the arenas.
 
         Args:
             own: from which this end allocates; None: large data goes through files.
             others: further arenas that blocks may lie in, by the numbers that both ends have for
                 them. That of *own* is the lowest that they leave.
+            longest: bytes of the longest head.
+            files: whether what finds no room goes through files; otherwise it is refused.
         """
         number = next(each for each in range(len(others) + 1) if each not in others)
         self._own, self._number = own, number
+        self._longest, self._files = longest, files
+        self._least = min(INLINE, longest)
         self._arenas = dict(others)
         if own is not None:
             self._arenas[number] = own
@@ -84,12 +97,13 @@ class Parcels:
 
         Raises:
             OSError: there is room neither in shared memory nor in a file. Nothing is packed then.
+                Its number is ``ENOMEM`` where there are to be no files.
         """
         if len(buffers) == 1:
             only = buffers[0]
-            if type(only) is bytes and len(only) < INLINE:
+            if type(only) is bytes and len(only) < self._least:
                 return Parcel(ONE_BYTE + only, [])
-        packing = Packing(self._own, self._number, self._arenas, self._warn)
+        packing = Packing(self._own, self._number, self._arenas, self._longest, self._short)
         try:
             packing.add(buffers, move)
             if not packing.moving:
@@ -118,6 +132,14 @@ class Parcels:
         whole = memoryview(head)
         if whole[0] != ONE or fds:
             Unpacking(self._arenas, fds).drop(whole)
+
+    def hold(self, head: Buffer) -> None:
+        """Take a parcel back that was not sent; it is this process's until :meth:`send`."""
+        Unpacking(self._arenas, ()).mark(memoryview(head), TRANSIT, 0)
+
+    def send(self, head: Buffer) -> None:
+        """Have a parcel that was taken back on its way again."""
+        Unpacking(self._arenas, ()).mark(memoryview(head), 0, TRANSIT)
 
     def settle(self) -> None:
         """Let go of the blocks that could not move, where their views have died since."""
@@ -149,8 +171,11 @@ class Parcels:
         packing.undo()
         self._retained |= packing.retained
 
-    def _warn(self, nbytes: int) -> None:
-        """Say once that shared memory is short."""
+    def _short(self, nbytes: int) -> None:
+        """Say once that shared memory is short, or refuse."""
+        if not self._files:
+            shortage = "there is no shared memory" if self._own is None else self._own.shortage
+            raise OSError(errno.ENOMEM, f"no room for {nbytes} bytes: {shortage}")
         if self._warned:
             return
         self._warned = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from typing_extensions import Buffer
@@ -11,6 +11,7 @@ from typing_extensions import Buffer
 from pparallel.runtime.shm.arena import Arena
 from pparallel.runtime.shm.files import Spilt
 from pparallel.runtime.shm.heads import AWAY, COUNT, ENTRY, FILE, HERE, ONE, Entry
+from pparallel.runtime.shm.ledger import LEASED
 from pparallel.runtime.shm.views import adopt
 
 
@@ -42,18 +43,29 @@ class Unpacking:
     def drop(self, head: memoryview) -> None:
         """Let everything go."""
         try:
-            if head[0] == ONE:
-                return
-            away: list[Entry] = []
-            if head[0] == AWAY:
-                away = [ENTRY.unpack(head[1:])]
-                head = (
-                    self._spilt.part(*away[0][3:]) if away[0][0] == FILE else self._bytes(away[0])
-                )
-            entries, _ = _parts(head)
-            self._release([*entries, *away])
+            self._release(self._all(head))
         finally:
             self._spilt.close()
+
+    def mark(self, head: memoryview, before: int, after: int) -> None:
+        """Change what is said of this process's blocks beside its number."""
+        for place, slot, turn in self._blocks(self._all(head)):
+            ledger = self._arenas[place].ledger
+            if ledger.turns[slot] == turn and ledger.holders[slot] == before | self._pid:
+                ledger.holders[slot] = after | self._pid
+
+    def _all(self, head: memoryview) -> list[Entry]:
+        """Return all entries, without adopting anything."""
+        if head[0] == ONE:
+            return []
+        away: list[Entry] = []
+        if head[0] == AWAY:
+            away = [ENTRY.unpack(head[1:])]
+            found = self._bytes(*away)
+            if found is None:
+                return []
+            head = found
+        return [*_parts(head)[0], *away]
 
     def _each(self, entries: Sequence[Entry], small: memoryview) -> Iterator[Buffer]:
         start = 0
@@ -76,14 +88,22 @@ class Unpacking:
             )
         return memoryview(view).cast("B")[start : start + nbytes]
 
-    def _bytes(self, entry: Entry) -> memoryview:
-        place, slot, _, start, nbytes = entry
+    def _bytes(self, entry: Entry) -> memoryview | None:
+        """Return what nobody has let go of yet, without adopting it."""
+        place, slot, turn, start, nbytes = entry
+        if place == FILE:
+            return self._spilt.part(start, nbytes)
         ledger = self._arenas[place].ledger
+        if ledger.turns[slot] != turn or ledger.codes[slot] != LEASED:
+            return None
         start += ledger.offsets[slot]
         return ledger.mapping.bytes[start : start + nbytes]
 
-    def _release(self, entries: Iterator[Entry] | Sequence[Entry]) -> None:
-        for place, slot, turn in {each[:3] for each in entries if each[0] not in (HERE, FILE)}:
+    def _blocks(self, entries: Iterable[Entry]) -> set[tuple[int, int, int]]:
+        return {each[:3] for each in entries if each[0] not in (HERE, FILE)}
+
+    def _release(self, entries: Iterable[Entry]) -> None:
+        for place, slot, turn in self._blocks(entries):
             ledger = self._arenas[place].ledger
             if ledger.on_its_way(slot, turn):
                 ledger.release(slot)

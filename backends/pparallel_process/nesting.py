@@ -1,0 +1,58 @@
+"""Pools in the tasks of pools: as deep as a program needs, but not without end.
+
+A module that opens a pool when it is imported would do so in each worker that imports it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pparallel.errors import PparallelError
+
+DEEPEST = 8  #: pools, each in a task of the one before
+
+_depth = 0  # of this process: 0 for the program itself, 1 for a worker of its pools
+_is_loading = False
+
+
+def depth() -> int:
+    """Return how deep this process's workers would be."""
+    return _depth + 1
+
+
+def enter(depth: int) -> None:
+    """Say how deep this process, a worker, is."""
+    global _depth
+    _depth = depth
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """Say that functions or arguments are being read: modules may be imported for that."""
+    global _is_loading
+    _is_loading = True
+    try:
+        yield
+    finally:
+        _is_loading = False
+
+
+def check() -> None:
+    """Refuse to open a pool where that would have no end.
+
+    Raises:
+        PparallelError: a worker is reading a function or an argument, or pools are too deep.
+    """
+    if _is_loading:
+        message = (
+            "a module opens a pool while it is imported, and a worker of that pool imports it: open"
+            " the pool in a function, or below `if __name__ == '__main__':`"
+        )
+        raise PparallelError(message)
+    if _depth >= DEEPEST:
+        message = (
+            f"pools are nested {DEEPEST} deep: does a task import a module that opens a pool and"
+            " runs the task there?"
+        )
+        raise PparallelError(message)

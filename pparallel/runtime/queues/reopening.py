@@ -1,0 +1,34 @@
+"""Descriptors that another process of the same user opens by itself, through ``/proc``."""
+
+from __future__ import annotations
+
+import os
+from typing import TypeAlias
+
+Handle: TypeAlias = tuple[int, int, int, int]  #: pid, descriptor, device, inode
+
+
+def handle(descriptor: int) -> Handle:
+    """Return what another process finds the file by, while this one has it open."""
+    status = os.fstat(descriptor)
+    return os.getpid(), descriptor, status.st_dev, status.st_ino
+
+
+def reopened(found: Handle, flags: int) -> int:
+    """Return a descriptor of this process's own.
+
+    Raises:
+        OSError: the process that sent the handle has ended or has closed the file.
+    """
+    pid, number, device, inode = found
+    gone = f"process {pid}, which sent a queue, has ended or has closed it; keep it open until then"
+    try:
+        descriptor = os.open(f"/proc/{pid}/fd/{number}", flags | os.O_CLOEXEC)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(error.errno, gone) from error
+    status = os.fstat(descriptor)
+    # The number may by now stand for another file.
+    if (status.st_dev, status.st_ino) != (device, inode):
+        os.close(descriptor)
+        raise FileNotFoundError(2, gone)
+    return descriptor

@@ -1,0 +1,187 @@
+"""A queue that any thread and process of this machine may put to and get from."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import select
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from typing_extensions import Buffer
+
+from pparallel.errors import ClosedError
+from pparallel.interfaces.serializer import Serializer
+from pparallel.runtime.queues.ends import Deadline, Ends, Handles
+from pparallel.runtime.queues.tickets import SIZE, head_of, ticket
+
+logger = logging.getLogger(__name__)
+
+_LOOK = 0.005  #: seconds between looks for memory that receivers have let go
+
+
+class SharedQueue:
+    """A first-in, first-out queue of objects.
+
+    Messages of one thread arrive in the order they were put, each at one receiver. One that was
+    put arrives even if its sender dies, and a receiver that dies takes at most the message along
+    that it was just receiving. What arrives is the receiver's own.
+
+    Args:
+        serializer: turns objects into bytes.
+        ends: what a process holds of a queue.
+        copies: what arrives lies in memory of the receiver's own, not in the queue's.
+    """
+
+    def __init__(self, serializer: Serializer, ends: Ends, copies: bool = False) -> None:
+        self._serializer = serializer
+        self._ends: Ends | None = ends
+        self._copies = copies
+
+    def put(self, obj: object, timeout: float | None = None) -> None:
+        """Put *obj*, which may be changed as soon as this returns.
+
+        Waits while the queue is full.
+
+        Args:
+            obj: anything that the serializer takes.
+            timeout: seconds; ``None`` for no limit.
+
+        Raises:
+            ClosedError: the queue is closed or was shut down.
+            OSError: there is not as much shared memory as it needs, even with nothing else in it.
+            SerializationError: it cannot be serialised.
+            TaskTimeoutError: the queue was full for so long; nothing was put.
+        """
+        ends = self._open()
+        buffers = self._serializer.dumps(obj)
+        deadline = Deadline("putting an object into the queue", timeout)
+        head = self._packed(ends, buffers, deadline)
+        try:
+            if ends.ended:
+                _refuse()
+            os.write(ends.tickets, ticket(head))
+        except BlockingIOError:
+            self._put_later(ends, head, deadline)
+        except BaseException:
+            ends.parcels.drop(head)
+            raise
+
+    def get(self, timeout: float | None = None) -> Any:
+        """Return the next object, waiting for it if need be.
+
+        Args:
+            timeout: seconds; ``None`` for no limit.
+
+        Raises:
+            ClosedError: the queue is closed, or was shut down and is empty.
+            SerializationError: the object cannot be rebuilt here; it is lost.
+            TaskTimeoutError: there was none for so long.
+        """
+        deadline = None
+        while True:
+            ends = self._open()
+            ended = ends.ended  # before the look: what was put before it is found
+            try:
+                found = os.read(ends.tickets, SIZE)
+            except BlockingIOError:
+                if ended:
+                    _refuse()
+                deadline = deadline or Deadline("getting an object from the queue", timeout)
+                ends.wait(select.POLLIN, deadline)
+                continue
+            buffers = self._unpacked(ends, found)
+            if buffers is not None:
+                return self._serializer.loads(buffers)
+
+    def empty(self) -> bool:
+        """Return whether there is nothing to get now.
+
+        Raises:
+            ClosedError: the queue is closed.
+        """
+        poll = select.poll()
+        poll.register(self._open().tickets, select.POLLIN)
+        return not poll.poll(0)
+
+    def shutdown(self) -> None:
+        """Let nobody, in any process, put any more; safe to call again.
+
+        What is in the queue can still be got. Whoever waits wakes with :class:`ClosedError`.
+
+        Raises:
+            ClosedError: the queue is closed.
+        """
+        self._open().shut_down()
+
+    def close(self) -> None:
+        """Let go of the queue in this process, whose waiting threads wake; safe to call again.
+
+        Other processes use it on; it ends with the last of them.
+        """
+        ends, self._ends = self._ends, None
+        if ends is not None:
+            ends.wake()
+
+    def _open(self) -> Ends:
+        ends = self._ends
+        if ends is None:
+            raise ClosedError("the queue")
+        return ends
+
+    def _handles(self) -> Handles:
+        return self._open().handles()
+
+    def _packed(self, ends: Ends, buffers: Sequence[Buffer], deadline: Deadline) -> bytes:
+        """Return the head of what is to be put, once there is memory for it."""
+        waiting = False
+        while True:
+            try:
+                return ends.parcels.pack(buffers).head()
+            except OSError as error:
+                if error.errno != errno.ENOMEM or not ends.arena.usage().blocks:
+                    raise
+                if not waiting:
+                    logger.warning("%s: put waits until receivers let go of what they got", error)
+                waiting = True
+            if ends.ended:
+                _refuse()
+            ends.wait(0, deadline, _LOOK)
+
+    def _put_later(self, ends: Ends, head: bytes, deadline: Deadline) -> None:
+        """Write the ticket once there is room for it."""
+        done = False
+        try:
+            while not done:
+                # If this process dies meanwhile, nobody will find what it was about to put.
+                ends.parcels.hold(head)
+                ends.wait(select.POLLOUT, deadline)
+                if ends.ended:
+                    _refuse()
+                ends.parcels.send(head)
+                done = _written(ends, head)
+        finally:
+            if not done:
+                ends.parcels.send(head)
+                ends.parcels.drop(head)
+
+    def _unpacked(self, ends: Ends, found: bytes) -> list[Buffer] | None:
+        try:
+            buffers = ends.parcels.unpack(head_of(found))
+        except RuntimeError:
+            logger.exception("a message was lost: its sender was stopped in the middle of put")
+            return None
+        return [bytearray(each) for each in buffers] if self._copies else buffers
+
+
+def _written(ends: Ends, head: bytes) -> bool:
+    try:
+        os.write(ends.tickets, ticket(head))
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _refuse() -> NoReturn:
+    raise ClosedError("the queue", "was shut down")
