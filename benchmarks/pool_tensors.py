@@ -52,7 +52,7 @@ def tensors(
     with ExitStack() as stack:
         torch_pools = {each: stack.enter_context(torch_pool(each)) for each in STRATEGIES}
         arrays = stack.enter_context(stock_pool("torch"))
-        ours = stack.enter_context(our_pool(setting.backend))
+        ours = stack.enter_context(our_pool(setting.backend, "torch"))
         contenders = {"ours": turn(lambda tensor: ours.apply(function, (tensor,)))}
         for strategy, pool in torch_pools.items():
             call = partial(_applied, pool, function)

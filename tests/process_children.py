@@ -16,7 +16,9 @@ from pparallel.runtime.processes.process import readable
 from pparallel.testing.patience import PATIENCE
 
 METHODS = ("forkserver", "spawn", "fork")
-each_method = pytest.mark.parametrize("method", METHODS)
+_WARNS = "ignore:This process .* is multi-threaded:DeprecationWarning"  # since Python 3.12
+_FORK = pytest.param("fork", marks=pytest.mark.filterwarnings(_WARNS))
+each_method = pytest.mark.parametrize("method", [*METHODS[:2], _FORK])
 HERE = str(Path(__file__).parent)
 TARGET = "process_target:run"
 

@@ -130,7 +130,7 @@ def test_names(pool: Pool, recorder: Recorder) -> None:
             return 2 * number
 
     functions: list[Callable[..., int]] = [double, partial(partial(add, 1), second=2), Doubler()]
-    for func in (*functions, lambda: 0):
+    for func in (*functions, lambda _: 0):
         pool.map_async(func, [1]).wait()
     assert [each.name for each in recorder.bars] == ["double", "add", "Doubler", "<lambda>"]
 

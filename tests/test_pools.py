@@ -9,7 +9,7 @@ from pparallel_local import SerialPoolConfig, ThreadPoolConfig
 from pparallel_process import P2PPoolConfig, ProcessPoolConfig
 
 #: imported by the fork server, once: the suite's tasks live beside its tests, which need pytest
-PRELOAD = ("pparallel.testing.pool.tasks",)
+PRELOAD = ("numpy", "torch", "pparallel.testing.pool.tasks")
 
 
 class TestSerialPool(PoolSuite):

@@ -64,10 +64,13 @@ def test_a_payload_may_be_large(method: StartMethod) -> None:
         ("import atexit; atexit.register(say, 'by atexit'); raise SystemExit(7)", 7),
     ],
 )
-def test_exit_codes(method: StartMethod, code: str, expected: int) -> None:
+def test_exit_codes(
+    method: StartMethod, code: str, expected: int, capfd: pytest.CaptureFixture[str]
+) -> None:
     said, ended = outcome(code, method=method)
     assert ended.code == expected
     assert said == (["by atexit"] if "atexit" in code else [])
+    capfd.readouterr()  # where faulthandler is on, it tells of the signals
 
 
 @each_method

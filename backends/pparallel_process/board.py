@@ -94,6 +94,10 @@ class Spot:
         self.since = worker * _WORDS + _SINCE
         self.recalled = worker * _WORDS + _RECALLED
 
+    def move(self, lot: int, first: int, span: int) -> None:
+        """Say that the worker runs, of *lot*, *span* tasks from *first* on."""
+        self.words[self.at] = word_of(lot) + first * STEP + span - 1
+
 
 def word_of(lot: int) -> int:
     """Return what stands for task 0 of *lot*; see :data:`STEP`."""

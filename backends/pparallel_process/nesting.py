@@ -5,9 +5,6 @@ A module that opens a pool when it is imported would do so in each worker that i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from pparallel.errors import PparallelError
 
 DEEPEST = 8  #: pools, each in a task of the one before
@@ -27,15 +24,17 @@ def enter(depth: int) -> None:
     _depth = depth
 
 
-@contextmanager
-def loading() -> Iterator[None]:
-    """Say that functions or arguments are being read: modules may be imported for that."""
-    global _is_loading
-    _is_loading = True
-    try:
-        yield
-    finally:
+class _Loading:
+    def __enter__(self) -> None:
+        global _is_loading
+        _is_loading = True
+
+    def __exit__(self, *_: object) -> None:
+        global _is_loading
         _is_loading = False
+
+
+LOADING = _Loading()  #: entered while functions or arguments are read: modules may be imported
 
 
 def check() -> None:

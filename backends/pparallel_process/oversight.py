@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from signal import SIGKILL
 from time import monotonic
 
 from pparallel.errors import TaskTimeoutError
@@ -71,17 +72,20 @@ class Oversight:
         return since + self._timeout - monotonic()
 
     def _end(self, worker: Worker, timeout: float) -> None:
-        before = self._board.place(worker.number)
-        where = stacks.dump(worker.process, worker.dumps, _DUMP)
         with self._crew.lock:
-            lot = worker.lots.get(before.lot)
-            if lot is None or self._board.place(worker.number) != before:
+            place = self._board.place(worker.number)
+            lot = worker.lots.get(place.lot)
+            if lot is None or self._time_left(worker) > 0:
                 return  # it has ended meanwhile
-            error = TaskTimeoutError(
-                f"{lot.described(before.first)}, run by {worker.name},", timeout
-            )
-            error.add_note(f"It was ended while it was here:\n{where}")
-            self._staffing.kill(worker, error)
+            what = f"{lot.described(place.first)}, run by {worker.name},"
+            worker.doom = TaskTimeoutError(what, timeout)
+            # From here on it starts nothing, and what it says is not heard: the signal that has it
+            # write its stacks may end the call into the system that the task is waiting in.
+            worker.is_gone = True
+            self._board.recall(worker.number, max(worker.lots))
+        where = stacks.dump(worker.process, worker.dumps, _DUMP)
+        worker.doom.add_note(f"It was ended while it was here:\n{where}")
+        worker.process.signal(SIGKILL)
 
     def _stalls(self) -> bool:
         """Return whether tasks wait behind others at one worker while another is idle."""

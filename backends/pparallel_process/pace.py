@@ -8,8 +8,10 @@ from typing import Any
 
 from pparallel_process import board
 
-TARGET = 0.003  #: seconds of work in a lot
+TARGET = 0.0015  #: seconds of work in a lot: results do not wait longer than that
 TOGETHER = 3e-5  #: seconds of work that a worker runs without looking up
+_WORTHWHILE = 3e-4  #: seconds of work below which a lot is not cut further
+_QUICKEST = 1e-8
 _GROWTH = 8  #: a lot is at most this many times as large as the one before
 _MOST = 8000
 _MOST_TOGETHER = 256
@@ -37,13 +39,16 @@ class Pace:
         each = seconds / tasks
         old = self.seconds
         self.seconds = each if old is None else max(each, _FADING * old + (1 - _FADING) * each)
-        self.last = tasks
+        self.last = max(tasks, self.last // 2)
 
     def lot(self, left: int, workers: int, hint: int) -> int:
         """Return how many of *left* tasks to send at once; *hint* is the caller's chunk size."""
         if self.seconds is None:
             return min(left, max(1, hint), board.LIMIT)
-        most = min(self.last * _GROWTH, -(-left // (2 * workers)), _MOST)
+        share = -(-left // (2 * workers))  # so that all end at about the same time
+        if self.seconds * share < _WORTHWHILE:
+            share = int(_WORTHWHILE / max(self.seconds, _QUICKEST))
+        most = min(self.last * _GROWTH, share, _MOST)
         if self.seconds * most > TARGET:
             most = int(TARGET / self.seconds)
         return min(left, max(most, hint, 1), board.LIMIT)

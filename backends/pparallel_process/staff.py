@@ -223,5 +223,6 @@ def _drain_until_ended(worker: Worker, deadline: float) -> None:
     """Wait for a worker to end, and have room in its channel for what it says last."""
     while worker.process.ended(0.02) is None and monotonic() < deadline:
         with contextlib.suppress(EOFError):
-            while worker.channel.receive() is not None:
-                pass
+            while (received := worker.channel.receive()) is not None:
+                for each in received[1]:
+                    os.close(each)

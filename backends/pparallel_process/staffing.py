@@ -111,11 +111,6 @@ class Staffing:
         self._leave(worker)
         self._replace(worker.number)
 
-    def kill(self, worker: Worker, error: BaseException) -> None:
-        """End *worker* by force; the task that it runs fails with *error*."""
-        worker.doom = error
-        worker.process.signal(SIGKILL)
-
     def kill_all(self) -> None:
         """End all workers by force, for good."""
         self._is_ending = True

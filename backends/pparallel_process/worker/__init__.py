@@ -75,7 +75,7 @@ def main(payload: bytes, fds: Sequence[int]) -> None:
         apply_thread_limit(start.threads)
     preparation.seed(pickle.loads(start.streams))
     try:
-        with nesting.loading():
+        with nesting.LOADING:
             prepared: Any = serializer.loads(start.preparation)
         context = preparation.prepare(*prepared)
     except BaseException as error:  # noqa: BLE001 - told to those whose tasks cannot run

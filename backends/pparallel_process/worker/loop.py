@@ -22,7 +22,7 @@ from pparallel_process.channel import LOT, Channel, Received
 from pparallel_process.encoding import PARCELS, PLAIN, RANGE, unread, unsent
 from pparallel_process.waiting import Waiter
 from pparallel_process.worker import memory
-from pparallel_process.worker.reports import Reports
+from pparallel_process.worker.reports import Part, Reports
 
 Call = Callable[[Any], Any]
 
@@ -59,7 +59,7 @@ class Loop:
         self._context = context
         self._kept: list[Any] | None = [] if keeps else None
         self._functions: dict[int, Any] = {}
-        self._reports = Reports(channel)
+        self._reports = Reports(channel, spot)
         self._slowest = (0.0, 0)
         self._poll = select.poll()
         self._poll.register(channel.fileno, select.POLLIN)
@@ -123,18 +123,19 @@ class Loop:
     def _run_together(self, call: Call, items: Sequence[Any], place: int, count: int) -> int:
         """Run tasks at C speed; return the place after the last one that ran."""
         reports = self._reports
-        values: list[Any] = []
-        reports.underway = values
+        part = Part(list(items[place : place + count]), [], place)
+        values = part.values
         error: BaseException | None = None
         try:
-            values.extend(map(call, items[place : place + count]))
+            reports.run_together(call, part)
         except BaseException as raised:  # noqa: BLE001 - reported to the task's caller
             error = raised
+        else:
+            if len(values) < len(part.items):
+                error = StopIteration()  # a task that raises it ends the iteration over all
         if set(map(type, values)) <= PLAIN:
             reports.entries += values
-            reports.underway = []
         else:
-            reports.underway = []
             values.reverse()
             while values:
                 self._add(values)
@@ -164,20 +165,21 @@ class Loop:
 
     def _add(self, values: list[Any]) -> None:
         """Move the last of *values* into the report; nothing here refers to it any more then."""
+        size = len(values)
         if type(values[-1]) in PLAIN:
             self._reports.entries.append(values.pop())
             return
+        kept = self._kept
         try:
             parcel = self._parcels.pack(self._serializer.dumps(values[-1]), move=True)
+            if kept is not None:
+                kept.append(values[-1])
+            del values[-1]
+            parcel.seal()
         except BaseException as error:  # noqa: BLE001 - the user's objects may raise anything
-            values.pop()
+            del values[size - 1 :]
             self._fail(unsent("the result", error))
             return
-        if self._kept is None:
-            values.pop()
-        else:
-            self._kept.append(values.pop())
-        parcel.seal()
         self._reports.add_parcel(parcel.head(), list(parcel.fds))
 
     def _fail(self, error: BaseException) -> None:
@@ -221,7 +223,7 @@ class Loop:
 
     def _loaded(self, what: str, buffers: Sequence[Buffer]) -> Any:
         try:
-            with nesting.loading():
+            with nesting.LOADING:
                 return self._serializer.loads(buffers)
         except BaseException as error:  # noqa: BLE001 - the user's hooks may raise anything
             raise unread(what, error) from error.__cause__

@@ -5,15 +5,32 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from time import sleep
-from typing import Any
+from collections.abc import Callable
+from time import perf_counter, sleep
+from typing import Any, NamedTuple
 
+from pparallel_process.board import Spot
 from pparallel_process.channel import REPORT, Channel
 from pparallel_process.encoding import PLAIN
 
-PERIOD = 0.001  #: seconds after which what has been done is reported, whatever runs now
+PERIOD = 0.001  #: seconds between looks at what has been done and was not reported
+LATE = 0.0015  #: seconds that a lot takes, or longer than it should: then it is reported piecemeal
 
 Entry = Any  #: a plain value, or ``(head, files)`` of a parcel
+
+
+class Part(NamedTuple):
+    """Tasks that run together.
+
+    Attributes:
+        items: what they work on; cut short from the end if one of them takes long.
+        values: what they returned so far.
+        place: the first task's place in the lot.
+    """
+
+    items: list[Any]
+    values: list[Any]
+    place: int
 
 
 class Reports:
@@ -21,27 +38,33 @@ class Reports:
 
     The worker's main thread adds results, and reports at the end of the lot. A second thread
     reports every millisecond what was there the last time it looked, so that a long task does not
-    hold up the results of the quick ones before it.
+    hold up the results of the quick ones before it, nor the tasks that should run together with
+    it.
     """
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, spot: Spot) -> None:
         self._channel = channel
+        self._spot = spot
         self._sending = threading.Lock()
         self._parked = threading.Semaphore(0)
         self._is_parked = False
         self._thread: threading.Thread | None = None
         self._number = 0
         self._sent = 0
+        self._began = 0.0
+        self._has_parcels = False
         self._errors: dict[int, tuple[Any, ...]] = {}
         self.entries: list[Entry] = []
-        self.underway: list[Any] = []  #: values of tasks that run together; may be any objects
+        self._together = threading.Lock()
+        self._part: Part | None = None
 
     def begin(self, number: int, size: int) -> None:
         """Start a lot of so many tasks."""
         self.entries = []
-        self.underway = []
         self._errors = {}
         self._sent = 0
+        self._began = perf_counter()
+        self._has_parcels = False
         self._number = number
         if size > 1:
             if self._thread is None:
@@ -53,8 +76,18 @@ class Reports:
                 self._is_parked = False
                 self._parked.release()
 
+    def run_together(self, call: Callable[[Any], Any], part: Part) -> None:
+        """Run tasks at C speed; what one raises ends it."""
+        self._part = part
+        try:
+            part.values.extend(map(call, part.items))
+        finally:
+            with self._together:
+                self._part = None
+
     def add_parcel(self, head: bytes, files: list[int]) -> None:
         """Add the next task's result, as a parcel."""
+        self._has_parcels = True
         self.entries.append((head, files))
 
     def fail(self, envelope: tuple[Any, ...]) -> None:
@@ -80,25 +113,41 @@ class Reports:
                 self._parked.acquire()
                 continue
             with self._sending:
-                if number == self._number and seen[0] == number and seen[1] > self._sent:
+                late = perf_counter() - self._began > LATE
+                if late and number == self._number == seen[0] and seen[1] > self._sent:
                     with contextlib.suppress(OSError):  # the pool is gone: the main thread sees it
                         self._report_done()
-                seen = (self._number, len(self.entries) + len(self.underway))
+                part = self._part
+                done = len(self.entries) + (0 if part is None else len(part.values))
+                if late and part is not None and seen == (number, done):
+                    self._cut_short(part)
+                seen = (self._number, done)
+
+    def _cut_short(self, part: Part) -> None:
+        """Have a task that holds up those to be run together with it be the last of them."""
+        with self._together:
+            if self._part is part:
+                first = len(part.values)
+                del part.items[first + 1 :]
+                # Those that the main thread had started meanwhile were let go no longer than this.
+                count = len(part.values) - first + 1
+                self._spot.move(self._number, part.place + first, count)
 
     def _report_done(self) -> None:
-        entries, underway = self.entries, self.underway
-        done = entries[:]
-        more = underway[:]
-        if more and set(map(type, more)) <= PLAIN:
-            done += more
+        part = self._part
+        done = self.entries[:]
+        if part is not None and part.place == len(done):
+            more = part.values[:]
+            if set(map(type, more)) <= PLAIN:
+                done += more
         if len(done) <= self._sent:
-            return  # tasks that ran together are just being moved from one list to the other
+            return
         self._send(self._number, done[self._sent :], self._errors, None)
         self._sent = len(done)
 
     def _send(self, number: int, entries: list[Entry], errors: dict[int, Any], end: Any) -> None:
         first = self._sent
-        coded = tuple in set(map(type, entries))
+        coded = self._has_parcels
         files: list[int] = []
         if coded:
             files = [file for each in entries if type(each) is tuple for file in each[1]]

@@ -131,8 +131,8 @@ def fill_namespace(namespace: dict[str, Any], sent: dict[str, Any]) -> None:
     before = received.sent
     for name, value in sent.items():
         known = before.get(name)
-        if known is not None and name in namespace and namespace[name] is not known.value:
-            continue  # assigned here since
+        if name in namespace and (known is None or namespace[name] is not known.value):
+            continue  # assigned here
         contents = _contents(value)
         if known is None or contents is None or contents != known.contents:
             before[name] = SentGlobal(value, contents)

@@ -58,7 +58,7 @@ class Ends:
         self.arena = arena
         self.parcels = Parcels(arena, {}, longest=LONGEST, files=False)
         self.closed = False
-        self._waker: tuple[int, int] | None = None
+        self._wakers: dict[int, int] = {}
 
     @classmethod
     def create(cls, capacity: int, budget: int | None) -> Ends:
@@ -111,8 +111,9 @@ class Ends:
     def wake(self) -> None:
         """Wake this process's threads that wait, for good."""
         self.closed = True
-        if self._waker is not None and self._waker[0] == os.getpid():
-            os.eventfd_write(self._waker[1], 1)
+        waker = self._wakers.get(os.getpid())
+        if waker is not None:
+            os.eventfd_write(waker, 1)
 
     def wait(self, events: int, deadline: Deadline, longest: float = math.inf) -> None:
         """Wait until the pipe is ready for *events*, the queue ends, or it is time to look again.
@@ -136,20 +137,23 @@ class Ends:
             raise ClosedError("the queue")
 
     def _woken_by(self) -> int:
-        # Made when first needed, and anew in a child that was forked: the parent's wakes nobody
-        # here, and this process must not wake the parent's threads.
+        # Made when first needed, and anew in a child that was forked, which must not wake the
+        # parent's threads. Without a lock, since a fork might catch another thread holding it.
         pid = os.getpid()
-        if self._waker is None or self._waker[0] != pid:
-            if self._waker is not None:
-                os.close(self._waker[1])
-            self._waker = pid, os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        return self._waker[1]
+        found = self._wakers.get(pid)
+        if found is not None:
+            return found
+        made = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        found = self._wakers.setdefault(pid, made)
+        if found != made:
+            os.close(made)
+        return found
 
     def __del__(self) -> None:
         os.close(self.tickets)
         os.close(self._end)
-        if self._waker is not None:
-            os.close(self._waker[1])
+        for waker in self._wakers.values():
+            os.close(waker)
         self.arena.close()
 
 

@@ -58,15 +58,17 @@ class SharedQueue:
         buffers = self._serializer.dumps(obj)
         deadline = Deadline("putting an object into the queue", timeout)
         head = self._packed(ends, buffers, deadline)
+        done = False
         try:
             if ends.ended:
                 _refuse()
-            os.write(ends.tickets, ticket(head))
-        except BlockingIOError:
-            self._put_later(ends, head, deadline)
-        except BaseException:
-            ends.parcels.drop(head)
-            raise
+            done = _written(ends, head)
+            while not done:
+                self._wait_for_room(ends, head, deadline)
+                done = _written(ends, head)
+        finally:
+            if not done:
+                ends.parcels.drop(head)
 
     def get(self, timeout: float | None = None) -> Any:
         """Return the next object, waiting for it if need be.
@@ -83,17 +85,16 @@ class SharedQueue:
         while True:
             ends = self._open()
             ended = ends.ended  # before the look: what was put before it is found
-            try:
-                found = os.read(ends.tickets, SIZE)
-            except BlockingIOError:
-                if ended:
-                    _refuse()
+            found = _read(ends)
+            if found is not None:
+                buffers = self._unpacked(ends, found)
+                if buffers is not None:
+                    return self._serializer.loads(buffers)
+            elif ended:
+                _refuse()
+            else:
                 deadline = deadline or Deadline("getting an object from the queue", timeout)
                 ends.wait(select.POLLIN, deadline)
-                continue
-            buffers = self._unpacked(ends, found)
-            if buffers is not None:
-                return self._serializer.loads(buffers)
 
     def empty(self) -> bool:
         """Return whether there is nothing to get now.
@@ -142,29 +143,23 @@ class SharedQueue:
             except OSError as error:
                 if error.errno != errno.ENOMEM or not ends.arena.usage().blocks:
                     raise
-                if not waiting:
-                    logger.warning("%s: put waits until receivers let go of what they got", error)
+                why = error.strerror
+            if not waiting:
+                logger.warning("%s; put waits until receivers let go of what they got", why)
                 waiting = True
             if ends.ended:
                 _refuse()
             ends.wait(0, deadline, _LOOK)
 
-    def _put_later(self, ends: Ends, head: bytes, deadline: Deadline) -> None:
-        """Write the ticket once there is room for it."""
-        done = False
+    def _wait_for_room(self, ends: Ends, head: bytes, deadline: Deadline) -> None:
+        # If this process dies meanwhile, nobody will find what it was about to put.
+        ends.parcels.hold(head)
         try:
-            while not done:
-                # If this process dies meanwhile, nobody will find what it was about to put.
-                ends.parcels.hold(head)
-                ends.wait(select.POLLOUT, deadline)
-                if ends.ended:
-                    _refuse()
-                ends.parcels.send(head)
-                done = _written(ends, head)
+            ends.wait(select.POLLOUT, deadline)
+            if ends.ended:
+                _refuse()
         finally:
-            if not done:
-                ends.parcels.send(head)
-                ends.parcels.drop(head)
+            ends.parcels.send(head)
 
     def _unpacked(self, ends: Ends, found: bytes) -> list[Buffer] | None:
         try:
@@ -173,6 +168,13 @@ class SharedQueue:
             logger.exception("a message was lost: its sender was stopped in the middle of put")
             return None
         return [bytearray(each) for each in buffers] if self._copies else buffers
+
+
+def _read(ends: Ends) -> bytes | None:
+    try:
+        return os.read(ends.tickets, SIZE)
+    except BlockingIOError:
+        return None
 
 
 def _written(ends: Ends, head: bytes) -> bool:

@@ -1,0 +1,219 @@
+"""What cannot be started says so, loses nothing, and does not spoil the next start."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from pparallel.errors import PparallelError
+from pparallel.runtime.processes import StartMethod, helpers, start
+from pparallel.testing.patience import PATIENCE
+
+sys.path.insert(0, str(Path(__file__).parent))
+from process_children import TARGET, child, each_method, line, outcome
+
+
+def kill_servers() -> None:
+    """Have the next start launch a server."""
+    for each in helpers()[0]:
+        os.kill(each, signal.SIGKILL)
+
+
+@contextmanager
+def descriptors(spare: int) -> Iterator[None]:
+    """Leave this process only so many descriptors."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # The lowest free numbers are the next ones: what lies above them is taken already, or counts.
+    taken = {int(each) for each in os.listdir("/proc/self/fd")}
+    free = (each for each in range(soft) if each not in taken)
+    limit = [next(free) for _ in range(spare + 1)][-1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+# -- the interpreter ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+@pytest.mark.parametrize(
+    ("executable", "why"),
+    [
+        (None, "is empty"),
+        ("", "is empty"),
+        ("/nowhere/python", "'/nowhere/python' is not there"),
+        (os.devnull, "cannot be run"),
+    ],
+)
+def test_no_interpreter(
+    method: StartMethod, executable: str | None, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill_servers()
+    monkeypatch.setattr(sys, "executable", executable)
+    with pytest.raises(PparallelError, match=f"(?s){why}.*method='fork'.*start_method: fork"):
+        outcome("pass", method=method, preload=["sndhdr_is_gone"])
+    monkeypatch.undo()
+    assert outcome("say(1)", method=method)[0] == ["1"]
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_a_frozen_program_is_no_interpreter(
+    method: StartMethod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill_servers()
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    with pytest.raises(PparallelError, match="frozen program"):
+        outcome("pass", method=method, preload=["dis"])
+
+
+def test_an_interpreter_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "python"
+    script.write_text("#!/bin/sh\nexit 42\n")
+    script.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(script))
+    with pytest.raises(PparallelError, match=r"ended with code 42.*method='fork'"):
+        outcome("pass", preload=["dis"])
+
+
+def test_what_cannot_be_preloaded_is_told_and_may_be_mended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / "being_written.py"
+    module.write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(PparallelError, match=r"(?s)'being_written'.*ZeroDivisionError"):
+        outcome("pass", preload=["being_written"])
+    module.write_text("import os\npid = os.getpid()\n")
+    code = "import os, being_written as b; say(os.getpid() != b.pid == os.getppid())"
+    assert outcome(code, preload=["being_written"])[0] == ["True"]
+    assert outcome(code, preload=["being_written"])[0] == ["True"]
+
+
+def test_one_server_for_each_set_of_preloads() -> None:
+    outcome("pass", preload=["cmd"])
+    servers = helpers()[0]
+    outcome("pass", preload=["cmd"])
+    assert helpers()[0] == servers
+    outcome("pass", preload=["cmd", "bdb"])
+    assert len(helpers()[0] - servers) == 1
+
+
+# -- the system's limits --------------------------------------------------------------------------
+
+
+@each_method
+def test_no_descriptors_left(method: StartMethod) -> None:
+    end, begun = os.pipe()
+    outcome("pass", method=method)
+    refused = 0
+    for spare in range(12):
+        with descriptors(spare):
+            try:
+                process = start(TARGET, b"pass", [end], method=method)
+            except OSError as error:
+                assert error.errno == errno.EMFILE  # noqa: PT017 - it is raised now and then
+                refused += 1
+                continue
+        ended = process.ended(PATIENCE)
+        process.close()
+        assert ended is not None
+        assert ended.code == 0
+    assert 0 < refused < 12
+    os.close(end)
+    os.close(begun)
+
+
+def test_a_server_without_descriptors_refuses() -> None:
+    outcome("pass", preload=["this"])  # it has few of its own; what it is sent is too much
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = helpers()[0]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (40, hard))
+    try:
+        outcome("pass", preload=["code"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    [server] = helpers()[0] - before
+    with pytest.raises(OSError, match="fork server has no descriptors left"):
+        outcome("pass", [0] * 60, preload=["code"])
+    assert outcome("say(1)", [0] * 5, preload=["code"])[0] == ["1"]
+    assert server in helpers()[0]
+    assert len(os.listdir(f"/proc/{server}/fd")) < 10
+
+
+# -- a program that meddles -----------------------------------------------------------------------
+
+
+@each_method
+def test_exit_codes_that_nobody_kept(method: StartMethod) -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        _, ended = outcome("raise SystemExit(3)", method=method)
+        assert ended.code == (3 if method == "forkserver" else None)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+@each_method
+def test_exit_codes_that_somebody_else_took(method: StartMethod) -> None:
+    with child("say('here'); raise SystemExit(3)", method=method) as (process, reader):
+        line(reader)
+        if method == "forkserver":
+            code = 3
+        else:
+            assert os.waitpid(-1, 0)[0] == process.pid
+            code = None
+        ended = process.ended(PATIENCE)
+    assert ended is not None
+    assert ended.code == code
+
+
+def test_a_server_that_somebody_waited_for() -> None:
+    outcome("pass")
+    kill_servers()
+    while helpers()[0]:
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            break
+    assert outcome("say(1)")[0] == ["1"]
+
+
+def test_servers_are_killed_while_threads_start_children(scale: object) -> None:
+    done = threading.Event()
+    failures: list[BaseException] = []
+    ends: list[int | None] = []
+
+    def work() -> None:
+        while not done.is_set():
+            try:
+                ends.append(outcome("say(1)")[1].code)
+            except PparallelError as error:
+                assert "was killed while it started" in str(error)
+                ends.append(None)
+            except BaseException as error:  # noqa: BLE001 - shown below
+                failures.append(error)
+                return
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for each in threads:
+        each.start()
+    for _ in range(10):
+        done.wait(0.05)
+        kill_servers()
+    done.set()
+    for each in threads:
+        each.join(PATIENCE)
+    assert not failures
+    assert 0 in ends
+    assert set(ends) <= {0, None, -signal.SIGKILL}
