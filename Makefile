@@ -5,7 +5,7 @@ STAMP := $(VENV)/.installed
 EXAMPLES := $(wildcard examples/*/*.yaml)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check docs clean
+.PHONY: help demo test check bench docs clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,6 +23,9 @@ check: $(STAMP)  ## lint, formatting, types, import contracts, docs, examples
 	$(BIN)/lint-imports
 	$(BIN)/mkdocs build --strict --quiet --site-dir site
 	set -e; for each in $(EXAMPLES); do $(BIN)/pparallel run $$each; done
+
+bench: $(STAMP)  ## run the benchmarks beside their peers; BENCH="process_pool --quick" picks
+	$(BIN)/python -m benchmarks $(BENCH)
 
 docs: $(STAMP)  ## write the generated pages of docs/ and build the site in site/
 	$(BIN)/python docs/generate.py

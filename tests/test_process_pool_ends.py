@@ -109,13 +109,11 @@ def is_zombie(process: psutil.Process) -> bool:
 
 @contextmanager
 def running(directory: Path, body: str, backend: str, method: str) -> Iterator[Program]:
-    shared = set(os.listdir("/dev/shm"))
     program = Program(directory, body, backend, method)
     try:
         yield program
     finally:
         program.stop()
-    assert set(os.listdir("/dev/shm")) <= shared
 
 
 # -- Ctrl-C ------------------------------------------------------------------------------------
@@ -397,13 +395,14 @@ def test_a_task_that_forks_and_dies(tmp_path: Path) -> None:
     body = """
 def fork_and_die(seconds):
     if os.fork() == 0:
+        os.closerange(1, 3)  # the test waits for their end
         time.sleep(seconds)
         os._exit(0)
     os._exit(9)
 with make() as pool:
     began = time.monotonic()
-    error = pool.submit(fork_and_die, 15).exception()
-    print(error.exitcode, time.monotonic() - began < 10, sum(pool.map(abs, range(10))))
+    error = pool.submit(fork_and_die, 10).exception()
+    print(error.exitcode, time.monotonic() - began < 5, sum(pool.map(abs, range(10))))
 """
     with running(tmp_path, body, "process", "forkserver") as program:
         code, out, err = program.end()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
+from signal import SIGKILL
 from typing import Any, NamedTuple
 
 from pparallel.interfaces.serializer import Serializer
@@ -67,18 +68,37 @@ class Receiver:
         hungry: list[Worker] = []
         with self._crew.lock:
             for worker in list(workers):
-                self._take(worker, reports, later, hungry)
-        for worker in hungry:
-            self._check(worker)
-            if worker.is_retiring:
-                self._staffing.retire(worker)
-            elif worker.queue:
-                self._sender.fill(worker)
-        for report in reports:
-            self._tell(report)
-        for each in later:
-            each()
-        return bool(reports or later)
+                try:
+                    self._take(worker, reports, later, hungry)
+                except BaseException:  # Ctrl-C: what it had just said may be lost
+                    worker.process.signal(SIGKILL)
+                    raise
+        found = bool(reports or later)
+        try:
+            for worker in hungry:
+                self._check(worker)
+                if worker.is_retiring:
+                    self._staffing.retire(worker)
+                elif worker.queue:
+                    self._sender.fill(worker)
+        finally:
+            try:
+                self._tell_all(reports)
+            finally:
+                for each in later:
+                    each()
+        return found
+
+    def _tell_all(self, reports: list[_Report]) -> None:
+        while reports:
+            report = reports.pop(0)
+            try:
+                self._tell(report)
+            except BaseException as error:  # Ctrl-C, perhaps while a sink was told
+                for job in report.lot.jobs():
+                    job.sink.abort(error)
+                self._tell_all(reports)
+                raise
 
     def _take(
         self,

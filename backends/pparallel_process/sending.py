@@ -74,6 +74,7 @@ class Sender:
                 if size < lot.size:
                     crew.cut(worker, lot, max(size, 1))
                 if size:
+                    lot.sent = monotonic()
                     crew.enter(worker, lot)
                     worker.heads[lot.number] = written.content if written.kind == PARCELS else []
         if size:
@@ -88,7 +89,6 @@ class Sender:
         job, index = lot.task(0)
         if job.sink.observed:
             job.sink.started(index, worker.name)
-        lot.sent = monotonic()
         try:
             worker.channel.send(message, written.files)
         except (OSError, MemoryError) as error:

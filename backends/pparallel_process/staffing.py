@@ -6,7 +6,7 @@ import logging
 from signal import SIGKILL
 from time import monotonic
 
-from pparallel.errors import WorkerLostError
+from pparallel.errors import PparallelError, WorkerLostError
 from pparallel.runtime.processes import Exit
 from pparallel.runtime.shm import Arena
 from pparallel_process import staff
@@ -168,7 +168,7 @@ class Staffing:
         self._board.clear(number)
         try:
             self._start(number)
-        except (OSError, RuntimeError) as error:
+        except (OSError, RuntimeError, PparallelError) as error:
             logger.info("worker %d of a pool could not be started: %s", number, error)
             self._count_failure(number, error)
 

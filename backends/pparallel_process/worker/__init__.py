@@ -85,7 +85,7 @@ def main(payload: bytes, fds: Sequence[int]) -> None:
     spot = Spot(Board(board), start.number)
     for each in (board, *pools):
         os.close(each)
-    Loop(channel, parcels, serializer, spot, context, keeps=start.keeps).run()
+    Loop(channel, parcels, serializer, spot, context, arena=own, keeps=start.keeps).run()
     forwarder.flush()
 
 

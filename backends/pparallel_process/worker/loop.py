@@ -15,7 +15,7 @@ from typing_extensions import Buffer
 from pparallel.interfaces.pool import Batch, Style
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime import remote_errors
-from pparallel.runtime.shm import Parcels
+from pparallel.runtime.shm import Arena, Parcels
 from pparallel_process import nesting
 from pparallel_process.board import STEP, Spot, word_of
 from pparallel_process.channel import LOT, Channel, Received
@@ -26,7 +26,7 @@ from pparallel_process.worker.reports import Part, Reports
 
 Call = Callable[[Any], Any]
 
-_IDLE_MS = 1000  #: after which warm memory is given back
+_IDLE_MS = 5000  #: after which warm memory is given back
 _SWITCH = 0.0005  #: seconds after which a computing thread lets the reports' thread run
 
 
@@ -39,6 +39,7 @@ class Loop:
         serializer: the pool's.
         spot: where to write which task runs.
         context: passed first to each function.
+        arena: where results are put; ``None``: there is none.
         keeps: results go by reference and are kept until the pool has them.
     """
 
@@ -50,8 +51,10 @@ class Loop:
         spot: Spot,
         context: tuple[Any, ...],
         *,
+        arena: Arena | None,
         keeps: bool,
     ) -> None:
+        self._arena = arena
         self._channel = channel
         self._parcels = parcels
         self._serializer = serializer
@@ -87,6 +90,8 @@ class Loop:
         if self._is_warm and not self._poll.poll(_IDLE_MS):
             self._is_warm = False
             memory.give_back()
+            if self._arena is not None:
+                self._arena.trim()
         return self._channel.receive(0)
 
     def _run(self, message: tuple[Any, ...], files: list[int]) -> None:

@@ -1,0 +1,529 @@
+"""What handles and streams are to the rest of Python: futures, awaitables, iterators."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import sys
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import (
+    ALL_COMPLETED,
+    FIRST_COMPLETED,
+    FIRST_EXCEPTION,
+    CancelledError,
+    Future,
+    as_completed,
+    wait,
+)
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Any
+
+import pytest
+from typing_extensions import override
+
+import pparallel
+from pparallel.errors import ClosedError, TaskTimeoutError
+from pparallel.interfaces.pool import QUICK_LOOKAHEAD, Batch, Pool, PoolState, Sink
+from pparallel.interfaces.pool.results import PoolResult, Publishing
+from pparallel.testing.patience import PATIENCE, until
+from pparallel.testing.threads import in_threads
+from pparallel_local import ThreadPoolConfig
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+def invert(number: int) -> float:
+    return 1 / number
+
+
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    with pparallel.build(ThreadPoolConfig(size=2)) as pool:
+        yield pool
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    gate = threading.Event()
+    yield gate
+    gate.set()
+
+
+class HeldPool(Pool):
+    """A pool whose tasks are reported by the test."""
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[Batch, Sink]] = []
+        self.state = PoolState.OPEN
+
+    @override
+    def size(self) -> int:
+        return 1
+
+    @override
+    def lookahead(self) -> int:
+        return 4
+
+    @override
+    def open(self) -> None: ...
+
+    @override
+    def close(self) -> None: ...
+
+    @override
+    def join(self) -> None: ...
+
+    @override
+    def terminate(self) -> None: ...
+
+    @override
+    def carry(self, batch: Batch, sink: Sink) -> None:
+        self.state.check_taking(self, continues=batch.continues)
+        if batch.items:
+            assert sink.begin()
+            self.taken.append((batch, sink))
+
+
+# -- futures --------------------------------------------------------------------------------------
+
+
+def test_a_handle_is_all_that_a_future_is(pool: Pool) -> None:
+    """PoolResult makes the attributes of Future itself: none may be missing in this Python."""
+    made = vars(PoolResult(pool.attend, Publishing()))
+    for name, value in vars(Future()).items():
+        assert name in made, f"Future has an attribute {name}"
+        assert type(made[name]) is type(value)
+        if name != "_condition":
+            assert made[name] == value
+
+
+@pytest.mark.parametrize("when", [ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION])
+def test_wait(pool: Pool, gate: threading.Event, when: str) -> None:
+    blocked: list[Future[Any]] = [pool.submit(gate.wait, PATIENCE) for _ in range(2)]
+    done, left = wait(blocked, timeout=0.01, return_when=when)
+    assert (done, left) == (set(), set(blocked))
+    failing = pool.submit(invert, 0)
+    threading.Timer(0.01, gate.set).start()
+    done, left = wait([*blocked, failing], PATIENCE, return_when=when)
+    if when == FIRST_COMPLETED:
+        assert done & set(blocked)
+    else:
+        assert failing in done
+    assert wait([*blocked, failing], PATIENCE).not_done == set()
+
+
+def test_as_completed(pool: Pool, gate: threading.Event) -> None:
+    slow: Future[Any] = pool.submit(gate.wait, PATIENCE)
+    quick: list[Future[Any]] = [pool.submit(double, each) for each in range(300)]
+    with pytest.raises(FutureTimeoutError):
+        list(as_completed([slow], timeout=0.01))
+    seen = as_completed([slow, *quick], PATIENCE)
+    assert sorted(each.result() for each in itertools.islice(seen, 300)) == list(range(0, 600, 2))
+    gate.set()
+    assert next(seen) is slow
+    assert list(seen) == []
+
+
+def test_with_futures_of_others(pool: Pool) -> None:
+    other: Future[int] = Future()
+    own = pool.submit(double, 1)
+    assert next(as_completed([other, own], PATIENCE)) is own
+    other.set_result(3)
+    assert wait([other, own], PATIENCE).done == {other, own}
+
+
+def test_who_waits_for_a_cancelled_call_is_woken_at_once(pool: Pool, gate: threading.Event) -> None:
+    for _ in range(2):
+        pool.submit(gate.wait, PATIENCE)
+    waiting = [pool.submit(double, each) for each in range(3)]
+    timer = threading.Timer(0.01, lambda: [each.cancel() for each in waiting])
+    timer.start()
+    assert wait(waiting, PATIENCE).done == set(waiting)
+    for each in waiting:
+        assert each.cancelled()
+        assert each.cancel()
+        with pytest.raises(CancelledError):
+            each.get()
+    timer.join()
+
+
+def test_waiting_in_get_while_cancelled(pool: Pool, gate: threading.Event) -> None:
+    for _ in range(2):
+        pool.submit(gate.wait, PATIENCE)
+    waiting = pool.submit(double, 1)
+    timer = threading.Timer(0.01, waiting.cancel)
+    timer.start()
+    with pytest.raises(CancelledError):
+        waiting.get(PATIENCE)
+    timer.join()
+
+
+def test_done_callbacks(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(_: object) -> None:
+        message = "refused"
+        raise LookupError(message)
+
+    seen: list[object] = []
+    handle = pool.submit(double, 1)
+    handle.add_done_callback(refuse)
+    handle.add_done_callback(seen.append)
+    assert handle.result() == 2
+    until(lambda: seen == [handle], "the callback was not called")
+    handle.add_done_callback(seen.append)
+    assert seen == [handle, handle]
+    assert len(caplog.records) == 1
+    assert "refused" in caplog.text
+
+
+def test_a_callback_hears_first_and_once() -> None:
+    """Whatever comes while the callback runs, the outcome stays what it was told."""
+    pool, seen = HeldPool(), []
+
+    def callback(value: int) -> None:
+        seen.append(value)
+        assert not handle.ready()
+        assert not handle.cancel()
+        sink.abort(ClosedError("the pool"))
+        sink.done(0, (5,))
+
+    handle = pool.apply_async(double, (2,), callback=callback)
+    ((_, sink),) = pool.taken
+    sink.done(0, (4,))
+    assert (handle.get(), seen) == (4, [4])
+
+
+def test_many_wait_for_one_and_one_for_many(pool: Pool, gate: threading.Event) -> None:
+    shared = pool.submit(gate.wait, PATIENCE)
+    results: list[list[int]] = []
+
+    def use(number: int) -> None:
+        if number == 0:
+            gate.set()
+        assert shared.get(PATIENCE) is True
+        own = [pool.submit(double, each) for each in range(200)]
+        results.append([each.get(PATIENCE) for each in own])
+
+    in_threads(8, use)
+    assert results == [list(range(0, 400, 2))] * 8
+
+
+def test_a_pool_that_returns_early_from_attend() -> None:
+    """attend may come back before the result is there: the handle asks again."""
+
+    class Impatient(HeldPool):
+        @override
+        def attend(self, ready: Any, wait: Any, timeout: float | None) -> None:
+            asked.append(timeout)
+            if len(asked) == 3:
+                self.taken[0][1].done(0, (7,))
+
+    for limit in (None, PATIENCE):
+        asked: list[float | None] = []
+        assert Impatient().submit(double, 1).result(limit) == 7
+        assert len(asked) == 3
+
+
+def test_the_loop_of_asyncio(pool: Pool, gate: threading.Event) -> None:
+    async def run() -> list[Any]:
+        loop = asyncio.get_running_loop()
+        executor = pool.as_executor()
+        calls = [loop.run_in_executor(executor, double, each) for each in range(50)]
+        assert await asyncio.gather(*calls) == list(range(0, 100, 2))
+        with pytest.raises(ZeroDivisionError):
+            await loop.run_in_executor(executor, invert, 0)
+        waiting = [pool.submit(gate.wait, PATIENCE) for _ in range(2)]
+        late = asyncio.wrap_future(pool.submit(double, 1))
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(late, 0.01)
+        assert late.cancelled()
+        gate.set()
+        return [await each for each in waiting]
+
+    assert asyncio.run(run()) == [True, True]
+
+
+def test_map_of_the_executor(pool: Pool, gate: threading.Event) -> None:
+    executor = pool.as_executor()
+    assert list(executor.map(pow, range(20), itertools.repeat(2))) == [n**2 for n in range(20)]
+    with pytest.raises(FutureTimeoutError):
+        list(executor.map(gate.wait, [PATIENCE], timeout=0.01))
+    gate.set()
+    executor.shutdown()
+
+
+# -- what is kept ---------------------------------------------------------------------------------
+
+
+class Large:
+    pass
+
+
+def test_an_error_is_no_cycle(pool: Pool) -> None:
+    """Whoever drops a failed call has dropped all of it, without the garbage collector."""
+
+    def fail(large: Large) -> None:
+        message = "too large"
+        raise LookupError(message)
+
+    def use(large: Large) -> None:
+        with pytest.raises(LookupError):
+            pool.apply(fail, (large,))
+        handle = pool.submit(fail, large)
+        with pytest.raises(LookupError):
+            handle.result()
+        stream = pool.imap(fail, [large])
+        with pytest.raises(LookupError):
+            next(stream)
+
+    gc.disable()
+    try:
+        large = Large()
+        gone = weakref.ref(large)
+        use(large)
+        del large
+        until(lambda: gone() is None, "the argument is kept")
+    finally:
+        gc.enable()
+
+
+def test_an_error_of_a_task_has_no_other_context(pool: Pool) -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        pool.apply(invert, (0,))
+    assert caught.value.__context__ is None
+    with pytest.raises(ZeroDivisionError) as caught:
+        next(pool.imap(invert, [0]))
+    assert caught.value.__context__ is None
+
+
+def test_a_pool_that_nobody_closed() -> None:
+    before = set(threading.enumerate())
+
+    def use() -> None:
+        pool = pparallel.build(ThreadPoolConfig(size=2))
+        pool.open()
+        assert pool.map(double, [1]) == [2]
+        stream = pool.imap(double, range(10**6))
+        assert next(stream) == 0
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        use()
+        until(lambda: bool(gc.collect()) or bool(caught), "the pool was kept")
+    (warning,) = [each for each in caught if each.category is ResourceWarning]
+    assert str(warning.message) == "ThreadPool(size=2) was not closed"
+    until(lambda: set(threading.enumerate()) <= before, "the threads of a lost pool stay")
+
+
+def test_what_was_handed_over_is_done_though_nobody_holds_the_pool() -> None:
+    done = threading.Event()
+
+    def use() -> None:
+        pool = pparallel.build(ThreadPoolConfig(size=1))
+        pool.open()
+        pool.submit(done.wait, 0.01)
+        pool.submit(done.set)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        use()
+        gc.collect()
+        assert done.wait(PATIENCE)
+        until(lambda: not _worker_threads(), "the threads of a lost pool stay")
+
+
+# -- streams --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_stream_that_several_threads_share(pool: Pool, ordered: bool) -> None:
+    count = 5 * QUICK_LOOKAHEAD
+    items = iter(range(count))
+    stream = pool.imap(double, items) if ordered else pool.imap_unordered(double, items)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        parts = in_threads(4, lambda number: list(stream) if number % 2 else _by_next(stream))
+    finally:
+        sys.setswitchinterval(interval)
+    assert sorted(itertools.chain(*parts)) == list(range(0, 2 * count, 2))
+    if ordered:
+        assert all(part == sorted(part) for part in parts)
+    assert list(stream) == []
+
+
+def test_results_that_come_out_of_order() -> None:
+    pool = HeldPool()
+    stream = pool.imap(double, range(4))
+    ((batch, sink),) = pool.taken
+    assert list(batch.items) == [0, 1, 2, 3]
+    sink.done(2, (4, 6))
+    with pytest.raises(TaskTimeoutError):
+        stream.next(0)
+    sink.failed(1, LookupError("one"))
+    sink.done(0, (0,))
+    assert next(stream) == 0
+    with pytest.raises(LookupError, match="one"):
+        next(stream)
+    assert list(stream) == [4, 6]
+
+
+def test_what_was_reported_stays_when_a_pool_ends() -> None:
+    pool = HeldPool()
+    for call in (pool.imap, pool.imap_unordered):
+        stream = call(double, range(9))
+        _, sink = pool.taken.pop()
+        sink.done(1, (2,))
+        sink.done(0, (0,))
+        sink.abort(ClosedError("the pool"))
+        sink.done(2, (4,))
+        sink.abort(LookupError("again"))
+        pool.state = PoolState.JOINED
+        assert sorted([next(stream), next(stream)]) == [0, 2]
+        for _ in range(2):
+            with pytest.raises(ClosedError):
+                next(stream)
+        with pytest.raises(ClosedError, match="joined"):
+            next(stream)
+        assert list(stream) == []
+        pool.state = PoolState.OPEN
+
+
+@pytest.mark.parametrize("items", [range(10**30), range(0, 10**7, 3), itertools.count()])
+def test_endless_items(pool: Pool, items: Any) -> None:
+    stream = pool.imap(double, items)
+    first = items[:1000] if isinstance(items, range) else range(1000)
+    assert [next(stream) for _ in range(1000)] == [2 * each for each in first]
+
+
+def test_a_range_is_handed_over_as_one() -> None:
+    pool = HeldPool()
+    pool.imap(double, range(10, 100, 5))
+    assert pool.taken[0][0].items == range(10, 30, 5)
+
+
+def test_a_slow_iterable_does_not_hold_ready_results_back(pool: Pool) -> None:
+    """Whoever waits for a result is not kept by another thread that waits for an item."""
+    release, pulled = threading.Event(), threading.Event()
+
+    def items() -> Iterator[int]:
+        yield from range(30)
+        pulled.set()
+        release.wait(PATIENCE)
+        yield 30
+
+    stream = pool.imap(double, items())
+    results: list[int] = []
+
+    def take() -> None:
+        results.extend(stream)
+
+    takers = [threading.Thread(target=take) for _ in range(2)]
+    for each in takers:
+        each.start()
+    try:
+        assert pulled.wait(PATIENCE)
+        until(lambda: len(results) == 30, "ready results were held back")
+    finally:
+        release.set()
+        for each in takers:
+            each.join(PATIENCE)
+    assert sorted(results) == list(range(0, 62, 2))
+
+
+def test_items_that_take_their_time() -> None:
+    """A slow iterable is left after a millisecond, once something can be handed over."""
+
+    def items() -> Iterator[int]:
+        for each in range(100):
+            end = time.monotonic() + 0.0004
+            while time.monotonic() < end:
+                pass
+            yield each
+
+    class Wide(HeldPool):
+        @override
+        def lookahead(self) -> int:
+            return 100
+
+    pool = Wide()
+    pool.imap(double, items())
+    assert 1 <= len(pool.taken[0][0].items) < 50
+
+
+def test_an_interrupted_iterable() -> None:
+    """Ctrl-C in the iterable loses none of the items before it."""
+
+    class Interrupted(Iterator[int]):
+        def __init__(self) -> None:
+            self.count = 0
+
+        @override
+        def __next__(self) -> int:
+            self.count += 1
+            if self.count == 7:
+                raise KeyboardInterrupt
+            if self.count > 10:
+                raise StopIteration
+            return self.count
+
+    pool = HeldPool()
+    stream = pool.imap(double, Interrupted())
+    _double_all(pool)
+    with pytest.raises(KeyboardInterrupt):
+        list(stream)
+    with pytest.raises(TaskTimeoutError):
+        stream.next(0)
+    _double_all(pool)
+    assert list(stream) == [10, 12, 16, 18, 20]
+
+
+def test_no_two_batches_are_more_than_the_window(pool: Pool) -> None:
+    """However results come, no more than the window is out."""
+    out, most = [0], [0]
+
+    class Counting(HeldPool):
+        @override
+        def lookahead(self) -> int:
+            return 10
+
+        @override
+        def carry(self, batch: Batch, sink: Sink) -> None:
+            super().carry(batch, sink)
+            out[0] += len(batch.items)
+            most[0] = max(most[0], out[0])
+
+    pool = Counting()
+    stream = pool.imap_unordered(double, range(1000))
+    for _ in range(1000):
+        while pool.taken:
+            batch, sink = pool.taken.pop()
+            sink.done(0, [2 * each for each in batch.items])
+        next(stream)
+        out[0] -= 1
+    assert most[0] <= QUICK_LOOKAHEAD
+    assert list(stream) == []
+
+
+def _double_all(pool: HeldPool) -> None:
+    for batch, sink in pool.taken:
+        sink.done(0, [2 * each for each in batch.items])
+
+
+def _by_next(stream: Any) -> list[int]:
+    results: list[int] = []
+    while True:
+        try:
+            results.append(stream.next(PATIENCE))
+        except StopIteration:
+            return results
+
+
+def _worker_threads() -> list[str]:
+    return [each.name for each in threading.enumerate() if "-pool-" in each.name]
