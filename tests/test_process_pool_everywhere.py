@@ -122,7 +122,7 @@ def test_a_script_without_a_main_guard(tmp_path: Path, backend: str, method: str
     check(*run([str(script)]))
 
 
-@each_backend
+@pytest.mark.parametrize("backend", ["process"])
 def test_a_module_that_is_run(tmp_path: Path, backend: str) -> None:
     package = tmp_path / "somewhere"
     package.mkdir()
@@ -131,25 +131,25 @@ def test_a_module_that_is_run(tmp_path: Path, backend: str) -> None:
     check(*run(["-m", "somewhere.job"], cwd=tmp_path))
 
 
-@each_backend
+@pytest.mark.parametrize("backend", ["process"])
 def test_python_dash(backend: str) -> None:
     check(*run(["-"], given=program(backend)))
 
 
-@each_backend
+@pytest.mark.parametrize("backend", ["process"])
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
 def test_python_c(backend: str, method: str) -> None:
     check(*run(["-c", program(backend, method)]))
 
 
-@each_backend
+@pytest.mark.parametrize("backend", ["process"])
 def test_an_interactive_interpreter_whose_input_is_a_pipe(backend: str) -> None:
     out, err = run(["-i", "-q"], given=program(backend))
     assert out == "main runs\nall is well\n", err
     assert "Traceback" not in err
 
 
-@each_backend
+@pytest.mark.parametrize("backend", ["process"])
 def test_the_repl(backend: str) -> None:
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
@@ -211,7 +211,7 @@ def test_cells_of_a_notebook(tmp_path: Path, backend: str) -> None:
     check(*run([str(script)]))
 
 
-@each_backend
+@pytest.mark.parametrize("backend", ["process"])
 def test_coroutines_of_a_notebook(tmp_path: Path, backend: str) -> None:
     """A kernel's cells run while its event loop does."""
     script = tmp_path / "kernel.py"
@@ -305,6 +305,7 @@ with make() as pool:
     ]
 
 
+@pytest.mark.parametrize("script", ["forkserver"], indirect=True)
 def test_workers_that_do_no_torch_work_import_no_torch(
     script: Callable[..., tuple[str, str]],
 ) -> None:
@@ -322,6 +323,7 @@ with make() as pool:
     assert out == "[[], [], [], []]\n2.0 1\n"
 
 
+@pytest.mark.parametrize("script", ["forkserver"], indirect=True)
 def test_threads_per_worker(script: Callable[..., tuple[str, str]]) -> None:
     pytest.importorskip("torch")
     out, _ = script(
@@ -348,6 +350,7 @@ print(torch.get_num_threads() == before, [each for each in NAMES if each in os.e
     ]
 
 
+@pytest.mark.parametrize("script", ["forkserver"], indirect=True)
 def test_the_default_size_heeds_the_cpus_that_may_be_used(
     script: Callable[..., tuple[str, str]],
 ) -> None:
@@ -362,6 +365,7 @@ with pparallel.build(ProcessPoolConfig()) as pool:
     assert out == "1 1\n"
 
 
+@pytest.mark.parametrize("script", ["forkserver"], indirect=True)
 def test_share_tensors(script: Callable[..., tuple[str, str]]) -> None:
     pytest.importorskip("torch")
     out, _ = script(
@@ -377,7 +381,7 @@ def keep(tensor):
     KEPT = [tensor]
 for how in ("copy", "cpu"):
     tensor = torch.zeros(100_000)
-    with make(size=1, share_tensors=how) as pool:
+    with make(size=1, share_tensors=how, preload=("torch",)) as pool:
         result = pool.apply(fill, (tensor, 5.0))
         print(how, float(tensor[0]), float(result[-1]), float(result.sum()))
         result[0] = 7.0
@@ -397,6 +401,7 @@ for how in ("copy", "cpu"):
     assert out.splitlines() == copy + cpu
 
 
+@pytest.mark.parametrize("script", ["forkserver"], indirect=True)
 def test_output_of_workers_comes_out(script: Callable[..., tuple[str, str]]) -> None:
     """Also what is not flushed as a worker ends, or a task calls ``sys.exit``."""
     out, _ = script(
@@ -413,6 +418,7 @@ print("end", flush=True)
     assert sorted(out.split()) == ["end", "exiting", "hello"]
 
 
+@pytest.mark.parametrize("script", ["forkserver"], indirect=True)
 def test_nothing_global_is_changed(script: Callable[..., tuple[str, str]]) -> None:
     out, _ = script(
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -20,12 +21,12 @@ import pparallel
 from pparallel.errors import WorkerLostError
 from pparallel.interfaces.pool import PoolResult
 from pparallel.testing.patience import until
-from pparallel.testing.pool.tasks import hoard, keep, note, noted, pause, same
+from pparallel.testing.pool.tasks import hoard, keep, note, note_and_call, noted, pause, same
 from pparallel_process import P2PPoolConfig, ProcessPoolConfig
 
 LIMIT = 60.0
 BACKENDS = {"process": ProcessPoolConfig, "p2p": P2PPoolConfig}
-PRELOAD = ("pparallel.testing.pool.tasks",)
+PRELOAD = ("numpy", "torch", "pparallel.testing.pool.tasks")
 
 each_backend = pytest.mark.parametrize("backend", BACKENDS)
 Scale = Callable[[int], int]
@@ -36,30 +37,35 @@ def make(backend: str, size: int = 2, **options: Any) -> Any:
 
 
 @contextmanager
-def killing(pool: Any, seed: int, pause: float = 0.02) -> Iterator[list[int]]:
-    """Kill a worker now and then; gives the pids."""
+def mortal(
+    backend: str, started: Path, seed: int, pause: float = 0.02, **options: Any
+) -> Iterator[tuple[Any, list[int]]]:
+    """A pool whose workers are killed now and then, once they have started; gives the pids.
+
+    A pool of which three workers in a row cannot start is given up, as it should be.
+    """
 
     def run() -> None:
         chance = random.Random(seed)
         while not ended.wait(chance.uniform(0, 2 * pause)):
-            pids = pool.pids()
-            if pids:
-                pid = chance.choice(pids)
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
-                killed.append(pid)
+            ready = set(map(int, noted(started))) - set(killed)
+            if pids := sorted(ready & set(pool.pids())):
+                killed.append(chance.choice(pids))
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(killed[-1], signal.SIGKILL)
+
+    options |= {"initializer": note_and_call, "initargs": (started, int)}
 
     killed: list[int] = []
     ended = threading.Event()
     thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield killed
-    finally:
-        ended.set()
-        thread.join()
+    with make(backend, **options) as pool:
+        thread.start()
+        try:
+            yield pool, killed
+        finally:
+            ended.set()
+            thread.join()
 
 
 def work(path: Path, number: int) -> int:
@@ -90,7 +96,7 @@ def streamed(stream: Any, count: int) -> list[object]:
 @each_backend
 def test_workers_killed_at_random(backend: str, tmp_path: Path, scale: Scale) -> None:
     rounds, run = scale(2000) // 4, partial(work, tmp_path / "notes")
-    with make(backend) as pool, killing(pool, 1) as killed:
+    with mortal(backend, tmp_path / "started", 1) as (pool, killed):
         found = ends([pool.submit(run, each) for each in range(rounds)])
         found += streamed(pool.imap(run, range(rounds, 2 * rounds)), rounds)
         later = streamed(pool.imap_unordered(run, range(2 * rounds, 3 * rounds)), rounds)
@@ -117,7 +123,7 @@ def test_workers_killed_at_random(backend: str, tmp_path: Path, scale: Scale) ->
 @each_backend
 def test_with_retries_all_succeed(backend: str, tmp_path: Path, scale: Scale) -> None:
     rounds, run = scale(2000) // 4, partial(work, tmp_path / "notes")
-    with make(backend, retries=1000) as pool, killing(pool, 2) as killed:
+    with mortal(backend, tmp_path / "started", 2, retries=1000) as (pool, killed):
         handles = [pool.submit(run, each) for each in range(rounds)]
         mapped = pool.map_async(run, range(rounds, 2 * rounds))
         assert list(pool.imap(run, range(2 * rounds, 3 * rounds))) == [
@@ -132,9 +138,11 @@ def test_with_retries_all_succeed(backend: str, tmp_path: Path, scale: Scale) ->
 
 
 @each_backend
-def test_two_pools_at_once_and_one_loses_workers(backend: str, scale: Scale) -> None:
-    rounds = scale(2000)
-    with make(backend) as sound, make(backend, retries=1000) as dying, killing(dying, 3):
+def test_two_pools_at_once_and_one_loses_workers(
+    backend: str, tmp_path: Path, scale: Scale
+) -> None:
+    rounds, retries = scale(2000), {"retries": 1000}
+    with make(backend) as sound, mortal(backend, tmp_path / "started", 3, **retries) as (dying, _):
         mine, theirs = sound.imap(same, range(rounds)), dying.imap(same, range(rounds))
         for each in range(rounds):
             assert next(mine) == each
@@ -143,12 +151,12 @@ def test_two_pools_at_once_and_one_loses_workers(backend: str, scale: Scale) -> 
 
 
 @each_backend
-def test_tensors_while_workers_are_killed(backend: str, scale: Scale) -> None:
+def test_tensors_while_workers_are_killed(backend: str, tmp_path: Path, scale: Scale) -> None:
     """Every holder of a shared block dies at some time; what the living hold never changes."""
     torch = pytest.importorskip("torch")
     held: list[tuple[Any, float]] = []
     chance = random.Random(4)
-    with make(backend) as pool, killing(pool, 5, 0.1) as killed:
+    with mortal(backend, tmp_path / "started", 5, 0.1) as (pool, killed):
         for value in range(scale(600)):
             tensor = torch.full((chance.choice((100, 20_000, 100_000, 1_000_000)),), float(value))
             handles = [pool.submit(each, tensor) for each in (same, keep, add_one)]
@@ -223,24 +231,21 @@ def test_memory_is_flat(backend: str, scale: Scale) -> None:
 
 
 @each_backend
-def test_two_threads_kill_and_stop(backend: str) -> None:
+def test_two_threads_kill_and_stop(backend: str, tmp_path: Path) -> None:
     """Terminating while workers die and calls come in ends everything, and hangs nobody."""
     for seed in range(5):
-        pool = make(backend)
-        pool.open()
-        with killing(pool, seed, 0.005):
+        with mortal(backend, tmp_path / f"started-{seed}", seed, 0.005) as (pool, _):
             handles = [pool.submit(pause, 0.002) for _ in range(200)]
             handles[seed * 10].wait(LIMIT)
             pool.terminate()
-        pool.join()
         assert all(each.done() for each in handles)
         assert any(each.exception(0) is not None for each in handles)
 
 
 @each_backend
 def test_workers_of_any_size_are_replaced(backend: str) -> None:
-    with make(backend, size=4, max_rss="300MB") as pool:
-        sizes = [1 << 20, 400 << 20] * 4
+    with make(backend, size=4, max_rss="100MB") as pool:
+        sizes = [1 << 20, 150 << 20] * 4
         pids = pool.map(hoard, sizes)
         assert len(set(pids)) >= 2
         until(lambda: not set(pids[1::2]) & set(pool.pids()), "large workers were not replaced")

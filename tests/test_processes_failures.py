@@ -9,7 +9,8 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,8 @@ from process_children import TARGET, child, each_method, line, outcome
 def kill_servers() -> None:
     """Have the next start launch a server."""
     for each in helpers()[0]:
-        os.kill(each, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # another thread has seen that it was killed already
+            os.kill(each, signal.SIGKILL)
 
 
 @contextmanager
@@ -171,7 +173,8 @@ def test_exit_codes_that_somebody_else_took(method: StartMethod) -> None:
         if method == "forkserver":
             code = 3
         else:
-            assert os.waitpid(-1, 0)[0] == process.pid
+            while os.waitpid(-1, 0)[0] != process.pid:  # it may be a server that was killed
+                pass
             code = None
         ended = process.ended(PATIENCE)
     assert ended is not None
@@ -189,31 +192,28 @@ def test_a_server_that_somebody_waited_for() -> None:
     assert outcome("say(1)")[0] == ["1"]
 
 
-def test_servers_are_killed_while_threads_start_children(scale: object) -> None:
+def test_servers_are_killed_while_threads_start_children() -> None:
     done = threading.Event()
-    failures: list[BaseException] = []
-    ends: list[int | None] = []
 
-    def work() -> None:
+    def work() -> set[int | None]:
+        ends = set()
         while not done.is_set():
             try:
-                ends.append(outcome("say(1)")[1].code)
+                ends.add(outcome("say(1)")[1].code)
             except PparallelError as error:
-                assert "was killed while it started" in str(error)
-                ends.append(None)
-            except BaseException as error:  # noqa: BLE001 - shown below
-                failures.append(error)
-                return
+                ends.add(None)
+                if "the fork server was killed" not in str(error):
+                    raise
+        return ends
 
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for each in threads:
-        each.start()
-    for _ in range(10):
-        done.wait(0.05)
-        kill_servers()
-    done.set()
-    for each in threads:
-        each.join(PATIENCE)
-    assert not failures
+    with ThreadPoolExecutor(3) as threads:
+        found = [threads.submit(work) for _ in range(3)]
+        try:
+            for _ in range(10):
+                done.wait(0.05)
+                kill_servers()
+        finally:
+            done.set()
+        ends = set().union(*(each.result(PATIENCE) for each in found))
     assert 0 in ends
-    assert set(ends) <= {0, None, -signal.SIGKILL}
+    assert ends <= {0, None, -signal.SIGKILL}

@@ -93,6 +93,7 @@ class SingleJob(Job):
                 self.sink.failed(0, error.with_traceback(_below(error)))
             else:
                 self.sink.done(0, (value,))
+        self.sink = NO_SINK  # the frames of a task that raised know this one
         return "nothing"
 
 
@@ -177,21 +178,24 @@ class SharedJob(Job):
 
     def _run_each(self, slot: Slot, call: Callable[[Any], Any]) -> bool:
         items, sink = self._batch.items, self.sink
-        for index in self._indices:
-            if sink.observed:
-                sink.started(index, slot.name)
-            try:
-                value = call(items[index])
-            except BaseException as error:  # noqa: BLE001 - reported to the task's caller
-                if not sink.piecewise:
-                    self.drain()
-                sink.failed(index, error.with_traceback(_below(error)))
-            else:
-                sink.done(index, (value,))
-                del value
-            if slot.threads > 1:
-                return False
-        return True
+        try:
+            for index in self._indices:
+                if sink.observed:
+                    sink.started(index, slot.name)
+                try:
+                    value = call(items[index])
+                except BaseException as error:  # noqa: BLE001 - reported to the task's caller
+                    if not sink.piecewise:
+                        self.drain()
+                    sink.failed(index, error.with_traceback(_below(error)))
+                else:
+                    sink.done(index, (value,))
+                    del value
+                if slot.threads > 1:
+                    return False
+            return True
+        finally:
+            del sink  # the frames of a task that raised know this one
 
 
 def _below(error: BaseException) -> TracebackType | None:

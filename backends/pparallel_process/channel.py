@@ -23,8 +23,8 @@ _FILES = 253  #: most descriptors in one message (SCM_MAX_FD)
 _VERSION = 2  #: of marshal's format: the last one without references, three times as quick
 _WITH_FILES = b"F"  #: says that descriptors come with the next message
 
-REPORT, READY, FAILED, FORWARDED = range(4)  #: first field of what a worker sends
-LOT, RECEIVED = range(2)  #: first field of what the pool sends
+REPORT, READY, FAILED, FORWARDED, DONE = range(5)  #: first field of what a worker sends
+LOT, RECEIVED, CALL = range(3)  #: first field of what the pool sends
 _LARGE = -1
 
 
@@ -74,6 +74,18 @@ class Channel:
             self._sock.send(data, socket.MSG_DONTWAIT)
         except BlockingIOError:
             self._send_when_there_is_room([data])
+
+    def send_to_living(self, message: tuple[Any, ...]) -> None:
+        """Send a small message; nothing happens if the other end is gone."""
+        with contextlib.suppress(OSError):
+            self.send(message)
+
+    def poll(self) -> Received | None:
+        """Return the next message, like :meth:`receive`; ``None`` at the end too."""
+        try:
+            return self.receive()
+        except EOFError:
+            return None
 
     def try_to_send(self, message: tuple[Any, ...]) -> bool:
         """Send a small message unless that would have to wait; return whether it went."""

@@ -31,6 +31,7 @@ class Crew:
         workers: those that run, one per place.
         busy: those of them that have lots.
         leaving: workers that were replaced and may not have ended yet.
+        express: who runs a single call while nothing else goes on.
         ledger: what the workers did.
     """
 
@@ -46,6 +47,7 @@ class Crew:
         self.busy: list[Worker] = []
         self.leaving: list[Worker] = []
         self.ledger = Ledger()
+        self.express: Worker | None = None
         self._turn = 0
         self._number = 0
 
@@ -75,9 +77,7 @@ class Crew:
 
     def may_have(self, worker: Worker) -> bool:
         """Return whether *worker* may be sent something that waits."""
-        if not worker.queue or worker.is_being_filled or worker.is_retiring:
-            return False
-        if worker.is_gone or not worker.is_ready:
+        if not (worker.queue and self._may_serve(worker)):
             return False
         lots = worker.lots
         if not lots:
@@ -95,10 +95,26 @@ class Crew:
         most = _UNLIMITED if limit is None else limit - worker.tasks
         lot = worker.queue.take(most=most, idle=not worker.lots)
         if lot is not None:
-            self._number += 1
-            lot.number = self._number
+            lot.number = self.next_number()
             worker.is_being_filled = True
         return lot
+
+    def next_number(self) -> int:
+        """Return the number of a new lot."""
+        self._number += 1
+        return self._number
+
+    def spare(self, function: int) -> Worker | None:
+        """Return a worker that has nothing to do, while nothing waits, and knows *function*."""
+        for worker in self.workers.values():
+            if not worker.lots and function in worker.known and self._may_serve(worker):
+                return None if worker.queue else worker
+        return None
+
+    def _may_serve(self, worker: Worker) -> bool:
+        if worker.is_being_filled or worker.is_retiring:
+            return False
+        return worker.is_ready and not worker.is_gone
 
     def enter(self, worker: Worker, lot: Lot) -> None:
         """Note that *worker* is about to be sent *lot*."""

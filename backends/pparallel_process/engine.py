@@ -22,6 +22,7 @@ from pparallel_process.board import Board
 from pparallel_process.config import IsolatedPoolConfig
 from pparallel_process.crew import Crew
 from pparallel_process.encoding import unsent
+from pparallel_process.express import Express
 from pparallel_process.functions import Functions
 from pparallel_process.insights import Insights
 from pparallel_process.leading import Leadership
@@ -100,6 +101,9 @@ class Engine:
             self._receiver = Receiver(
                 self._crew, sender, self._serializer, staffing, self._oversight.check_memory
             )
+            self._express = Express(
+                self._crew, self._functions, self._polling, self._receiver, self._leadership
+            )
             staffing.start_all()
             self._release = undo.pop_all()
         self._is_open = True
@@ -144,6 +148,8 @@ class Engine:
         """See :meth:`pparallel.Pool.carry`."""
         if self._state is not PoolState.OPEN:
             self._state.check_taking(self._what, continues=batch.continues)
+        if batch.awaited and batch.style == "call" and self._express.carry(batch, sink):
+            return
         if not batch.items:
             self._functions.renew(batch.func)
             return
@@ -155,6 +161,9 @@ class Engine:
         with self._crew.lock:
             self._state.check_taking(self._what, continues=batch.continues)
             broken = self._staffing.broken
+            if self._crew.express is not None:
+                self._crew.express = None
+                self._polling.nudge()  # whoever waits for the call alone is to lead for all
             if broken is None:
                 self._crew.append(batch, sink, function)
         if broken is not None:
@@ -173,7 +182,10 @@ class Engine:
         timeout: float | None,
     ) -> None:
         """See :meth:`pparallel.Pool.attend`."""
-        self._leadership.attend(ready, wait, timeout)
+        if timeout is None and self._crew.express is not None:
+            self._express.attend(ready)
+        if not ready():
+            self._leadership.attend(ready, wait, timeout)
 
     def insights(self) -> Insights:
         """Return what the workers did."""

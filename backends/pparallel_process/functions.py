@@ -57,6 +57,11 @@ class Functions:
         self._known: dict[int, tuple[weakref.ref[Any], Function, bool]] = {}
         self.gone: deque[int] = deque()
 
+    def known(self, func: Callable[..., Any]) -> Function | None:
+        """Return what stands for *func* if it goes by name and was sent before."""
+        known = self._known.get(id(func))
+        return known[1] if known is not None and known[2] and known[0]() is func else None
+
     def find(self, func: Callable[..., Any], *, continues: bool) -> Function:
         """Return what stands for *func*.
 

@@ -60,17 +60,27 @@ class Leadership:
         """See :meth:`pparallel.Pool.attend`."""
         led = self._led()
         nested = self._leader == get_ident()  # a callback waits for another result
-        if led is None or not (nested or self._leading.acquire(blocking=False)):
+        if led is None or not (nested or self.take()):
             wait(timeout)
             return
         deadline = None if timeout is None else monotonic() + timeout
         try:
-            if not nested:
-                self._leader = get_ident()
             self._lead(led, ready, deadline)
         finally:
             if not nested:
                 self._step_down(led)
+
+    def take(self) -> bool:
+        """Have the calling thread lead, if nobody does; return whether it does now."""
+        if not self._leading.acquire(blocking=False):
+            return False
+        self._leader = get_ident()
+        return True
+
+    def give_up(self) -> None:
+        """Have the calling thread lead no more."""
+        self._leader = 0
+        self._leading.release()
 
     def see_to_it(self) -> None:
         """Have the dispatcher receive, unless somebody does."""
@@ -108,14 +118,12 @@ class Leadership:
     def dispatch(self, led: Led) -> None:
         """Lead as long as there is something to wait for; the dispatcher's work."""
         while led.needs_a_leader() and not self._is_stopped:
-            if not self._leading.acquire(blocking=False):
+            if not self.take():
                 return  # whoever leads will see to it
             try:
-                self._leader = get_ident()
                 self._lead(led, lambda: self._is_stopped or not led.needs_a_leader(), None)
             finally:
-                self._leader = 0
-                self._leading.release()
+                self.give_up()
 
     def park(self) -> bool:
         """Wait until the dispatcher has something to do; return False when it is to end."""
@@ -140,8 +148,7 @@ class Leadership:
             self._waiter.wait(look, lambda: block(left))  # noqa: B023 - called at once
 
     def _step_down(self, led: Led) -> None:
-        self._leader = 0
-        self._leading.release()
+        self.give_up()
         if led.needs_a_leader():
             self.see_to_it()
 

@@ -58,6 +58,13 @@ class Polling:
                 ended.append(worker)
         return said, ended
 
+    def wait_for(self, worker: Worker) -> bool:
+        """Wait until *worker* has said something; return False if anything else happened too."""
+        if self._is_closed:
+            return False
+        events = self._poll.poll()
+        return len(events) == 1 and events[0][0] == worker.channel.fileno
+
     def nudge(self) -> None:
         """Have whoever waits return; safe at any time."""
         with self._closing:

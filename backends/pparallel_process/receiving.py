@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime import remote_errors
 from pparallel_process import forwarding
-from pparallel_process.channel import FAILED, FORWARDED, READY, RECEIVED, REPORT
+from pparallel_process.channel import DONE, FAILED, FORWARDED, READY, RECEIVED, REPORT
 from pparallel_process.crew import Crew
 from pparallel_process.encoding import unread
 from pparallel_process.jobs import Lot
@@ -34,6 +34,20 @@ class _Report(NamedTuple):
     coded: bool
     errors: dict[int, Any]
     files: list[int]
+
+
+class _Taken(NamedTuple):
+    """What was taken in, and is followed up without the lock.
+
+    Attributes:
+        reports: results to be told.
+        later: what else is to be done.
+        hungry: workers that have ended a lot.
+    """
+
+    reports: list[_Report]
+    later: list[Callable[[], object]]
+    hungry: list[Worker]
 
 
 class Receiver:
@@ -63,24 +77,51 @@ class Receiver:
 
     def receive(self, workers: Iterable[Worker]) -> bool:
         """Take in what *workers* have said; return whether there was anything."""
-        reports: list[_Report] = []
-        later: list[Callable[[], object]] = []
-        hungry: list[Worker] = []
+        taken = _Taken([], [], [])
         with self._crew.lock:
             for worker in list(workers):
                 try:
-                    self._take(worker, reports, later, hungry)
+                    self._take(worker, taken)
                 except BaseException:  # Ctrl-C: what it had just said may be lost
                     worker.process.signal(SIGKILL)
                     raise
+        return self._follow_up(taken)
+
+    def take_in(self, worker: Worker, message: tuple[Any, ...], files: list[int]) -> None:
+        """Take in a message that *worker* sent."""
+        taken = _Taken([], [], [])
+        with self._crew.lock:
+            self._sort(worker, message, files, taken)
+        self._follow_up(taken)
+
+    def finish(self, worker: Worker, message: tuple[Any, ...]) -> None:
+        """Take in the result of a single call."""
+        _, number, value, seconds = message
+        crew = self._crew
+        with crew.lock:
+            lot = worker.lots.get(number)
+            if lot is None:
+                return
+            crew.leave(worker, lot)
+            lot.function.pace.learn(seconds, 1)
+            crew.ledger.worked(worker.number, seconds, 1)
+        self._feed(worker)
+        job, _ = lot.task(0)
+        try:
+            job.sink.done(0, (value,))
+        except BaseException as error:  # Ctrl-C
+            job.sink.abort(error)
+            raise
+        finally:
+            with crew.lock:
+                crew.count(lot, 0, 1)
+
+    def _follow_up(self, taken: _Taken) -> bool:
+        reports, later, hungry = taken
         found = bool(reports or later)
         try:
             for worker in hungry:
-                self._check(worker)
-                if worker.is_retiring:
-                    self._staffing.retire(worker)
-                elif worker.queue:
-                    self._sender.fill(worker)
+                self._feed(worker)
         finally:
             try:
                 self._tell_all(reports)
@@ -88,6 +129,13 @@ class Receiver:
                 for each in later:
                     each()
         return found
+
+    def _feed(self, worker: Worker) -> None:
+        self._check(worker)
+        if worker.is_retiring:
+            self._staffing.retire(worker)
+        elif worker.queue:
+            self._sender.fill(worker)
 
     def _tell_all(self, reports: list[_Report]) -> None:
         while reports:
@@ -100,13 +148,7 @@ class Receiver:
                 self._tell_all(reports)
                 raise
 
-    def _take(
-        self,
-        worker: Worker,
-        reports: list[_Report],
-        later: list[Callable[[], object]],
-        hungry: list[Worker],
-    ) -> None:
+    def _take(self, worker: Worker, taken: _Taken) -> None:
         for _ in range(_AT_ONCE):
             if worker.is_gone:
                 return
@@ -114,21 +156,28 @@ class Receiver:
                 received = worker.channel.receive()
             except EOFError:
                 worker.is_gone = True
-                later.append(partial(self._staffing.ended, worker))
+                taken.later.append(partial(self._staffing.ended, worker))
                 return
             if received is None:
                 return
-            message, files = received
-            if message[0] == REPORT:
-                report = self._account(worker, message, files)
-                if report is not None:
-                    reports.append(report)
-                if message[-1] is not None:
-                    hungry.append(worker)
-                    if not worker.lots:
-                        return
-            else:
-                later.append(partial(self._note, worker, message, files))
+            self._sort(worker, *received, taken)
+            if taken.hungry and taken.hungry[-1] is worker and not worker.lots:
+                return  # it has nothing more to say, most likely
+
+    def _sort(
+        self, worker: Worker, message: tuple[Any, ...], files: list[int], taken: _Taken
+    ) -> None:
+        if message[0] == DONE:
+            _, number, value, seconds = message
+            message = (REPORT, number, 0, [value], False, None, (seconds, 0.0, 0))
+        if message[0] != REPORT:
+            taken.later.append(partial(self._note, worker, message, files))
+            return
+        report = self._account(worker, message, files)
+        if report is not None:
+            taken.reports.append(report)
+        if message[-1] is not None:
+            taken.hungry.append(worker)
 
     def _note(self, worker: Worker, message: tuple[Any, ...], files: list[int]) -> None:
         """Take in what says nothing of tasks."""

@@ -18,7 +18,7 @@ from pparallel.runtime import remote_errors
 from pparallel.runtime.shm import Arena, Parcels
 from pparallel_process import nesting
 from pparallel_process.board import STEP, Spot, word_of
-from pparallel_process.channel import LOT, Channel, Received
+from pparallel_process.channel import CALL, DONE, LOT, REPORT, Channel, Received
 from pparallel_process.encoding import PARCELS, PLAIN, RANGE, unread, unsent
 from pparallel_process.waiting import Waiter
 from pparallel_process.worker import memory
@@ -77,7 +77,10 @@ class Loop:
                 received = waiter.wait(receive, self._block)
                 assert received is not None
                 message, files = received
-                if message[0] == LOT:
+                kind = message[0]
+                if kind == CALL:
+                    self._run_call(message)
+                elif kind == LOT:
                     self._run(message, files)
                     self._parcels.settle()
                 elif self._kept is not None:
@@ -124,6 +127,33 @@ class Loop:
         took = perf_counter() - began
         self._is_warm = self._is_warm or kind == PARCELS
         reports.end(took, self._slowest)
+
+    def _run_call(self, message: tuple[Any, ...]) -> None:
+        """Run a single call that came by itself."""
+        _, number, function, args, timed = message
+        words, spot = self._spot.words, self._spot
+        words[spot.at] = word_of(number)
+        if words[spot.recalled] >= number:
+            self._channel.send((REPORT, number, 0, [], False, None, (0.0, 0.0, 0)))
+            return
+        if timed:
+            words[spot.since] = time.monotonic_ns()
+        began = perf_counter()
+        values: list[Any] = []
+        try:
+            values.append(self._function(function)(*self._context, *args))
+        except BaseException as error:  # noqa: BLE001 - reported to the task's caller
+            self._reports.begin(number, 1)
+            self._fail(error)
+        else:
+            if type(values[0]) in PLAIN:
+                self._channel.send((DONE, number, values[0], perf_counter() - began))
+                return
+            self._reports.begin(number, 1)
+            self._add(values)
+        took = perf_counter() - began
+        self._reports.end(took, (took, 0))
+        self._parcels.settle()
 
     def _run_together(self, call: Call, items: Sequence[Any], place: int, count: int) -> int:
         """Run tasks at C speed; return the place after the last one that ran."""

@@ -92,5 +92,5 @@ def helpers() -> tuple[set[int], set[int]]:
     from pparallel.runtime.processes import client, lifeline
 
     running = client.servers.running()
-    kept = {each for server in running for each in (server.control.fileno(), server.pidfd)}
-    return {server.pid for server in running}, kept | lifeline.held()
+    held = set[int]().union(*(each.held() for each in running))
+    return {each.pid for each in running}, held | lifeline.held()

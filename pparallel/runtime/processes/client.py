@@ -28,7 +28,7 @@ from pparallel.runtime.processes.inheritance import (
     no_fork,
     remember_in_children,
 )
-from pparallel.runtime.processes.process import Exit, Process, readable
+from pparallel.runtime.processes.process import Exit, Process, readable, watch
 from pparallel.runtime.processes.request import Request
 
 _SERVE = "pparallel.runtime.processes.server:serve"
@@ -59,17 +59,29 @@ class _LostError(Exception):
 
 
 class ForkServer:
-    """A fork server of this process, which has imported some modules."""
+    """A fork server of this process, which has imported some modules.
+
+    Attributes:
+        preload: their names.
+        users: how many threads use it now.
+        pid: its own.
+        pidfd: is readable once it has ended.
+    """
 
     def __init__(self, preload: tuple[str, ...]) -> None:
         self.preload = preload
+        self.users = 0
         with _private_pair() as (ours, theirs):
             fds = theirs.fileno(), lifeline.reader()
             surroundings = environment.inherited()
             self.pid = interpreter.launch(_SERVE, (*fds, preload), fds, surroundings)
-            self.pidfd = interpreter.watched(self.pid)
-            self.control = socket.socket(fileno=ours.detach())
+            self.pidfd = watch(self.pid)
+            self._control: socket.socket | None = socket.socket(fileno=ours.detach())
             forget_in_children(self.pidfd)
+
+    def held(self) -> set[int]:
+        """Return the descriptors that this process has for it."""
+        return set() if self._control is None else {self._control.fileno(), self.pidfd}
 
     def ask(self, request: bytes, fds: Sequence[int]) -> tuple[int, int, int]:
         """Have a child forked; return its pid, a pidfd, and the socket that tells how it ended.
@@ -90,10 +102,11 @@ class ForkServer:
             return *self._started(line), line.detach()
 
     def _send(self, request: bytes, line: socket.socket, fds: Sequence[int]) -> None:
+        assert self._control is not None
         with _surroundings() as surroundings, _message(request) as (message, file):
             carried = [line.fileno(), *surroundings, *fds, *file]
             try:
-                messages.send(self.control, message, carried)
+                messages.send(self._control, message, carried)
             except ConnectionError as error:
                 raise _LostError from error
 
@@ -111,7 +124,7 @@ class ForkServer:
         message, fds, _ = messages.receive(line)
         if message.startswith(messages.STARTED):
             pid, _ = messages.parsed(message)
-            if not fds:
+            if not fds:  # there was no room for it
                 os.kill(pid, signal.SIGKILL)
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             return pid, descriptors.lifted(fds[0])
@@ -130,13 +143,18 @@ class ForkServer:
         assert ended is not None
         return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
-    def __del__(self) -> None:
-        # Not earlier: another thread may be sending on the socket.
-        if control := getattr(self, "control", None):
+    def close(self) -> None:
+        """Give the descriptors back, once no thread uses them."""
+        control, self._control = self._control, None
+        if control is not None:
             with no_fork():
                 remember_in_children(control.fileno(), self.pidfd)
                 control.close()
                 os.close(self.pidfd)
+
+    def __del__(self) -> None:
+        if getattr(self, "_control", None):  # in a forked child, which has no servers
+            self.close()
 
 
 class _ForkServers:
@@ -150,13 +168,24 @@ class _ForkServers:
         self._lock = threading.Lock()
         self._running: dict[tuple[str, ...], ForkServer] = {}
 
-    def get(self, preload: tuple[str, ...]) -> ForkServer:
+    @contextmanager
+    def lent(self, preload: tuple[str, ...]) -> Iterator[ForkServer]:
+        """Yield the server for a set of modules; several threads may have it."""
         with self._lock:
             if preload not in self._running:
                 self._running[preload] = ForkServer(preload)
-            return self._running[preload]
+            server = self._running[preload]
+            server.users += 1
+        try:
+            yield server
+        finally:
+            with self._lock:
+                server.users -= 1
+                if not server.users and self._running.get(preload) is not server:
+                    server.close()
 
     def drop(self, server: ForkServer) -> int | None:
+        """End a server that is lent to this thread; return its exit code if that is known."""
         with self._lock:
             if self._running.get(server.preload) is not server:
                 return None
@@ -176,18 +205,15 @@ def start(request: Request, fds: Sequence[int], preload: Sequence[str]) -> Proce
     data, modules = request.dumps(), tuple(dict.fromkeys(preload))
     code = None
     for _ in range(_ATTEMPTS):
-        server = servers.get(modules)
-        try:
-            pid, pidfd, line = server.ask(data, fds)
-        except _LostError:
-            code = servers.drop(server)
-            if code is not None and code >= 0:  # it was not killed
-                break
-        else:
-            return ServedProcess(pid, request.name, pidfd, line)
-    return interpreter.refuse(
-        f"{sys.executable!r}, started as a fork server, ended with code {code}"
-    )
+        with servers.lent(modules) as server:
+            try:
+                pid, pidfd, line = server.ask(data, fds)
+                return ServedProcess(pid, request.name, pidfd, line)
+            except _LostError:
+                code = servers.drop(server)
+        if code is not None and code >= 0:
+            return interpreter.refuse(f"{sys.executable!r} as a fork server ended with code {code}")
+    raise PparallelError(f"the fork server was killed {_ATTEMPTS} times while it started a process")
 
 
 @contextmanager

@@ -47,14 +47,6 @@ def launch(
     return started.pid
 
 
-def watched(pid: int) -> int:
-    """Return a pidfd of an interpreter that was just launched."""
-    try:
-        return descriptors.lifted(os.pidfd_open(pid))
-    except ProcessLookupError as error:  # it ended, and something has waited for any child
-        refuse(f"{sys.executable!r} ended at once", error)
-
-
 def refuse(why: str, error: OSError | None = None) -> NoReturn:
     """Raise what says that there is no interpreter to start."""
     message = (

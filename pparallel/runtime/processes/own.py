@@ -27,7 +27,7 @@ from pparallel.runtime.processes.inheritance import (
     no_fork,
     remember_in_children,
 )
-from pparallel.runtime.processes.process import Exit, Process
+from pparallel.runtime.processes.process import Exit, Process, watch
 from pparallel.runtime.processes.request import Request
 
 _LIVE = "pparallel.runtime.processes.spawned:live"
@@ -101,7 +101,7 @@ def spawn(request: Request, fds: Sequence[int]) -> Process:
             descriptors.close(*copies)
     # What counts for it as its peak includes that of this process, whose memory it had until exec.
     before_exec = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return OwnProcess(pid, request.name, interpreter.watched(pid), before_exec)
+    return OwnProcess(pid, request.name, watch(pid), before_exec)
 
 
 def fork(request: Request, fds: Sequence[int]) -> Process:
@@ -110,17 +110,21 @@ def fork(request: Request, fds: Sequence[int]) -> Process:
     with suppress(OSError, ValueError):  # a closed stream has nothing to say
         child.flush()  # else both would write what is buffered
     watched = lifeline.reader()
-    gate = descriptors.pipe()
-    fds = [descriptors.duplicate(each) if each < descriptors.FIRST else each for each in fds]
+    made: list[int] = []
     try:
+        made += gate = descriptors.pipe()
+        # The child's standard input takes the place of what has such a number.
+        low = {each: descriptors.duplicate(each) for each in fds if each < descriptors.FIRST}
+        made += low.values()
+        fds = [low.get(each, each) for each in fds]
         with signals.held_back(), kept({watched, *fds}):
             pid = os.fork()
             if not pid:
                 _live_forked(request, fds, watched, gate)
-        pidfd = descriptors.lifted(os.pidfd_open(pid))
+        pidfd = watch(pid)
         os.write(gate[1], b"\0")
     finally:
-        descriptors.close(*gate)
+        descriptors.close(*made)
     return OwnProcess(pid, request.name, pidfd)
 
 
@@ -132,7 +136,9 @@ def _live_forked(
 
         lifeline.tie(watched)
         os.close(gate[1])
-        os.read(gate[0], 1)  # until the parent has a pidfd, which it could not have of the dead
+        # Until the parent has a pidfd, which it could not have of one that has ended.
+        if not os.read(gate[0], 1):
+            os._exit(1)
         os.close(gate[0])
         atexit._clear()  # what is registered there is the parent's to do
         _forget_executors()

@@ -120,6 +120,17 @@ class Process(ABC):
 _processes: weakref.WeakSet[Process] = weakref.WeakSet()
 
 
+def watch(pid: int) -> int:
+    """Return a pidfd of a child of this process that was just started, or end the child."""
+    try:
+        return descriptors.lifted(os.pidfd_open(pid))
+    except OSError:  # no descriptor is left, or somebody else has waited for the child
+        with suppress(ProcessLookupError, ChildProcessError):
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        raise
+
+
 def readable(descriptor: int, timeout: float | None) -> bool:
     """Wait until *descriptor* is readable or at its end, for *timeout* seconds."""
     watch = select.poll()
