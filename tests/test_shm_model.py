@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 
 from hypothesis import settings
@@ -123,10 +122,6 @@ class ArenaMachine(RuleBasedStateMachine):
     def trim(self) -> None:
         self.arena.trim()
         assert self.arena.usage().free < 64 * KB
-
-    @rule()
-    def collect(self) -> None:
-        gc.collect()
 
     @rule()
     def reclaim_for_somebody_else(self) -> None:

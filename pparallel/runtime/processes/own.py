@@ -110,9 +110,9 @@ def fork(request: Request, fds: Sequence[int]) -> Process:
     with suppress(OSError, ValueError):  # a closed stream has nothing to say
         child.flush()  # else both would write what is buffered
     watched = lifeline.reader()
-    made: list[int] = []
+    gate = descriptors.pipe()
+    made = [*gate]
     try:
-        made += gate = descriptors.pipe()
         # The child's standard input takes the place of what has such a number.
         low = {each: descriptors.duplicate(each) for each in fds if each < descriptors.FIRST}
         made += low.values()

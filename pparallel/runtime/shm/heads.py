@@ -5,6 +5,7 @@ The first byte says what follows it:
 - ``ONE``: the only buffer.
 - ``MANY``: how many buffers there are, an entry for each, then those that are small.
 - ``AWAY``: one entry, which says where a head of kind ``MANY`` lies.
+- ``LONE``: one entry, which says where the only buffer lies, a small one.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import struct
 from typing import TypeAlias
 
-ONE, MANY, AWAY = 0, 1, 2
+ONE, MANY, AWAY, LONE = range(4)
 
 HERE = 255  #: the place of a buffer in the head itself; other places are numbers of arenas
 FILE = 254  #: the place of a buffer in the file that comes along
@@ -27,3 +28,4 @@ ENTRY = struct.Struct("<BxHIQQ")
 
 ONE_BYTE = bytes((ONE,))
 AWAY_BYTE = bytes((AWAY,))
+LONE_BYTE = bytes((LONE,))

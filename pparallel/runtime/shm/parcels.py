@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 
 from typing_extensions import Buffer
 
 from pparallel.runtime.shm.arena import Arena
 from pparallel.runtime.shm.files import directories
-from pparallel.runtime.shm.heads import HEAD, INLINE, ONE, ONE_BYTE
+from pparallel.runtime.shm.heads import ENTRY, HEAD, INLINE, LONE_BYTE, ONE, ONE_BYTE
 from pparallel.runtime.shm.ledger import TRANSIT
 from pparallel.runtime.shm.packing import Packing
 from pparallel.runtime.shm.unpacking import Unpacking
@@ -101,8 +102,11 @@ class Parcels:
         """
         if len(buffers) == 1:
             only = buffers[0]
-            if type(only) is bytes and len(only) < self._least:
-                return Parcel(ONE_BYTE + only, [])
+            if type(only) is bytes and len(only) < INLINE:
+                if len(only) < self._least:
+                    return Parcel(ONE_BYTE + only, [])
+                if (head := self._lone(only)) is not None:
+                    return Parcel(head, [])
         packing = Packing(self._own, self._number, self._arenas, self._longest, self._short)
         try:
             packing.add(buffers, move)
@@ -156,6 +160,18 @@ class Parcels:
         except KeyError:  # another thread was quicker
             return False
         return True
+
+    def _lone(self, only: bytes) -> bytes | None:
+        """Return the head of one small buffer in a block, None where there is no room."""
+        own, pid = self._own, os.getpid()
+        slot = -1 if own is None else own.take(len(only), pid)
+        if own is None or slot < 0:
+            return None
+        ledger = own.ledger
+        start = ledger.offsets[slot]
+        ledger.mapping.bytes[start : start + len(only)] = only
+        ledger.holders[slot] = TRANSIT | pid
+        return LONE_BYTE + ENTRY.pack(self._number, slot, ledger.turns[slot], 0, len(only))
 
     def _finished(self, parcel: Parcel, packing: Packing) -> bytes:
         try:

@@ -10,9 +10,9 @@ from typing_extensions import Buffer
 
 from pparallel.runtime.shm.arena import Arena
 from pparallel.runtime.shm.files import Spilt
-from pparallel.runtime.shm.heads import AWAY, COUNT, ENTRY, FILE, HERE, ONE, Entry
+from pparallel.runtime.shm.heads import AWAY, COUNT, ENTRY, FILE, HERE, LONE, ONE, Entry
 from pparallel.runtime.shm.ledger import LEASED
-from pparallel.runtime.shm.views import adopt
+from pparallel.runtime.shm.views import adopt, take
 
 
 class Unpacking:
@@ -29,6 +29,8 @@ class Unpacking:
         try:
             if head[0] == ONE:
                 return [bytearray(head[1:])]
+            if head[0] == LONE:
+                return [self._lone(*ENTRY.unpack(head[1:]))]
             if head[0] == AWAY:
                 head = self._memory(ENTRY.unpack(head[1:]))
             entries, small = _parts(head)
@@ -58,6 +60,8 @@ class Unpacking:
         """Return all entries, without adopting anything."""
         if head[0] == ONE:
             return []
+        if head[0] == LONE:
+            return [ENTRY.unpack(head[1:])]
         away: list[Entry] = []
         if head[0] == AWAY:
             away = [ENTRY.unpack(head[1:])]
@@ -76,6 +80,14 @@ class Unpacking:
                 start = end
             else:
                 yield self._memory(entry)
+
+    def _lone(self, place: int, slot: int, turn: int, start: int, nbytes: int) -> bytearray:
+        ledger = self._arenas[place].ledger
+        take(ledger, slot, turn, self._pid)
+        start += ledger.offsets[slot]
+        content = bytearray(ledger.mapping.bytes[start : start + nbytes])
+        ledger.release(slot)
+        return content
 
     def _memory(self, entry: Entry) -> memoryview:
         place, slot, turn, start, nbytes = entry
