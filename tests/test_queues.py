@@ -611,6 +611,30 @@ while True:
         assert blocks(q) == 0
 
 
+def test_a_message_that_got_lost_does_not_take_memory_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import numpy as np
+
+    monkeypatch.setattr("pparallel.runtime.queues.orphans.AGE", 0.3)
+    with SimpleQueue(memory=4 * MB) as q:
+        q.put("small")
+        q.put(b"x" * 500)
+        q.put([np.ones(30_000, np.uint8), np.ones(MB, np.uint8), b"y" * 500])
+        code = """
+q._ends.parcels.pack([bytearray(2 << 20), b"x" * 1000])
+os.kill(os.getpid(), 9)
+"""
+        with child(code, q) as dead:  # between packing and putting
+            assert dead.wait() == -signal.SIGKILL
+        q.put(np.ones(2 * MB, np.uint8), PATIENCE)
+        assert q.get() == "small"
+        assert q.get() == b"x" * 500
+        assert [len(each) for each in q.get()] == [30_000, MB, 500]
+        assert len(q.get()) == 2 * MB
+        assert blocks(q) == 0
+
+
 CHURN_SEND = """
 import random
 turn = 0

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from pparallel.plugin import Backend, hookimpl
 from pparallel_process.config import IsolatedPoolConfig, P2PPoolConfig, ProcessPoolConfig
 
-__all__ = ["IsolatedPoolConfig", "P2PPoolConfig", "ProcessPoolConfig", "pparallel_backends"]
+if TYPE_CHECKING:
+    from pparallel_process.pool import P2PPool, ProcessPool
+
+__all__ = [
+    "IsolatedPoolConfig",
+    "P2PPool",
+    "P2PPoolConfig",
+    "ProcessPool",
+    "ProcessPoolConfig",
+    "pparallel_backends",
+]
 
 _FEATURES = frozenset({"parallel", "isolated"})
 
@@ -17,3 +29,16 @@ def pparallel_backends() -> list[Backend]:
         Backend(ProcessPoolConfig, "pparallel_process.pool:ProcessPool", features=_FEATURES),
         Backend(P2PPoolConfig, "pparallel_process.pool:P2PPool", features=_FEATURES),
     ]
+
+
+def _imported(name: str) -> object:
+    if name not in ("P2PPool", "ProcessPool"):
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+    from pparallel_process import pool
+
+    return getattr(pool, name)
+
+
+if not TYPE_CHECKING:  # the classes take a while to import, and a config does not need them
+    __getattr__ = _imported

@@ -21,7 +21,7 @@ _TUPLES = frozenset({tuple})
 
 RANGE, VALUES, PARCELS = range(3)  #: how the items of a lot are written
 
-_ENOUGH = 24_000  #: bytes of message after which a lot is cut
+_ENOUGH = 45_000  #: bytes of message after which a lot is cut
 _ENOUGH_BESIDE = 16 << 20  #: bytes beside the messages after which a lot is cut
 
 

@@ -121,7 +121,7 @@ class Engine:
             while self._crew.live and not self._is_over:
                 self.attend(lambda: not self._crew.live, self._wait_until_quiet, None)
         with self._crew.lock:
-            if self._state is not PoolState.TERMINATED:
+            if self._state is PoolState.CLOSED:
                 self._state = PoolState.JOINED
             ends, self._is_open = self._is_open, False
         if ends:
@@ -134,7 +134,8 @@ class Engine:
     def terminate(self) -> None:
         """Fail what is not done, and end the workers."""
         with self._crew.lock:
-            self._state = PoolState.TERMINATED
+            if self._state is not PoolState.INHERITED:
+                self._state = PoolState.TERMINATED
             live = self._crew.abandon()
         if self._is_open:
             self._staffing.kill_all()
@@ -235,7 +236,7 @@ class Engine:
 
     def leave_to_parent(self) -> None:
         """Forget everything, in a child that this program has forked."""
-        self._state = PoolState.TERMINATED
+        self._state = PoolState.INHERITED
         self._is_over = True
         self._leadership.reset()
         self._crew.reset()

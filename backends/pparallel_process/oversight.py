@@ -34,7 +34,7 @@ class Oversight:
         """Return in how many seconds to look; ``None``: there is nothing to look after."""
         crew = self._crew
         with crew.lock:
-            soonest: float | None = _LOOK if crew.leaving else None
+            soonest = _LOOK if crew.leaving or self._max_rss is not None else None
             if self._timeout is not None and crew.busy:
                 soonest = max(0.001, min(map(self._time_left, crew.busy)))
             if self._stalls():
@@ -51,6 +51,8 @@ class Oversight:
                 self._end(worker, self._timeout)
         if crew.leaving:
             self._staffing.hurry()
+        if self._max_rss is not None:
+            self._check_idle()
         with crew.lock:
             recalled = self._recall() if self._stalls() else False
         if recalled:
@@ -63,6 +65,14 @@ class Oversight:
             worker.checked = now
             if worker.own_memory() >= self._max_rss:
                 worker.is_retiring = True
+
+    def _check_idle(self) -> None:
+        with self._crew.lock:
+            idle = [each for each in self._crew.workers.values() if not each.lots]
+        for worker in idle:
+            self.check_memory(worker)
+            if worker.is_retiring:
+                self._staffing.retire(worker)
 
     def _time_left(self, worker: Worker) -> float:
         assert self._timeout is not None

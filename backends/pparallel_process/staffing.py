@@ -56,6 +56,7 @@ class Staffing:
         self._arena = arena
         self._sender = sender
         self._failures = 0
+        self._starting: set[int] = set()  # places for which a process is being started
         self._is_closed = self._is_ending = False
         self.broken: BaseException | None = None
 
@@ -151,6 +152,7 @@ class Staffing:
         worker = self._recruiter.start(number, self._crew.queue_of(number))
         self._crew.ledger.started(number, worker.process.pid, worker.name)
         with self._crew.lock:
+            self._starting.discard(number)
             if not self._is_closed:
                 self._crew.workers[number] = worker
                 self._polling.watch(worker)
@@ -163,12 +165,14 @@ class Staffing:
         if self.broken is not None or self._is_ending:
             return
         with self._crew.lock:
-            if number in self._crew.workers:
+            if number in self._crew.workers or number in self._starting:
                 return
+            self._starting.add(number)
         self._board.clear(number)
         try:
             self._start(number)
         except (OSError, RuntimeError, PparallelError) as error:
+            self._starting.discard(number)
             logger.info("worker %d of a pool could not be started: %s", number, error)
             self._count_failure(number, error)
 

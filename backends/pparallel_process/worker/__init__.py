@@ -79,13 +79,23 @@ def main(payload: bytes, fds: Sequence[int]) -> None:
             prepared: Any = serializer.loads(start.preparation)
         context = preparation.prepare(*prepared)
     except BaseException as error:  # noqa: BLE001 - told to those whose tasks cannot run
+        forwarder.flush()
         channel.send((FAILED, tuple(remote_errors.pack(error, serializer, exits=True))))
         return
     channel.send((READY,), [] if own is None else [own.fd])
     spot = Spot(Board(board), start.number)
     for each in (board, *pools):
         os.close(each)
-    Loop(channel, parcels, serializer, spot, context, arena=own, keeps=start.keeps).run()
+    Loop(
+        channel,
+        parcels,
+        serializer,
+        spot,
+        context,
+        idle=forwarder.flush,
+        arena=own,
+        keeps=start.keeps,
+    ).run()
     forwarder.flush()
 
 

@@ -39,6 +39,7 @@ class Loop:
         serializer: the pool's.
         spot: where to write which task runs.
         context: passed first to each function.
+        idle: called when there is nothing to do.
         arena: where results are put; ``None``: there is none.
         keeps: results go by reference and are kept until the pool has them.
     """
@@ -51,9 +52,11 @@ class Loop:
         spot: Spot,
         context: tuple[Any, ...],
         *,
+        idle: Callable[[], object],
         arena: Arena | None,
         keeps: bool,
     ) -> None:
+        self._idle = idle
         self._arena = arena
         self._channel = channel
         self._parcels = parcels
@@ -90,6 +93,7 @@ class Loop:
             return
 
     def _block(self) -> Received | None:
+        self._idle()
         if self._is_warm and not self._poll.poll(_IDLE_MS):
             self._is_warm = False
             memory.give_back()

@@ -15,6 +15,7 @@ class PoolState(StrEnum):
     CLOSED = "is closed"
     JOINED = "was joined"
     TERMINATED = "was terminated"
+    INHERITED = "belongs to the process that opened it, of which this one is a fork: build another"
 
     def opened(self, pool: object) -> PoolState:
         """Return the state of *pool* after it was opened.

@@ -14,6 +14,7 @@ from typing_extensions import Buffer
 from pparallel.errors import ClosedError
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime.queues.ends import Deadline, Ends, Handles
+from pparallel.runtime.queues.orphans import Orphans
 from pparallel.runtime.queues.tickets import SIZE, head_of, ticket
 
 logger = logging.getLogger(__name__)
@@ -136,7 +137,7 @@ class SharedQueue:
 
     def _packed(self, ends: Ends, buffers: Sequence[Buffer], deadline: Deadline) -> bytes:
         """Return the head of what is to be put, once there is memory for it."""
-        waiting = False
+        orphans: Orphans | None = None
         while True:
             try:
                 return ends.parcels.pack(buffers).head()
@@ -144,9 +145,10 @@ class SharedQueue:
                 if error.errno != errno.ENOMEM or not ends.arena.usage().blocks:
                     raise
                 why = error.strerror
-            if not waiting:
+            if orphans is None:
+                orphans = Orphans()
                 logger.warning("%s; put waits until receivers let go of what they got", why)
-                waiting = True
+            orphans.free(ends)
             if ends.ended:
                 _refuse()
             ends.wait(0, deadline, _LOOK)

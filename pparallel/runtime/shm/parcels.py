@@ -137,6 +137,10 @@ class Parcels:
         if whole[0] != ONE or fds:
             Unpacking(self._arenas, fds).drop(whole)
 
+    def blocks(self, head: Buffer) -> list[tuple[int, int]]:
+        """Return slot and turn of each block of a parcel, whose arenas are all one."""
+        return [each[1:] for each in Unpacking(self._arenas, ()).blocks(memoryview(head))]
+
     def hold(self, head: Buffer) -> None:
         """Take a parcel back that was not sent; it is this process's until :meth:`send`."""
         Unpacking(self._arenas, ()).mark(memoryview(head), TRANSIT, 0)

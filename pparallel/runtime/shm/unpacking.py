@@ -51,10 +51,14 @@ class Unpacking:
 
     def mark(self, head: memoryview, before: int, after: int) -> None:
         """Change what is said of this process's blocks beside its number."""
-        for place, slot, turn in self._blocks(self._all(head)):
+        for place, slot, turn in self.blocks(head):
             ledger = self._arenas[place].ledger
             if ledger.turns[slot] == turn and ledger.holders[slot] == before | self._pid:
                 ledger.holders[slot] = after | self._pid
+
+    def blocks(self, head: memoryview) -> set[tuple[int, int, int]]:
+        """Return number of arena, slot and turn of each block."""
+        return _blocks(self._all(head))
 
     def _all(self, head: memoryview) -> list[Entry]:
         """Return all entries, without adopting anything."""
@@ -111,11 +115,8 @@ class Unpacking:
         start += ledger.offsets[slot]
         return ledger.mapping.bytes[start : start + nbytes]
 
-    def _blocks(self, entries: Iterable[Entry]) -> set[tuple[int, int, int]]:
-        return {each[:3] for each in entries if each[0] not in (HERE, FILE)}
-
     def _release(self, entries: Iterable[Entry]) -> None:
-        for place, slot, turn in self._blocks(entries):
+        for place, slot, turn in _blocks(entries):
             ledger = self._arenas[place].ledger
             if ledger.on_its_way(slot, turn):
                 ledger.release(slot)
@@ -125,3 +126,7 @@ def _parts(head: memoryview) -> tuple[list[Entry], memoryview]:
     _, count = COUNT.unpack_from(head)
     end = COUNT.size + count * ENTRY.size
     return list(ENTRY.iter_unpack(head[COUNT.size : end])), head[end:]
+
+
+def _blocks(entries: Iterable[Entry]) -> set[tuple[int, int, int]]:
+    return {each[:3] for each in entries if each[0] not in (HERE, FILE)}

@@ -1,0 +1,95 @@
+"""What a test leaves behind is found, and what is other programs' is let be."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from pparallel.runtime.processes import helpers
+from pparallel.testing.leftovers import no_leftovers
+
+sys.path.insert(0, str(Path(__file__).parent))
+from process_children import child, line, outcome
+
+SHM = Path("/dev/shm")
+OTHER = """
+import mmap, os, sys
+if os.fork():
+    os._exit(0)  # the other is nobody's child
+how, name = sys.argv[1], sys.argv[2].format(pid=os.getpid())
+print("ready", flush=True)
+sys.stdin.readline()
+file = open(f"/dev/shm/{name}", "x+b")
+file.truncate(4096)
+if how == "mapped":
+    mapped = mmap.mmap(file.fileno(), 4096)
+if how != "open":
+    file.close()
+print("made", flush=True)
+sys.stdin.readline()
+os.unlink(f"/dev/shm/{name}")
+print("gone", flush=True)
+"""
+
+
+@contextmanager
+def another_program(how: str, name: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a program that is no descendant of this one, and makes a segment when told to."""
+    command = [sys.executable, "-c", OTHER, how, name]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as running:
+        hears(running, "ready")
+        running.wait()
+        yield running
+
+
+def hears(running: subprocess.Popen[str], word: str) -> None:
+    assert running.stdout is not None
+    assert running.stdout.readline() == f"{word}\n"
+
+
+def tell(running: subprocess.Popen[str], answer: str) -> None:
+    assert running.stdin is not None
+    running.stdin.write("\n")
+    running.stdin.flush()
+    hears(running, answer)
+
+
+@pytest.mark.parametrize(
+    ("how", "name"),
+    [("mapped", "pparallel-mapped"), ("open", "pparallel-open"), ("neither", "torch_{pid}_1_0")],
+)
+def test_a_segment_of_another_program_is_let_be(how: str, name: str) -> None:
+    with another_program(how, name) as running:
+        with no_leftovers(0.05):
+            tell(running, "made")
+        tell(running, "gone")
+
+
+def test_a_segment_of_ones_own_is_found() -> None:
+    path = SHM / "pparallel-own"
+    found = pytest.raises(AssertionError, match=r"segment /dev/shm/pparallel-own")
+    try:
+        with found, no_leftovers(0.05):
+            path.write_bytes(b"x")
+    finally:
+        path.unlink()
+
+
+def test_a_fork_server_is_let_be_and_its_child_is_found() -> None:
+    def leave(stack: ExitStack) -> None:
+        code = "say('here'); import signal; signal.pause()"
+        _, reader = stack.enter_context(child(code, name="found-in-tests"))
+        assert line(reader) == "here"
+
+    found = pytest.raises(AssertionError, match=r"process \d+ \(found-in-tests")
+    with ExitStack() as stack, found, no_leftovers(0.05):
+        leave(stack)
+    with no_leftovers(0.05):
+        outcome("pass", preload=["netrc"])
+    assert all(helpers())
