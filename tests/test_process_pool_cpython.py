@@ -21,7 +21,7 @@ import pytest
 from typing_extensions import override
 
 import pparallel
-from pparallel.errors import ClosedError, RemoteError, TaskTimeoutError
+from pparallel.errors import ClosedError, ConfigError, RemoteError, TaskTimeoutError
 from pparallel.testing.patience import PATIENCE, until
 from pparallel_process import P2PPoolConfig, ProcessPoolConfig
 
@@ -255,9 +255,9 @@ def test_tracebacks_come_along(pool: pparallel.Pool, kind: str) -> None:
 def test_a_pool_of_no_size() -> None:
     for config in BACKENDS.values():
         for size in (0, -1):
-            with pytest.raises(ValueError, match="size"):
+            with pytest.raises(ConfigError, match="size"):
                 config(size=size)
-        with pytest.raises(ValueError, match="max_tasks"):
+        with pytest.raises(ConfigError, match="max_tasks"):
             config(max_tasks=0)
 
 

@@ -658,7 +658,7 @@ def test_senders_and_receivers_are_killed_at_any_instant(scale: Callable[[int], 
         codes = [CHURN_SEND, CHURN_SEND, CHURN_RECEIVE, CHURN_RECEIVE]
         children = [Child(code, q) for code in codes]
         try:
-            for _ in range(scale(100) + 2):
+            for _ in range(scale(50) + 5):
                 threading.Event().wait(dice.random() * 0.1)
                 index = dice.randrange(len(codes))
                 assert [each.process.poll() for each in children] == [None] * len(codes)

@@ -445,7 +445,7 @@ def test_processes_are_killed_at_any_instant(scale: Callable[[int], int]) -> Non
     peers: list[Peer] = []
     pids = []
     try:
-        for _ in range(scale(100) + 5):
+        for _ in range(scale(50) + 5):
             while len(peers) < 3:
                 peers.append(Peer(arena))
                 peers[-1].tell(CHURN)

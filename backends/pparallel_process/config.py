@@ -63,6 +63,8 @@ class ProcessPoolConfig(IsolatedPoolConfig, frozen=True):
 class P2PPoolConfig(IsolatedPoolConfig, frozen=True):
     """A pool of processes to which tasks are dealt in turn, each over its own channel.
 
+    What was dealt to a worker that is held up by a long task is done by one that is idle.
+
     Attributes:
         backend: the name of the backend.
     """

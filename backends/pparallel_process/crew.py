@@ -24,6 +24,7 @@ class Crew:
         dealt: tasks are dealt to the workers in turn, else each goes to one that is idle.
 
     Attributes:
+        is_dealt: each worker has tasks of its own.
         lock: held for accounts only: never while something is serialised, sent or told to a sink.
         quiet: of the lock; told when no task is left.
         queues: where tasks wait: one for each worker, or one for all.
@@ -41,6 +42,7 @@ class Crew:
         self.lock = threading.RLock()
         self.quiet = threading.Condition(self.lock)
         self.live: set[Job] = set()
+        self.is_dealt = dealt
         queues = self.size if dealt else 1
         self.queues = [JobQueue(self.size // queues, self._dropped) for _ in range(queues)]
         self.workers: dict[int, Worker] = {}
@@ -143,6 +145,15 @@ class Crew:
         """Have the tasks of *lot* at these places, which have not started, done next."""
         if self.live:
             worker.queue.give_back(lot, first, end)
+
+    def pass_on(self, worker: Worker) -> bool:
+        """Give what was dealt to *worker*, which is held up, to an idle one, if there is one."""
+        if self.is_dealt and worker.queue:
+            for heir in self.workers.values():
+                if not heir.lots and not heir.queue and self._may_serve(heir):
+                    heir.queue.take_over(worker.queue)
+                    return True
+        return False
 
     def count(self, lot: Lot, first: int, end: int) -> None:
         """Note that the tasks of *lot* at these places were reported."""

@@ -126,6 +126,7 @@ class Engine:
             ends, self._is_open = self._is_open, False
         if ends:
             self._is_over = True
+            self._polling.nudge()
             self._leadership.stop()
             if self._state is not PoolState.TERMINATED:
                 self._staffing.close(_END)

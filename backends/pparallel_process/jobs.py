@@ -310,6 +310,11 @@ class JobQueue:
             return MapLot(job, self._taken(job, min(most, size)))
         return None
 
+    def take_over(self, other: JobQueue) -> None:
+        """Have what waits in *other* done, after what waits here."""
+        self._jobs.extend(other._jobs)
+        other._jobs.clear()
+
     def clear(self) -> None:
         """Forget all jobs."""
         self._jobs.clear()

@@ -100,16 +100,19 @@ class Oversight:
     def _stalls(self) -> bool:
         """Return whether tasks wait behind others at one worker while another is idle."""
         crew = self._crew
-        if len(crew.queues) > 1 or crew.queues[0] or len(crew.busy) == len(crew.workers):
+        if len(crew.busy) == len(crew.workers) or (not crew.is_dealt and crew.queues[0]):
             return False
-        return any(_has_waiting(each) for each in crew.busy)
+        return any(map(self._holds_up, crew.busy))
+
+    def _holds_up(self, worker: Worker) -> bool:
+        return _has_waiting(worker) or (self._crew.is_dealt and bool(worker.queue))
 
     def _recall(self) -> bool:
         """Take tasks back from workers that seem to be held up; return whether there were any."""
         now, found = monotonic(), False
         for worker in self._crew.busy:
             lots = list(worker.lots.values())
-            if not _has_waiting(worker) or now - lots[0].sent < _STALLED:
+            if not self._holds_up(worker) or now - lots[0].sent < _STALLED:
                 continue
             self._board.recall(worker.number, lots[-1].number)
             place = self._board.place(worker.number)
@@ -120,6 +123,7 @@ class Oversight:
                 self._crew.give_back(worker, lot, started, lot.limit)
                 found = found or started < lot.limit
                 lot.limit = min(lot.limit, started)
+            found = self._crew.pass_on(worker) or found
         return found
 
 

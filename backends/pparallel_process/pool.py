@@ -102,7 +102,10 @@ class ProcessPool(Pool):
 
 
 class P2PPool(ProcessPool):
-    """Processes to which tasks are dealt in turn, each over its own channel."""
+    """Processes to which tasks are dealt in turn, each over its own channel.
+
+    What was dealt to a worker that is held up is done by one that has nothing to do.
+    """
 
     dealt = True
 
