@@ -31,16 +31,12 @@ class Polling:
 
     def mute(self, worker: Worker) -> None:
         """Wait for nothing but the end of *worker*."""
-        if self._channels.pop(worker.channel.fileno, None) is not None and not self._is_closed:
-            with contextlib.suppress(OSError):
-                self._poll.unregister(worker.channel.fileno)
+        self._drop(self._channels, worker.channel.fileno, worker)
 
     def forget(self, worker: Worker) -> None:
-        """Wait for *worker* no longer."""
+        """Wait for *worker* no longer; safe to call again."""
         self.mute(worker)
-        if self._processes.pop(worker.process.pidfd, None) is not None and not self._is_closed:
-            with contextlib.suppress(OSError):
-                self._poll.unregister(worker.process.pidfd)
+        self._drop(self._processes, worker.process.pidfd, worker)
 
     def wait(self, timeout: float | None) -> tuple[list[Worker], list[Worker]]:
         """Return who has said something, and who has ended; nobody after *timeout* seconds."""
@@ -78,3 +74,11 @@ class Polling:
                 self._is_closed = True
                 self._poll.close()
                 os.close(self._nudge)
+
+    def _drop(self, watched: dict[int, Worker], fd: int, worker: Worker) -> None:
+        # Once it is closed, the number may be another worker's.
+        if watched.get(fd) is worker:
+            del watched[fd]
+            if not self._is_closed:
+                with contextlib.suppress(OSError):
+                    self._poll.unregister(fd)

@@ -137,7 +137,10 @@ class Arena:
         kind = self._floor if nbytes <= self._smallest else class_of(nbytes)
         with self._lock:
             ledger = self.ledger
-            if self._busy or not self._enter(pid):
+            if self._busy:
+                self.shortage = "this thread was interrupted in the middle of allocating"
+                return -1
+            if not self._enter(pid):
                 return -1
             self._busy = True
             try:
