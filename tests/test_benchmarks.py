@@ -22,7 +22,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def benchmark(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-W", "error", "-m", "benchmarks", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100
+    )
 
 
 @pytest.mark.parametrize("name", names())

@@ -338,6 +338,34 @@ def test_what_cannot_be_unpacked_whole_leaves_nothing(ends: Ends) -> None:
     assert ends.blocks() == [0, 0]
 
 
+@pytest.mark.parametrize("wanted", [[ramp(999)], [ramp(MB)], [b"s", ramp(MB)], [ramp(999)] * 99])
+def test_what_was_taken_back_can_be_sent_again(ends: Ends, wanted: list[Buffer]) -> None:
+    sender = Parcels(ends.arenas[1], {0: ends.attached[0]}, longest=127, files=False)
+    head = sender.pack(wanted).head()
+    assert len(head) <= 127
+    sender.hold(head)
+    with pytest.raises(RuntimeError, match="is not on its way here"):
+        ends.here.unpack(head)
+    sender.drop(head)
+    assert ends.blocks()[1] > 0
+    sender.send(head)
+    assert [bytes(each) for each in ends.here.unpack(head)] == wanted
+    assert ends.blocks() == [0, 0]
+    sender.hold(head)
+    sender.send(head)
+    assert ends.blocks() == [0, 0]
+
+
+def test_without_files_what_finds_no_room_is_refused(ends: Ends) -> None:
+    sender = Parcels(ends.arenas[1], {}, files=False)
+    with pytest.raises(OSError, match="no room for 314572800 bytes: its budget is") as caught:
+        sender.pack([ramp(MB), bytes(300 * MB)])
+    assert caught.value.errno == errno.ENOMEM
+    with pytest.raises(OSError, match="there is no shared memory"):
+        Parcels(None, {}, files=False).pack([ramp(MB)])
+    assert ends.blocks() == [0, 0]
+
+
 # -- short of memory ------------------------------------------------------------------------------
 
 

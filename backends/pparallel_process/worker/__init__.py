@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime import remote_errors
-from pparallel.runtime.processes import apply_thread_limit
+from pparallel.runtime.processes import apply_thread_limit, forget_in_children
 from pparallel.runtime.shm import Arena, Parcels
 from pparallel_process import forwarding, nesting, stacks
 from pparallel_process.board import Board, Spot
@@ -64,6 +64,7 @@ def main(payload: bytes, fds: Sequence[int]) -> None:
     own = _own_arena(start.name)
     parcels = Parcels(own, arenas)
     channel = Channel(socket.socket(fileno=sock), parcels)
+    forget_in_children(sock)  # a fork of this process must not keep the channel open
     nesting.enter(start.depth)
     stacks.register(dumps)
     forwarder = forwarding.install(
