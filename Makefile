@@ -24,8 +24,8 @@ check: $(STAMP)  ## lint, formatting, types, import contracts, docs, examples
 	$(BIN)/mkdocs build --strict --quiet --site-dir site
 	set -e; for each in $(EXAMPLES); do $(BIN)/pparallel run $$each; done
 
-bench: $(STAMP)  ## run the benchmarks beside their peers; BENCH="process_pool --quick" picks
-	$(BIN)/python -m benchmarks $(BENCH)
+bench: $(STAMP)  ## measure beside the peers, into bench.json and bench.md; BENCH=pool_start picks
+	$(BIN)/python -m benchmarks $(BENCH) --json bench.json --markdown bench.md
 
 docs: $(STAMP)  ## write the generated pages of docs/ and build the site in site/
 	$(BIN)/python docs/generate.py

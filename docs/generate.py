@@ -13,7 +13,7 @@ from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import annotated_types
-from pydantic import BaseModel, SecretStr
+from pydantic import BaseModel, ByteSize, SecretStr
 from pydantic.fields import FieldInfo
 
 from pparallel import RuntimeConfig, errors
@@ -36,6 +36,7 @@ _BOUNDS = {
 _WORDS: dict[Any, str] = {
     bool: "yes or no",
     int: "whole number",
+    ByteSize: "bytes (a number, or text such as `500MB`)",
     float: "number",
     str: "text",
     Path: "path",

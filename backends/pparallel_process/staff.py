@@ -24,7 +24,7 @@ from pparallel_process.jobs import JobQueue, Lot
 from pparallel_process.worker import Start
 
 _LOG = 5  #: lines of a worker's log that are shown when it is lost
-_TARGET = "pparallel_process.worker:main"
+_WORKER = "pparallel_process.worker"
 
 
 class Worker:
@@ -158,6 +158,7 @@ class Recruiter:
             config.share_tensors != "copy",
             forwarding.settings(),
             nesting.depth(),
+            None if self._arena is None else self._arena.usage().budget,
         )
         here, there = pair()
         dumps = -1
@@ -166,13 +167,13 @@ class Recruiter:
             fds = [there.fileno(), self._board, dumps]
             fds += [self._arena.fd] if self._arena is not None else []
             process = processes.start(
-                _TARGET,
+                f"{_WORKER}:main",
                 marshal.dumps(tuple(start)),
                 fds,
                 method=config.start_method,
                 name=name,
                 environment=self._environment,
-                preload=("pparallel_process.worker", *config.preload),
+                preload=(_WORKER, type(self._serializer).__module__, *config.preload),
             )
         except BaseException:
             here.close()

@@ -36,6 +36,7 @@ class Start(NamedTuple):
         keeps: results must be kept until the pool has them, for they go by reference.
         forwarding: which logs and warnings the pool wants.
         depth: how deep in the tasks of other pools it is.
+        budget: bytes of shared memory that its results may take.
     """
 
     number: int
@@ -48,6 +49,7 @@ class Start(NamedTuple):
     keeps: bool
     forwarding: bytes
     depth: int
+    budget: int | None
 
 
 def main(payload: bytes, fds: Sequence[int]) -> None:
@@ -61,7 +63,7 @@ def main(payload: bytes, fds: Sequence[int]) -> None:
     start = Start(*marshal.loads(payload))
     sock, board, dumps, *pools = fds
     arenas = dict(enumerate(map(Arena.attach, pools)))
-    own = _own_arena(start.name)
+    own = _own_arena(start.name, start.budget)
     parcels = Parcels(own, arenas)
     channel = Channel(socket.socket(fileno=sock), parcels)
     forget_in_children(sock)  # a fork of this process must not keep the channel open
@@ -100,8 +102,8 @@ def main(payload: bytes, fds: Sequence[int]) -> None:
     forwarder.flush()
 
 
-def _own_arena(name: str) -> Arena | None:
+def _own_arena(name: str, budget: int | None) -> Arena | None:
     try:
-        return Arena.create(name)
+        return Arena.create(name, budget)
     except OSError:
         return None  # large results go through files, and the parcels say so
