@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pparallel.interfaces.serializer import Serializer, SerializerConfig
     from pparallel.interfaces.transport import Transport, TransportConfig
     from pparallel.patterns import Parallel, Parallelizable, SlavePipe, SyncMaster
+    from pparallel.patterns.queues import SimpleP2PQueue, SimpleQueue
     from pparallel.runtime.member import Member
     from pparallel.runtime.rpc import RemoteRef, RpcGroup
 
@@ -49,6 +50,8 @@ __all__ = [
     "RuntimeConfig",
     "Serializer",
     "SerializerConfig",
+    "SimpleP2PQueue",
+    "SimpleQueue",
     "SlavePipe",
     "SyncMaster",
     "Transport",
@@ -69,6 +72,7 @@ _HOMES = {
     "pparallel.interfaces.serializer": ("Serializer", "SerializerConfig"),
     "pparallel.interfaces.transport": ("Transport", "TransportConfig"),
     "pparallel.patterns": ("Parallel", "Parallelizable", "SlavePipe", "SyncMaster"),
+    "pparallel.patterns.queues": ("SimpleP2PQueue", "SimpleQueue"),
     "pparallel.runtime.member": ("Member",),
     "pparallel.runtime.rpc": ("RemoteRef", "RpcGroup"),
 }
