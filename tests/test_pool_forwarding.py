@@ -24,7 +24,7 @@ import pparallel
 from pparallel.interfaces.pool import PoolConfig
 from pparallel.testing.patience import until
 from pparallel_process import P2PPoolConfig, ProcessPoolConfig, forwarding
-from pparallel_process.forwarding import LONGEST_MESSAGE, MOST_KEPT, Forwarder
+from pparallel_process.telling.forwarding import LONGEST_MESSAGE, MOST_KEPT, Forwarder
 
 PROLOGUE = """\
 import logging, os, socket, sys, threading, warnings

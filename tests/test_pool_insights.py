@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import pparallel
 from pparallel.errors import WorkerLostError
 from pparallel_process import P2PPoolConfig, ProcessPoolConfig
-from pparallel_process.insights import Insights, Ledger, WorkerInsights
 from pparallel_process.pool import ProcessPool
+from pparallel_process.telling.insights import Insights, Ledger, WorkerInsights
 
 
 class Clock:

@@ -18,7 +18,7 @@ from pparallel_process.pool import ProcessPool
 
 WORKER = """
 import ctypes, os, signal, threading
-from pparallel_process import stacks
+from pparallel_process.telling import stacks
 
 def holds_the_gil(fd):
     libc, never = ctypes.PyDLL(None), os.pipe()[0]

@@ -14,8 +14,8 @@ from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime.member import Member
 from pparallel.runtime.streams import Streams
 from pparallel_process.config import IsolatedPoolConfig
-from pparallel_process.engine import Engine
-from pparallel_process.insights import Insights
+from pparallel_process.engine.engine import Engine
+from pparallel_process.telling.insights import Insights
 
 
 @runtime_checkable

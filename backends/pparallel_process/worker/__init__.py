@@ -7,49 +7,21 @@ import os
 import pickle
 import socket
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime import remote_errors
 from pparallel.runtime.processes import apply_thread_limit, forget_in_children
 from pparallel.runtime.shm import Arena, Parcels
-from pparallel_process import forwarding, nesting, stacks
-from pparallel_process.board import Board, Spot
-from pparallel_process.channel import FAILED, FORWARDED, READY, Channel
+from pparallel_process import nesting
+from pparallel_process.telling import forwarding, stacks
+from pparallel_process.wire.board import Board, Spot
+from pparallel_process.wire.channel import FAILED, FORWARDED, READY, Channel
+from pparallel_process.wire.start import Start
 from pparallel_process.worker import memory, preparation
 from pparallel_process.worker.loop import Loop
 
-__all__ = ["Start", "main"]
-
-
-class Start(NamedTuple):
-    """What a worker is told as it starts.
-
-    Attributes:
-        number: the worker's place in the pool.
-        name: what it is called.
-        serializer: the pool's, pickled.
-        preparation: what to do before the first task, serialised.
-        streams: its random streams, pickled.
-        threads: how many threads libraries may use.
-        warm: bytes of freed memory to keep while busy.
-        keeps: results must be kept until the pool has them, for they go by reference.
-        forwarding: which logs and warnings the pool wants.
-        depth: how deep in the tasks of other pools it is.
-        budget: bytes of shared memory that its results may take.
-    """
-
-    number: int
-    name: str
-    serializer: bytes
-    preparation: list[bytes]
-    streams: bytes
-    threads: int | None
-    warm: int
-    keeps: bool
-    forwarding: bytes
-    depth: int
-    budget: int | None
+__all__ = ["main"]
 
 
 def main(payload: bytes, fds: Sequence[int]) -> None:

@@ -17,10 +17,10 @@ from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime import remote_errors
 from pparallel.runtime.shm import Arena, Parcels
 from pparallel_process import nesting
-from pparallel_process.board import STEP, Spot, word_of
-from pparallel_process.channel import CALL, DONE, LOT, REPORT, Channel, Received
-from pparallel_process.encoding import PARCELS, PLAIN, RANGE, unread, unsent
-from pparallel_process.waiting import Waiter
+from pparallel_process.wire.board import STEP, Spot, word_of
+from pparallel_process.wire.channel import CALL, DONE, LOT, REPORT, Channel, Received
+from pparallel_process.wire.values import PARCELS, PLAIN, RANGE, unread, unsent
+from pparallel_process.wire.waiting import Waiter
 from pparallel_process.worker import memory
 from pparallel_process.worker.reports import Part, Reports
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from time import perf_counter, sleep
 from typing import Any, NamedTuple
 
-from pparallel_process.board import Spot
-from pparallel_process.channel import REPORT, Channel
-from pparallel_process.encoding import PLAIN
+from pparallel_process.wire.board import Spot
+from pparallel_process.wire.channel import REPORT, Channel
+from pparallel_process.wire.values import PLAIN
 
 PERIOD = 0.001  #: seconds between looks at what has been done and was not reported
 LATE = 0.0015  #: seconds that a lot takes, or longer than it should: then it is reported piecemeal

@@ -9,7 +9,7 @@ from threading import get_ident
 from time import monotonic
 from typing import Protocol
 
-from pparallel_process.waiting import Waiter
+from pparallel_process.wire.waiting import Waiter
 
 
 class Led(Protocol):

@@ -7,7 +7,7 @@ import os
 import select
 import threading
 
-from pparallel_process.staff import Worker
+from pparallel_process.staff.worker import Worker
 
 
 class Polling:

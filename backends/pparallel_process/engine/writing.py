@@ -1,9 +1,4 @@
-"""How items and results are written into messages.
-
-Numbers, strings and the like are written as they are, many at a time. Anything else is serialised
-one by one, so that no two tasks share an object that one of them might change, and one that cannot
-be sent is one task's failure.
-"""
+"""How items and results are written into messages."""
 
 from __future__ import annotations
 
@@ -11,15 +6,10 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
-from pparallel.errors import SerializationError
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime.shm import Parcels
-from pparallel_process.jobs import Lot
-
-PLAIN = frozenset({bool, bytes, complex, float, int, str, type(None)})
-_TUPLES = frozenset({tuple})
-
-RANGE, VALUES, PARCELS = range(3)  #: how the items of a lot are written
+from pparallel_process.engine.lots import Lot
+from pparallel_process.wire.values import PARCELS, RANGE, VALUES, are_plain
 
 _ENOUGH = 45_000  #: bytes of message after which a lot is cut
 _ENOUGH_BESIDE = 16 << 20  #: bytes beside the messages after which a lot is cut
@@ -97,29 +87,3 @@ class Writer:
             if inside > _ENOUGH or beside > _ENOUGH_BESIDE or len(files) > 50:
                 break
         return Written(PARCELS, heads, files, len(heads), failure)
-
-
-def are_plain(items: Sequence[Any]) -> bool:
-    """Return whether all *items* can be written as they are: nothing in them can be changed."""
-    kinds = set(map(type, items))
-    if kinds <= PLAIN:
-        return True
-    return kinds == _TUPLES and set(map(type, chain.from_iterable(items))) <= PLAIN
-
-
-def unsent(what: str, error: BaseException) -> BaseException:
-    """Return why *what* cannot be sent, as the error of the task that it belongs to."""
-    if isinstance(error, SerializationError | OSError | MemoryError):
-        return error
-    refused = SerializationError(what, f"{type(error).__name__}: {error}")
-    refused.__cause__ = error
-    return refused
-
-
-def unread(what: str, error: BaseException) -> SerializationError:
-    """Return why *what* cannot be read, as the error of the task that it belongs to."""
-    if isinstance(error, SerializationError):
-        return error
-    refused = SerializationError(what, f"{type(error).__name__}: {error}", loading=True)
-    refused.__cause__ = error
-    return refused

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pparallel.interfaces.serializer import Serializer
-from pparallel_process.pace import Pace, Paces
+from pparallel_process.engine.pace import Pace, Paces
 
 
 class Function:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from pparallel_process import board
+from pparallel_process.wire import board
 
 TARGET = 0.0015  #: seconds of work in a lot: results do not wait longer than that
 TOGETHER = 3e-5  #: seconds of work that a worker runs without looking up

@@ -9,11 +9,12 @@ from time import monotonic
 from typing import Any
 
 from pparallel.interfaces.serializer import Serializer
-from pparallel_process.channel import LOT
-from pparallel_process.crew import Crew
-from pparallel_process.encoding import PARCELS, Writer, Written, unsent
-from pparallel_process.jobs import Lot
-from pparallel_process.staff import Worker
+from pparallel_process.engine.crew import Crew
+from pparallel_process.engine.lots import Lot
+from pparallel_process.engine.writing import Writer, Written
+from pparallel_process.staff.worker import Worker
+from pparallel_process.wire.channel import LOT
+from pparallel_process.wire.values import PARCELS, unsent
 
 _GONE = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF})
 

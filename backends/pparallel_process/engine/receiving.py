@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime import remote_errors
-from pparallel_process import forwarding
-from pparallel_process.channel import DONE, FAILED, FORWARDED, READY, RECEIVED, REPORT
-from pparallel_process.crew import Crew
-from pparallel_process.encoding import unread
-from pparallel_process.jobs import Lot
-from pparallel_process.sending import Sender
-from pparallel_process.staff import Worker
-from pparallel_process.staffing import Staffing
+from pparallel_process.engine.crew import Crew
+from pparallel_process.engine.lots import Lot
+from pparallel_process.engine.sending import Sender
+from pparallel_process.staff.staffing import Staffing
+from pparallel_process.staff.worker import Worker
+from pparallel_process.telling import forwarding
+from pparallel_process.wire.channel import DONE, FAILED, FORWARDED, READY, RECEIVED, REPORT
+from pparallel_process.wire.values import unread
 
 logger = logging.getLogger(__name__)
 

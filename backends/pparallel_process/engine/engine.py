@@ -17,21 +17,23 @@ from pparallel.interfaces.pool import Batch, PoolState, Sink
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime.shm import Arena
 from pparallel.runtime.streams import Streams
-from pparallel_process import nesting, stacks
-from pparallel_process.board import Board
+from pparallel_process import nesting
 from pparallel_process.config import IsolatedPoolConfig
-from pparallel_process.crew import Crew
-from pparallel_process.encoding import unsent
-from pparallel_process.express import Express
-from pparallel_process.functions import Functions
-from pparallel_process.insights import Insights
-from pparallel_process.leading import Leadership
-from pparallel_process.oversight import Oversight
-from pparallel_process.polling import Polling
-from pparallel_process.receiving import Receiver
-from pparallel_process.sending import Sender
-from pparallel_process.staff import Recruiter, Worker
-from pparallel_process.staffing import Staffing
+from pparallel_process.engine.crew import Crew
+from pparallel_process.engine.express import Express
+from pparallel_process.engine.functions import Functions
+from pparallel_process.engine.leading import Leadership
+from pparallel_process.engine.oversight import Oversight
+from pparallel_process.engine.polling import Polling
+from pparallel_process.engine.receiving import Receiver
+from pparallel_process.engine.sending import Sender
+from pparallel_process.staff.recruiter import Recruiter
+from pparallel_process.staff.staffing import Staffing
+from pparallel_process.staff.worker import Worker
+from pparallel_process.telling import stacks
+from pparallel_process.telling.insights import Insights
+from pparallel_process.wire.board import Board
+from pparallel_process.wire.values import unsent
 
 logger = logging.getLogger(__name__)
 

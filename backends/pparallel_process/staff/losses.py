@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from pparallel.errors import WorkerLostError
 from pparallel.runtime.processes import Exit
-from pparallel_process.board import Place
-from pparallel_process.jobs import Lot
-from pparallel_process.staff import Worker
+from pparallel_process.engine.lots import Lot
+from pparallel_process.staff.worker import Worker
+from pparallel_process.wire.board import Place
 
 
 class Fate(NamedTuple):

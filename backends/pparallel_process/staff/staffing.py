@@ -9,14 +9,15 @@ from time import monotonic
 from pparallel.errors import PparallelError, WorkerLostError
 from pparallel.runtime.processes import Exit
 from pparallel.runtime.shm import Arena
-from pparallel_process import staff
-from pparallel_process.board import Board
-from pparallel_process.crew import Crew
-from pparallel_process.jobs import Lot
-from pparallel_process.losses import explained, fate
-from pparallel_process.polling import Polling
-from pparallel_process.sending import Sender
-from pparallel_process.staff import Recruiter, Worker
+from pparallel_process.engine.crew import Crew
+from pparallel_process.engine.lots import Lot
+from pparallel_process.engine.polling import Polling
+from pparallel_process.engine.sending import Sender
+from pparallel_process.staff import recruiter
+from pparallel_process.staff.losses import explained, fate
+from pparallel_process.staff.recruiter import Recruiter
+from pparallel_process.staff.worker import Worker
+from pparallel_process.wire.board import Board
 
 logger = logging.getLogger(__name__)
 
@@ -136,7 +137,7 @@ class Staffing:
         for worker in workers:
             self._polling.forget(worker)
             worker.channel.finish()
-        staff.end(workers, patience)
+        recruiter.end(workers, patience)
         for worker in workers:
             self._crew.ledger.ended(worker.number)
             worker.release()
@@ -158,7 +159,7 @@ class Staffing:
                 self._polling.watch(worker)
                 return
         worker.channel.finish()
-        staff.end([worker], 0.0)
+        recruiter.end([worker], 0.0)
         worker.release()
 
     def _replace(self, number: int) -> None:

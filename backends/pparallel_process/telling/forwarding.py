@@ -22,7 +22,7 @@ from typing import Any, TextIO
 
 from typing_extensions import override
 
-from pparallel_process.plain import plain
+from pparallel_process.telling.plain import plain
 
 logger = logging.getLogger(__name__)
 

@@ -7,10 +7,12 @@ from collections.abc import Iterable
 
 from pparallel.interfaces.pool import Batch, Sink
 from pparallel_process.config import IsolatedPoolConfig
-from pparallel_process.functions import Function
-from pparallel_process.insights import Ledger
-from pparallel_process.jobs import DealtJobs, Job, JobQueue, Lot
-from pparallel_process.staff import Worker
+from pparallel_process.engine.functions import Function
+from pparallel_process.engine.jobs import DealtJobs, Job
+from pparallel_process.engine.lots import Lot
+from pparallel_process.engine.queue import JobQueue
+from pparallel_process.staff.worker import Worker
+from pparallel_process.telling.insights import Ledger
 
 _LOTS = 2  #: at a worker at once: one runs, one waits
 _UNLIMITED = 1 << 30

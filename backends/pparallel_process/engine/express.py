@@ -11,16 +11,17 @@ from collections.abc import Callable
 from time import monotonic
 
 from pparallel.interfaces.pool import Batch, Sink
-from pparallel_process.channel import CALL, DONE, Received
-from pparallel_process.crew import Crew
-from pparallel_process.encoding import PLAIN
-from pparallel_process.functions import Functions
-from pparallel_process.jobs import CallLot, Job
-from pparallel_process.leading import Leadership
-from pparallel_process.polling import Polling
-from pparallel_process.receiving import Receiver
-from pparallel_process.staff import Worker
-from pparallel_process.waiting import Waiter
+from pparallel_process.engine.crew import Crew
+from pparallel_process.engine.functions import Functions
+from pparallel_process.engine.jobs import Job
+from pparallel_process.engine.leading import Leadership
+from pparallel_process.engine.lots import CallLot
+from pparallel_process.engine.polling import Polling
+from pparallel_process.engine.receiving import Receiver
+from pparallel_process.staff.worker import Worker
+from pparallel_process.wire.channel import CALL, DONE, Received
+from pparallel_process.wire.values import PLAIN
+from pparallel_process.wire.waiting import Waiter
 
 
 class Express:

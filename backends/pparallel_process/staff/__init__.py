@@ -1,0 +1,1 @@
+"""The workers as the pool sees them: how they start, serve, die and are replaced."""

@@ -1,0 +1,46 @@
+"""What may stand in messages as it is, and what is said of what cannot be sent or read.
+
+Numbers, strings and the like are written as they are, many at a time. Anything else is serialised
+one by one, so that no two tasks share an object that one of them might change, and one that cannot
+be sent is one task's failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+from pparallel.errors import SerializationError
+
+#: types whose values cannot be changed
+PLAIN = frozenset({bool, bytes, complex, float, int, str, type(None)})
+_TUPLES = frozenset({tuple})
+
+RANGE, VALUES, PARCELS = range(3)  #: how the items of a lot are written
+
+
+def are_plain(items: Sequence[Any]) -> bool:
+    """Return whether all *items* can be written as they are: nothing in them can be changed."""
+    kinds = set(map(type, items))
+    if kinds <= PLAIN:
+        return True
+    return kinds == _TUPLES and set(map(type, chain.from_iterable(items))) <= PLAIN
+
+
+def unsent(what: str, error: BaseException) -> BaseException:
+    """Return why *what* cannot be sent, as the error of the task that it belongs to."""
+    if isinstance(error, SerializationError | OSError | MemoryError):
+        return error
+    refused = SerializationError(what, f"{type(error).__name__}: {error}")
+    refused.__cause__ = error
+    return refused
+
+
+def unread(what: str, error: BaseException) -> SerializationError:
+    """Return why *what* cannot be read, as the error of the task that it belongs to."""
+    if isinstance(error, SerializationError):
+        return error
+    refused = SerializationError(what, f"{type(error).__name__}: {error}", loading=True)
+    refused.__cause__ = error
+    return refused
