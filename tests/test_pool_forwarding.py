@@ -23,7 +23,8 @@ from typing_extensions import override
 import pparallel
 from pparallel.interfaces.pool import PoolConfig
 from pparallel.testing.patience import until
-from pparallel_process import P2PPoolConfig, ProcessPoolConfig, forwarding
+from pparallel_process import P2PPoolConfig, ProcessPoolConfig
+from pparallel_process.telling import forwarding
 from pparallel_process.telling.forwarding import LONGEST_MESSAGE, MOST_KEPT, Forwarder
 
 PROLOGUE = """\
@@ -31,7 +32,8 @@ import logging, os, socket, sys, threading, warnings
 import pparallel
 from pparallel.interfaces.pool import PoolConfig
 from pparallel.testing.patience import until
-from pparallel_process import P2PPoolConfig, ProcessPoolConfig, forwarding
+from pparallel_process import P2PPoolConfig, ProcessPoolConfig
+from pparallel_process.telling import forwarding
 channel = socket.socket(fileno=int(sys.argv[1]))
 def send(message):
     channel.send(message)

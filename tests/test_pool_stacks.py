@@ -13,8 +13,9 @@ import pytest
 import pparallel
 from pparallel.runtime.processes import Process, start
 from pparallel.testing.patience import PATIENCE, until
-from pparallel_process import ProcessPoolConfig, stacks
+from pparallel_process import ProcessPoolConfig
 from pparallel_process.pool import ProcessPool
+from pparallel_process.telling import stacks
 
 WORKER = """
 import ctypes, os, signal, threading
