@@ -16,11 +16,10 @@ import pparallel_local
 from broken.harness import Backends, rejected_by
 from broken.pools import BrokenPoolSuite, ChangedPool, ChangedSink
 from pparallel.errors import ClosedError
-from pparallel.interfaces.pool import Batch, Pool, Sink
+from pparallel.interfaces.pool import Batch, Pool, PoolState, Sink
 from pparallel.plugin import Backend, hookimpl
 from pparallel.runtime.member import Member
 from pparallel_local import SerialPoolConfig, ThreadPoolConfig
-from pparallel_local.pool_state import PoolState
 from pparallel_local.serial_pool import SerialPool
 from pparallel_local.thread_pool import ThreadPool
 from pparallel_local.thread_work import Slot

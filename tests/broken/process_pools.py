@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import random
 import subprocess
 import sys
 import threading
@@ -28,7 +27,8 @@ from pparallel_process import ProcessPoolConfig
 from pparallel_process.pool import ProcessPool
 
 backends = Backends(ProcessPoolConfig, pparallel_process)
-PRELOAD = ("pparallel.testing.pool.tasks",)
+PRELOAD = ("numpy", "torch", "pparallel.testing.pool.tasks")
+LEFT: list[Any] = []  #: what is left behind for good: a later test is not to hear of its end
 SEGMENT = Path(f"/dev/shm/pparallel-broken-{os.getpid()}")
 
 
@@ -142,7 +142,7 @@ class ForgetsTheDead(ChangedPool):
             pass
 
 
-@rejected_by("test_a_death_is_described", "test_those_who_had_not_started_go_elsewhere")
+@rejected_by("test_a_worker_that_dies", "test_those_who_had_not_started_go_elsewhere")
 class TestForgetsTheDead(BrokenProcessPoolSuite):
     config = config(ForgetsTheDead)
 
@@ -285,7 +285,7 @@ class TerminatesInNameOnly(ChangedPool):
 
     @override
     def join(self) -> None:
-        pass
+        LEFT.append(self)
 
 
 @rejected_by("test_terminate_ends_what_runs", "test_nothing_is_left_behind")
@@ -333,7 +333,7 @@ class LeaksAProcess(ChangedPool):
     def open(self) -> None:
         super().open()
         wait = "import sys; sys.stdin.read()"
-        self.helper = subprocess.Popen([sys.executable, "-c", wait], stdin=subprocess.PIPE)
+        LEFT.append(subprocess.Popen([sys.executable, "-c", wait], stdin=subprocess.PIPE))
 
 
 @rejected_by("test_nothing_is_left_behind")
@@ -408,10 +408,10 @@ class TestIgnoresRetries(BrokenProcessPoolSuite):
 class RetriesForEver(ChangedPool):
     """Runs a task that kills its worker again and again."""
 
-    changes: ClassVar[dict[str, Any]] = {"retries": 10_000}
+    changes: ClassVar[dict[str, Any]] = {"retries": 100}
 
 
-@rejected_by("test_retries_come_to_an_end", "test_a_death_is_described")
+@rejected_by("test_retries_come_to_an_end")
 class TestRetriesForEver(BrokenProcessPoolSuite):
     config = config(RetriesForEver)
 
@@ -469,7 +469,7 @@ class TestOneTaskTooMany(BrokenProcessPoolSuite):
 class SharesOneStream(ChangedPool):
     """Seeds all its workers alike."""
 
-    changes: ClassVar[dict[str, Any]] = {"initializer": random.seed, "initargs": (1,)}
+    changes: ClassVar[dict[str, Any]] = {"initializer": "random:seed", "initargs": (1,)}
 
 
 @rejected_by("test_worker_streams")
@@ -519,7 +519,7 @@ class CachesArguments(ChangedPool):
         return Interning(func)
 
 
-@rejected_by("test_a_worker_may_write_to_its_argument", "test_passes_copies")
+@rejected_by("test_a_worker_may_write_to_its_argument")
 class TestCachesArguments(BrokenProcessPoolSuite):
     config = config(CachesArguments)
 

@@ -43,7 +43,7 @@ class OtherPickler(PickleSerializer):
 class ChangesTensors(OutOfBandPickler):
     """Sends another tensor instead of a tensor; a fault says which."""
 
-    def __init__(self, share: bool = False) -> None:
+    def __init__(self, share: frozenset[str] = frozenset()) -> None:
         super().__init__(share)
         self.kept: list[torch.Tensor] = []
 
@@ -159,7 +159,7 @@ class SendsTwins(OtherPickler):
     """Does not know what it has sent before."""
 
     class Pickler(OutOfBandPickler):
-        def __init__(self, share: bool = False) -> None:
+        def __init__(self, share: frozenset[str] = frozenset()) -> None:
             super().__init__(share)
             self.fast = True
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pparallel.interfaces.serializer import Serializer
-from pparallel.runtime import remote_errors
+from pparallel.runtime import bars, remote_errors
 from pparallel.runtime.processes import apply_thread_limit, forget_in_children
 from pparallel.runtime.shm import Arena, Parcels
 from pparallel_process import nesting
@@ -45,6 +45,7 @@ def main(payload: bytes, fds: Sequence[int]) -> None:
         start.forwarding, start.name, lambda content: channel.try_to_send((FORWARDED, content))
     )
     serializer: Serializer = pickle.loads(start.serializer)
+    bars.hide()
     memory.keep_warm(start.warm)
     if start.threads is not None:
         apply_thread_limit(start.threads)

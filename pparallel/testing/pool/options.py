@@ -82,9 +82,10 @@ class OptionTests(PoolTests):
     def test_a_timeout_is_one_tasks_own(self, make: Make, gate: Gate) -> None:
         with make(size=1, task_timeout=_BRIEF) as pool:
             stream = pool.imap(partial(wait_on_first, gate.pass_through), range(50))
-            with pytest.raises(TaskTimeoutError):
+            with pytest.raises(TaskTimeoutError) as caught:
                 stream.next(PATIENCE)
-            assert list(stream) == list(range(1, 50))
+            assert caught.value.timeout == _BRIEF
+            assert [stream.next(PATIENCE) for _ in range(49)] == list(range(1, 50))
 
     @requires("isolated")
     def test_time_in_the_queue_does_not_count(self, make: Make) -> None:
