@@ -18,6 +18,7 @@ from pparallel.testing.patience import PATIENCE, until
 
 PROMPT = 2.0  #: seconds in which workers are gone once their program is killed
 METHODS = ("forkserver", "spawn", "fork")
+FULL = os.environ.get("PPARALLEL_TEST_SCALE") == "full"
 each_method = pytest.mark.parametrize("method", METHODS)
 each_backend = pytest.mark.parametrize("backend", ["process", "p2p"])
 
@@ -151,7 +152,7 @@ def test_ctrl_c(tmp_path: Path, call: str, backend: str) -> None:
     check_ctrl_c(tmp_path, BODIES[call].format(task="wait"), backend, "forkserver")
 
 
-@pytest.mark.parametrize("task", ["hold_the_gil", "compute"])
+@pytest.mark.parametrize("task", ["hold_the_gil", "compute"] if FULL else ["hold_the_gil"])
 @each_method
 def test_ctrl_c_while_tasks_compute(tmp_path: Path, task: str, method: str) -> None:
     check_ctrl_c(tmp_path, IN_MAP.format(task=task), "process", method)
@@ -253,8 +254,16 @@ with make(size=1) as pool:
 }
 
 
-@pytest.mark.parametrize("what", KILLED)
-@each_method
+FEW = ("idle", "holding the GIL", "opened in a thread")  # with each method; all with the default
+CASES = [
+    pytest.param(what, method, id=f"{what}-{method}")
+    for what in KILLED
+    for method in METHODS
+    if FULL or method == METHODS[0] or what in FEW
+]
+
+
+@pytest.mark.parametrize(("what", "method"), CASES)
 def test_workers_go_with_a_program_that_is_killed(tmp_path: Path, what: str, method: str) -> None:
     with running(tmp_path, KILLED[what], "process", method) as program:
         program.arrived()
@@ -341,9 +350,8 @@ FORKS: dict[str, str] = {
 }
 
 
-@each_backend
 @pytest.mark.parametrize("what", FORKS)
-def test_a_program_that_forks(tmp_path: Path, what: str, backend: str) -> None:
+def test_a_program_that_forks(tmp_path: Path, what: str) -> None:
     body = f"""
 import contextlib
 with contextlib.ExitStack() as stack:
@@ -360,7 +368,7 @@ with contextlib.ExitStack() as stack:
         assert len(pool.apply(bytearray, (1_000_000,))) == 1_000_000
 print("done")
 """
-    with running(tmp_path, body, backend, "forkserver") as program:
+    with running(tmp_path, body, "process", "forkserver") as program:
         code, out, err = program.end()
         assert (code, out.splitlines()[-1:]) == (0, ["done"]), err
         assert "Error" not in err

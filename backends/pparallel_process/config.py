@@ -22,8 +22,8 @@ class IsolatedPoolConfig(PoolConfig, frozen=True):
         preload: modules that the fork server imports before it forks, so that every worker has
             them at once.
         max_tasks: a worker is replaced after this many tasks.
-        max_rss: bytes of memory of its own at which a worker is replaced once it is idle; also
-            with a unit, ``500MB``.
+        max_rss: a worker that has taken so many bytes of memory since it started, not counting
+            what it shares, is replaced once it is idle; also with a unit, ``500MB``.
         task_timeout: seconds after which a running task fails with ``TaskTimeoutError`` and its
             worker is replaced.
         retries: how often a task is run again whose worker died.

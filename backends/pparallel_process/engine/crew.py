@@ -135,6 +135,7 @@ class Crew:
         if worker.lots.pop(lot.number, None) is None:
             return
         worker.heads.pop(lot.number, None)
+        worker.served = True
         if not worker.lots:
             self.busy.remove(worker)
 

@@ -61,9 +61,11 @@ class Oversight:
     def check_memory(self, worker: Worker) -> None:
         """Have *worker* retire if it has taken too much memory."""
         now = monotonic()
-        if self._max_rss is not None and now - worker.checked > _RSS:
+        if self._max_rss is None:
+            return
+        if now - worker.checked > _RSS:
             worker.checked = now
-            if worker.own_memory() >= self._max_rss:
+            if worker.served and worker.own_memory() - worker.baseline >= self._max_rss:
                 worker.is_retiring = True
 
     def _check_idle(self) -> None:

@@ -74,6 +74,8 @@ class Staffing:
         with self._crew.lock:
             self._failures = 0
             worker.is_ready = True
+            if self._crew.config.max_rss is not None:
+                worker.baseline = worker.own_memory()
             missing = [each for each in range(self._crew.size) if each not in self._crew.workers]
         self._crew.ledger.ready(worker.number)
         self._sender.fill(worker)

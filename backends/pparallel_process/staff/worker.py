@@ -33,6 +33,8 @@ class Worker:
         keeps: it keeps results until it is told that they were received.
         arena: where it puts what it sends; ``None``: there is none, or it has not started.
         tasks: how many tasks it was given.
+        served: it has ended a lot.
+        baseline: bytes of memory that it had when it had started.
         is_ready: it has started.
         is_being_filled: a thread is about to send it a lot.
         is_retiring: it gets nothing more.
@@ -69,6 +71,8 @@ class Worker:
         self.known: set[int] = set()
         self.forgotten: list[int] = []
         self.tasks = 0
+        self.served = False
+        self.baseline = 0
         self.is_ready = self.is_being_filled = self.is_retiring = self.is_gone = False
         self.doom: BaseException | None = None
         self.log: deque[str] = deque(maxlen=_LOG)

@@ -66,7 +66,7 @@ class SurroundingsTests(PoolTests):
     @requires(lacking=("references",))
     def test_a_pool_in_a_task(self, config: PoolConfig, build: Any, make: Make) -> None:
         inner = changed(config, size=2)
-        with make(size=2) as pool:
+        with make(size=1) as pool:
             assert pool.map(partial(_nested, build, inner), [2, 3]) == [[0, 2], [0, 2, 4]]
             assert pool.submit(_nested, build, inner, 4).get(PATIENCE) == [0, 2, 4, 6]
 
