@@ -20,8 +20,19 @@ import pytest
 import pparallel
 from pparallel.errors import WorkerLostError
 from pparallel.interfaces.pool import PoolResult
+from pparallel.testing.gate import Gate
 from pparallel.testing.patience import until
-from pparallel.testing.pool.tasks import hoard, keep, note, note_and_call, noted, pause, same
+from pparallel.testing.pool.tasks import (
+    KEPT,
+    hoard,
+    keep,
+    note,
+    note_and_call,
+    noted,
+    own_pid,
+    pause,
+    same,
+)
 from pparallel_process import P2PPoolConfig, ProcessPoolConfig
 
 LIMIT = 60.0
@@ -175,6 +186,50 @@ def test_tensors_while_workers_are_killed(backend: str, tmp_path: Path, scale: S
     assert killed
 
 
+@each_backend
+def test_every_holder_of_a_block_dies_in_turn(backend: str, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    tensor = torch.arange(1_000_000)
+
+    def ask(task: Callable[..., Any]) -> list[Any]:
+        directory = tmp_path / f"gate-{len(list(tmp_path.iterdir()))}"
+        directory.mkdir()
+        gate = Gate(directory)
+        try:
+            answers = pool.starmap_async(task, [(gate, tensor)] * 3)
+            gate.arrived(3)
+            gate.open()
+            return list(answers.get(LIMIT))
+        finally:
+            gate.close()
+
+    with make(backend, size=3) as pool:
+        kept = dict(ask(keep_and_return))
+        holders = set(kept)
+        for pid in tuple(holders):
+            os.kill(pid, signal.SIGKILL)
+            holders.discard(pid)
+            found = dict(ask(sum_of_kept))
+            until(lambda: pid not in pool.pids(), "the dead worker stayed")  # noqa: B023
+            assert {each: found[each] for each in holders} == dict.fromkeys(holders, SUM)
+            for each in kept.values():  # those of the dead as well, here and sent on
+                assert int(each.sum()) == int(pool.apply(same, (each,)).sum()) == SUM
+        assert int(tensor.sum()) == SUM
+
+
+SUM = 1_000_000 * 999_999 // 2
+
+
+def keep_and_return(gate: Gate, tensor: Any) -> tuple[int, Any]:
+    keep(tensor)
+    return own_pid(gate), tensor
+
+
+def sum_of_kept(gate: Gate, _: Any) -> tuple[int, int | None]:
+    gate.pass_through()
+    return os.getpid(), int(KEPT[0].sum()) if KEPT else None
+
+
 def add_one(tensor: Any) -> Any:
     tensor += 1
     return tensor
@@ -233,7 +288,7 @@ def test_memory_is_flat(backend: str, scale: Scale) -> None:
 @each_backend
 def test_two_threads_kill_and_stop(backend: str, tmp_path: Path) -> None:
     """Terminating while workers die and calls come in ends everything, and hangs nobody."""
-    for seed in range(5):
+    for seed in range(3):
         with mortal(backend, tmp_path / f"started-{seed}", seed, 0.005) as (pool, _):
             handles = [pool.submit(pause, 0.002) for _ in range(200)]
             handles[seed * 10].wait(LIMIT)

@@ -38,9 +38,9 @@ def no_leftovers(patience: float = 5.0) -> Iterator[None]:
     Threads, child processes, descriptors (sockets, files, pipes) and segments in ``/dev/shm`` that
     exist at the end and did not at the start are leftovers, once *patience* seconds have passed
     for them to go. The helper processes that pparallel and :mod:`multiprocessing` keep for the life
-    of the program are none, and neither are segments of other programs: another user's, those that
-    processes other than this one and its descendants have mapped or open, and those with the pid of
-    such a process in their names.
+    of the program are none, nor are the children of a child that was there before, and neither are
+    segments of other programs: another user's, those that processes other than this one and its
+    descendants have mapped or open, and those with the pid of such a process in their names.
 
     Raises:
         AssertionError: there are some; each is described.
@@ -68,7 +68,15 @@ def _left(before: Inventory) -> Inventory:
         key: words
         for key, words in left.items()
         if not (isinstance(key, _Segment) and key.name in elsewhere)
+        and not (isinstance(key, psutil.Process) and _has_ancestor(key, before))
     }
+
+
+def _has_ancestor(process: psutil.Process, before: Inventory) -> bool:
+    """Return whether *process* was started by a child that was there before."""
+    with contextlib.suppress(psutil.Error):  # it has ended
+        return any(each in before for each in process.parents())
+    return False
 
 
 def _inventory() -> Inventory:
