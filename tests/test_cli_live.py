@@ -267,7 +267,7 @@ def test_who_fails_and_who_stops(folder: Path) -> None:
 
 
 def test_a_wrong_config_in_a_terminal(folder: Path) -> None:
-    with start(folder, "--set", "pool.sise=3") as run:
+    with start(folder, "--set", "pool.sise=3", columns=200) as run:
         assert run.finish() == 2
         shown = " ".join(line for line in run.lines if line)
         assert shown.startswith("pparallel: ")
