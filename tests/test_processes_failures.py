@@ -137,15 +137,11 @@ def test_no_descriptors_left(method: StartMethod) -> None:
 
 
 def test_a_server_without_descriptors_refuses() -> None:
-    outcome("pass", preload=["this"])  # it has few of its own; what it is sent is too much
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     before = helpers()[0]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (40, hard))
-    try:
-        outcome("pass", preload=["code"])
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    outcome("pass", preload=["code"])
     [server] = helpers()[0] - before
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.prlimit(server, resource.RLIMIT_NOFILE, (40, hard))
     with pytest.raises(OSError, match="fork server has no descriptors left"):
         outcome("pass", [0] * 60, preload=["code"])
     assert outcome("say(1)", [0] * 5, preload=["code"])[0] == ["1"]

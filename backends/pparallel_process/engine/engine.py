@@ -176,8 +176,8 @@ class Engine:
         self._sender.fill_all()
         if not batch.awaited:
             self._leadership.see_to_it()
-            if monotonic() - self._pumped > _PUMP and self.look() and not self._crew.live:
-                self._polling.nudge()  # the dispatcher may be waiting for what has just come
+            if monotonic() - self._pumped > _PUMP:
+                self.look()
 
     def attend(
         self,

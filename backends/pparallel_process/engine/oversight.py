@@ -116,6 +116,9 @@ class Oversight:
             lots = list(worker.lots.values())
             if not self._holds_up(worker) or now - lots[0].sent < _STALLED:
                 continue
+            job, _ = lots[0].task(0)
+            if job.sink.observed and self._board.place(worker.number).lot < lots[0].number:
+                continue  # its start was told, and is only late
             self._board.recall(worker.number, lots[-1].number)
             place = self._board.place(worker.number)
             for lot in reversed(lots):
