@@ -52,6 +52,12 @@ class Job:
         batch = self.batch
         return batch.style == "call" and len(batch.items) == 1 and not self.sink.observed
 
+    @property
+    def is_prompt(self) -> bool:
+        """Whether each result is wanted as soon as it is there."""
+        sink = self.sink
+        return sink.piecewise or sink.observed or sink.prompt
+
     def take(self, most: int) -> range:
         """Return tasks to be sent, next to one another, at most so many."""
         first = self.pending[0]

@@ -9,6 +9,7 @@ from typing import Any
 from pparallel_process.wire import board
 
 TARGET = 0.0015  #: seconds of work in a lot: results do not wait longer than that
+WHOLE = 0.008  #: the same where only all results together are wanted
 TOGETHER = 3e-5  #: seconds of work that a worker runs without looking up
 _WORTHWHILE = 3e-4  #: seconds of work below which a lot is not cut further
 _QUICKEST = 1e-8
@@ -41,16 +42,19 @@ class Pace:
         self.seconds = each if old is None else max(each, _FADING * old + (1 - _FADING) * each)
         self.last = max(tasks, self.last // 2)
 
-    def lot(self, left: int, workers: int, hint: int) -> int:
-        """Return how many of *left* tasks to send at once; *hint* is the caller's chunk size."""
+    def lot(self, left: int, workers: int, hint: int, target: float = TARGET) -> int:
+        """Return how many of *left* tasks to send at once, for about *target* seconds of work.
+
+        *hint* is the caller's chunk size.
+        """
         if self.seconds is None:
             return min(left, max(1, hint), board.LIMIT)
         share = -(-left // (2 * workers))  # so that all end at about the same time
         if self.seconds * share < _WORTHWHILE:
             share = int(_WORTHWHILE / max(self.seconds, _QUICKEST))
         most = min(self.last * _GROWTH, share, _MOST)
-        if self.seconds * most > TARGET:
-            most = int(TARGET / self.seconds)
+        if self.seconds * most > target:
+            most = int(target / self.seconds)
         return min(left, max(most, hint, 1), board.LIMIT)
 
     def together(self, tasks: int) -> int:

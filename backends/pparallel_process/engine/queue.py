@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from pparallel_process.engine.jobs import Job
 from pparallel_process.engine.lots import CallLot, Lot, MapLot
+from pparallel_process.engine.pace import TARGET, WHOLE
 
 
 class JobQueue:
@@ -60,7 +61,8 @@ class JobQueue:
             pace = job.function.pace
             if job.is_call:
                 return self._calls(min(most, pace.lot(len(jobs), self._workers, 1)))
-            size = pace.lot(job.waiting, self._workers, job.batch.chunksize or 1)
+            target = TARGET if job.is_prompt else WHOLE
+            size = pace.lot(job.waiting, self._workers, job.batch.chunksize or 1, target)
             return MapLot(job, self._taken(job, min(most, size)))
         return None
 

@@ -122,6 +122,7 @@ class Sender:
             forgotten,
             1 if self._timed else lot.function.pace.together(lot.size),
             self._timed,
+            lot.style == "call" or job.is_prompt,
         )
 
     def _spread_what_is_gone(self) -> None:

@@ -102,14 +102,16 @@ class Loop:
         return self._channel.receive(0)
 
     def _run(self, message: tuple[Any, ...], files: list[int]) -> None:
-        _, number, function, style, kind, content, functions, forget, together, timed = message
+        _, number, function, style, kind, content, functions, forget, together, timed, prompt = (
+            message
+        )
         for each in forget:
             self._functions.pop(each, None)
         self._functions.update(functions)
         items: Sequence[Any] = range(*content) if kind == RANGE else content
         loads = _Loader(self, content, files) if kind == PARCELS else None
         reports, words, spot = self._reports, self._spot.words, self._spot
-        reports.begin(number, len(items))
+        reports.begin(number, len(items), prompt=prompt)
         self._slowest = (0.0, 0)
         began = perf_counter()
         word, place, size = word_of(number), 0, len(items)

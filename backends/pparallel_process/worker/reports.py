@@ -53,13 +53,15 @@ class Reports:
         self._sent = 0
         self._began = 0.0
         self._has_parcels = False
+        self._is_prompt = True
         self._errors: dict[int, tuple[Any, ...]] = {}
         self.entries: list[Entry] = []
         self._together = threading.Lock()
         self._part: Part | None = None
 
-    def begin(self, number: int, size: int) -> None:
-        """Start a lot of so many tasks."""
+    def begin(self, number: int, size: int, *, prompt: bool = True) -> None:
+        """Start a lot of so many tasks; *prompt*: each result is wanted as soon as it is there."""
+        self._is_prompt = prompt
         self.entries = []
         self._errors = {}
         self._sent = 0
@@ -114,7 +116,9 @@ class Reports:
                 continue
             with self._sending:
                 late = perf_counter() - self._began > LATE
-                if late and number == self._number == seen[0] and seen[1] > self._sent:
+                same = number == self._number == seen[0]
+                wanted = self._is_prompt or self._errors
+                if late and same and wanted and seen[1] > self._sent:
                     with contextlib.suppress(OSError):  # the pool is gone: the main thread sees it
                         self._report_done()
                 part = self._part
