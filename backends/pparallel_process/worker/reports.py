@@ -115,16 +115,17 @@ class Reports:
                 self._parked.acquire()
                 continue
             with self._sending:
-                late = perf_counter() - self._began > LATE
-                same = number == self._number == seen[0]
-                wanted = self._is_prompt or self._errors
-                if late and same and wanted and seen[1] > self._sent:
-                    with contextlib.suppress(OSError):  # the pool is gone: the main thread sees it
-                        self._report_done()
                 part = self._part
                 done = len(self.entries) + (0 if part is None else len(part.values))
-                if late and part is not None and seen == (number, done):
-                    self._cut_short(part)
+                late = perf_counter() - self._began > LATE
+                if late and number == self._number == seen[0]:
+                    is_held_up = done == seen[1]
+                    wanted = self._is_prompt or self._errors or is_held_up
+                    if wanted and seen[1] > self._sent:
+                        with contextlib.suppress(OSError):  # the pool is gone: the main thread sees
+                            self._report_done()
+                    if part is not None and is_held_up:
+                        self._cut_short(part)
                 seen = (self._number, done)
 
     def _cut_short(self, part: Part) -> None:
