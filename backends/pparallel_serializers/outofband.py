@@ -2,7 +2,8 @@
 
 The stream is followed by one record per buffer, ``(length, start)``, so that a cut or missing
 buffer is noticed. *start* says what the buffer is: ``OPAQUE`` is handed to the unpickler as it
-came, anything else is part of a tensor's storage (see :mod:`pparallel_serializers.storages`).
+came, anything else is part of a tensor's storage (see :mod:`pparallel_serializers.storages`). What
+is tensors alone has a form of its own (see :mod:`pparallel_serializers.short_form`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 from typing_extensions import Buffer, override
 
 from pparallel.interfaces.serializer import Serializer, SerializerConfig
-from pparallel_serializers import arrays, tensors
+from pparallel_serializers import arrays, short_form, tensors
 from pparallel_serializers.bytype import ByType
 from pparallel_serializers.refusals import dump_refusal, load_refusal
 from pparallel_serializers.storages import SentStorage
@@ -124,6 +125,8 @@ class OutOfBandSerializer(Serializer):
 
     @override
     def dumps(self, obj: object) -> list[Buffer]:
+        if "cpu" not in self._share and (short := short_form.dumps(obj)) is not None:
+            return short
         if reducers.waiting:
             reducers.look()
         try:
@@ -142,9 +145,14 @@ class OutOfBandSerializer(Serializer):
     @override
     def loads(self, buffers: Sequence[Buffer]) -> Any:
         try:
+            if not buffers:
+                raise pickle.UnpicklingError("there are no bytes at all")
+            stream = memoryview(buffers[0]).cast("B")
+            if stream[:1] == short_form.MARK:
+                return short_form.loads(stream[1:], buffers[1:])
             if len(buffers) == 1:
-                return pickle.loads(buffers[0])
-            return _load_with_buffers(buffers)
+                return pickle.loads(stream)
+            return _load_with_buffers(stream, buffers)
         except Exception as error:
             raise load_refusal(buffers, error) from error
 
@@ -167,10 +175,7 @@ class _Parts:
         self.write = parts.append
 
 
-def _load_with_buffers(buffers: Sequence[Buffer]) -> Any:
-    if not buffers:
-        raise pickle.UnpicklingError("there are no bytes at all")
-    stream = memoryview(buffers[0]).cast("B")
+def _load_with_buffers(stream: memoryview, buffers: Sequence[Buffer]) -> Any:
     end = len(stream) - _RECORD.size * (len(buffers) - 1)
     if end <= 0:
         raise pickle.UnpicklingError("the stream was cut short")

@@ -157,6 +157,16 @@ def over(
     return empty.set_(cast("Any", storage), offset, shape, stride)
 
 
+def aligned(buffer: Buffer, dtype: torch.dtype) -> torch.Tensor:
+    """Return the elements in *buffer*, over it where it may be written to and starts well."""
+    import torch
+
+    if memoryview(buffer).readonly:
+        buffer = bytearray(buffer)
+    base = torch.frombuffer(buffer, dtype=dtype)
+    return base.clone() if base.data_ptr() % ALIGN else base
+
+
 def spread(
     elements: torch.UntypedStorage, size: int, shape: tuple[int, ...], stride: tuple[int, ...]
 ) -> torch.UntypedStorage:
@@ -173,16 +183,11 @@ def spread(
 def _storage_over(buffer: Buffer, device: str) -> torch.UntypedStorage:
     import torch
 
-    view = memoryview(buffer)
-    if view.nbytes == 0:
+    if memoryview(buffer).nbytes == 0:
         return _empty(device)
-    if view.readonly:
-        buffer = bytearray(buffer)
-    base = torch.frombuffer(buffer, dtype=torch.uint8)
+    base = aligned(buffer, torch.uint8)
     if device != "cpu":
         base = base.to(_here(device))
-    elif base.data_ptr() % ALIGN:
-        base = base.clone()
     return base.untyped_storage()
 
 

@@ -83,6 +83,13 @@ def dtype_named(name: str) -> torch.dtype:
     return _dtypes[name]
 
 
+def name_of(dtype: torch.dtype) -> str:
+    """Return torch's name of *dtype*."""
+    if not _names:
+        _learn_dtypes()
+    return _names[dtype]
+
+
 def is_strided(tensor: torch.Tensor) -> bool:
     """Return whether all that *tensor* holds is strided memory."""
     torch = sys.modules["torch"]
@@ -106,9 +113,7 @@ def laid_out(
     else:
         torch = sys.modules["torch"]
         sent, offset = SentStorage(torch.UntypedStorage(0, device=tensor.device)), 0
-    if not _names:
-        _learn_dtypes()
-    return sent, _names[tensor.dtype], offset, shape, stride
+    return sent, name_of(tensor.dtype), offset, shape, stride
 
 
 def bits_of(tensor: torch.Tensor) -> dict[str, bool]:

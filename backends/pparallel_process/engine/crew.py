@@ -52,6 +52,7 @@ class Crew:
         self.leaving: list[Worker] = []
         self.ledger = Ledger()
         self.express: Worker | None = None
+        self.is_over = False
         self._turn = 0
         self._number = 0
 
@@ -170,7 +171,8 @@ class Crew:
         self.abandon()
 
     def abandon(self) -> set[Job]:
-        """Forget all tasks; return the jobs that had some left."""
+        """Forget all tasks, for good; return the jobs that had some left."""
+        self.is_over = True
         live, self.live = self.live, set()
         for queue in self.queues:
             queue.clear()

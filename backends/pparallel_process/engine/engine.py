@@ -104,7 +104,12 @@ class Engine:
                 self._crew, sender, self._serializer, staffing, self._oversight.check_memory
             )
             self._express = Express(
-                self._crew, self._functions, self._polling, self._receiver, self._leadership
+                self._crew,
+                self._serializer,
+                self._functions,
+                self._polling,
+                self._receiver,
+                self._leadership,
             )
             staffing.start_all()
             self._release = undo.pop_all()

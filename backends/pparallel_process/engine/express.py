@@ -1,21 +1,23 @@
 """The short way of a single call whose caller waits for it, while nothing else goes on.
 
 ``pool.apply(f, (1,))`` needs no queue, no lot cut to size and no thread but the caller's: its
-latency is what two messages and two wake-ups cost. Whatever is not plain goes the usual way, and
-so does everything that happens meanwhile.
+latency is what two messages and two wake-ups cost. A call with keyword arguments, one that fails
+and one that finds no room go the usual way, and so does everything that happens meanwhile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from time import monotonic
+from typing import Any
 
 from pparallel.interfaces.pool import Batch, Sink
+from pparallel.interfaces.serializer import Serializer
 from pparallel_process.engine.crew import Crew
 from pparallel_process.engine.functions import Functions
 from pparallel_process.engine.jobs import Job
 from pparallel_process.engine.leading import Leadership
-from pparallel_process.engine.lots import CallLot
+from pparallel_process.engine.lots import CallLot, Lot
 from pparallel_process.engine.polling import Polling
 from pparallel_process.engine.receiving import Receiver
 from pparallel_process.staff.worker import Worker
@@ -29,6 +31,7 @@ class Express:
 
     Args:
         crew: the accounts.
+        serializer: what arguments are turned into bytes with.
         functions: those that the workers know.
         polling: where workers are waited for.
         receiver: takes in whatever else arrives.
@@ -38,12 +41,14 @@ class Express:
     def __init__(
         self,
         crew: Crew,
+        serializer: Serializer,
         functions: Functions,
         polling: Polling,
         receiver: Receiver,
         leadership: Leadership,
     ) -> None:
         self._crew = crew
+        self._serializer = serializer
         self._functions = functions
         self._polling = polling
         self._receiver = receiver
@@ -53,28 +58,30 @@ class Express:
 
     def carry(self, batch: Batch, sink: Sink) -> bool:
         """Send the one call of *batch*, if it may go this way; return whether it did."""
-        crew = self._crew
         function = self._functions.known(batch.func)
         args, kwargs = batch.items[0]
-        if function is None or kwargs or crew.live or sink.observed:
+        if function is None or kwargs or self._crew.live or sink.observed:
             return False
-        if not set(map(type, args)) <= PLAIN:
+        worker = self._reserved(function.number)
+        if worker is None:
             return False
-        with crew.lock:
-            worker = crew.spare(function.number)
-            if worker is None or crew.live:
-                return False
-            if not sink.begin():
-                return True
-            job = Job(batch, sink, function, range(1))
-            job.take(1)
-            lot = CallLot([job])
-            crew.live.add(job)
-            lot.number = crew.next_number()
-            lot.sent = monotonic()
-            crew.enter(worker, lot)
-            crew.express = worker
-        worker.channel.send_to_living((CALL, lot.number, function.number, args, self._timed))
+        try:
+            head = None
+            if not set(map(type, args)) <= PLAIN:
+                head, args = self._packed(worker, args), None
+                if head is None:
+                    return False
+            lot = self._entered(worker, Job(batch, sink, function, range(1)))
+            if lot is None:
+                if head is not None:
+                    worker.parcels.drop(head)
+                return sink.cancelled
+            if head is not None:
+                worker.heads[lot.number] = [head]
+        finally:
+            worker.is_being_filled = False
+        message = (CALL, lot.number, function.number, args, head, self._timed)
+        worker.channel.send_to_living(message)
         return True
 
     def attend(self, ready: Callable[[], bool]) -> None:
@@ -90,6 +97,39 @@ class Express:
         finally:
             self._crew.express = None
             self._leadership.give_up()
+
+    def _reserved(self, function: int) -> Worker | None:
+        crew = self._crew
+        with crew.lock:
+            worker = None if crew.live else crew.spare(function)
+            if worker is not None:
+                worker.is_being_filled = True
+            return worker
+
+    def _packed(self, worker: Worker, args: Any) -> bytes | None:
+        try:
+            parcel = worker.parcels.pack(self._serializer.dumps(args))
+        except (Exception, SystemExit):  # noqa: BLE001 - raised again on the usual way, and told
+            return None
+        if not parcel.fds:
+            return parcel.head()
+        worker.parcels.drop(parcel.head(), parcel.fds)
+        return None
+
+    def _entered(self, worker: Worker, job: Job) -> Lot | None:
+        """Return the lot with which *worker* is the one that has something to do."""
+        crew = self._crew
+        with crew.lock:
+            if crew.live or crew.is_over or worker.is_gone or not job.sink.begin():
+                return None
+            job.take(1)
+            lot = CallLot([job])
+            crew.live.add(job)
+            lot.number = crew.next_number()
+            lot.sent = monotonic()
+            crew.enter(worker, lot)
+            crew.express = worker
+            return lot
 
     def _block(self) -> Received | None:
         worker = self._crew.express

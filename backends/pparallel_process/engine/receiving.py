@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from signal import SIGKILL
 from typing import Any, NamedTuple
 
+from pparallel.errors import SerializationError
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime import remote_errors
 from pparallel_process.engine.crew import Crew
@@ -96,7 +97,7 @@ class Receiver:
 
     def finish(self, worker: Worker, message: tuple[Any, ...]) -> None:
         """Take in the result of a single call."""
-        _, number, value, seconds = message
+        _, number, value, head, seconds = message
         crew = self._crew
         with crew.lock:
             lot = worker.lots.get(number)
@@ -108,7 +109,11 @@ class Receiver:
         self._feed(worker)
         job, _ = lot.task(0)
         try:
+            if head is not None:
+                value = self._loaded(worker, head, ())
             job.sink.done(0, (value,))
+        except SerializationError as error:
+            job.sink.failed(0, error)
         except BaseException as error:  # Ctrl-C
             job.sink.abort(error)
             raise
@@ -168,8 +173,9 @@ class Receiver:
         self, worker: Worker, message: tuple[Any, ...], files: list[int], taken: _Taken
     ) -> None:
         if message[0] == DONE:
-            _, number, value, seconds = message
-            message = (REPORT, number, 0, [value], False, None, (seconds, 0.0, 0))
+            _, number, value, head, seconds = message
+            entry = value if head is None else (head, 0)
+            message = (REPORT, number, 0, [entry], head is not None, None, (seconds, 0.0, 0))
         if message[0] != REPORT:
             taken.later.append(partial(self._note, worker, message, files))
             return
@@ -235,10 +241,9 @@ class Receiver:
             elif type(entry) is tuple:
                 head, count = entry
                 try:
-                    buffers = worker.parcels.unpack(head, files[:count])
-                    values.append(self._serializer.loads(buffers))
-                except (Exception, SystemExit) as raised:  # noqa: BLE001 - hooks of its class
-                    error = unread("a result", raised)
+                    values.append(self._loaded(worker, head, files[:count]))
+                except SerializationError as refused:
+                    error = refused
                 finally:
                     del files[:count]
             else:
@@ -251,6 +256,13 @@ class Receiver:
                 job.sink.failed(index, error)
         if values:
             lot.done(start, values)
+
+    def _loaded(self, worker: Worker, head: bytes, files: Sequence[int]) -> Any:
+        try:
+            return self._serializer.loads(worker.parcels.unpack(head, files))
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - hooks of its class
+            refused = unread("a result", error)
+            raise refused from refused.__cause__
 
     def _unpacked(self, worker: Worker, envelope: Any) -> BaseException:
         return remote_errors.unpack(

@@ -15,7 +15,7 @@ from typing_extensions import Buffer
 from pparallel.interfaces.pool import Batch, Style
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime import remote_errors
-from pparallel.runtime.shm import Arena, Parcels
+from pparallel.runtime.shm import Arena, Parcel, Parcels
 from pparallel_process import nesting
 from pparallel_process.wire.board import STEP, Spot, word_of
 from pparallel_process.wire.channel import CALL, DONE, LOT, REPORT, Channel, Received
@@ -83,6 +83,7 @@ class Loop:
                 kind = message[0]
                 if kind == CALL:
                     self._run_call(message)
+                    self._parcels.settle()
                 elif kind == LOT:
                     self._run(message, files)
                     self._parcels.settle()
@@ -136,10 +137,12 @@ class Loop:
 
     def _run_call(self, message: tuple[Any, ...]) -> None:
         """Run a single call that came by itself."""
-        _, number, function, args, timed = message
+        _, number, function, args, head, timed = message
         words, spot = self._spot.words, self._spot
         words[spot.at] = word_of(number)
         if words[spot.recalled] >= number:
+            if head is not None:
+                self.drop(head, ())
             self._channel.send((REPORT, number, 0, [], False, None, (0.0, 0.0, 0)))
             return
         if timed:
@@ -147,19 +150,38 @@ class Loop:
         began = perf_counter()
         values: list[Any] = []
         try:
+            if head is not None:
+                args = self.load(head, ())
+                self._is_warm = True
             values.append(self._function(function)(*self._context, *args))
+            del args  # an argument's last reference goes with the task
         except BaseException as error:  # noqa: BLE001 - reported to the task's caller
             self._reports.begin(number, 1)
             self._fail(error)
         else:
-            if type(values[0]) in PLAIN:
-                self._channel.send((DONE, number, values[0], perf_counter() - began))
+            if self._tell(number, values, began):
                 return
-            self._reports.begin(number, 1)
-            self._add(values)
         took = perf_counter() - began
         self._reports.end(took, (took, 0))
-        self._parcels.settle()
+
+    def _tell(self, number: int, values: list[Any], began: float) -> bool:
+        """Report the value of a single call by itself, unless there is more to be told."""
+        value, head = None, None
+        if type(values[0]) in PLAIN:
+            value = values[0]
+        else:
+            parcel = self._packed(values)
+            if isinstance(parcel, BaseException):
+                self._reports.begin(number, 1)
+                self._fail(parcel)
+                return False
+            head = parcel.head()
+            if parcel.fds or self._kept:
+                self._reports.begin(number, 1)
+                self._reports.add_parcel(head, list(parcel.fds))
+                return False
+        self._channel.send((DONE, number, value, head, perf_counter() - began))
+        return True
 
     def _run_together(self, call: Call, items: Sequence[Any], place: int, count: int) -> int:
         """Run tasks at C speed; return the place after the last one that ran."""
@@ -206,10 +228,18 @@ class Loop:
 
     def _add(self, values: list[Any]) -> None:
         """Move the last of *values* into the report; nothing here refers to it any more then."""
-        size = len(values)
         if type(values[-1]) in PLAIN:
             self._reports.entries.append(values.pop())
             return
+        parcel = self._packed(values)
+        if isinstance(parcel, BaseException):
+            self._fail(parcel)
+        else:
+            self._reports.add_parcel(parcel.head(), list(parcel.fds))
+
+    def _packed(self, values: list[Any]) -> Parcel | BaseException:
+        """Move the last of *values* into a parcel, or return why that cannot be."""
+        size = len(values)
         kept = self._kept
         try:
             parcel = self._parcels.pack(self._serializer.dumps(values[-1]), move=True)
@@ -219,9 +249,8 @@ class Loop:
             parcel.seal()
         except BaseException as error:  # noqa: BLE001 - the user's objects may raise anything
             del values[size - 1 :]
-            self._fail(unsent("the result", error))
-            return
-        self._reports.add_parcel(parcel.head(), list(parcel.fds))
+            return unsent("the result", error)
+        return parcel
 
     def _fail(self, error: BaseException) -> None:
         error.__traceback__ = _below(error.__traceback__)
@@ -267,7 +296,8 @@ class Loop:
             with nesting.LOADING:
                 return self._serializer.loads(buffers)
         except BaseException as error:  # noqa: BLE001 - the user's hooks may raise anything
-            raise unread(what, error) from error.__cause__
+            refused = unread(what, error)
+            raise refused from refused.__cause__
 
     def drop(self, head: bytes, files: Sequence[int]) -> None:
         """Release a parcel whose item will not be run."""
