@@ -27,7 +27,8 @@ class Crew:
 
     Attributes:
         is_dealt: each worker has tasks of its own.
-        lock: held for accounts only: never while something is serialised, sent or told to a sink.
+        lock: held for accounts only: never while something is serialised or sent, or while a sink
+            is told of results. Sinks are asked under it whether their tasks may start.
         quiet: of the lock; told when no task is left.
         queues: where tasks wait: one for each worker, or one for all.
         live: jobs with tasks that have not been reported.
@@ -35,6 +36,7 @@ class Crew:
         busy: those of them that have lots.
         leaving: workers that were replaced and may not have ended yet.
         express: who runs a single call while nothing else goes on.
+        is_over: nothing is taken any more.
         ledger: what the workers did.
     """
 
@@ -116,10 +118,14 @@ class Crew:
                 return None if worker.queue else worker
         return None
 
+    def serves(self, worker: Worker) -> bool:
+        """Return whether what *worker* is sent now will be run or missed."""
+        return not worker.is_gone and self.workers.get(worker.number) is worker
+
     def _may_serve(self, worker: Worker) -> bool:
         if worker.is_being_filled or worker.is_retiring:
             return False
-        return worker.is_ready and not worker.is_gone
+        return worker.is_ready and self.serves(worker)
 
     def enter(self, worker: Worker, lot: Lot) -> None:
         """Note that *worker* is about to be sent *lot*."""

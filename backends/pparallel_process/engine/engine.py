@@ -1,6 +1,7 @@
 """The engine of the process pools: its parts, put together, and the pool's calls.
 
-There is one lock, for accounts only. Nothing is serialised, sent or told to a sink under it.
+There is one lock, for accounts only. Nothing is serialised or sent under it, and no sink is told
+of results.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ from pparallel_process.engine.receiving import Receiver
 from pparallel_process.engine.sending import Sender
 from pparallel_process.staff.recruiter import Recruiter
 from pparallel_process.staff.staffing import Staffing
-from pparallel_process.staff.worker import Worker
 from pparallel_process.telling import stacks
 from pparallel_process.telling.insights import Insights
 from pparallel_process.wire.board import Board
@@ -108,6 +108,7 @@ class Engine:
                 self._serializer,
                 self._functions,
                 self._polling,
+                sender,
                 self._receiver,
                 self._leadership,
             )
@@ -124,12 +125,10 @@ class Engine:
     def join(self) -> None:
         """Wait until all tasks have ended, and release the workers."""
         self._state.check_joinable(self._what)
-        if self._is_open and self._state is PoolState.CLOSED:
-            while self._crew.live and not self._is_over:
-                self.attend(lambda: not self._crew.live, self._wait_until_quiet, None)
+        while not self._may_end():
+            self._sender.fill_all()
+            self.attend(lambda: not self._crew.live, self._wait_until_quiet, None)
         with self._crew.lock:
-            if self._state is PoolState.CLOSED:
-                self._state = PoolState.JOINED
             ends, self._is_open = self._is_open, False
         if ends:
             self._is_over = True
@@ -181,8 +180,8 @@ class Engine:
         self._sender.fill_all()
         if not batch.awaited:
             self._leadership.see_to_it()
-            if monotonic() - self._pumped > _PUMP:
-                self.look()
+            if monotonic() - self._pumped > _PUMP and self.look() and self._leadership.is_taken:
+                self._polling.nudge()  # what this thread took in may be what that one waits for
 
     def attend(
         self,
@@ -202,11 +201,22 @@ class Engine:
 
     def stacks(self) -> dict[str, str]:
         """Return what each worker is doing, as Python stacks."""
-        return {each.name: stacks.dump(each.process, each.dumps) for each in self._workers()}
+        with self._crew.lock:
+            workers = list(self._crew.workers.values())
+            files = [os.dup(each.dumps) for each in workers]  # a worker may be gone any moment
+        try:
+            return {
+                each.name: stacks.dump(each.process, file)
+                for each, file in zip(workers, files, strict=True)
+            }
+        finally:
+            for file in files:
+                os.close(file)
 
     def pids(self) -> list[int]:
         """Return the workers' process ids."""
-        return [each.process.pid for each in self._workers()]
+        with self._crew.lock:
+            return [each.process.pid for each in self._crew.workers.values()]
 
     def look(self) -> bool | None:
         """Take in what has arrived; return True if there was something, else None."""
@@ -251,11 +261,19 @@ class Engine:
         if self._is_open:
             self._is_open = False
             self._staffing.leave_to_parent()
-            self._polling.close()
+            self._polling.leave_to_parent()
 
-    def _workers(self) -> list[Worker]:
-        with self._crew.lock:
-            return list(self._crew.workers.values())
+    def _may_end(self) -> bool:
+        """Return whether no task is left; from then on none is taken."""
+        crew = self._crew
+        with crew.lock:
+            closed = self._state is PoolState.CLOSED
+            if closed and self._is_open and crew.live and not self._is_over:
+                return False
+            crew.is_over = True
+            if closed:
+                self._state = PoolState.JOINED
+            return True
 
     def _wait_until_quiet(self, timeout: float | None) -> None:
         crew = self._crew

@@ -20,6 +20,7 @@ from pparallel_process.engine.leading import Leadership
 from pparallel_process.engine.lots import CallLot, Lot
 from pparallel_process.engine.polling import Polling
 from pparallel_process.engine.receiving import Receiver
+from pparallel_process.engine.sending import UNSENT, Sender
 from pparallel_process.staff.worker import Worker
 from pparallel_process.wire.channel import CALL, DONE, Received
 from pparallel_process.wire.values import PLAIN
@@ -34,6 +35,7 @@ class Express:
         serializer: what arguments are turned into bytes with.
         functions: those that the workers know.
         polling: where workers are waited for.
+        sender: told of what could not be sent.
         receiver: takes in whatever else arrives.
         leadership: of the engine: who waits here leads.
     """
@@ -44,6 +46,7 @@ class Express:
         serializer: Serializer,
         functions: Functions,
         polling: Polling,
+        sender: Sender,
         receiver: Receiver,
         leadership: Leadership,
     ) -> None:
@@ -51,6 +54,7 @@ class Express:
         self._serializer = serializer
         self._functions = functions
         self._polling = polling
+        self._sender = sender
         self._receiver = receiver
         self._leadership = leadership
         self._waiter = Waiter()
@@ -78,10 +82,9 @@ class Express:
                 return sink.cancelled
             if head is not None:
                 worker.heads[lot.number] = [head]
+            self._send(worker, lot, (CALL, lot.number, function.number, args, head, self._timed))
         finally:
             worker.is_being_filled = False
-        message = (CALL, lot.number, function.number, args, head, self._timed)
-        worker.channel.send_to_living(message)
         return True
 
     def attend(self, ready: Callable[[], bool]) -> None:
@@ -91,12 +94,12 @@ class Express:
             return
         try:
             while self._crew.express is worker and not ready():
-                received = self._waiter.wait(worker.channel.poll, self._block)
+                received = self._waiter.wait(self._poll, self._block)
                 if received is None or not self._finish(worker, received):
                     break
         finally:
             self._crew.express = None
-            self._leadership.give_up()
+            self._leadership.step_down()
 
     def _reserved(self, function: int) -> Worker | None:
         crew = self._crew
@@ -120,7 +123,7 @@ class Express:
         """Return the lot with which *worker* is the one that has something to do."""
         crew = self._crew
         with crew.lock:
-            if crew.live or crew.is_over or worker.is_gone or not job.sink.begin():
+            if crew.live or crew.is_over or not crew.serves(worker) or not job.sink.begin():
                 return None
             job.take(1)
             lot = CallLot([job])
@@ -131,10 +134,26 @@ class Express:
             crew.express = worker
             return lot
 
+    def _send(self, worker: Worker, lot: Lot, message: tuple[Any, ...]) -> None:
+        try:
+            worker.channel.send(message)
+        except UNSENT as error:
+            heads = worker.heads.get(lot.number, [])
+            if self._sender.not_sent(worker, lot, error):
+                for each in heads:
+                    worker.parcels.drop(each)
+
+    def _poll(self) -> Received | None:
+        worker = self._crew.express
+        if worker is None:
+            return None
+        with self._crew.lock:  # a thread that comes along may receive too
+            return worker.channel.poll()
+
     def _block(self) -> Received | None:
         worker = self._crew.express
         if worker is not None and self._polling.wait_for(worker):
-            return worker.channel.poll()
+            return self._poll()
         return None
 
     def _finish(self, worker: Worker, received: Received) -> bool:

@@ -7,10 +7,13 @@ import pickle
 import weakref
 from collections import deque
 from collections.abc import Callable
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 from pparallel.interfaces.serializer import Serializer
 from pparallel_process.engine.pace import Pace, Paces
+
+_STATELESS = (BuiltinFunctionType, FunctionType, type)  #: what has a name, and no state to send
 
 
 class Function:
@@ -23,7 +26,7 @@ class Function:
         name: its qualified name.
     """
 
-    __slots__ = ("__weakref__", "_gone", "data", "name", "number", "pace")
+    __slots__ = ("_gone", "data", "name", "number", "pace")
 
     def __init__(
         self, number: int, data: list[bytes], pace: Pace, name: str, gone: deque[int]
@@ -42,9 +45,9 @@ class Function:
 class Functions:
     """The functions of one pool.
 
-    What goes by name is turned into bytes once. Code that goes by value may have changed what it
-    captured since it was sent: it is turned into bytes for each call, but once for all the items
-    of that call.
+    What goes by name is turned into bytes once. What goes by value, a closure or an object that
+    can be called, may have changed since it was sent: it is turned into bytes for each call, but
+    once for all the items of that call.
 
     Attributes:
         gone: the numbers of functions that nobody needs any longer.
@@ -85,7 +88,7 @@ class Functions:
 
     def _take_up(self, func: Callable[..., Any]) -> Function:
         data = [bytes(each) for each in self._serializer.dumps(func)]
-        found = Function(next(self._numbers), data, self._paces.of(func), name_of(func), self.gone)
+        found = Function(next(self._numbers), data, self._paces.of(func), _name_of(func), self.gone)
         key = id(func)
 
         def forget(_: object, known: dict[int, Any] = self._known) -> None:
@@ -99,14 +102,20 @@ class Functions:
         return found
 
 
-def name_of(func: Callable[..., Any]) -> str:
+def _name_of(func: Callable[..., Any]) -> str:
     """Return what *func* is called in messages."""
     inner = getattr(func, "func", func)
     return getattr(inner, "__qualname__", None) or type(inner).__qualname__
 
 
 def _by_name(func: Callable[..., Any]) -> bytes | None:
-    """Return what a serializer makes of *func* if it sends its name alone."""
+    """Return what a serializer makes of *func* if it sends its name alone.
+
+    An object of an importable class is no name: plain pickle writes its state.
+    """
+    owner = getattr(func, "__self__", None)
+    if not isinstance(func, _STATELESS) or not isinstance(owner, ModuleType | type | None):
+        return None
     try:
         return pickle.dumps(func, 5)
     except Exception:  # noqa: BLE001 - then it has no name, whatever the reason

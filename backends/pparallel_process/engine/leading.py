@@ -11,6 +11,8 @@ from typing import Protocol
 
 from pparallel_process.wire.waiting import Waiter
 
+_RECHECK = 0.1  #: seconds; what a leader waits for may have been settled otherwise: cancelled, say
+
 
 class Led(Protocol):
     """What is led: an engine."""
@@ -65,10 +67,10 @@ class Leadership:
             return
         deadline = None if timeout is None else monotonic() + timeout
         try:
-            self._lead(led, ready, deadline)
+            self._lead(led, ready, deadline, _RECHECK)
         finally:
             if not nested:
-                self._step_down(led)
+                self.step_down()
 
     def take(self) -> bool:
         """Have the calling thread lead, if nobody does; return whether it does now."""
@@ -77,10 +79,17 @@ class Leadership:
         self._leader = get_ident()
         return True
 
-    def give_up(self) -> None:
-        """Have the calling thread lead no more."""
-        self._leader = 0
-        self._leading.release()
+    def step_down(self) -> None:
+        """Have the calling thread lead no more, and another if there is something to wait for."""
+        self._give_up()
+        led = self._led()
+        if led is not None and led.needs_a_leader():
+            self.see_to_it()
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether some thread leads."""
+        return self._leading.locked()
 
     def see_to_it(self) -> None:
         """Have the dispatcher receive, unless somebody does."""
@@ -90,10 +99,11 @@ class Leadership:
         elif self._dispatcher is None and not self._leading.locked():
             with self._starting:
                 if self._dispatcher is None and not self._is_stopped:
-                    self._dispatcher = threading.Thread(
+                    dispatcher = threading.Thread(
                         target=_dispatch, args=(self._led, self), name=self._name, daemon=True
                     )
-                    self._dispatcher.start()
+                    dispatcher.start()
+                    self._dispatcher = dispatcher
 
     def stop(self) -> None:
         """End the dispatcher, and wait until nobody leads: safe to call again, once all is over."""
@@ -121,9 +131,9 @@ class Leadership:
             if not self.take():
                 return  # whoever leads will see to it
             try:
-                self._lead(led, lambda: self._is_stopped or not led.needs_a_leader(), None)
+                self._lead(led, lambda: self._is_stopped or not led.needs_a_leader(), None, None)
             finally:
-                self.give_up()
+                self._give_up()
 
     def park(self) -> bool:
         """Wait until the dispatcher has something to do; return False when it is to end."""
@@ -139,18 +149,21 @@ class Leadership:
         self._is_parked = False
         return not self._is_stopped
 
-    def _lead(self, led: Led, ready: Callable[[], bool], deadline: float | None) -> None:
+    def _lead(
+        self, led: Led, ready: Callable[[], bool], deadline: float | None, most: float | None
+    ) -> None:
         look, block = led.look, led.block
         while not (ready() or led.is_over()):
             left = None if deadline is None else deadline - monotonic()
             if left is not None and left <= 0:
                 return
+            if left is None or (most is not None and most < left):
+                left = most
             self._waiter.wait(look, lambda: block(left))  # noqa: B023 - called at once
 
-    def _step_down(self, led: Led) -> None:
-        self.give_up()
-        if led.needs_a_leader():
-            self.see_to_it()
+    def _give_up(self) -> None:
+        self._leader = 0
+        self._leading.release()
 
 
 def _dispatch(reference: weakref.ref[Led], leadership: Leadership) -> None:

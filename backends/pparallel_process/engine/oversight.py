@@ -36,7 +36,8 @@ class Oversight:
         with crew.lock:
             soonest = _LOOK if crew.leaving or self._max_rss is not None else None
             if self._timeout is not None and crew.busy:
-                soonest = max(0.001, min(map(self._time_left, crew.busy)))
+                left = max(0.001, min(map(self._time_left, crew.busy)))
+                soonest = left if soonest is None else min(soonest, left)
             if self._stalls():
                 soonest = _STALLED if soonest is None else min(soonest, _STALLED)
         return soonest
@@ -78,8 +79,10 @@ class Oversight:
 
     def _time_left(self, worker: Worker) -> float:
         assert self._timeout is not None
+        # In this order: the worker writes when a task starts before it writes which.
+        lot = self._board.place(worker.number).lot
         since = self._board.since(worker.number)
-        if not since or self._board.place(worker.number).lot not in worker.lots:
+        if not since or lot not in worker.lots:
             return min(_LOOK, self._timeout)
         return since + self._timeout - monotonic()
 

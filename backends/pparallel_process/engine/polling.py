@@ -9,6 +9,8 @@ import threading
 
 from pparallel_process.staff.worker import Worker
 
+_WHILE = 0.1  #: seconds
+
 
 class Polling:
     """What the engine waits for: the workers' channels and processes, and a nudge."""
@@ -55,10 +57,13 @@ class Polling:
         return said, ended
 
     def wait_for(self, worker: Worker) -> bool:
-        """Wait until *worker* has said something; return False if anything else happened too."""
+        """Wait a while for *worker* to say something; return False if it is not all that happened.
+
+        Whoever waits may have been told meanwhile, by a thread that cancelled the call, say.
+        """
         if self._is_closed:
             return False
-        events = self._poll.poll()
+        events = self._poll.poll(_WHILE)
         return len(events) == 1 and events[0][0] == worker.channel.fileno
 
     def nudge(self) -> None:
@@ -66,6 +71,11 @@ class Polling:
         with self._closing:
             if not self._is_closed:
                 os.eventfd_write(self._nudge, 1)
+
+    def leave_to_parent(self) -> None:
+        """Give the descriptors back, in a fork: whoever held the lock is not in this process."""
+        self._closing = threading.Lock()
+        self.close()
 
     def close(self) -> None:
         """Give the descriptors back; safe to call again. Nobody may be waiting."""

@@ -79,13 +79,13 @@ class Receiver:
     def receive(self, workers: Iterable[Worker]) -> bool:
         """Take in what *workers* have said; return whether there was anything."""
         taken = _Taken([], [], [])
-        with self._crew.lock:
-            for worker in list(workers):
-                try:
-                    self._take(worker, taken)
-                except BaseException:  # Ctrl-C: what it had just said may be lost
-                    worker.process.signal(SIGKILL)
-                    raise
+        try:
+            with self._crew.lock:
+                for worker in list(workers):
+                    self._take_from(worker, taken)
+        except BaseException:  # Ctrl-C
+            self._follow_up(taken)
+            raise
         return self._follow_up(taken)
 
     def take_in(self, worker: Worker, message: tuple[Any, ...], files: list[int]) -> None:
@@ -106,6 +106,7 @@ class Receiver:
             crew.leave(worker, lot)
             lot.function.pace.learn(seconds, 1)
             crew.ledger.worked(worker.number, seconds, 1)
+            crew.ledger.slow(worker.number, seconds, lambda: lot.described(0))
         self._feed(worker)
         job, _ = lot.task(0)
         try:
@@ -153,6 +154,16 @@ class Receiver:
                 self._tell_all(reports)
                 raise
 
+    def _take_from(self, worker: Worker, taken: _Taken) -> None:
+        try:
+            self._take(worker, taken)
+        except Exception as error:  # noqa: BLE001 - one message that cannot be read costs one worker
+            worker.doom = worker.doom or unread("a worker's report", error)
+            worker.process.signal(SIGKILL)
+        except BaseException:  # Ctrl-C: what it had just said may be lost
+            worker.process.signal(SIGKILL)
+            raise
+
     def _take(self, worker: Worker, taken: _Taken) -> None:
         for _ in range(_AT_ONCE):
             if worker.is_gone:
@@ -175,7 +186,7 @@ class Receiver:
         if message[0] == DONE:
             _, number, value, head, seconds = message
             entry = value if head is None else (head, 0)
-            message = (REPORT, number, 0, [entry], head is not None, None, (seconds, 0.0, 0))
+            message = (REPORT, number, 0, [entry], head is not None, None, (seconds, seconds, 0))
         if message[0] != REPORT:
             taken.later.append(partial(self._note, worker, message, files))
             return
@@ -226,7 +237,9 @@ class Receiver:
         finally:
             if coded and worker.keeps:
                 received = sum(type(each) is tuple for each in entries)
-                worker.channel.try_to_send((RECEIVED, received))
+                worker.unthanked += received
+                if worker.channel.try_to_send((RECEIVED, worker.unthanked)):
+                    worker.unthanked = 0
             with self._crew.lock:
                 self._crew.count(lot, first, first + len(entries))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import deque
+from signal import SIGKILL
 from time import monotonic
 from typing import Any
 
@@ -16,6 +17,8 @@ from pparallel_process.staff.worker import Worker
 from pparallel_process.wire.channel import LOT
 from pparallel_process.wire.values import PARCELS, unsent
 
+UNSENT = (OSError, MemoryError, ValueError)  #: what sending raises; ValueError: over 2 GiB
+FRESH = 6  #: the field of a ``LOT`` with the functions that are sent along
 _GONE = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF})
 
 
@@ -53,9 +56,11 @@ class Sender:
                 return
             try:
                 self._send(worker, lot)
-            except BaseException:  # Ctrl-C while something was serialised
+            except BaseException:  # Ctrl-C
                 with crew.lock:
-                    if lot.number not in worker.lots:
+                    if lot.number in worker.lots:  # nobody knows whether it was sent
+                        worker.process.signal(SIGKILL)
+                    else:
                         crew.give_back(worker, lot, 0, lot.size)
                 raise
             finally:
@@ -67,7 +72,8 @@ class Sender:
         crew = self._crew
         written = self._writer.write(lot, worker.parcels)
         with crew.lock:
-            if worker.is_gone:
+            serves = crew.serves(worker)
+            if not serves:
                 crew.give_back(worker, lot, 0, lot.size)
                 size = 0
             else:
@@ -82,8 +88,10 @@ class Sender:
             self._ship(worker, lot, written)
         elif written.size:
             written.drop(worker.parcels)
-        elif written.failure is not None and not worker.is_gone:
+        elif written.failure is not None and serves:
             self._fail(lot, unsent("an argument", written.failure))
+        if not serves:
+            self.fill_all()  # others may have it
 
     def _ship(self, worker: Worker, lot: Lot, written: Written) -> None:
         message = self._message(worker, lot, written)
@@ -92,21 +100,32 @@ class Sender:
             job.sink.started(index, worker.name)
         try:
             worker.channel.send(message, written.files)
-        except (OSError, MemoryError) as error:
-            if not isinstance(error, OSError) or error.errno not in _GONE:
-                with self._crew.lock:
-                    self._crew.leave(worker, lot)
-                self._fail(lot, error)
+        except UNSENT as error:
+            if self.not_sent(worker, lot, error):
+                written.drop(worker.parcels)
+        else:
+            worker.known.update(message[FRESH])
         finally:
             for each in written.files:
                 os.close(each)
+
+    def not_sent(self, worker: Worker, lot: Lot, error: Exception) -> bool:
+        """Fail *lot*, which could not be sent; return False where that is due to a death.
+
+        Then it is looked after when the worker is buried.
+        """
+        if isinstance(error, OSError) and error.errno in _GONE:
+            return False
+        with self._crew.lock:
+            self._crew.leave(worker, lot)
+        self._fail(lot, error)
+        return True
 
     def _message(self, worker: Worker, lot: Lot, written: Written) -> tuple[Any, ...]:
         fresh = {}
         for job in lot.jobs():
             function = job.function
             if function.number not in worker.known:
-                worker.known.add(function.number)
                 fresh[function.number] = function.data
         with self._crew.lock:
             self._spread_what_is_gone()

@@ -78,6 +78,9 @@ class Writer:
             except (Exception, SystemExit) as error:  # noqa: BLE001 - the task's caller gets it
                 failure = error
                 break
+            except BaseException:  # Ctrl-C
+                Written(PARCELS, heads, files, len(heads)).drop(parcels)
+                raise
             head = parcel.head()
             heads.append((head, len(parcel.fds)) if parcel.fds else head)
             files += parcel.fds

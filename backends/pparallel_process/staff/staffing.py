@@ -70,7 +70,11 @@ class Staffing:
     def welcome(self, worker: Worker, files: list[int]) -> None:
         """Take in that *worker* has started."""
         if files:
-            self._recruiter.welcome(worker, files.pop())
+            try:
+                self._recruiter.welcome(worker, files.pop())
+            except OSError as error:
+                self.failed(worker, error)
+                return
         with self._crew.lock:
             self._failures = 0
             worker.is_ready = True
@@ -112,7 +116,7 @@ class Staffing:
         with self._crew.lock:
             if self._crew.workers.get(worker.number) is not worker or worker.lots:
                 return
-        self._leave(worker)
+            self._leave(worker)
         self._replace(worker.number)
 
     def kill_all(self) -> None:
@@ -221,11 +225,12 @@ class Staffing:
                 logger.log(level, "%s", worker.doom or explained(worker, end, "and was idle"))
             self._replace(worker.number)
         else:
-            self._count_failure(worker.number, explained(worker, end, "and was starting"))
+            error = worker.doom or explained(worker, end, "and was starting")
+            self._count_failure(worker.number, error)
         self._sender.fill_all()
-        for lot, place, error in failed:
+        for lot, place, why in failed:
             job, index = lot.task(place)
-            job.sink.failed(index, error)
+            job.sink.failed(index, why)
             with self._crew.lock:
                 self._crew.count(lot, place, place + 1)
         worker.release()
@@ -245,9 +250,11 @@ class Staffing:
                 crew.give_back(worker, lot, found.waiting, lot.limit)
                 for each in heads[found.running :]:
                     worker.parcels.drop(each if isinstance(each, bytes) else each[0])
+                alone = found.waiting - found.running == 1
                 for place in range(lot.reported, found.waiting):
                     running, task = place >= found.running, lot.described(place)
-                    what = f"and ran {task}" if running else f"and had not reported {task} yet"
+                    ran = f"and ran {task}" if alone else f"and ran {task} or one beside it"
+                    what = ran if running else f"and had not reported {task} yet"
                     error = (running and worker.doom) or explained(worker, end, what)
                     lost.append((lot, place, error))
         return lost

@@ -1,0 +1,209 @@
+"""The pool's own side when several things happen at once."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pparallel
+from pparallel.errors import ClosedError, SerializationError
+from pparallel.interfaces.pool import Pool
+from pparallel.runtime.shm import Arena
+from pparallel.testing.gate import Gate
+from pparallel.testing.patience import PATIENCE, until
+from pparallel.testing.pool.tasks import double, same
+from pparallel_process import P2PPoolConfig, ProcessPoolConfig
+from pparallel_process.engine.leading import Leadership
+from pparallel_process.wire.channel import CALL, LOT, Channel, Received
+
+PRELOAD = ("pparallel.testing.pool.tasks",)
+
+
+class Hooked:
+    """Calls something of this program's while it is serialised; arrives as 7."""
+
+    def __init__(self, hook: Callable[[], object]) -> None:
+        self.hook = hook
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self.hook()
+        return int, (7,)
+
+
+@pytest.fixture(params=[ProcessPoolConfig, P2PPoolConfig], ids=["process", "p2p"])
+def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
+    built: Pool = pparallel.build(request.param(size=1, preload=PRELOAD))
+    with built:
+        assert built.apply(same, (0,)) == 0  # from now on single calls take the short way
+        yield built
+
+
+def retire_once(pool: Any) -> Callable[[], None]:
+    """Return what has the pool let its only worker go, as for what it has grown to."""
+    engine = pool._engine
+    workers = list(engine._crew.workers.values())
+
+    def retire() -> None:
+        while workers:
+            engine._staffing.retire(workers.pop())
+
+    return retire
+
+
+def test_a_worker_is_let_go_while_it_is_about_to_be_sent_something(pool: Pool) -> None:
+    for call in (
+        lambda item: pool.apply(same, (item,)),
+        lambda item: pool.submit(same, item).result(PATIENCE),
+        lambda item: pool.map_async(same, [item]).get(PATIENCE)[0],
+    ):
+        before = pool.pids()  # type: ignore[attr-defined]
+        assert call(Hooked(retire_once(pool))) == 7
+        assert pool.pids() != before  # type: ignore[attr-defined]
+
+
+def test_a_pool_that_is_joined_while_a_call_is_serialised_refuses_it(pool: Pool) -> None:
+    def close() -> None:
+        if not joined:
+            pool.close()
+            joining = threading.Thread(target=pool.join)
+            joining.start()
+            joining.join(PATIENCE)
+            joined.append(not joining.is_alive())
+
+    joined: list[bool] = []
+    with pytest.raises(ClosedError):
+        pool.apply(same, (Hooked(close),))
+    assert joined == [True]
+
+
+def test_an_interrupt_while_a_call_is_serialised_leaves_a_pool_that_ends(pool: Pool) -> None:
+    def interrupt() -> None:
+        if not interrupted:
+            interrupted.append(True)
+            raise KeyboardInterrupt
+
+    interrupted: list[bool] = []
+    with pytest.raises(KeyboardInterrupt):
+        pool.apply_async(same, (Hooked(interrupt),))
+    pool.close()
+    joining = threading.Thread(target=pool.join)
+    joining.start()
+    joining.join(PATIENCE)
+    assert not joining.is_alive()
+
+
+@pytest.mark.parametrize("kind", [CALL, LOT])
+def test_what_cannot_be_sent_is_an_error_and_the_next_call_works(
+    pool: Pool, kind: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send, refused = Channel.send, []
+
+    def once(self: Channel, message: tuple[Any, ...], files: list[int] | None = None) -> None:
+        if message[0] == kind and not refused:
+            refused.append(message)
+            raise OSError(errno.ENOMEM, "no room for a message")
+        send(self, message, files)
+
+    monkeypatch.setattr(Channel, "send", once)
+    with pytest.raises(OSError, match="no room for a message"):
+        pool.apply(same if kind == CALL else double, (bytearray(100_000),))
+    assert len(refused) == 1
+    assert pool.apply(same, (1,)) == 1
+    assert pool.map(double, [2, 3]) == [4, 6]
+
+
+def test_a_report_that_cannot_be_read_costs_one_worker(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receive, spoilt = Channel.receive, []
+
+    def once(self: Channel, *args: Any) -> Received | None:
+        received = receive(self, *args)
+        if received is not None and not spoilt:
+            spoilt.append(received)
+            raise KeyError(1)
+        return received
+
+    monkeypatch.setattr(Channel, "receive", once)
+    with pytest.raises(SerializationError, match="a worker's report"):
+        pool.map(same, [1])
+    assert pool.map(same, [1]) == [1]
+
+
+def test_a_worker_whose_memory_cannot_be_had_is_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    def attach(descriptor: int) -> Arena:
+        raise OSError(errno.EMFILE, "no descriptor is left")
+
+    monkeypatch.setattr(Arena, "attach", attach)
+    pool: Pool = pparallel.build(ProcessPoolConfig(size=1, preload=PRELOAD))
+    with pool, pytest.raises(OSError, match="no descriptor is left"):
+        pool.apply(same, (0,))
+
+
+def test_who_waits_is_told_of_a_call_that_somebody_else_has_cancelled(
+    pool: Pool, tmp_path: Path
+) -> None:
+    gate = Gate(tmp_path)
+    before = pool.submit(gate.pass_through)
+    behind = pool.submit(same, 1)
+    ends: list[BaseException | None] = []
+    waiting = threading.Thread(target=lambda: ends.append(_error_of(behind)))
+    waiting.start()
+    gate.arrived(1)
+    assert behind.cancel()
+    waiting.join(PATIENCE)
+    assert [type(each) for each in ends] == [CancelledError]
+    gate.open()
+    before.result(PATIENCE)
+    gate.close()
+
+
+def _error_of(handle: Any) -> BaseException | None:
+    try:
+        handle.result()
+    except BaseException as error:  # noqa: BLE001 - that is what is asked
+        return error
+    return None
+
+
+def test_single_calls_are_among_the_slowest_tasks(pool: Pool) -> None:
+    assert pool.apply(same, (1,)) == 1
+    assert pool.apply(same, ([1],)) == [1]
+    slowest = pool.insights().slowest  # type: ignore[attr-defined]
+    assert [each.function for each in slowest] == ["same"] * 3
+
+
+class Waited:
+    """An engine that has something to wait for until it has been waited for."""
+
+    def __init__(self) -> None:
+        self.blocked = threading.Event()
+
+    def look(self) -> bool | None:
+        return None
+
+    def block(self, timeout: float | None) -> None:
+        self.blocked.set()
+
+    def needs_a_leader(self) -> bool:
+        return not self.blocked.is_set()
+
+    def is_over(self) -> bool:
+        return False
+
+
+def test_who_leads_no_more_has_another_lead() -> None:
+    led = Waited()
+    leadership = Leadership(led, "dispatcher")
+    assert leadership.take()
+    leadership.see_to_it()  # in vain: somebody leads
+    leadership.step_down()
+    assert led.blocked.wait(PATIENCE)
+    until(lambda: not leadership.is_taken, "the dispatcher leads on")
+    leadership.stop()
