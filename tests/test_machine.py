@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,16 +9,10 @@ import pytest
 from pparallel.machine import cgroups, cpus, memory
 from pparallel_local import ThreadPoolConfig
 
+sys.path.insert(0, str(Path(__file__).parent))
+from made_up_files import write
+
 GIB = 2**30
-
-
-def write(root: Path, **files: str) -> Path:
-    """Make files below *root*, their paths with ``__`` for ``/`` and ``_dot_`` for a dot."""
-    for name, text in files.items():
-        path = root / name.replace("__", "/").replace("_dot_", ".")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"{text}\n")
-    return root
 
 
 # -- control groups -------------------------------------------------------------------------------
@@ -82,6 +77,28 @@ def test_version_one_without_limits(tmp_path: Path) -> None:
     assert cgroups.memory_limit(tmp_path) is None
 
 
+def test_what_files_have_in_memory_is_not_in_use(tmp_path: Path) -> None:
+    """The kernel gives it up as soon as somebody needs the memory."""
+    two, one = tmp_path / "two", tmp_path / "one"
+    write(
+        two,
+        proc__self__cgroup="0::/",
+        sys__fs__cgroup__memory_dot_max=str(4 * GIB),
+        sys__fs__cgroup__memory_dot_current=str(4 * GIB),
+        sys__fs__cgroup__memory_dot_stat=f"anon 5\nactive_file {GIB}\ninactive_file {2 * GIB}\n",
+    )
+    stat = f"active_file 7\ntotal_active_file {GIB}\ntotal_inactive_file {GIB}\n\nodd"
+    write(
+        one,
+        proc__self__cgroup="4:memory:/",
+        sys__fs__cgroup__memory__memory_dot_limit_in_bytes=str(4 * GIB),
+        sys__fs__cgroup__memory__memory_dot_usage_in_bytes=str(4 * GIB),
+        sys__fs__cgroup__memory__memory_dot_stat=stat,
+    )
+    assert cgroups.memory_limit(two) == (4 * GIB, GIB)
+    assert cgroups.memory_limit(one) == (4 * GIB, 2 * GIB)
+
+
 # -- cores ----------------------------------------------------------------------------------------
 
 
@@ -125,3 +142,18 @@ def test_memory_within_a_limit(tmp_path: Path, limit: int, used: int, available:
     )
     assert memory.total(tmp_path) == min(8, limit) * GIB
     assert memory.available(tmp_path) == available * GIB
+
+
+def test_memory_left_within_several_limits(tmp_path: Path) -> None:
+    """The group with the lowest limit need not be the one that has least left."""
+    write(
+        tmp_path,
+        proc__meminfo="MemTotal: 8388608 kB\nMemAvailable: 4194304 kB",
+        proc__self__cgroup="0::/jobs/mine",
+        sys__fs__cgroup__jobs__memory_dot_max=str(6 * GIB),
+        sys__fs__cgroup__jobs__memory_dot_current=str(5 * GIB),
+        sys__fs__cgroup__jobs__mine__memory_dot_max=str(3 * GIB),
+        sys__fs__cgroup__jobs__mine__memory_dot_current="0",
+    )
+    assert memory.total(tmp_path) == 3 * GIB
+    assert memory.available(tmp_path) == GIB

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -507,6 +509,77 @@ def test_a_display_that_raises_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> 
     assert "no display" in logging.Formatter().format(kept.records[0])
 
 
+def test_a_filter_that_changes_a_record_harms_nobody() -> None:
+    def spoil(record: logging.LogRecord) -> bool:
+        record.args = ("too", "many")
+        return True
+
+    messages = messages_of("logging.getLogger('spoilt').warning('hello')")
+    target = logging.getLogger("spoilt")
+    target.addFilter(spoil)
+    try:
+        with attached(logging.NullHandler()):
+            assert replayed(messages) == ["WARNING spoilt: hello"]
+    finally:
+        target.removeFilter(spoil)
+
+
+def test_a_record_factory_that_raises_harms_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    def broken(*_: object, **__: object) -> logging.LogRecord:
+        raise OSError("no record")
+
+    messages = messages_of("logging.warning('hello')")
+    factory = logging.getLogRecordFactory()
+    logging.setLogRecordFactory(broken)
+    try:
+        assert replayed(messages) == ["WARNING root: hello"]
+    finally:
+        logging.setLogRecordFactory(factory)
+    said = capsys.readouterr().err
+    assert "no record" in said
+    assert "Message: 'hello'" in said
+
+
+ODD_MODULES = """
+import sys, types
+class Lazy(types.ModuleType):
+    def __getattribute__(self, name):
+        raise ImportError("it cannot be loaded")
+class Slotted:
+    __slots__ = ()
+odd = {"nothing": None, "lazy": Lazy("lazy"), "slotted": Slotted(), "kind": Slotted}
+"""
+
+
+def test_odd_modules_harm_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = "sys.modules.update(odd); warnings.warn('thin ice')"
+    names: dict[str, Any] = {}
+    exec(ODD_MODULES, names)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        messages = messages_of(ODD_MODULES + worker)
+        for name, module in names["odd"].items():
+            monkeypatch.setitem(sys.modules, name, module)
+        with pytest.warns(UserWarning, match="thin ice"):
+            assert replayed(messages) == ["WARNING UserWarning: thin ice (in worker-0)"]
+
+
+@pytest.mark.parametrize("module", ["nothing", "lazy", "slotted", "kind"])
+def test_a_warning_of_an_odd_module_is_shown(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = f"""
+class Own(RuntimeWarning): __module__ = {module!r}
+warnings.warn_explicit('thin ice', Own, '{module}.py', 1, {module!r})
+"""
+    names: dict[str, Any] = {}
+    exec(ODD_MODULES, names)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        messages = messages_of(worker)
+    monkeypatch.setitem(sys.modules, module, names["odd"][module])
+    with pytest.warns(RuntimeWarning, match="thin ice"):
+        assert replayed(messages) == ["WARNING RuntimeWarning: thin ice (in worker-0)"]
+
+
 def test_a_line_of_a_message_of_many() -> None:
     channel = Channel()
     forwarder = Forwarder("worker-0", channel.send)
@@ -536,7 +609,7 @@ def test_a_pool_hands_on_what_its_workers_log(config: PoolConfig) -> None:
     names = {f"pool-worker-{number}" for number in range(config.workers)}
     assert {each.processName for each in kept.records} <= names
     texts = {str(each.message) for each in w}
-    assert all(text.startswith("warned ") and text.endswith(")") for text in texts)
+    assert all(re.fullmatch(r"warned \d \(in pool-worker-\d\)", text) for text in texts)
 
 
 def test_what_a_pool_logs_last_is_not_lost() -> None:
@@ -546,6 +619,17 @@ def test_what_a_pool_logs_last_is_not_lost() -> None:
             for number in range(200):
                 pool.submit(noisy, number)
     assert len(kept.records) == 200
+
+
+def say_goodbye() -> None:
+    atexit.register(logging.getLogger("noisy").info, "good bye")
+
+
+def test_what_a_worker_logs_as_it_ends_is_not_lost() -> None:
+    with attached(kept := Kept(), "noisy", logging.INFO):
+        with pparallel.build(ProcessPoolConfig(size=1, initializer=say_goodbye)) as pool:
+            assert pool.apply(abs, (-4,)) == 4
+        assert kept.texts == ["good bye"]
 
 
 def start_up(level: int) -> None:

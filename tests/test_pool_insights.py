@@ -6,6 +6,7 @@ import json
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from time import monotonic
 
 import pytest
@@ -259,6 +260,21 @@ def test_the_insights_of_a_pool(config: ProcessPoolConfig) -> None:
     assert report.slowest[0].seconds >= 0.2
     assert "pause" in report.slowest[0].function
     assert report_of(pool) == report  # after its end no time passes for it
+
+
+def pause_on(slow: int, number: int) -> int:
+    if number == slow:
+        pause(0.5)
+    return number
+
+
+def test_a_slow_task_among_quick_ones_is_named() -> None:
+    """Quick tasks run together, and only the one that takes long is looked at."""
+    with pparallel.build(ProcessPoolConfig(size=1)) as pool:
+        pool.map(partial(pause_on, -1), range(20_000))
+        pool.map(partial(pause_on, 7_000), range(20_000))
+        slowest = report_of(pool).slowest
+    assert [each.seconds >= 0.5 for each in slowest if "task 7000" in each.function] == [True]
 
 
 def test_workers_that_die_are_counted() -> None:

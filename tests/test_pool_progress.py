@@ -3,25 +3,29 @@ from __future__ import annotations
 import gc
 import io
 import logging
+import os
 import subprocess
 import sys
 import textwrap
 import threading
+import types
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typing_extensions import override
 
 import pparallel
-from pparallel.errors import ClosedError, ConfigError
+from pparallel.errors import ClosedError, ConfigError, WorkerLostError
 from pparallel.interfaces.pool import Pool, PoolConfig
 from pparallel.runtime import bars
 from pparallel.runtime.bars import meter
 from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.threads import in_threads
 from pparallel_local import SerialPoolConfig, ThreadPoolConfig
+from pparallel_process import P2PPoolConfig, ProcessPoolConfig
 
 
 def double(number: int) -> int:
@@ -34,6 +38,11 @@ def add(first: int, second: int) -> int:
 
 def invert(number: int) -> float:
     return 1 / number
+
+
+def end_if(number: int) -> None:
+    if number:
+        os._exit(3)
 
 
 class Recorded:
@@ -129,10 +138,17 @@ def test_names(pool: Pool, recorder: Recorder) -> None:
         def __call__(self, number: int) -> int:
             return 2 * number
 
-    functions: list[Callable[..., int]] = [double, partial(partial(add, 1), second=2), Doubler()]
-    for func in (*functions, lambda _: 0):
+    class Refusing(Doubler):
+        def __getattr__(self, name: str) -> object:
+            raise LookupError(name)
+
+    inner = partial(partial(add, 1), second=2)
+    functions: list[Callable[..., int]] = [double, inner, Doubler(), Refusing(), lambda _: 0]
+    for func in functions:
         pool.map_async(func, [1]).wait()
-    assert [each.name for each in recorder.bars] == ["double", "add", "Doubler", "<lambda>"]
+    here = "test_names.<locals>."
+    names = ["double", "add", f"{here}Doubler", f"{here}Refusing", f"{here}<lambda>"]
+    assert [each.name for each in recorder.bars] == names
 
 
 def test_a_total_that_is_not_known(pool: Pool, recorder: Recorder) -> None:
@@ -154,12 +170,70 @@ def test_it_moves_while_tasks_run(recorder: Recorder) -> None:
     def wait_for_last(number: int) -> None:
         assert number < 9 or release.wait(PATIENCE)
 
+    name = wait_for_last.__qualname__
     with threads(recorder) as pool:
         result = pool.map_async(wait_for_last, range(10))
-        until(lambda: recorder.seen == [("wait_for_last", 10, 9, 0)], "the bar did not move")
+        until(lambda: recorder.seen == [(name, 10, 9, 0)], "the bar did not move")
         release.set()
         result.get(PATIENCE)
-        assert recorder.seen == [("wait_for_last", 10, 10, 1)]
+        assert recorder.seen == [(name, 10, 10, 1)]
+
+
+def test_a_thread_that_cannot_be_started_is_tried_again(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The one that draws the bars: the next call has one."""
+    start, refused, release = threading.Thread.start, list[str](), threading.Event()
+
+    def refuse_once(thread: threading.Thread) -> None:
+        if thread.name == "pparallel-bars" and not refused:
+            refused.append(thread.name)
+            message = "can't start new thread"
+            raise RuntimeError(message)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse_once)
+    with threads(recorder) as pool:
+        assert pool.map(double, [1, 2]) == [2, 4]
+        assert recorder.bars == []
+        result = pool.map_async(release.wait, [0, PATIENCE])
+        until(lambda: [each[2] for each in recorder.seen] == [1], "the bar did not move")
+        release.set()
+        result.get(PATIENCE)
+    (record,) = caplog.records
+    assert "can't start new thread" in record.getMessage()
+
+
+# -- processes ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [ProcessPoolConfig, P2PPoolConfig])
+def test_bars_of_process_pools(
+    kind: type[ProcessPoolConfig] | type[P2PPoolConfig], recorder: Recorder
+) -> None:
+    with pparallel.build(kind(size=2, progress=recorder)) as pool:
+        assert pool.map(double, range(300)) == list(range(0, 600, 2))
+        assert pool.starmap(add, [(1, 2)] * 5, chunksize=2) == [3] * 5
+        assert list(pool.imap(double, range(300))) == list(range(0, 600, 2))
+        assert sorted(pool.imap_unordered(double, iter(range(9)))) == list(range(0, 18, 2))
+        assert recorder.seen == [
+            ("double", 300, 300, 1),
+            ("add", 5, 5, 1),
+            ("double", 300, 300, 1),
+            ("double", None, 9, 1),
+        ]
+        with pytest.raises(ZeroDivisionError):
+            pool.map(invert, [1, 0])
+        with pytest.raises(WorkerLostError):
+            pool.map(end_if, [0, 1])
+        failed = recorder.seen[4:]
+        assert [(name, total, closed) for name, total, _, closed in failed] == [
+            ("invert", 2, 1),
+            ("end_if", 2, 1),
+        ]
+        abandoned = pool.imap(double, range(10**9))
+        assert next(abandoned) == 0
+    assert recorder.bars[-1].closed == 1
 
 
 # -- how it ends ----------------------------------------------------------------------------------
@@ -283,12 +357,71 @@ def test_the_look_of_rich(capsys: pytest.CaptureFixture[str]) -> None:
     assert "invert" in err
 
 
-def test_the_bar_of_a_notebook_outside_of_one(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_bar_of_rich_that_cannot_be_made_leaves_no_display(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from rich.progress import Progress
+
+    shown: list[Progress] = []
+    start, stop, add_task = Progress.start, Progress.stop, Progress.add_task
+
+    def started(progress: Progress) -> None:
+        shown.append(progress)
+        start(progress)
+
+    def stopped(progress: Progress) -> None:
+        shown.remove(progress)
+        stop(progress)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Progress, "start", started)
+    monkeypatch.setattr(Progress, "stop", stopped)
+    monkeypatch.setattr(Progress, "add_task", refuse)
+    with threads("rich") as pool:
+        assert pool.map(double, range(3)) == [0, 2, 4]
+        assert shown == []
+        monkeypatch.setattr(Progress, "add_task", add_task)
+        assert pool.map(double, range(3)) == [0, 2, 4]
+        assert shown == []
+
+
+def test_the_bar_of_a_notebook_without_widgets(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "ipywidgets", None)
+    monkeypatch.setitem(sys.modules, "tqdm.notebook", None)
+    del sys.modules["tqdm.notebook"]  # to be loaded afresh, and forgotten after the test
     with threads("notebook") as pool:
         assert pool.map(double, range(3)) == [0, 2, 4]
         assert pool.map(double, range(3)) == [0, 2, 4]
-    if "ipywidgets" not in sys.modules:
-        assert [each.levelname for each in caplog.records] == ["WARNING"]
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert "No progress bars: " in record.getMessage()
+
+
+def test_the_bar_of_a_notebook(monkeypatch: pytest.MonkeyPatch, recorder: Recorder) -> None:
+    class Widget:
+        __module__ = "tqdm.notebook"
+
+        def __init__(self, total: int | None, desc: str, **_: object) -> None:
+            self._bar = recorder(desc, total)
+
+        def update(self, n: int, /) -> None:
+            self._bar.update(n)
+
+        def close(self) -> None:
+            self._bar.close()
+
+    notebook: Any = types.ModuleType("tqdm.notebook")
+    notebook.tqdm, notebook.IProgress, notebook.WARN_NOIPYW = Widget, object, ""
+    monkeypatch.setitem(sys.modules, "tqdm.notebook", notebook)
+    with threads("notebook") as pool:
+        assert pool.map(double, range(30)) == list(range(0, 60, 2))
+        with pytest.raises(ZeroDivisionError):
+            pool.map(invert, [0])
+    assert recorder.seen == [("double", 30, 30, 1), ("invert", 1, 1, 1)]
 
 
 @pytest.mark.parametrize("progress", [True, "tqdm", "notebook"])

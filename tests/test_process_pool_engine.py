@@ -6,10 +6,12 @@ import errno
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typing_extensions import override
 
 import pparallel
 from pparallel.errors import ClosedError, SerializationError
@@ -31,9 +33,15 @@ class Hooked:
     def __init__(self, hook: Callable[[], object]) -> None:
         self.hook = hook
 
+    @override
     def __reduce__(self) -> tuple[Any, ...]:
         self.hook()
         return int, (7,)
+
+
+def pass_first(gate: Gate, number: int) -> int:
+    """Wait at the gate, if it is the first task."""
+    return number if number else int(gate.pass_through(number))
 
 
 @pytest.fixture(params=[ProcessPoolConfig, P2PPoolConfig], ids=["process", "p2p"])
@@ -57,11 +65,12 @@ def retire_once(pool: Any) -> Callable[[], None]:
 
 
 def test_a_worker_is_let_go_while_it_is_about_to_be_sent_something(pool: Pool) -> None:
-    for call in (
+    calls: tuple[Callable[[Any], Any], ...] = (
         lambda item: pool.apply(same, (item,)),
         lambda item: pool.submit(same, item).result(PATIENCE),
         lambda item: pool.map_async(same, [item]).get(PATIENCE)[0],
-    ):
+    )
+    for call in calls:
         before = pool.pids()  # type: ignore[attr-defined]
         assert call(Hooked(retire_once(pool))) == 7
         assert pool.pids() != before  # type: ignore[attr-defined]
@@ -102,7 +111,8 @@ def test_an_interrupt_while_a_call_is_serialised_leaves_a_pool_that_ends(pool: P
 def test_what_cannot_be_sent_is_an_error_and_the_next_call_works(
     pool: Pool, kind: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    send, refused = Channel.send, []
+    send = Channel.send
+    refused: list[tuple[Any, ...]] = []
 
     def once(self: Channel, message: tuple[Any, ...], files: list[int] | None = None) -> None:
         if message[0] == kind and not refused:
@@ -121,7 +131,8 @@ def test_what_cannot_be_sent_is_an_error_and_the_next_call_works(
 def test_a_report_that_cannot_be_read_costs_one_worker(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    receive, spoilt = Channel.receive, []
+    receive = Channel.receive
+    spoilt: list[Received] = []
 
     def once(self: Channel, *args: Any) -> Received | None:
         received = receive(self, *args)
@@ -161,6 +172,23 @@ def test_who_waits_is_told_of_a_call_that_somebody_else_has_cancelled(
     assert [type(each) for each in ends] == [CancelledError]
     gate.open()
     before.result(PATIENCE)
+    gate.close()
+
+
+@pytest.mark.parametrize("config", [ProcessPoolConfig, P2PPoolConfig], ids=["process", "p2p"])
+def test_tasks_behind_a_long_one_are_passed_on_while_nobody_looks(
+    config: type[ProcessPoolConfig], tmp_path: Path
+) -> None:
+    gate = Gate(tmp_path)
+    built: Pool = pparallel.build(config(size=3, preload=PRELOAD))
+    with built as pool:
+        before = pool.submit(gate.pass_through)
+        gate.arrived()  # from now on the dispatcher waits for a task of which nothing is to be told
+        stream = pool.imap_unordered(partial(pass_first, gate), range(40), chunksize=40)
+        assert sorted(stream.next(PATIENCE) for _ in range(39)) == list(range(1, 40))
+        gate.open()
+        assert next(stream) == 0
+        before.result(PATIENCE)
     gate.close()
 
 

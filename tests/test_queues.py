@@ -22,9 +22,15 @@ import pparallel
 from pparallel.errors import ClosedError, SerializationError, TaskTimeoutError
 from pparallel.patterns.queues import SimpleP2PQueue, SimpleQueue
 from pparallel.runtime import stopping
+from pparallel.runtime.queues.ends import Ends
 from pparallel.testing.patience import PATIENCE, until
 from pparallel_process import ProcessPoolConfig
-from pparallel_serializers import PickleSerializerConfig, SafeSerializerConfig
+from pparallel_serializers import (
+    DillSerializerConfig,
+    PickleSerializerConfig,
+    SafeSerializerConfig,
+)
+from pparallel_serializers.dill import DillSerializer
 
 KB, MB = 1 << 10, 1 << 20
 
@@ -184,6 +190,19 @@ def test_another_serializer(serializer: Any) -> None:
         other.close()
 
 
+def test_a_serializer_that_shares_is_sent_as_one() -> None:
+    import torch
+
+    shares = DillSerializer(DillSerializerConfig()).sharing("cpu")
+    with SimpleQueue(serializer=shares) as q:
+        other = pickle.loads(pickle.dumps(q))
+        tensor = torch.zeros(1000)
+        other.put(tensor)
+        q.get()[3] = 7
+        assert tensor[3] == 7
+        other.close()
+
+
 def test_what_cannot_be_rebuilt_is_lost_and_the_next_comes(q: SimpleQueue) -> None:
     q.put(Unlucky())
     q.put("next")
@@ -285,7 +304,14 @@ def test_a_closed_queue_refuses_everything(q: SimpleQueue) -> None:
             call()
 
 
-def test_close_wakes_this_processs_waiters() -> None:
+def test_close_wakes_this_processs_waiters(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting: list[Ends] = []
+    wait = Ends.wait
+
+    def noted(ends: Ends, *args: Any) -> None:
+        waiting.append(ends)
+        wait(ends, *args)
+
     q = SimpleQueue(capacity=32)
     full = SimpleQueue(capacity=32)
     with pytest.raises(TaskTimeoutError):  # noqa: PT012
@@ -300,8 +326,9 @@ def test_close_wakes_this_processs_waiters() -> None:
             failures.append(error)
 
     calls: list[Callable[[], object]] = [q.get, lambda: q.get(PATIENCE), lambda: full.put(1)]
+    monkeypatch.setattr(Ends, "wait", noted)
     with running(*[lambda each=each: call(each) for each in calls]):
-        until(lambda: threading.active_count() > len(calls), "they wait")
+        until(lambda: len(waiting) == len(calls), "not all wait")
         q.close()
         full.close()
     assert len(failures) == 3
@@ -368,12 +395,36 @@ def test_a_rank_that_is_told_to_stop_wakes(q: SimpleQueue) -> None:
     assert q.get() == "usable"
 
 
+def test_a_rank_that_is_told_to_stop_when_it_waits_no_longer(q: SimpleQueue) -> None:
+    """The signal's thread may be late, and what it would write to be somebody else's by then."""
+    late: list[stopping.Callback] = []
+
+    class Late(stopping.StopSignal):
+        @override
+        def subscribe(self, callback: stopping.Callback) -> Callable[[], None]:
+            late.append(callback)
+            return lambda: None
+
+    signal_to_stop = Late()
+    with stopping.running_under(signal_to_stop), pytest.raises(TaskTimeoutError):
+        q.get(timeout=0.01)
+    others = [os.eventfd(0, os.EFD_NONBLOCK) for _ in range(3)]
+    try:
+        late[0](signal_to_stop)
+        for each in others:
+            with pytest.raises(BlockingIOError):
+                os.eventfd_read(each)
+    finally:
+        for each in others:
+            os.close(each)
+
+
 def test_ctrl_c_wakes(q: SimpleQueue) -> None:
     code = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
-print("ready", flush=True)
 try:
+    print("ready", flush=True)
     q.get()
 except KeyboardInterrupt:
     print("interrupted", flush=True)
@@ -461,7 +512,7 @@ def test_a_queue_whose_sender_has_closed_it_cannot_be_received(q: SimpleQueue) -
     with pytest.raises(OSError, match=f"process {os.getpid()}, which sent a queue, has ended or"):
         pickle.loads(sent)
     with SimpleQueue() as other:
-        with pytest.raises(OSError, match="keep it open"):
+        with pytest.raises(OSError, match="let go of it: keep it until it has arrived"):
             pickle.loads(sent)  # the numbers of its descriptors are another queue's
         assert other.empty()
 

@@ -6,6 +6,7 @@ import abc
 import collections
 import dataclasses
 import enum
+import errno
 import functools
 import os
 import pickle
@@ -35,6 +36,7 @@ from pparallel_serializers import (
     SafeSerializerConfig,
     mark_static_module,
 )
+from pparallel_serializers.by_value import namespaces
 from pparallel_serializers.cloudpickle import CloudpickleSerializer
 from pparallel_serializers.dill import DillSerializer
 from pparallel_serializers.pickle import PickleSerializer
@@ -334,13 +336,13 @@ def tensors(draw: st.DrawFn) -> torch.Tensor:
 
 
 class TestProperties:
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(nested)
     def test_nested_data(self, obj: Any) -> None:
         for make in MADE.values():
             assert sent(make(), obj) == obj
 
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=150)
     @given(st.lists(tensors(), min_size=1, max_size=4), st.data())
     def test_views(self, views: list[torch.Tensor], data: st.DataObject) -> None:
         views.append(data.draw(st.sampled_from(views))[...])
@@ -855,8 +857,30 @@ class TestSharing:
 
     def test_freed_by_the_sender(self, sharing: DillSerializer) -> None:
         (stream,) = sharing.dumps(torch.zeros(1000))
-        with pytest.raises(SerializationError, match="freed"):
+        with pytest.raises(SerializationError, match="has let go of it"):
             sharing.loads([stream])
+
+    def test_without_descriptors(
+        self, sharing: DillSerializer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        tensor = torch.zeros(1000)
+        (stream,) = sharing.dumps(tensor)
+
+        def refuse(*_: object) -> int:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        monkeypatch.setattr(os, "open", refuse)
+        with pytest.raises(SerializationError, match="Too many open files"):
+            sharing.loads([stream])
+
+    @pytest.mark.parametrize("device", ["cpu", "cuda"])
+    def test_what_is_shared_once_stays_shared(self, sharing: DillSerializer, device: str) -> None:
+        plain = DillSerializer(DillSerializerConfig())
+        more = sharing.sharing(device), plain.sharing("cpu").sharing(device)
+        for each in (*more, *pickle.loads(pickle.dumps(more))):
+            tensor = torch.zeros(1000)
+            sent(each, tensor)[15] = 3
+            assert tensor[15] == 3
 
 
 class TestErrors:
@@ -881,6 +905,21 @@ class TestErrors:
     def test_a_failing_repr_hides_nothing(self, serializer: Serializer) -> None:
         with pytest.raises(SerializationError, match="Nameless"):
             serializer.dumps(Nameless())
+
+    def test_a_bystander_that_refuses_all_questions(self, serializer: Serializer) -> None:
+        with pytest.raises(SerializationError, match=r"lock .* at \[0\]\.inner"):
+            serializer.dumps([HoldsLock(), Unanswering()])
+
+    def test_a_bystander_that_has_no_name(self) -> None:
+        with pytest.raises(SerializationError, match=r"function .* at \[1\] cannot"):
+            PickleSerializer(PickleSerializerConfig()).dumps([Unprintable, NAMELESS[0]])
+
+    def test_an_error_that_cannot_be_read(self, serializer: Serializer) -> None:
+        with pytest.raises(SerializationError, match=r"Silent .*: SilentError: <its message"):
+            serializer.dumps(Silent())
+        stream = serializer.dumps(Late())
+        with pytest.raises(SerializationError, match="SilentError: <its message cannot be read>"):
+            serializer.loads(stream)
 
     def test_interrupts_pass(self, serializer: Serializer) -> None:
         with pytest.raises(KeyboardInterrupt):
@@ -919,6 +958,46 @@ class Nameless:
         raise LookupError("no state")
 
 
+class Unanswering:
+    def __getattr__(self, name: str) -> object:
+        raise LookupError(name)
+
+
+class Refusing(type):
+    @override
+    def __repr__(cls) -> str:
+        raise LookupError("no name")
+
+
+class Unprintable(metaclass=Refusing):
+    pass
+
+
+NAMELESS = [lambda: 1]
+
+
+class SilentError(Exception):
+    @override
+    def __str__(self) -> str:
+        raise LookupError("no message")
+
+
+class Silent:
+    @override
+    def __getstate__(self) -> object:
+        raise SilentError
+
+
+class Late:
+    @override
+    def __reduce__(self) -> Any:
+        return fail_silently, ()
+
+
+def fail_silently() -> None:
+    raise SilentError
+
+
 class Interrupts:
     @override
     def __reduce__(self) -> str:
@@ -933,6 +1012,23 @@ class Nesting:
     def __reduce__(self) -> Any:
         inner = self.serializer.loads(self.serializer.dumps([1, 2]))
         return list, (inner,)
+
+
+class TestNamespaces:
+    def test_two_threads_make_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Another thread is quicker, after this one has looked and before it has its own."""
+        quicker: list[dict[str, Any]] = []
+        kind = namespaces.ReceivedMain
+
+        def make(*args: Any) -> namespaces.ReceivedMain:
+            if not quicker:
+                quicker.append({})
+                quicker[0] = namespaces.make_namespace("process", {})
+            return kind(*args)
+
+        monkeypatch.setattr(namespaces, "_received", {})
+        monkeypatch.setattr(namespaces, "ReceivedMain", make)
+        assert namespaces.make_namespace("process", {}) is quicker[0]
 
 
 class TestImports:

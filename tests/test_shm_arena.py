@@ -213,6 +213,29 @@ def test_addresses_are_used_again_where_they_run_out(monkeypatch: pytest.MonkeyP
     arena.close()
 
 
+def test_where_the_machine_is_short_of_memory_an_arena_does_not_grow(
+    arena: Arena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted: list[int] = []
+
+    def look(nbytes: int) -> bool:
+        wanted.append(nbytes)
+        return False
+
+    monkeypatch.setattr("pparallel.runtime.shm.limits.has_room", look)
+    assert arena.allocate(MB) is None
+    assert arena.shortage == ("the machine's, or the control group's, memory is nearly used up")
+    assert set(wanted) == {MB}
+    monkeypatch.setattr("pparallel.runtime.shm.limits.has_room", lambda nbytes: True)
+    held = [lease(arena, 30 * MB), lease(arena, MB)]
+    monkeypatch.setattr("pparallel.runtime.shm.limits.has_room", look)
+    held.pop().release()
+    assert arena.allocate(2 * MB) is None
+    assert arena.usage().free == 0, "what is free is given back first"
+    held.pop().release()
+    assert arena.allocate(29 * MB) is not None, "what it has is used still"
+
+
 # -- several readers ------------------------------------------------------------------------------
 
 
@@ -256,6 +279,14 @@ def test_more_readers_than_the_ledger_holds_are_refused(arena: Arena) -> None:
     assert arena.allocate(MB) is None
 
 
+def test_a_block_that_found_no_reader_is_free_when_it_is_let_go(arena: Arena) -> None:
+    block = lease(arena, MB)
+    assert arena.share(block, 0) == []
+    block.release()
+    assert arena.trim() == MB
+    assert arena.usage().blocks == 0
+
+
 # -- closing, threads, attaching ------------------------------------------------------------------
 
 
@@ -294,7 +325,6 @@ def test_what_is_no_arena_is_refused() -> None:
 
 def test_only_its_maker_allocates_from_an_arena_of_one(arena: Arena) -> None:
     other = Arena.attach(arena.fd)
-    assert not other.shared
     assert other.allocate(100) is None
     assert other.shortage == "the arena is another process's"
     assert other.fd == -1
@@ -304,7 +334,6 @@ def test_only_its_maker_allocates_from_an_arena_of_one(arena: Arena) -> None:
 def test_everyone_allocates_from_a_shared_one() -> None:
     arena = Arena.create(shared=True, budget=MB)
     other = Arena.attach(arena.fd)
-    assert other.shared
     blocks = [lease(each, 100) for each in (arena, other) * 8]
     assert [block.slot for block in blocks] == list(range(16))
     other.close()

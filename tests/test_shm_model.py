@@ -171,4 +171,4 @@ class ArenaMachine(RuleBasedStateMachine):
 
 
 TestArena = ArenaMachine.TestCase
-TestArena.settings = settings(max_examples=200 if FULL else 20, deadline=None)
+TestArena.settings = settings(max_examples=200 if FULL else 20)

@@ -6,7 +6,9 @@ import errno
 import logging
 import os
 import resource
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,6 +21,7 @@ from typing_extensions import Buffer
 import pparallel
 from pparallel.runtime.shm import Arena, Parcel, Parcels
 from pparallel.runtime.shm.heads import HEAD, INLINE
+from pparallel.testing.patience import PATIENCE
 from pparallel_serializers import DillSerializerConfig
 
 KB, MB = 1 << 10, 1 << 20
@@ -488,22 +491,53 @@ def test_with_the_disk_full_there_is_a_clear_error_and_nothing_is_leaked(
 
 
 def test_other_threads_run_while_much_is_copied(ends: Ends) -> None:
-    done = threading.Event()
-    turns = 0
+    """Nothing else makes this thread let go: not the copy of little, nor the interpreter."""
+    woken, turns = threading.Event(), list[int]()
 
-    def count() -> None:
-        nonlocal turns
-        while not done.is_set():
-            turns += 1
+    def run() -> None:
+        woken.wait()
+        turns.append(1)
 
-    source = bytearray(64 * MB)
-    ends.here.drop(ends.here.pack([source]).head())
-    counter = threading.Thread(target=count)
-    counter.start()
+    block, source = ends.arenas[0].allocate(64 * MB), bytearray(64 * MB)
+    assert block is not None
+    block.write(source)
+    other = threading.Thread(target=run)
+    other.start()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(10 * PATIENCE)
     try:
-        for _ in range(5):
-            ends.here.drop(ends.here.pack([source]).head())
+        woken.set()
+        end = time.monotonic() + PATIENCE
+        while not turns and time.monotonic() < end:
+            block.write(b"little")
+            before = len(turns)
+            block.write(source)
+        assert (before, turns) == (0, [1])
     finally:
-        done.set()
-        counter.join()
-    assert turns > 0
+        sys.setswitchinterval(interval)
+        other.join()
+        block.release()
+
+
+# -- strangers ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("longest", [40, HEAD])
+@pytest.mark.parametrize(
+    "buffers", [[b"x" * 50], [ramp(MB)], [b"s", ramp(MB)], [ramp(100)] * 5000], ids=len
+)
+def test_what_lies_in_an_unknown_arena_is_refused(buffers: list[Buffer], longest: int) -> None:
+    arena = Arena.create(budget=16 * MB, smallest=64)
+    stranger = Parcels(None, {})
+    head = Parcels(arena, {}, longest=longest).pack(buffers).head()
+    if arena.usage().blocks:
+        with pytest.raises(RuntimeError, match="lies in arena 0, which is not known here"):
+            stranger.unpack(head)
+        stranger.drop(head)
+    other = Arena.attach(arena.fd)
+    found = Parcels(None, {0: other}).unpack(head)
+    assert [bytes(each) for each in found] == buffers
+    del found
+    assert arena.usage().blocks == 0
+    other.close()
+    arena.close()

@@ -11,10 +11,9 @@ from typing_extensions import override
 
 from pparallel.errors import ClosedError
 from pparallel.interfaces.pool import Pool, PoolState
+from pparallel_local.tracebacks import below
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from pparallel.interfaces.pool import Batch, Sink
     from pparallel.runtime.member import Member
     from pparallel_local.config import SerialPoolConfig
@@ -31,7 +30,7 @@ class SerialPool(Pool):
     def __init__(self, config: SerialPoolConfig, *, member: Member) -> None:
         self._config = config
         self._state = PoolState.NEW
-        self._broken: Exception | None = None
+        self._broken: Exception | SystemExit | None = None
         self._turns = itertools.count()
         self._callers: list[int] = []
         self._idle = threading.Condition(threading.Lock())
@@ -49,28 +48,28 @@ class SerialPool(Pool):
         self._state = self._state.opened(self)
         try:
             self._config.initialize()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             logger.exception("The initializer of %r failed", self)
             self._broken = error
 
     @override
     def close(self) -> None:
-        self._state = self._state.closed()
+        with self._idle:
+            self._state = self._state.closed()
 
     @override
     def join(self) -> None:
-        self._state.check_joinable(self)
         with self._idle:
-            if threading.get_ident() in self._callers:
-                message = f"a task of {self!r} cannot join it: it would wait for itself"
-                raise RuntimeError(message)
+            self._state.check_joinable(self, from_task=threading.get_ident() in self._callers)
+            self._idle.wait_for(lambda: not self._callers or self._is_terminated())
             if self._state is PoolState.CLOSED:
-                self._idle.wait_for(lambda: not self._callers)
                 self._state = PoolState.JOINED
 
     @override
     def terminate(self) -> None:
-        self._state = PoolState.TERMINATED
+        with self._idle:
+            self._state = PoolState.TERMINATED
+            self._idle.notify_all()
 
     @override
     def carry(self, batch: Batch, sink: Sink) -> None:
@@ -89,10 +88,13 @@ class SerialPool(Pool):
                 self._callers.remove(threading.get_ident())
                 self._idle.notify_all()
 
+    def _is_terminated(self) -> bool:
+        return self._state is PoolState.TERMINATED
+
     def _run(self, batch: Batch, sink: Sink) -> None:
         calls = [batch.bound(*self._config.context(worker)) for worker in range(self.size())]
         for index, item in enumerate(batch.items):
-            if self._state is PoolState.TERMINATED:
+            if self._is_terminated():
                 sink.abort(ClosedError(repr(self), self._state.value))
             if sink.cancelled:
                 break
@@ -102,13 +104,8 @@ class SerialPool(Pool):
             try:
                 value = calls[worker](item)
             except BaseException as error:
-                sink.failed(index, error.with_traceback(_below(error)))
+                sink.failed(index, error.with_traceback(below(error)))
                 if isinstance(error, KeyboardInterrupt):
                     raise
             else:
                 sink.done(index, (value,))
-
-
-def _below(error: BaseException) -> TracebackType | None:
-    """Return the traceback without this module's frame, which would keep the sink alive."""
-    return error.__traceback__ and error.__traceback__.tb_next

@@ -68,6 +68,8 @@ class ThreadPool(Pool):
         with self._lock:
             self._state = self._state.opened(self)
             self._context = contextvars.copy_context()
+            # Not in __del__: a thread may still get hold of the pool then, and be left waiting.
+            weakref.finalize(self, self._queue.put, None).atexit = False
             try:
                 for number in range(self.size()):
                     self._start_thread(Slot(number, self._config.context(number)))
@@ -79,8 +81,6 @@ class ThreadPool(Pool):
     def __del__(self) -> None:
         if getattr(self, "_state", None) is _OPEN:
             warnings.warn(f"{self!r} was not closed", ResourceWarning, 2, source=self)
-        if hasattr(self, "_queue"):
-            self._queue.put(None)
 
     @override
     def close(self) -> None:
@@ -90,10 +90,8 @@ class ThreadPool(Pool):
     @override
     def join(self) -> None:
         with self._lock:
-            self._state.check_joinable(self)
-            if getattr(self._own, "slot", None) is not None:
-                message = f"a task of {self!r} cannot join it: it would wait for itself"
-                raise RuntimeError(message)
+            in_task = getattr(self._own, "slot", None) is not None
+            self._state.check_joinable(self, from_task=in_task)
             self._joining = True
             self._quiet.wait_for(lambda: not self._live or self._is_terminated())
             if not self._is_terminated():
@@ -233,8 +231,9 @@ class ThreadPool(Pool):
     def _abort(self, error: BaseException) -> None:
         """Fail all that has not ended."""
         for job in list(self._live):
+            sink = job.sink  # before: the job has none once nothing of it is left
             job.drain()
-            job.sink.abort(error)
+            sink.abort(error)
             self._forget(job)
 
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from typing_extensions import override
 
 from pparallel.interfaces.pool import NO_SINK
+from pparallel_local.tracebacks import below
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
     from pparallel.interfaces.pool import Batch, Sink
 
@@ -90,7 +90,7 @@ class SingleJob(Job):
             try:
                 value = self._batch.bound(*slot.context)(self._batch.items[0])
             except BaseException as error:  # noqa: BLE001 - reported to the task's caller
-                self.sink.failed(0, error.with_traceback(_below(error)))
+                self.sink.failed(0, error.with_traceback(below(error)))
             else:
                 self.sink.done(0, (value,))
         self.sink = NO_SINK  # the frames of a task that raised know this one
@@ -127,6 +127,7 @@ class SharedJob(Job):
 
     @override
     def drain(self) -> None:
+        self._whole = False  # first: who finds no more tasks must not take the results for whole
         deque(self._indices, maxlen=0)
 
     @override
@@ -145,7 +146,8 @@ class SharedJob(Job):
             if not self._begun:
                 self._begun = True
                 self._exhausted = not self.sink.begin()
-                self._whole = self._whole and not self._exhausted
+                if self._exhausted:
+                    self._whole = False
             self._active += 1
             return not self._exhausted
 
@@ -172,8 +174,7 @@ class SharedJob(Job):
                     return False
         except BaseException as error:  # noqa: BLE001 - reported to the task's caller
             self.drain()
-            self._whole = False
-            self.sink.failed(index, error.with_traceback(_below(error)))
+            self.sink.failed(index, error.with_traceback(below(error)))
         return True
 
     def _run_each(self, slot: Slot, call: Callable[[Any], Any]) -> bool:
@@ -187,7 +188,7 @@ class SharedJob(Job):
                 except BaseException as error:  # noqa: BLE001 - reported to the task's caller
                     if not sink.piecewise:
                         self.drain()
-                    sink.failed(index, error.with_traceback(_below(error)))
+                    sink.failed(index, error.with_traceback(below(error)))
                 else:
                     sink.done(index, (value,))
                     del value
@@ -196,8 +197,3 @@ class SharedJob(Job):
             return True
         finally:
             del sink  # the frames of a task that raised know this one
-
-
-def _below(error: BaseException) -> TracebackType | None:
-    """Return the traceback without the worker's own frame, which would keep the sink alive."""
-    return error.__traceback__ and error.__traceback__.tb_next

@@ -104,7 +104,7 @@ class OutOfBandSerializer(Serializer):
         self, kind: type[OutOfBandPickler] = OutOfBandPickler, share: Iterable[str] = ()
     ) -> None:
         self._kind, self._share = kind, frozenset(share)
-        self._shared: str | None = None  # what :meth:`sharing` was asked for
+        self._shared: frozenset[str] = frozenset()  # what :meth:`sharing` was asked for
         # A new pickler costs more than a small dump. Popped while in use: an object's own
         # ``__reduce__`` may serialise something too.
         self._idle: list[OutOfBandPickler] = []
@@ -115,11 +115,11 @@ class OutOfBandSerializer(Serializer):
         CPU tensors are moved into shared memory, CUDA tensors go by CUDA IPC. The sender keeps
         them until they have arrived.
         """
-        return _sharing(type(self), self.config, device)
+        return _sharing(type(self), self.config, self._shared | {device})
 
     @override
     def __reduce__(self) -> tuple[Any, ...]:
-        if self._shared is not None:
+        if self._shared:
             return _sharing, (type(self), self.config, self._shared)
         return super().__reduce__()
 
@@ -160,9 +160,9 @@ class OutOfBandSerializer(Serializer):
 S = TypeVar("S", bound=OutOfBandSerializer)
 
 
-def _sharing(kind: type[S], config: Any, device: str) -> S:
+def _sharing(kind: type[S], config: Any, devices: frozenset[str]) -> S:
     shared = kind(config)
-    shared._share, shared._shared = frozenset((device,)), device
+    shared._share, shared._shared = shared._share | devices, devices
     return shared
 
 

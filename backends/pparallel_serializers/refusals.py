@@ -38,22 +38,31 @@ def load_refusal(buffers: Sequence[Buffer], error: Exception) -> SerializationEr
 
 
 def _reason(error: Exception) -> str:
+    message = _message(error)
     if isinstance(error, RefusedError):
+        return message
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def _message(error: Exception) -> str:
+    try:
         return str(error)
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    except Exception:  # noqa: BLE001 - it comes out of the object's own hooks
+        return "<its message cannot be read>"
 
 
 def _culprit(obj: object, error: Exception) -> str:
     if isinstance(error, RecursionError):
         return f"{_described(obj)}, nested too deeply,"
+    message = _message(error)
     for path, each in _walk(obj):
-        if _is_at_fault(each, error):
+        if _is_at_fault(each, error, message):
             return f"{_described(each)} at {path}" if path else _described(each)
     known = error.culprit if isinstance(error, RefusedError) else None
     return _described(obj if known is None else known)
 
 
-def _is_at_fault(obj: object, error: Exception) -> bool:
+def _is_at_fault(obj: object, error: Exception, message: str) -> bool:
     """Return whether *error* speaks of *obj*, or came out of one of its own hooks."""
     if isinstance(error, RefusedError):
         return error.culprit is obj is not None
@@ -61,13 +70,20 @@ def _is_at_fault(obj: object, error: Exception) -> bool:
     hook = _innermost_hook(error.__traceback__)
     if hook is not None:
         return hook is obj
-    named = _NAMED.search(str(error))
+    named = _NAMED.search(message)
     if named:
         kind = type(obj)
         return named[1] in (kind.__name__, f"{kind.__module__}.{kind.__qualname__}")
-    if isinstance(obj, (FunctionType, type)):
-        return f"{obj.__module__}.{obj.__qualname__}" in str(error) or repr(obj) in str(error)
+    if issubclass(type(obj), (FunctionType, type)):
+        return any(name in message for name in _names(obj))
     return False
+
+
+def _names(obj: Any) -> tuple[str, ...]:
+    try:
+        return f"{obj.__module__}.{obj.__qualname__}", repr(obj)
+    except Exception:  # noqa: BLE001 - a metaclass may refuse
+        return ()
 
 
 def _innermost_hook(traceback: TracebackType | None) -> object:
@@ -103,7 +119,14 @@ def _walk(obj: object) -> Iterator[tuple[str, object]]:
         pending.extend((path + step, child) for step, child in _children(each))
 
 
-def _children(obj: Any) -> list[tuple[str, object]]:
+def _children(obj: object) -> list[tuple[str, object]]:
+    try:
+        return _children_of_any(obj)
+    except Exception:  # noqa: BLE001 - an object that refuses to be looked at hides no error
+        return []
+
+
+def _children_of_any(obj: Any) -> list[tuple[str, object]]:
     if isinstance(obj, Mapping) and type(obj).__module__ in ("builtins", "collections"):
         return [(f"[{reprlib.repr(key)}]", value) for key, value in obj.items()]
     if isinstance(obj, (list, tuple)):

@@ -10,42 +10,36 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from pparallel.runtime import reopening
+
 if TYPE_CHECKING:
     import torch
 
     from pparallel_serializers.outofband import Reduction
 
-Handle = tuple[int, int, int, int, int]  #: pid, descriptor, device, inode, bytes
 
+def handle(storage: torch.UntypedStorage) -> tuple[reopening.Handle, int]:
+    """Move *storage* into shared memory and return what another process finds it by.
 
-def handle(storage: torch.UntypedStorage) -> Handle:
-    """Move *storage* into shared memory and return what another process finds it by."""
+    That is its file and its length in bytes.
+    """
     if storage.device.type != "cpu":
         raise RuntimeError(f"a storage on {storage.device} cannot be shared by itself")
     descriptor, length = storage._share_fd_cpu_()
-    status = os.fstat(descriptor)
-    return os.getpid(), descriptor, status.st_dev, status.st_ino, length
+    return reopening.handle(descriptor), length
 
 
-def attach(found: tuple[Any, ...]) -> torch.UntypedStorage:
+def attach(found: reopening.Handle, length: int) -> torch.UntypedStorage:
     """Return a storage over the memory that :func:`handle` named.
 
     Raises:
-        RuntimeError: the sender no longer has it.
+        FileNotFoundError: the sender no longer has it.
+        OSError: there is no descriptor left.
     """
     import torch
 
-    pid, number, device, inode, length = found
-    gone = "the sender of a shared tensor has ended or has freed it"
+    descriptor = reopening.reopened(found, os.O_RDWR, "a tensor in shared memory")
     try:
-        descriptor = os.open(f"/proc/{pid}/fd/{number}", os.O_RDWR)
-    except OSError as error:
-        raise RuntimeError(gone) from error
-    try:
-        status = os.fstat(descriptor)
-        # The number may by now stand for another file.
-        if (status.st_dev, status.st_ino) != (device, inode):
-            raise RuntimeError(gone)
         kind: Any = torch.UntypedStorage
         storage: torch.UntypedStorage = kind._new_shared_fd_cpu(descriptor, length)
         return storage

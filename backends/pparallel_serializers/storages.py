@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from pparallel.runtime import reopening
     from pparallel_serializers.outofband import OutOfBandPickler, Reduction, Window
 
 INLINE = 512  #: bytes up to which a storage stays in the stream: a buffer would cost more
@@ -93,7 +94,7 @@ def reduce_sent(pickler: OutOfBandPickler, sent: SentStorage) -> Reduction:
     if storage.nbytes() == 0:
         return load_empty, (device,)
     if storage.device.type in pickler.share:
-        return load_shared, (shared_memory.handle(storage),)
+        return load_shared, shared_memory.handle(storage)
     if storage.nbytes() <= INLINE:
         return load_storage, (bytearray(_bytes_of(storage, 0, storage.nbytes())), device)
     outside: pickle.PickleBuffer = pickler.outside(sent)
@@ -120,9 +121,9 @@ def load_storage(content: Buffer | Window, device: str = "cpu") -> ReceivedStora
     return ReceivedStorage(_storage_over(buffer, device), start)
 
 
-def load_shared(handle: tuple[Any, ...]) -> ReceivedStorage:
+def load_shared(handle: reopening.Handle, length: int) -> ReceivedStorage:
     """Return the storage in another process's memory that *handle* names."""
-    return ReceivedStorage(shared_memory.attach(handle))
+    return ReceivedStorage(shared_memory.attach(handle, length))
 
 
 def load_empty(device: str) -> ReceivedStorage:

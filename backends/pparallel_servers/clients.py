@@ -84,16 +84,13 @@ class StoreClient(Client):
     @override
     def wait(self, key: Hashable, version: Hashable | None, timeout: float | None) -> Found | None:
         waiter = self._store.wait(key, version, owner=self)
-        signal = stopping.current()
-        unsubscribe = signal and signal.subscribe(lambda _: _stop(waiter.future))
         try:
-            return self._found(waiter.future.result(timeout))
+            with stopping.telling(lambda: _stop(waiter.future)):
+                return self._found(waiter.future.result(timeout))
         except concurrent.futures.TimeoutError:
             return None
         finally:
             self._store.withdraw(waiter)
-            if unsubscribe:
-                unsubscribe()
 
     @override
     def versions(self, key: Hashable) -> list[Any]:

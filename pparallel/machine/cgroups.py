@@ -6,12 +6,29 @@ a container the path that the kernel tells may be that of the host: what is not 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path("/")
 
 _UNLIMITED = 2**60  #: v1 says "no limit" with the largest number of pages there is
+
+
+class _Names(NamedTuple):
+    """What the files that tell of a group's memory are called, and what of it is file cache."""
+
+    limit: str
+    usage: str
+    cache: tuple[str, ...]
+
+
+_V2 = _Names("memory.max", "memory.current", ("active_file", "inactive_file"))
+_V1 = _Names(
+    "memory.limit_in_bytes",
+    "memory.usage_in_bytes",
+    ("total_active_file", "total_inactive_file"),
+)
 
 
 def cpu_quota(root: Path = ROOT) -> float | None:
@@ -28,20 +45,35 @@ def cpu_quota(root: Path = ROOT) -> float | None:
 def memory_limit(root: Path = ROOT) -> tuple[int, int] | None:
     """Return the lowest limit in bytes and how many of them are in use; ``None``: no limit.
 
+    What files have in memory is not in use: the kernel gives it up as soon as somebody needs it.
+
     Args:
         root: the folder that holds ``proc`` and ``sys``.
     """
-    found = list(_memory(_folders(root, None), "memory.max", "memory.current"))
-    v1 = _folders(root, "memory")
-    found += _memory(v1, "memory.limit_in_bytes", "memory.usage_in_bytes")
-    return min(found, default=None)
+    return min(_memory(root), default=None)
 
 
-def _memory(folders: Iterable[Path], limit: str, usage: str) -> Iterator[tuple[int, int]]:
-    for each in folders:
-        allowed, used = _number(each / limit), _number(each / usage)
-        if allowed is not None and allowed < _UNLIMITED:
-            yield allowed, used or 0
+def memory_left(root: Path = ROOT) -> int | None:
+    """Return how many bytes may still be had within all limits; ``None``: no limit.
+
+    Args:
+        root: the folder that holds ``proc`` and ``sys``.
+    """
+    return min((max(allowed - used, 0) for allowed, used in _memory(root)), default=None)
+
+
+def _memory(root: Path) -> Iterator[tuple[int, int]]:
+    for controller, names in ((None, _V2), ("memory", _V1)):
+        for each in _folders(root, controller):
+            allowed = _number(each / names.limit)
+            if allowed is not None and allowed < _UNLIMITED:
+                used = _number(each / names.usage) or 0
+                yield allowed, max(used - _cached(each, names.cache), 0)
+
+
+def _cached(folder: Path, counters: tuple[str, ...]) -> int:
+    entries = (line.split() for line in _read(folder / "memory.stat").splitlines())
+    return sum(int(each[1]) for each in entries if each and each[0] in counters)
 
 
 def _quota_v2(path: Path) -> float | None:

@@ -27,6 +27,6 @@ def total(root: Path = cgroups.ROOT) -> int:
 
 def available(root: Path = cgroups.ROOT) -> int:
     """Return how many bytes this process could have now."""
-    limit = cgroups.memory_limit(root)
+    left = cgroups.memory_left(root)
     machine = meminfo(root)["MemAvailable"]
-    return machine if limit is None else max(0, min(machine, limit[0] - limit[1]))
+    return machine if left is None else min(machine, left)

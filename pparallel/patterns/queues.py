@@ -56,17 +56,16 @@ class SimpleQueue(SharedQueue):
         super().__init__(built, Ends.create(capacity, memory), copy_tensor)
 
     def quick_put(self, obj: object, timeout: float | None = None) -> None:
-        """Put *obj*; the same as :meth:`put`, which takes no lock either."""
+        """Put *obj*; the same as :meth:`put`."""
         self.put(obj, timeout)
 
     def quick_get(self, timeout: float | None = None) -> Any:
-        """Return the next object; the same as :meth:`get`, which takes no lock either."""
+        """Return the next object; the same as :meth:`get`."""
         return self.get(timeout)
 
     @override
     def __reduce__(self) -> Any:
-        sent = getattr(self._serializer, "config", self._serializer)
-        return _received, (type(self), self._handles(), sent, self._copies)
+        return _received, (type(self), self._handles(), self._serializer, self._copies)
 
     def __enter__(self) -> Self:
         return self
@@ -92,10 +91,10 @@ class SimpleP2PQueue(SimpleQueue):
 
 
 def _received(
-    kind: type[SimpleQueue], handles: Handles, serializer: Any, copies: bool
+    kind: type[SimpleQueue], handles: Handles, serializer: Serializer, copies: bool
 ) -> SimpleQueue:
     queue = kind.__new__(kind)
-    SharedQueue.__init__(queue, _serializer(serializer), Ends.reopen(handles), copies)
+    SharedQueue.__init__(queue, serializer, Ends.reopen(handles), copies)
     return queue
 
 

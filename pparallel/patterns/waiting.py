@@ -5,13 +5,12 @@ from __future__ import annotations
 import concurrent.futures
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TypeVar
 
 from pparallel.errors import ClosedError
 from pparallel.runtime import stopping
 from pparallel.runtime.rpc import current
-from pparallel.runtime.stopping import StopSignal
 
 T = TypeVar("T")
 
@@ -42,23 +41,13 @@ def wait_for(
         del future  # else the traceback of what it raises would keep it, and it the exception
 
 
-@contextmanager
-def waking(stop: Callable[[BaseException], object]) -> Iterator[None]:
+def waking(stop: Callable[[BaseException], object]) -> AbstractContextManager[None]:
     """Have *stop* called with the reason when the calling rank is told to stop meanwhile."""
-    signal = stopping.current()
-    if signal is None:
-        yield
-        return
-    why = ClosedError("the wait for others", "is over: the job ends", consequence=True)
 
-    def tell(signal: StopSignal) -> None:
-        stop(why)
+    def tell() -> None:
+        stop(ClosedError("the wait for others", "is over: the job ends", consequence=True))
 
-    forget = signal.subscribe(tell)
-    try:
-        yield
-    finally:
-        forget()
+    return stopping.telling(tell)
 
 
 @contextmanager

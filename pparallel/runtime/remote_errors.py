@@ -39,10 +39,7 @@ def pack(error: BaseException, serializer: Serializer, *, exits: bool = False) -
         exits: send ``SystemExit`` and the like as they are. They would end a thread that serves
             calls, and travel as text otherwise.
     """
-    try:
-        message = str(error)
-    except Exception as unreadable:  # noqa: BLE001 - the user's __str__ may raise anything
-        message = f"<no message: __str__ raised {type(unreadable).__name__}>"
+    message = _message(error)
     kind = type(error)
     type_name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
     exception, why = _rebuildable(error, serializer, exits=exits)
@@ -79,12 +76,20 @@ def unpack(
             error = _restored(type_name, state, serializer)
         else:
             return remote
-    except (Exception, SystemExit):  # noqa: BLE001 - its type does not exist here, or refuses
+    except (Exception, SystemExit) as refused:  # noqa: BLE001 - its type is not here, or refuses
+        remote.add_note(f"(it cannot be rebuilt here: {_message(refused)})")
         return remote
     if not isinstance(error, BaseException if exits else Exception):
         return remote
     error.__cause__ = remote
     return error
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as unreadable:  # noqa: BLE001 - the user's __str__ may raise anything
+        return f"<no message: __str__ raised {type(unreadable).__name__}>"
 
 
 def _rebuildable(
@@ -97,7 +102,7 @@ def _rebuildable(
         frames = [bytes(each) for each in serializer.dumps(error)]
         copy = serializer.loads(frames)
     except (Exception, SystemExit) as refused:  # noqa: BLE001 - the user's exception may do that
-        return None, str(refused)
+        return None, _message(refused)
     if type(copy) is not type(error):
         return None, f"it comes back as {type(copy).__qualname__}"
     return frames, ""

@@ -85,6 +85,24 @@ def current() -> StopSignal | None:
 
 
 @contextmanager
+def telling(stop: Callable[[], object]) -> Iterator[None]:
+    """Have *stop* called, in any thread, when the current rank is told to stop meanwhile."""
+    signal = current()
+    if signal is None:
+        yield
+        return
+
+    def tell(_: StopSignal) -> None:
+        stop()
+
+    forget = signal.subscribe(tell)
+    try:
+        yield
+    finally:
+        forget()
+
+
+@contextmanager
 def running_under(signal: StopSignal) -> Iterator[StopSignal]:
     """Make *signal* the current one inside."""
     token = _current.set(signal)

@@ -178,10 +178,7 @@ class Engine:
             sink.abort(broken)
             return
         self._sender.fill_all()
-        if not batch.awaited:
-            self._leadership.see_to_it()
-            if monotonic() - self._pumped > _PUMP and self.look() and self._leadership.is_taken:
-                self._polling.nudge()  # what this thread took in may be what that one waits for
+        self._attend_to(batch)
 
     def attend(
         self,
@@ -262,6 +259,18 @@ class Engine:
             self._is_open = False
             self._staffing.leave_to_parent()
             self._polling.leave_to_parent()
+
+    def _attend_to(self, batch: Batch) -> None:
+        """See to it that somebody receives what becomes of *batch*."""
+        found: bool | None = False
+        if not batch.awaited:
+            self._leadership.see_to_it()
+            if monotonic() - self._pumped < _PUMP:
+                return
+            found = self.look()
+        # Whoever leads may wait for what this thread took in, and had nothing to look after so far.
+        if self._leadership.is_taken and (found or self._oversight.stalls()):
+            self._polling.nudge()
 
     def _may_end(self) -> bool:
         """Return whether no task is left; from then on none is taken."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
+from pparallel.interfaces.pool import name_of
 from pparallel.interfaces.serializer import Serializer
 from pparallel_process.engine.pace import Pace, Paces
 
@@ -88,7 +89,7 @@ class Functions:
 
     def _take_up(self, func: Callable[..., Any]) -> Function:
         data = [bytes(each) for each in self._serializer.dumps(func)]
-        found = Function(next(self._numbers), data, self._paces.of(func), _name_of(func), self.gone)
+        found = Function(next(self._numbers), data, self._paces.of(func), name_of(func), self.gone)
         key = id(func)
 
         def forget(_: object, known: dict[int, Any] = self._known) -> None:
@@ -100,12 +101,6 @@ class Functions:
             return found  # it cannot be told from its successor at the same address
         self._known[key] = reference, found, data == [_by_name(func)]
         return found
-
-
-def _name_of(func: Callable[..., Any]) -> str:
-    """Return what *func* is called in messages."""
-    inner = getattr(func, "func", func)
-    return getattr(inner, "__qualname__", None) or type(inner).__qualname__
 
 
 def _by_name(func: Callable[..., Any]) -> bytes | None:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from pparallel_process.wire.waiting import Waiter
 
-_RECHECK = 0.1  #: seconds; what a leader waits for may have been settled otherwise: cancelled, say
+_RECHECK = 0.1  #: seconds; what a leader waits for may have been cancelled, and tasks may be stuck
 
 
 class Led(Protocol):
@@ -67,7 +67,7 @@ class Leadership:
             return
         deadline = None if timeout is None else monotonic() + timeout
         try:
-            self._lead(led, ready, deadline, _RECHECK)
+            self._lead(led, ready, deadline)
         finally:
             if not nested:
                 self.step_down()
@@ -131,7 +131,7 @@ class Leadership:
             if not self.take():
                 return  # whoever leads will see to it
             try:
-                self._lead(led, lambda: self._is_stopped or not led.needs_a_leader(), None, None)
+                self._lead(led, lambda: self._is_stopped or not led.needs_a_leader(), None)
             finally:
                 self._give_up()
 
@@ -149,16 +149,13 @@ class Leadership:
         self._is_parked = False
         return not self._is_stopped
 
-    def _lead(
-        self, led: Led, ready: Callable[[], bool], deadline: float | None, most: float | None
-    ) -> None:
+    def _lead(self, led: Led, ready: Callable[[], bool], deadline: float | None) -> None:
         look, block = led.look, led.block
         while not (ready() or led.is_over()):
             left = None if deadline is None else deadline - monotonic()
             if left is not None and left <= 0:
                 return
-            if left is None or (most is not None and most < left):
-                left = most
+            left = _RECHECK if left is None else min(left, _RECHECK)
             self._waiter.wait(look, lambda: block(left))  # noqa: B023 - called at once
 
     def _give_up(self) -> None:

@@ -38,7 +38,7 @@ class Oversight:
             if self._timeout is not None and crew.busy:
                 left = max(0.001, min(map(self._time_left, crew.busy)))
                 soonest = left if soonest is None else min(soonest, left)
-            if self._stalls():
+            if self.stalls():
                 soonest = _STALLED if soonest is None else min(soonest, _STALLED)
         return soonest
 
@@ -55,7 +55,7 @@ class Oversight:
         if self._max_rss is not None:
             self._check_idle()
         with crew.lock:
-            recalled = self._recall() if self._stalls() else False
+            recalled = self._recall() if self.stalls() else False
         if recalled:
             self._sender.fill_all()
 
@@ -102,12 +102,13 @@ class Oversight:
         worker.doom.add_note(f"It was ended while it was here:\n{where}")
         worker.process.signal(SIGKILL)
 
-    def _stalls(self) -> bool:
+    def stalls(self) -> bool:
         """Return whether tasks wait behind others at one worker while another is idle."""
         crew = self._crew
-        if len(crew.busy) == len(crew.workers) or (not crew.is_dealt and crew.queues[0]):
-            return False
-        return any(map(self._holds_up, crew.busy))
+        with crew.lock:
+            if len(crew.busy) == len(crew.workers) or (not crew.is_dealt and crew.queues[0]):
+                return False
+            return any(map(self._holds_up, crew.busy))
 
     def _holds_up(self, worker: Worker) -> bool:
         return _has_waiting(worker) or (self._crew.is_dealt and bool(worker.queue))

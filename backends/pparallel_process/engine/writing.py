@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime.shm import Parcels
 from pparallel_process.engine.lots import Lot
-from pparallel_process.wire.values import PARCELS, RANGE, VALUES, are_plain
+from pparallel_process.wire.values import PARCELS, RANGE, VALUES, are_plain, head_and_files
 
 _ENOUGH = 45_000  #: bytes of message after which a lot is cut
 _ENOUGH_BESIDE = 16 << 20  #: bytes beside the messages after which a lot is cut
@@ -37,7 +37,7 @@ class Written(NamedTuple):
         files = self.files
         if self.kind == PARCELS:
             for each in self.content:
-                head, count = (each, 0) if isinstance(each, bytes) else each
+                head, count = head_and_files(each)
                 parcels.drop(head, files[:count])
                 del files[:count]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import marshal
 import os
 import pickle
@@ -11,6 +10,7 @@ from collections.abc import Mapping
 from time import monotonic
 
 from pparallel.interfaces.serializer import Serializer
+from pparallel.machine.threads import limit_threads
 from pparallel.runtime import processes
 from pparallel.runtime.shm import Arena, Parcels
 from pparallel.runtime.streams import Streams
@@ -19,7 +19,7 @@ from pparallel_process.config import IsolatedPoolConfig
 from pparallel_process.engine.queue import JobQueue
 from pparallel_process.staff.worker import Worker
 from pparallel_process.telling import forwarding
-from pparallel_process.wire.channel import Channel, pair
+from pparallel_process.wire.channel import FORWARDED, Channel, pair
 from pparallel_process.wire.start import Start
 
 _WORKER = "pparallel_process.worker"
@@ -54,7 +54,7 @@ class Recruiter:
         self._board = board
         self._environment: Mapping[str, str] | None = None
         if config.threads_per_worker is not None:
-            limits = processes.limit_threads(config.threads_per_worker)
+            limits = limit_threads(config.threads_per_worker)
             self._environment = {**processes.child_environment(), **limits}
 
     def start(self, number: int, queue: JobQueue) -> Worker:
@@ -140,9 +140,17 @@ def end(workers: list[Worker], patience: float) -> None:
 
 
 def _drain_until_ended(worker: Worker, deadline: float) -> None:
-    """Wait for a worker to end, and have room in its channel for what it says last."""
+    """Wait for a worker to end, and take in what it says last."""
     while worker.process.ended(0.02) is None and monotonic() < deadline:
-        with contextlib.suppress(EOFError):
-            while (received := worker.channel.receive()) is not None:
-                for each in received[1]:
-                    os.close(each)
+        _hear(worker)
+    _hear(worker)
+
+
+def _hear(worker: Worker) -> None:
+    """Take in what *worker* has said, of which nothing but what it logged matters any more."""
+    while (received := worker.channel.poll()) is not None:
+        message, files = received
+        for each in files:
+            os.close(each)
+        if message[0] == FORWARDED:
+            worker.log.append(forwarding.replay(message[1], worker.name))

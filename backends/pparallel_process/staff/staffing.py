@@ -18,6 +18,7 @@ from pparallel_process.staff.losses import explained, fate
 from pparallel_process.staff.recruiter import Recruiter
 from pparallel_process.staff.worker import Worker
 from pparallel_process.wire.board import Board
+from pparallel_process.wire.values import head_and_files
 
 logger = logging.getLogger(__name__)
 
@@ -214,6 +215,7 @@ class Staffing:
             worker.process.signal(SIGKILL)
             end = worker.process.ended(_DEATH)
         self._polling.forget(worker)
+        worker.channel.drop_unread()
         lost = self._take_stock(worker, end)
         if self._arena is not None:
             self._arena.reclaim(worker.process.pid)
@@ -249,7 +251,7 @@ class Staffing:
                     crew.ledger.worked(worker.number, monotonic() - lot.sent, 0)
                 crew.give_back(worker, lot, found.waiting, lot.limit)
                 for each in heads[found.running :]:
-                    worker.parcels.drop(each if isinstance(each, bytes) else each[0])
+                    worker.parcels.drop(head_and_files(each)[0])
                 alone = found.waiting - found.running == 1
                 for place in range(lot.reported, found.waiting):
                     running, task = place >= found.running, lot.described(place)

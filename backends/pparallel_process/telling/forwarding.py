@@ -18,6 +18,7 @@ import threading
 import warnings
 from collections import deque
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, TextIO
 
 from typing_extensions import override
@@ -79,16 +80,13 @@ def replay(message: bytes, worker: str) -> str:
     kind, fields = marshal.loads(message)
     if kind == "warning":
         return _replay_warning(worker, **fields)
-    record = logging.makeLogRecord({"processName": worker})
-    before = record.created - fields["created"]
-    vars(record).update(fields, relativeCreated=record.relativeCreated - before * 1000)
-    target = logging.getLogger(record.name)
+    line = _line(fields["levelname"], fields["name"], str(fields["msg"]))
     try:
-        if target.isEnabledFor(record.levelno):
-            target.handle(record)
+        _log(worker, fields)
     except Exception:  # noqa: BLE001 - the user's filters and handlers may raise anything
-        logging.Handler().handleError(record)
-    return _line(record.levelname, record.name, record.getMessage())
+        lost = logging.LogRecord(str(fields["name"]), 0, "", 0, fields["msg"], (), None)
+        logging.Handler().handleError(lost)
+    return line
 
 
 class Forwarder(logging.Handler):
@@ -195,6 +193,15 @@ def _of_record(record: logging.LogRecord) -> bytes:
     return message
 
 
+def _log(worker: str, fields: dict[str, Any]) -> None:
+    record = logging.makeLogRecord({"processName": worker})
+    before = record.created - fields["created"]
+    vars(record).update(fields, relativeCreated=record.relativeCreated - before * 1000)
+    target = logging.getLogger(record.name)
+    if target.isEnabledFor(record.levelno):
+        target.handle(record)
+
+
 def _replay_warning(
     worker: str, *, text: str, category: list[str], filename: str, lineno: int, module: str
 ) -> str:
@@ -202,8 +209,7 @@ def _replay_warning(
     # Behind the text, whose beginning is what filters look at.
     text = f"{text} (in {worker})"
     module = _module_of(filename) or module or filename.removesuffix(".py")
-    loaded = sys.modules.get(module)
-    registry = {} if loaded is None else vars(loaded).setdefault("__warningregistry__", {})
+    registry = _contents(sys.modules.get(module)).setdefault("__warningregistry__", {})
     try:
         warnings.warn_explicit(text, kind, filename, lineno, module, registry)
     except Warning as error:  # a filter here makes an error of it
@@ -221,9 +227,17 @@ def _line(level: str, name: str, text: str) -> str:
 def _module_of(filename: str) -> str:
     """Return the name of the loaded module that was read from *filename*, or nothing."""
     for name, module in [*sys.modules.items()]:
-        if vars(module).get("__file__") == filename:
+        if _contents(module).get("__file__") == filename:
             return name
     return ""
+
+
+def _contents(module: object) -> dict[str, Any]:
+    """Return what a module holds, without having a lazy one loaded; of anything else nothing."""
+    if not issubclass(type(module), ModuleType):
+        return {}
+    contents: dict[str, Any] = object.__getattribute__(module, "__dict__")
+    return contents
 
 
 def _names(category: type[Warning]) -> list[str]:
@@ -237,7 +251,7 @@ def _category(name: str) -> type[Warning] | None:
     module, _, qualname = name.partition(":")
     try:
         found = operator.attrgetter(qualname)(sys.modules[module])
-    except (KeyError, AttributeError):
+    except Exception:  # noqa: BLE001 - it is not there, or a module that is loaded late
         return None
     return found if isinstance(found, type) and issubclass(found, Warning) else None
 

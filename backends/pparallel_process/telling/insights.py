@@ -31,7 +31,7 @@ class WorkerInsights:
         starts: how many processes were started for it.
         losses: how many of them died.
         tasks: how many tasks it has run.
-        startup: seconds between a process's start and its first task, initializer included.
+        startup: seconds from a process's start until it takes tasks, initializer included.
         waiting: seconds in which it had nothing to do.
         working: seconds in which it ran tasks.
     """

@@ -8,10 +8,15 @@ the same interpreter.
 from __future__ import annotations
 
 import contextlib
+import errno
 import marshal
 import os
+import pickle
 import select
 import socket
+from array import array
+from collections import deque
+from time import sleep
 from typing import Any
 
 from pparallel.runtime.shm import Parcels
@@ -21,7 +26,11 @@ _BUFFER = 1 << 16
 _SENDING = 1 << 20  #: bytes that may be on their way; the system may allow less
 _FILES = 253  #: most descriptors in one message (SCM_MAX_FD)
 _VERSION = 2  #: of marshal's format: the last one without references, three times as quick
-_WITH_FILES = b"F"  #: says that descriptors come with the next message
+_PROTOCOL, _PICKLED = 5, 0x80  #: of pickle, and the first byte of what it writes
+_WITH_FILES = b"F"  #: says that descriptors come with a message that follows
+_ROOM = socket.CMSG_LEN(_FILES * array("i").itemsize)
+_UNREAD = 4  #: large messages that are remembered; no more are ever unread: a worker has two lots
+_AGAIN = 0.001  #: seconds after which descriptors are sent again where too many were on their way
 
 REPORT, READY, FAILED, FORWARDED, DONE = range(5)  #: first field of what a worker sends
 LOT, RECEIVED, CALL = range(3)  #: first field of what the pool sends
@@ -44,7 +53,8 @@ class Channel:
         self._sock = sock
         self._parcels = parcels
         self._buffer = memoryview(bytearray(_BUFFER))
-        self._with_files = False
+        self._marked = 0  # messages with descriptors that were announced and have not come
+        self._large: deque[bytes] = deque(maxlen=_UNREAD)
         self.fileno = sock.fileno()
 
     def use(self, parcels: Parcels) -> None:
@@ -66,7 +76,10 @@ class Channel:
         Raises:
             OSError: the other end is gone, or there is no room for a large message.
         """
-        data = marshal.dumps(message, _VERSION)
+        try:
+            data = marshal.dumps(message, _VERSION)
+        except ValueError:  # it holds something of 2 GiB or more
+            data = pickle.dumps(message, _PROTOCOL)
         if len(data) > LIMIT or files:
             self._send_slowly(data, files or [])
             return
@@ -74,11 +87,6 @@ class Channel:
             self._sock.send(data, socket.MSG_DONTWAIT)
         except BlockingIOError:
             self._send_when_there_is_room([data])
-
-    def send_to_living(self, message: tuple[Any, ...]) -> None:
-        """Send a small message; nothing happens if the other end is gone."""
-        with contextlib.suppress(OSError):
-            self.send(message)
 
     def poll(self) -> Received | None:
         """Return the next message, like :meth:`receive`; ``None`` at the end too."""
@@ -106,41 +114,68 @@ class Channel:
         """
         files: list[int] = []
         try:
-            if self._with_files:
-                data, files, _, _ = socket.recv_fds(self._sock, _BUFFER, _FILES, flags)
-                length, self._with_files = len(data), False
-                self._buffer[:length] = data
+            if self._marked:
+                length, files = self._receive_with_files(flags)
             else:
                 length = self._sock.recv_into(self._buffer, 0, flags)
         except BlockingIOError:
             return None
+        except ConnectionResetError:  # told once: the other end is gone, and had not read all
+            return self.receive(flags)  # what it had sent is there still
         except OSError as error:
             raise EOFError from error
         if length == 0:
             raise EOFError
         if length == 1:
-            self._with_files = True
+            self._marked += 1
             return self.receive(flags)
         message = marshal.loads(self._buffer[:length])
         if message[0] == _LARGE:
             _, head, count = message
             (content,) = self._parcels.unpack(head, files[:count])
-            message, files = marshal.loads(content), files[count:]
+            message, files = _loaded(memoryview(content)), files[count:]
         return message, files
 
+    def drop_unread(self) -> None:
+        """Let go of the large messages that the other end, which is gone, has not read."""
+        for head in list(self._large):
+            self._drop(head)  # of one that was read nothing is left
+
+    def _receive_with_files(self, flags: int) -> tuple[int, list[int]]:
+        """Read a message, which may be one without descriptors that was sent in between."""
+        # Not socket.recv_fds: it takes flags and does not pass them on.
+        length, ancillary, *_ = self._sock.recvmsg_into(
+            [self._buffer], _ROOM, flags | socket.MSG_CMSG_CLOEXEC
+        )
+        files = array("i", b"".join(data for _, _, data in ancillary))
+        if files:
+            self._marked -= 1
+        return length, files.tolist()
+
     def _send_slowly(self, data: bytes, files: list[int]) -> None:
-        own: list[int] = []
         if len(data) > LIMIT:
-            parcel = self._parcels.pack([data])
-            own = list(parcel.fds)
-            data = marshal.dumps((_LARGE, parcel.head(), len(own)), _VERSION)
+            self._send_large(data, files)
+        else:
+            self._send_when_there_is_room([_WITH_FILES, data], files)
+
+    def _send_large(self, data: bytes, files: list[int]) -> None:
+        parcel = self._parcels.pack([data])
+        head, own = parcel.head(), list(parcel.fds)
+        message = marshal.dumps((_LARGE, head, len(own)), _VERSION)
+        files = [*own, *files]
+        self._large.append(head)
         try:
-            if own or files:
-                self._send_when_there_is_room([_WITH_FILES, data], [*own, *files])
-            else:
-                self._send_when_there_is_room([data])
+            self._send_when_there_is_room([_WITH_FILES, message] if files else [message], files)
+        except (OSError, MemoryError):
+            self._drop(head)
+            raise
         finally:
             _close(own)
+
+    def _drop(self, head: bytes) -> None:
+        with contextlib.suppress(ValueError):  # another thread has dropped it
+            self._large.remove(head)
+            self._parcels.drop(head)
 
     def _send_when_there_is_room(
         self, messages: list[bytes], files: list[int] | None = None
@@ -150,11 +185,16 @@ class Channel:
         while messages:
             try:
                 if files and len(messages) == 1:
-                    socket.send_fds(self._sock, messages, files, socket.MSG_DONTWAIT)
+                    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", files))]
+                    self._sock.sendmsg(messages, rights, socket.MSG_DONTWAIT)
                 else:
                     self._sock.send(messages[0], socket.MSG_DONTWAIT)
             except BlockingIOError:
                 poll.poll()
+            except OSError as error:
+                if error.errno != errno.ETOOMANYREFS:
+                    raise
+                sleep(_AGAIN)
             else:
                 messages.pop(0)
 
@@ -165,6 +205,11 @@ def pair() -> tuple[socket.socket, socket.socket]:
     for each in ends:
         each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SENDING)
     return ends
+
+
+def _loaded(content: memoryview) -> Any:
+    loads = pickle.loads if content[0] == _PICKLED else marshal.loads
+    return loads(content)
 
 
 def _close(files: list[int]) -> None:

@@ -28,6 +28,11 @@ def are_plain(items: Sequence[Any]) -> bool:
     return kinds == _TUPLES and set(map(type, chain.from_iterable(items))) <= PLAIN
 
 
+def head_and_files(entry: bytes | tuple[bytes, int]) -> tuple[bytes, int]:
+    """Return the head of a parcel in a lot, and how many of the lot's descriptors are its own."""
+    return (entry, 0) if isinstance(entry, bytes) else entry
+
+
 def unsent(what: str, error: BaseException) -> BaseException:
     """Return why *what* cannot be sent, as the error of the task that it belongs to."""
     if isinstance(error, SerializationError | OSError | MemoryError):

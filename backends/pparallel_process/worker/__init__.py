@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import marshal
 import os
 import pickle
@@ -10,8 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from pparallel.interfaces.serializer import Serializer
+from pparallel.machine.threads import apply_thread_limit
 from pparallel.runtime import bars, remote_errors
-from pparallel.runtime.processes import apply_thread_limit, forget_in_children
+from pparallel.runtime.processes import forget_in_children
 from pparallel.runtime.shm import Arena, Parcels
 from pparallel_process import nesting
 from pparallel_process.telling import forwarding, stacks
@@ -56,7 +58,7 @@ def main(payload: bytes, fds: Sequence[int]) -> None:
         context = preparation.prepare(*prepared)
     except BaseException as error:  # noqa: BLE001 - told to those whose tasks cannot run
         forwarder.flush()
-        channel.send((FAILED, tuple(remote_errors.pack(error, serializer, exits=True))))
+        _tell_failure(channel, remote_errors.pack(error, serializer, exits=True))
         return
     channel.send((READY,), [] if own is None else [own.fd])
     spot = Spot(Board(board), start.number)
@@ -73,6 +75,14 @@ def main(payload: bytes, fds: Sequence[int]) -> None:
         keeps=start.keeps,
     ).run()
     forwarder.flush()
+
+
+def _tell_failure(channel: Channel, envelope: remote_errors.Envelope) -> None:
+    # The pool does not know this process's arena yet: what is long goes through a file, which is
+    # nothing to warn of.
+    logging.getLogger(Parcels.__module__).disabled = True
+    channel.use(Parcels(None, {}))
+    channel.send((FAILED, tuple(envelope)))
 
 
 def _own_arena(name: str, budget: int | None) -> Arena | None:

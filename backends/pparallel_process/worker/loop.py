@@ -19,10 +19,10 @@ from pparallel.runtime.shm import Arena, Parcel, Parcels
 from pparallel_process import nesting
 from pparallel_process.wire.board import STEP, Spot, word_of
 from pparallel_process.wire.channel import CALL, DONE, LOT, REPORT, Channel, Received
-from pparallel_process.wire.values import PARCELS, PLAIN, RANGE, unread, unsent
+from pparallel_process.wire.values import PARCELS, PLAIN, RANGE, head_and_files, unread, unsent
 from pparallel_process.wire.waiting import Waiter
 from pparallel_process.worker import memory
-from pparallel_process.worker.reports import Part, Reports
+from pparallel_process.worker.reports import LATE, Part, Reports
 
 Call = Callable[[Any], Any]
 
@@ -83,13 +83,13 @@ class Loop:
                 kind = message[0]
                 if kind == CALL:
                     self._run_call(message)
-                    self._parcels.settle()
                 elif kind == LOT:
                     self._run(message, files)
-                    self._parcels.settle()
                 elif self._kept is not None:
                     del self._kept[: message[1]]
-                del received, message  # its views would keep their blocks
+                self._parcels.settle()
+                self._is_warm = True
+                del received, message  # it may hold large values
         except (EOFError, ConnectionError):
             return
 
@@ -119,11 +119,11 @@ class Loop:
         call = self._caller(function, style)
         while place < size:
             count = min(together, size - place)
+            if timed:  # before its place: the task before it may have begun long ago
+                words[spot.since] = time.monotonic_ns()
             words[spot.at] = word + place * STEP + count - 1
             if words[spot.recalled] >= number:
                 break
-            if timed:
-                words[spot.since] = time.monotonic_ns()
             if count > 1 and loads is None:
                 place = self._run_together(call, items, place, count)
             else:
@@ -132,27 +132,25 @@ class Loop:
         if loads is not None:
             loads.drop_from(place)
         took = perf_counter() - began
-        self._is_warm = self._is_warm or kind == PARCELS
         reports.end(took, self._slowest)
 
     def _run_call(self, message: tuple[Any, ...]) -> None:
         """Run a single call that came by itself."""
         _, number, function, args, head, timed = message
         words, spot = self._spot.words, self._spot
+        if timed:
+            words[spot.since] = time.monotonic_ns()
         words[spot.at] = word_of(number)
         if words[spot.recalled] >= number:
             if head is not None:
                 self.drop(head, ())
             self._channel.send((REPORT, number, 0, [], False, None, (0.0, 0.0, 0)))
             return
-        if timed:
-            words[spot.since] = time.monotonic_ns()
         began = perf_counter()
         values: list[Any] = []
         try:
             if head is not None:
                 args = self.load(head, ())
-                self._is_warm = True
             values.append(self._function(function)(*self._context, *args))
             del args  # an argument's last reference goes with the task
         except BaseException as error:  # noqa: BLE001 - reported to the task's caller
@@ -184,8 +182,13 @@ class Loop:
         return True
 
     def _run_together(self, call: Call, items: Sequence[Any], place: int, count: int) -> int:
-        """Run tasks at C speed; return the place after the last one that ran."""
+        """Run tasks at C speed; return the place after the last one that ran.
+
+        Nobody can tell which of them runs: if the process dies, all that were started together
+        and not reported yet are lost.
+        """
         reports = self._reports
+        began = perf_counter()
         part = Part(list(items[place : place + count]), [], place)
         values = part.values
         error: BaseException | None = None
@@ -196,6 +199,7 @@ class Loop:
         else:
             if len(values) < len(part.items):
                 error = StopIteration()  # a task that raises it ends the iteration over all
+        took = perf_counter() - began
         if set(map(type, values)) <= PLAIN:
             reports.entries += values
         else:
@@ -204,7 +208,10 @@ class Loop:
                 self._add(values)
         if error is not None:
             self._fail(error)
-        return len(reports.entries)
+        place = len(reports.entries)
+        if took > max(LATE, self._slowest[0]):  # it was cut short behind the task that took it
+            self._slowest = (took, place - 1)
+        return place
 
     def _run_one(self, call: Call, items: Sequence[Any], place: int, loads: _Loader | None) -> None:
         began = perf_counter()
@@ -266,7 +273,7 @@ class Loop:
 
         def call(item: Any) -> Any:
             if not bound:
-                bound.append(Batch(self._function(function), (), style).bound(*self._context))
+                bound.append(self._bound(self._function(function), style))
             return bound[0](item)
 
         found = self._functions[function]
@@ -320,10 +327,8 @@ class _Loader:
             self._loop.drop(*self._next(each))
 
     def _next(self, place: int) -> tuple[bytes, list[int]]:
-        entry, self._content[place] = self._content[place], None
-        if isinstance(entry, bytes):
-            return entry, []
-        head, count = entry
+        head, count = head_and_files(self._content[place])
+        self._content[place] = None
         files, self._files = self._files[:count], self._files[count:]
         return head, files
 

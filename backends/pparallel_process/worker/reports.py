@@ -15,6 +15,7 @@ from pparallel_process.wire.values import PLAIN
 
 PERIOD = 0.001  #: seconds between looks at what has been done and was not reported
 LATE = 0.0015  #: seconds that a lot takes, or longer than it should: then it is reported piecemeal
+_FILES = 50  #: of results, after which what is there is reported: a message takes 253
 
 Entry = Any  #: a plain value, or ``(head, files)`` of a parcel
 
@@ -53,6 +54,7 @@ class Reports:
         self._sent = 0
         self._began = 0.0
         self._has_parcels = False
+        self._files = 0
         self._is_prompt = True
         self._errors: dict[int, tuple[Any, ...]] = {}
         self.entries: list[Entry] = []
@@ -91,6 +93,11 @@ class Reports:
         """Add the next task's result, as a parcel."""
         self._has_parcels = True
         self.entries.append((head, files))
+        self._files += len(files)  # no fewer than were not reported
+        if self._files >= _FILES:
+            self._files = 0
+            with self._sending:
+                self._report_done()
 
     def fail(self, envelope: tuple[Any, ...]) -> None:
         """Add the next task's failure."""
@@ -152,14 +159,14 @@ class Reports:
 
     def _send(self, number: int, entries: list[Entry], errors: dict[int, Any], end: Any) -> None:
         first = self._sent
+        # The main thread goes on adding to the errors.
+        places = range(first, first + len(entries)) if errors else ()
+        told = {place: errors[place] for place in places if place in errors}
         coded = self._has_parcels
         files: list[int] = []
         if coded:
             files = [file for each in entries if type(each) is tuple for file in each[1]]
             entries = [(each[0], len(each[1])) if type(each) is tuple else each for each in entries]
-        told = {place: each for place, each in errors.items() if place >= first}
-        try:
-            self._channel.send((REPORT, number, first, entries, coded, told or None, end), files)
-        finally:
-            for each in files:
-                os.close(each)
+        self._channel.send((REPORT, number, first, entries, coded, told or None, end), files)
+        for each in files:  # not before they were sent: they are tried again
+            os.close(each)

@@ -43,6 +43,7 @@ class Identity:
         uid: the same wherever the class is built.
         built_here: the class came from elsewhere.
         version: how often its definer was seen to have changed it.
+        seen: its attributes when its definer last looked; large ones by their ids.
     """
 
     __slots__ = ("built_here", "seen", "uid", "version")

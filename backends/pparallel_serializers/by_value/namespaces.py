@@ -112,8 +112,9 @@ def make_namespace(process: str, initial: dict[str, Any]) -> dict[str, Any]:
     known = _received.get(process)
     if known is None:
         while len(_received) >= _SENDERS:
-            _received.pop(next(iter(_received)))
-        known = _received[process] = ReceivedMain({"__builtins__": builtins, **initial}, {})
+            _received.pop(next(iter(tuple(_received))), None)
+        made = ReceivedMain({"__builtins__": builtins, **initial}, {})
+        known = _received.setdefault(process, made)  # another thread may have been quicker
     return known.namespace
 
 
@@ -124,7 +125,8 @@ def fill_namespace(namespace: dict[str, Any], sent: dict[str, Any]) -> None:
     since stays (an initializer's ``global env``), and so does what was put into a container which
     comes again as it came before (a ``cache = {}``).
     """
-    received = next((each for each in _received.values() if each.namespace is namespace), None)
+    mains = list(_received.values())  # a copy: other threads add to it
+    received = next((each for each in mains if each.namespace is namespace), None)
     if received is None:
         namespace.update(sent)
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import operator
 from collections.abc import Callable
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from pydantic import (
     Field,
@@ -19,15 +19,14 @@ from pydantic_core import PydanticCustomError
 
 from pparallel.config import BackendConfig
 from pparallel.interfaces.pool.pool import Pool
-from pparallel.interfaces.pool.progress import MakeBar
+from pparallel.interfaces.pool.progress import Progress
 from pparallel.machine.cpus import usable_cpus
 
 Initializer = Annotated[
     Callable[..., object] | str | None, WithJsonSchema({"type": ["string", "null"]})
 ]
-Progress = Annotated[
-    bool | Literal["tqdm", "notebook", "rich"] | MakeBar,
-    WithJsonSchema({"enum": [True, False, "tqdm", "notebook", "rich"]}),
+ShownProgress = Annotated[
+    Progress, WithJsonSchema({"enum": [True, False, "tqdm", "notebook", "rich"]})
 ]
 _KINDS = {"kinds": "true, false, 'tqdm', 'notebook', 'rich', or a function that makes one"}
 
@@ -53,7 +52,7 @@ class PoolConfig(BackendConfig[Pool], frozen=True):
     initializer: Initializer = None
     initargs: tuple[Any, ...] = ()
     worker_contexts: tuple[Any, ...] | None = None
-    progress: Progress = False
+    progress: ShownProgress = False
 
     @field_validator("initializer")
     @classmethod

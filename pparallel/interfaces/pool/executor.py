@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import threading
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, wait
+from concurrent.futures import Executor, Future
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from typing_extensions import override
@@ -47,12 +48,8 @@ class PoolExecutor(Executor):
             for future in futures:
                 future.cancel()
         if wait:
-            _wait_for(futures)
+            concurrent.futures.wait(futures)
 
     def _forget(self, future: Future[Any]) -> None:
         with self._lock:
             self._futures.discard(future)
-
-
-def _wait_for(futures: list[Future[Any]]) -> None:
-    wait([future for future in futures if not future.cancelled()])

@@ -12,7 +12,8 @@ from typing_extensions import override
 
 from pparallel.interfaces.pool.batch import NO_SINK, Batch, Observer, Sink
 from pparallel.interfaces.pool.executor import PoolExecutor
-from pparallel.interfaces.pool.progress import Meter, MeteredSink, Metering, count_of, name_of
+from pparallel.interfaces.pool.names import name_of
+from pparallel.interfaces.pool.progress import Meter, MeteredSink, Metering, count_of
 from pparallel.interfaces.pool.results import PoolResult, Publishing
 from pparallel.interfaces.pool.sinks import CallSink, MapSink
 from pparallel.interfaces.pool.stream import ResultStream, Work
@@ -26,7 +27,7 @@ class Pool(Resource):
     """A fixed set of workers that run functions.
 
     Any thread may call any method. ``with`` opens the pool; at its end it closes and joins it, or
-    terminates it when an exception leaves the block.
+    terminates it when an exception leaves the block, or Ctrl-C comes while it joins.
 
     A backend fills in :meth:`open`, :meth:`close`, :meth:`join`, :meth:`terminate`, :meth:`size`
     and :meth:`carry`; it may override :meth:`attend` and :meth:`lookahead`.
@@ -363,14 +364,20 @@ class Pool(Resource):
 
     @override
     def release(self, error: BaseException | None) -> None:
-        """Close and join, or after an exception terminate and join."""
-        if error is None:
-            self.close()
-        else:
+        """Close and join, or after an exception, or Ctrl-C meanwhile, terminate and join."""
+        try:
+            if error is None:
+                self.close()
+            else:
+                self.terminate()
+            self.join()
+        except (KeyboardInterrupt, SystemExit):
             self.terminate()
-        self.join()
-        for meter in list(self._meters or ()):
-            meter.close()  # of a stream that nobody asks for more
+            self.join()
+            raise
+        finally:
+            for meter in list(self._meters or ()):
+                meter.close()  # of a stream that nobody asks for more
 
 
 def _listed(iterable: Iterable[Any]) -> Sequence[Any]:

@@ -6,8 +6,7 @@ import contextlib
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from typing_extensions import override
 
@@ -29,6 +28,9 @@ class Bar(Protocol):
 
 #: makes a bar, given the name of the call's function and how many tasks there are, if it is known
 MakeBar = Callable[[str, int | None], Bar]
+
+#: what ``PoolConfig.progress`` may be
+Progress = bool | Literal["tqdm", "notebook", "rich"] | MakeBar
 
 
 class Meter(ABC):
@@ -103,13 +105,6 @@ class MeteredSink(Sink):
     def abort(self, error: BaseException) -> None:
         self._meter.close()
         self._sink.abort(error)
-
-
-def name_of(func: Callable[..., object]) -> str:
-    """Return what to call *func* in front of users."""
-    while isinstance(func, partial):
-        func = func.func
-    return getattr(func, "__name__", None) or type(func).__name__
 
 
 def count_of(items: Iterable[object]) -> int | None:

@@ -40,12 +40,16 @@ class PoolState(StrEnum):
         if self is not PoolState.OPEN and not (continues and self is PoolState.CLOSED):
             raise ClosedError(str(pool), self.value)
 
-    def check_joinable(self, pool: object) -> None:
-        """Refuse to join *pool* while it takes calls.
+    def check_joinable(self, pool: object, *, from_task: bool = False) -> None:
+        """Refuse to join *pool* while it takes calls, or in one of its own tasks.
 
         Raises:
             ValueError: it is open.
+            RuntimeError: a task asks.
         """
         if self is PoolState.OPEN:
             message = f"{pool} takes calls still: close or terminate it before join"
             raise ValueError(message)
+        if from_task:
+            message = f"a task of {pool} cannot join it: it would wait for itself"
+            raise RuntimeError(message)

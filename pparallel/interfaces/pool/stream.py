@@ -57,7 +57,8 @@ class ResultStream(Iterator[R], Generic[R]):
     A task's exception is raised at its place, and the iteration goes on after it. An exception
     of the iterable is raised after the results of the items before it, and ends the iteration.
     The iterable is advanced in the threads that call ``imap`` and ``next``, one at a time: it
-    must not wait for a result of its own stream.
+    must not wait for a result of its own stream. A task that waits while another thread does so,
+    and nothing else is to come, holds its worker meanwhile.
     """
 
     # To give a ready result costs no lock and no counting: it is popped from a deque. What has
@@ -179,19 +180,27 @@ class ResultStream(Iterator[R], Generic[R]):
         left = None if deadline is None else deadline - monotonic()
         if left is not None and left <= 0:
             raise TaskTimeoutError("the next result", cast("float", timeout))
-        if not self._stirs():
+        if self._arrived == self._taken:
+            self._stand_by(left)
+        elif not self._ready:
             self._work.attend(self._stirs, self._block, left)
 
     def _stirs(self) -> bool:
-        """Return whether a result is ready, or else nothing is to come that was not asked for."""
-        if self._ready:
-            return True
-        return self._arrived == self._taken and not self._feeding.locked()
+        """Return whether a result is ready, or else none is to come that was asked for."""
+        return bool(self._ready) or self._arrived == self._taken
 
     def _block(self, timeout: float | None) -> None:
         with self.lock:
             if not self._stirs():
                 self._waiting = True
+                self._changed.wait(timeout)
+
+    def _stand_by(self, timeout: float | None) -> None:
+        """Wait while another thread asks the iterable: the pool would have nothing to tell."""
+        with self.lock:
+            self._waiting = True  # first: that thread looks at it after it has let go
+            nothing = self._arrived == self._taken and not self._ready
+            if nothing and self._feeding.locked():
                 self._changed.wait(timeout)
 
     def _ahead(self) -> int:

@@ -9,17 +9,13 @@ from __future__ import annotations
 import logging
 from functools import partial
 from importlib import import_module
-from typing import Literal
 
-from pparallel.interfaces.pool import MakeBar, Metering
+from pparallel.interfaces.pool import MakeBar, Metering, Progress
 from pparallel.runtime.bars.meter import BarMeter
 
-__all__ = ["Progress", "hide", "metering"]
+__all__ = ["hide", "metering"]
 
 logger = logging.getLogger(__name__)
-
-#: what ``PoolConfig.progress`` may be
-Progress = bool | Literal["tqdm", "notebook", "rich"] | MakeBar
 
 _MODULES = {
     True: "pparallel.runtime.bars.tqdm_bars",

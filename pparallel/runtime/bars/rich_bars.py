@@ -36,7 +36,11 @@ class _Display:
             if progress is None:
                 progress = self._progress = _started()
             self._open += 1
-            return _RichBar(self, progress, name, total)
+            try:
+                return _RichBar(self, progress, name, total)
+            except BaseException:
+                self.leave()
+                raise
 
     def leave(self) -> None:
         with self._lock:

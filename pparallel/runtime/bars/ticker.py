@@ -29,10 +29,9 @@ class _Ticker:
             self._new = True
             self._changed.notify_all()
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="pparallel-bars", daemon=True
-                )
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="pparallel-bars", daemon=True)
+                thread.start()  # first: without memory for it the next bar is to try again
+                self._thread = thread
 
     def forget(self, shown: Shown) -> None:
         with self._changed:

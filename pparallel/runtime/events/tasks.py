@@ -9,7 +9,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from pparallel.interfaces.pool import Batch, Carry, Pool, Sink
+from pparallel.interfaces.pool import Batch, Carry, Pool, Sink, name_of
 from pparallel.runtime.events.kinds import (
     TaskDone,
     TaskDropped,
@@ -64,8 +64,7 @@ class _ObservedSink(Sink):
         self._where = (events.member, pool, next(_numbers))
         self._lock = threading.Lock()
         self._open = set(range(len(batch.items)))
-        name = getattr(batch.func, "__qualname__", None) or type(batch.func).__qualname__
-        events.emit(TaskQueued(*self._where, len(batch.items), name))
+        events.emit(TaskQueued(*self._where, len(batch.items), name_of(batch.func)))
 
     @property
     @override

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
-from pparallel.machine.threads import apply_thread_limit, limit_threads
 from pparallel.runtime.processes.environment import child_environment
 from pparallel.runtime.processes.inheritance import forget_in_children, remember_in_children
 from pparallel.runtime.processes.process import Exit, Process
@@ -20,11 +19,9 @@ __all__ = [
     "Exit",
     "Process",
     "StartMethod",
-    "apply_thread_limit",
     "child_environment",
     "forget_in_children",
     "helpers",
-    "limit_threads",
     "remember_in_children",
     "start",
 ]

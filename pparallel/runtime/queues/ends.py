@@ -7,6 +7,7 @@ import fcntl
 import math
 import os
 import select
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,8 +15,8 @@ from typing import TypeAlias
 
 from pparallel.errors import ClosedError, TaskTimeoutError
 from pparallel.runtime import stopping
-from pparallel.runtime.queues.reopening import Handle, handle, reopened
 from pparallel.runtime.queues.tickets import LONGEST, SIZE
+from pparallel.runtime.reopening import Handle, handle, reopened
 from pparallel.runtime.shm import Arena, Parcels
 
 Handles: TypeAlias = tuple[Handle, Handle, Handle]  #: of the two pipes and the arena
@@ -86,7 +87,7 @@ class Ends:
         with ExitStack() as undo:
             descriptors = []
             for found, flags in ((tickets, _PIPE), (end, _PIPE), (memory, os.O_RDWR)):
-                descriptors.append(reopened(found, flags))
+                descriptors.append(reopened(found, flags, "a queue"))
                 undo.callback(os.close, descriptors[-1])
             arena = Arena.attach(descriptors[2])
             undo.pop_all()
@@ -160,23 +161,26 @@ class Ends:
 @contextmanager
 def _stopped_by(poll: select.poll) -> Iterator[list[bool]]:
     """Have *poll* woken when the calling rank is told to stop; there is an item then."""
-    signal = stopping.current()
     stopped: list[bool] = []
-    if signal is None:
+    if stopping.current() is None:
         yield stopped
         return
     waker = os.eventfd(0, os.EFD_CLOEXEC)
+    held, lock = [waker], threading.Lock()
 
-    def stop(_: object) -> None:
+    def stop() -> None:
         stopped.append(True)
-        os.eventfd_write(waker, 1)
+        with lock:  # this may still run when it has been forgotten
+            for each in held:
+                os.eventfd_write(each, 1)
 
     poll.register(waker, select.POLLIN)
-    forget = signal.subscribe(stop)
     try:
-        yield stopped
+        with stopping.telling(stop):
+            yield stopped
     finally:
-        forget()
+        with lock:
+            held.clear()
         os.close(waker)
 
 

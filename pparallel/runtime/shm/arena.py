@@ -51,11 +51,13 @@ class Arena:
     Attributes:
         fd: the file's descriptor, which another process attaches to; -1 where this one keeps none.
         shortage: why there was no room when there last was none.
+        warned: it was logged that there was none.
     """
 
     def __init__(self, ledger: Ledger, descriptor: int, owner: int) -> None:
         self.fd = descriptor
         self.shortage = ""
+        self.warned = False
         self.ledger = ledger
         self._room = Room(ledger)
         self._owner = owner
@@ -114,11 +116,6 @@ class Arena:
         ledger = Ledger(Mapping(fd, span))
         # A shared one is passed on by whoever has it.
         return cls(ledger, os.dup(fd) if ledger.shared else -1, 0)
-
-    @property
-    def shared(self) -> bool:
-        """Whether every process may allocate."""
-        return self._mutex is not None
 
     def allocate(self, nbytes: int) -> Block | None:
         """Return a block of at least *nbytes*, None where there is no room for it.

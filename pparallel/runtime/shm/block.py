@@ -7,7 +7,6 @@ from typing import TypeAlias
 
 from typing_extensions import Buffer
 
-from pparallel.runtime.shm.copying import copy
 from pparallel.runtime.shm.ledger import TRANSIT, Ledger
 from pparallel.runtime.shm.views import lease
 
@@ -33,7 +32,7 @@ class Block:
         if at + len(raw) > self.nbytes:
             raise ValueError(f"{len(raw)} bytes at {at} do not fit a block of {self.nbytes}")
         ledger = self._ledger
-        copy(ledger.mapping.bytes, ledger.mapping.address, ledger.offsets[self.slot] + at, raw)
+        ledger.mapping.write(ledger.offsets[self.slot] + at, raw)
 
     def view(self) -> memoryview:
         """Return the block as memory; it is let go when nothing refers to that any more."""

@@ -1,11 +1,9 @@
-"""Copies into shared memory."""
+"""Addresses of memory, and copies to them."""
 
 from __future__ import annotations
 
 import ctypes
 from typing import Any
-
-LARGE = 1 << 20  #: bytes from which on other threads run meanwhile, which costs about a microsecond
 
 
 class _Buffer(ctypes.Structure):
@@ -34,16 +32,12 @@ _release.argtypes = [ctypes.POINTER(_Buffer)]
 _release.restype = None
 
 
-def copy(target: memoryview, address: int, offset: int, source: memoryview) -> None:
-    """Copy *source* to *offset* of *target*, whose own first byte is at *address*."""
-    nbytes = len(source)
-    if nbytes < LARGE:
-        target[offset : offset + nbytes] = source
-        return
+def copy_to(address: int, source: memoryview) -> None:
+    """Copy *source* to that address; other threads run meanwhile."""
     buffer = _Buffer()
     _get(source, buffer, 0)
     try:
-        ctypes.memmove(address + offset, buffer.buf, nbytes)
+        ctypes.memmove(address, buffer.buf, len(source))
     finally:
         _release(buffer)
 

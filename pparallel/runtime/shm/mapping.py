@@ -8,7 +8,10 @@ import mmap
 import os
 import sys
 
+from pparallel.runtime.shm.copying import copy_to
 from pparallel.runtime.shm.limits import LEAST, PAGE
+
+LARGE = 1 << 20  #: bytes from which on other threads run meanwhile, which costs about a microsecond
 
 POPULATE_WRITE = 23  #: MADV_POPULATE_WRITE, which the mmap module does not name yet
 
@@ -26,6 +29,14 @@ class Mapping:
         self.memory.madvise(mmap.MADV_DONTDUMP)
         self.bytes = memoryview(self.memory)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+
+    def write(self, offset: int, source: memoryview) -> None:
+        """Copy *source* to *offset*."""
+        nbytes = len(source)
+        if nbytes < LARGE:
+            self.bytes[offset : offset + nbytes] = source
+        else:
+            copy_to(self.address + offset, source)
 
     def populate(self, offset: int, nbytes: int) -> bool:
         """Have the pages there at once, which is quicker than one by one.

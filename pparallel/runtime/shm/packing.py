@@ -9,7 +9,7 @@ from pickle import PickleBuffer
 from typing_extensions import Buffer
 
 from pparallel.runtime.shm.arena import Arena
-from pparallel.runtime.shm.copying import address_of, copy
+from pparallel.runtime.shm.copying import address_of
 from pparallel.runtime.shm.files import Spill
 from pparallel.runtime.shm.heads import (
     AWAY_BYTE,
@@ -164,7 +164,7 @@ class Packing:
             return self._spilt(raw)
         self._slots.append(slot)
         ledger = own.ledger
-        copy(ledger.mapping.bytes, ledger.mapping.address, ledger.offsets[slot], raw)
+        ledger.mapping.write(ledger.offsets[slot], raw)
         return self._number, slot, ledger.turns[slot], 0, nbytes
 
     def _spilt(self, raw: memoryview) -> Entry:

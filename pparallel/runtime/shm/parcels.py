@@ -35,8 +35,7 @@ class Parcel:
 
     def head(self) -> bytes:
         """Return the bytes to send; seals the parcel."""
-        if self._finish is not None:
-            self.seal()
+        self.seal()
         return self._head
 
     def seal(self) -> None:
@@ -86,7 +85,7 @@ class Parcels:
         if own is not None:
             self._arenas[number] = own
         self._retained: set[tuple[int, int]] = set()
-        self._warned = False
+        self.warned = False  # where there is no arena
 
     def pack(self, buffers: Sequence[Buffer], *, move: bool = False) -> Parcel:
         """Return *buffers* as a parcel; they may be changed once it is sealed.
@@ -124,7 +123,8 @@ class Parcels:
 
         Raises:
             OSError: the file that holds them did not come along or cannot be read.
-            RuntimeError: the parcel has been unpacked before.
+            RuntimeError: the parcel has been unpacked before, or lies in an arena that this end
+                does not know.
         """
         whole = memoryview(head)
         if whole[0] == ONE and not fds:
@@ -196,9 +196,10 @@ class Parcels:
         if not self._files:
             shortage = "there is no shared memory" if self._own is None else self._own.shortage
             raise OSError(errno.ENOMEM, f"no room for {nbytes} bytes: {shortage}")
-        if self._warned:
+        teller = self if self._own is None else self._own  # an arena has parcels to many peers
+        if teller.warned:
             return
-        self._warned = True
+        teller.warned = True
         where = " or ".join(directories())
         if self._own is None:
             logger.warning("there is no shared memory; large data goes through files in %s", where)

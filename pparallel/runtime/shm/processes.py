@@ -15,6 +15,8 @@ def lives(pid: int) -> bool:
         return False
     except FileNotFoundError:
         return not os.path.isdir("/proc/self") and _answers(pid)
+    except OSError:  # without a descriptor there is no telling, and what lives must not be robbed
+        return True
 
 
 def _answers(pid: int) -> bool:

@@ -140,7 +140,7 @@ class Room:
     def _collect(self) -> None:
         """Free the shared blocks that nobody reads any more."""
         ledger = self._ledger
-        if not ledger.readers or not (released := self.released()):
+        if not (released := self.released()):
             return
         read = {
             ledger.offsets[slot] for slot in ledger.reader_slots() if ledger.codes[slot] == LEASED

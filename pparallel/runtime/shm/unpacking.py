@@ -11,7 +11,7 @@ from typing_extensions import Buffer
 from pparallel.runtime.shm.arena import Arena
 from pparallel.runtime.shm.files import Spilt
 from pparallel.runtime.shm.heads import AWAY, COUNT, ENTRY, FILE, HERE, LONE, ONE, Entry
-from pparallel.runtime.shm.ledger import LEASED
+from pparallel.runtime.shm.ledger import LEASED, Ledger
 from pparallel.runtime.shm.views import adopt, take
 
 
@@ -52,7 +52,7 @@ class Unpacking:
     def mark(self, head: memoryview, before: int, after: int) -> None:
         """Change what is said of this process's blocks beside its number."""
         for place, slot, turn in self.blocks(head):
-            ledger = self._arenas[place].ledger
+            ledger = self._ledger(place)
             if ledger.turns[slot] == turn and ledger.holders[slot] == before | self._pid:
                 ledger.holders[slot] = after | self._pid
 
@@ -86,7 +86,7 @@ class Unpacking:
                 yield self._memory(entry)
 
     def _lone(self, place: int, slot: int, turn: int, start: int, nbytes: int) -> bytearray:
-        ledger = self._arenas[place].ledger
+        ledger = self._ledger(place)
         take(ledger, slot, turn, self._pid)
         start += ledger.offsets[slot]
         content = bytearray(ledger.mapping.bytes[start : start + nbytes])
@@ -99,9 +99,8 @@ class Unpacking:
             return self._spilt.part(start, nbytes)
         view = self._views.get((place, slot))
         if view is None:
-            view = self._views[place, slot] = adopt(
-                self._arenas[place].ledger, slot, turn, self._pid
-            )
+            view = adopt(self._ledger(place), slot, turn, self._pid)
+            self._views[place, slot] = view
         return memoryview(view).cast("B")[start : start + nbytes]
 
     def _bytes(self, entry: Entry) -> memoryview | None:
@@ -109,17 +108,27 @@ class Unpacking:
         place, slot, turn, start, nbytes = entry
         if place == FILE:
             return self._spilt.part(start, nbytes)
-        ledger = self._arenas[place].ledger
-        if ledger.turns[slot] != turn or ledger.codes[slot] != LEASED:
+        ledger = self._known(place)
+        if ledger is None or ledger.turns[slot] != turn or ledger.codes[slot] != LEASED:
             return None
         start += ledger.offsets[slot]
         return ledger.mapping.bytes[start : start + nbytes]
 
     def _release(self, entries: Iterable[Entry]) -> None:
         for place, slot, turn in _blocks(entries):
-            ledger = self._arenas[place].ledger
-            if ledger.on_its_way(slot, turn):
+            ledger = self._known(place)
+            if ledger is not None and ledger.on_its_way(slot, turn):
                 ledger.release(slot)
+
+    def _ledger(self, place: int) -> Ledger:
+        found = self._known(place)
+        if found is None:
+            raise RuntimeError(f"a message lies in arena {place}, which is not known here")
+        return found
+
+    def _known(self, place: int) -> Ledger | None:
+        arena = self._arenas.get(place)
+        return None if arena is None else arena.ledger
 
 
 def _parts(head: memoryview) -> tuple[list[Entry], memoryview]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import TypeAlias
 
@@ -14,21 +15,28 @@ def handle(descriptor: int) -> Handle:
     return os.getpid(), descriptor, status.st_dev, status.st_ino
 
 
-def reopened(found: Handle, flags: int) -> int:
+def reopened(found: Handle, flags: int, what: str) -> int:
     """Return a descriptor of this process's own.
 
+    Args:
+        found: what :func:`handle` returned.
+        flags: as for ``os.open``.
+        what: was sent by the handle, for the message.
+
     Raises:
-        OSError: the process that sent the handle has ended or has closed the file.
+        FileNotFoundError: the process that sent the handle has ended or has closed the file.
+        OSError: there is no descriptor left, or that process is another user's.
     """
     pid, number, device, inode = found
-    gone = f"process {pid}, which sent a queue, has ended or has closed it; keep it open until then"
+    gone = f"process {pid}, which sent {what}, has ended or has let go of it"
+    gone += ": keep it until it has arrived"
     try:
         descriptor = os.open(f"/proc/{pid}/fd/{number}", flags | os.O_CLOEXEC)
     except FileNotFoundError as error:
-        raise FileNotFoundError(error.errno, gone) from error
+        raise FileNotFoundError(errno.ENOENT, gone) from error
     status = os.fstat(descriptor)
     # The number may by now stand for another file.
     if (status.st_dev, status.st_ino) != (device, inode):
         os.close(descriptor)
-        raise FileNotFoundError(2, gone)
+        raise FileNotFoundError(errno.ENOENT, gone)
     return descriptor
