@@ -14,8 +14,8 @@ from functools import partial
 
 import pparallel
 from benchmarks.harness import Aim, Contest, Making, Setting
+from benchmarks.many import many, mapped, streamed_in_order
 from benchmarks.ours import WORKERS
-from benchmarks.process_pool import many
 from benchmarks.tasks import no_op
 from pparallel.interfaces.pool import Pool
 from pparallel.runtime.member import Member
@@ -50,7 +50,7 @@ def submitted(pool: Pool, items: range) -> list[int]:
 
 
 CONTESTS: dict[str, Making] = {
-    "map": partial(contest, 20_000, 60, lambda pool, items: pool.map(no_op, items)),
+    "map": partial(contest, 20_000, 60, mapped),
     "submit": partial(contest, 2_000, 100, submitted),
-    "imap": partial(contest, 5_000, 60, lambda pool, items: pool.imap(no_op, items)),
+    "imap": partial(contest, 5_000, 60, streamed_in_order),
 }

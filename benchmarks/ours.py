@@ -9,14 +9,18 @@ import pparallel
 from pparallel.interfaces.pool import Pool
 
 WORKERS = 2
-
-
-PRELOADING = ("process", "p2p")  #: backends whose workers may find modules imported
+OURS = ("process", "p2p")  #: backends whose options we know
 
 
 @contextmanager
-def our_pool(backend: str, *preload: str) -> Iterator[Pool]:
-    """A pool of an installed backend: its defaults, but for the modules that it is to preload."""
-    options = {"preload": preload} if preload and backend in PRELOADING else {}
-    with pparallel.build({"pool": {"backend": backend, "size": WORKERS, **options}}) as rt:
+def our_pool(backend: str, *preload: str, **options: object) -> Iterator[Pool]:
+    """A pool of an installed backend: its defaults, but for what is named.
+
+    Args:
+        backend: its name.
+        preload: modules that its workers find imported; of no meaning to other backends.
+        options: its other options; of no meaning to other backends either.
+    """
+    known = {**({"preload": preload} if preload else {}), **options} if backend in OURS else {}
+    with pparallel.build({"pool": {"backend": backend, "size": WORKERS, **known}}) as rt:
         yield rt.pool

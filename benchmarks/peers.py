@@ -10,7 +10,7 @@ import importlib
 import multiprocessing
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from multiprocessing.context import ForkServerContext
 from multiprocessing.pool import Pool
 
@@ -26,15 +26,21 @@ def fork_server(*preload: str) -> ForkServerContext:
 
 
 @contextmanager
-def stock_pool(*preload: str) -> Iterator[Pool]:
-    """Give ``multiprocessing.Pool``."""
-    pool = fork_server(*preload).Pool(WORKERS)
+def closing(pool: Pool) -> Iterator[Pool]:
+    """Give a pool, and let it end its tasks and its processes afterwards."""
     try:
-        pool.map(no_op, range(WORKERS), chunksize=1)
         yield pool
     finally:
         pool.close()
         pool.join()
+
+
+@contextmanager
+def stock_pool(*preload: str) -> Iterator[Pool]:
+    """Give ``multiprocessing.Pool``."""
+    with closing(fork_server(*preload).Pool(WORKERS)) as pool:
+        pool.map(no_op, range(WORKERS), chunksize=1)
+        yield pool
 
 
 @contextmanager
@@ -44,29 +50,30 @@ def torch_pool(strategy: str) -> Iterator[Pool]:
     Before each use the strategy of this process has to be set too.
     """
     fork_server("torch")
-    torch_multiprocessing = importlib.import_module("torch.multiprocessing")
-    context = torch_multiprocessing.get_context("forkserver")
-    pool: Pool = context.Pool(WORKERS, initializer=share_by, initargs=(strategy,))
-    try:
+    context = importlib.import_module("torch.multiprocessing").get_context("forkserver")
+    with closing(context.Pool(WORKERS, initializer=share_by, initargs=(strategy,))) as pool:
         pool.map(no_op, range(WORKERS), chunksize=1)
         yield pool
-    finally:
-        pool.close()
-        pool.join()
 
 
-@contextmanager
-def stock_executor() -> Iterator[Executor]:
+def executor() -> ProcessPoolExecutor:
+    """Return a new ``concurrent.futures.ProcessPoolExecutor``."""
+    return ProcessPoolExecutor(WORKERS, mp_context=fork_server())
+
+
+def stock_executor() -> AbstractContextManager[Executor]:
     """Give ``concurrent.futures.ProcessPoolExecutor``."""
-    with ProcessPoolExecutor(WORKERS, mp_context=fork_server()) as executor:
-        list(executor.map(no_op, range(WORKERS)))
-        yield executor
+    return _at_work(executor())
+
+
+def loky_executor() -> AbstractContextManager[Executor]:
+    """Give loky's executor: its workers stay, for their time-out is not part of any measure."""
+    return _at_work(importlib.import_module("loky").ProcessPoolExecutor(WORKERS, timeout=None))
 
 
 @contextmanager
-def loky_executor() -> Iterator[Executor]:
-    """Give loky's executor: its workers stay, for their time-out is not part of any measure."""
-    loky = importlib.import_module("loky")
-    with loky.ProcessPoolExecutor(WORKERS, timeout=None) as executor:
+def _at_work(executor: Executor) -> Iterator[Executor]:
+    """Give an executor whose workers have been started; they have ended afterwards."""
+    with executor:
         list(executor.map(no_op, range(WORKERS)))
         yield executor

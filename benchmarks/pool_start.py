@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 
 from benchmarks.harness import Aim, Contest, Making, Setting, timed
 from benchmarks.harness.contest import Turn
 from benchmarks.ours import WORKERS, our_pool
-from benchmarks.peers import fork_server
+from benchmarks.peers import closing, executor, fork_server
 from benchmarks.tasks import no_op
 
 
@@ -28,15 +27,11 @@ def start(setting: Setting) -> Iterator[Contest]:
             return pool.apply(no_op, (number,))
 
     def stock(number: int) -> int:
-        pool = context.Pool(WORKERS)
-        try:
+        with closing(context.Pool(WORKERS)) as pool:
             return pool.apply(no_op, (number,))
-        finally:
-            pool.close()
-            pool.join()
 
-    def executor(number: int) -> int:
-        with ProcessPoolExecutor(WORKERS, mp_context=context) as pool:
+    def futures(number: int) -> int:
+        with executor() as pool:
             return pool.submit(no_op, number).result()
 
     def turn(run: Callable[[int], int]) -> Turn:
@@ -46,7 +41,7 @@ def start(setting: Setting) -> Iterator[Contest]:
         contenders={
             "ours": turn(ours),
             "multiprocessing.Pool": turn(stock),
-            "ProcessPoolExecutor": turn(executor),
+            "ProcessPoolExecutor": turn(futures),
         },
         aims=[Aim("multiprocessing.Pool", 1)],
         rounds=11,

@@ -5,68 +5,51 @@ Every task does nothing, or next to nothing: what is measured is what the pool c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future, as_completed
-from contextlib import ExitStack, contextmanager
-from multiprocessing.pool import ThreadPool
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 
-from benchmarks.harness import Aim, Contest, Making, Setting, timed
-from benchmarks.harness.contest import Turn
-from benchmarks.ours import WORKERS, our_pool
+from benchmarks.harness import Aim, Contest, Making, Setting, Turn, timed
+from benchmarks.many import (
+    Side,
+    applied,
+    many_tasks,
+    mapped,
+    one_by_one,
+    ours,
+    peer,
+    stream_on_threads,
+    streamed,
+    submitted,
+    submitted_alone,
+)
+from benchmarks.ours import our_pool
 from benchmarks.peers import loky_executor, stock_executor, stock_pool
-from benchmarks.tasks import add_seven, adder, no_op
+from benchmarks.tasks import add_seven, adder
 
-Results = Iterable[int]
+Function = Callable[[int], int]
+Work = tuple[Function, range]
 PINS = ("two", "one")
-
-
-@contextmanager
-def stream(setting: Setting) -> Iterator[Contest]:
-    """A stream of tasks with the default arguments of each."""
-    turn = many(setting.count(10_000, 20))
-    with our_pool(setting.backend) as ours, stock_pool() as peer, loky_executor() as loky:
-        yield Contest(
-            contenders={
-                "ours": turn(lambda items: ours.imap_unordered(no_op, items)),
-                "multiprocessing.Pool": turn(lambda items: peer.imap_unordered(no_op, items)),
-                "loky": turn(lambda items: loky.map(no_op, items)),
-            },
-            aims=[Aim("multiprocessing.Pool", 20), Aim("loky", 50)],
-            pins=PINS,
-        )
-
-
-@contextmanager
-def futures(setting: Setting) -> Iterator[Contest]:
-    """A future for each task, collected as they are completed."""
-    turn = many(setting.count(10_000, 20))
-    with our_pool(setting.backend) as ours, stock_executor() as peer, loky_executor() as loky:
-        yield Contest(
-            contenders={
-                "ours": turn(lambda items: collected(ours.submit(no_op, each) for each in items)),
-                "ProcessPoolExecutor": turn(lambda items: submitted(peer, items)),
-                "loky": turn(lambda items: submitted(loky, items)),
-            },
-            aims=[Aim("ProcessPoolExecutor", 5)],
-            pins=PINS,
-            rounds=5,
-        )
+STOCK, EXECUTOR, LOKY = "multiprocessing.Pool", "ProcessPoolExecutor", "loky"
 
 
 @contextmanager
 def closure(setting: Setting) -> Iterator[Contest]:
     """The stream with a closure, a new one in every round, beside ours with a plain function."""
-    items = range(setting.count(10_000, 20))
-    with our_pool(setting.backend) as ours:
+    tasks = setting.count(10_000, 20)
+    with our_pool(setting.backend) as pool:
 
-        def turn(make: Callable[[int], Callable[[int], int]]) -> Turn:
-            def run(function: Callable[[int], int]) -> list[int]:
-                return list(ours.imap_unordered(function, items))
+        def run(work: Work) -> list[int]:
+            return list(pool.imap_unordered(*work))
 
-            def right(function: Callable[[int], int], results: list[int]) -> bool:
-                return sorted(results) == [*map(function, items)]
+        def right(work: Work, results: list[int]) -> bool:
+            return sorted(results) == [*map(*work)]
 
-            return timed(run, make, right, tasks=len(items))
+        def turn(make: Callable[[int], Function]) -> Turn:
+            def prepare(number: int) -> Work:
+                return make(number), range(number, number + tasks)
+
+            return timed(run, prepare, right, tasks=tasks)
 
         yield Contest(
             contenders={
@@ -79,95 +62,50 @@ def closure(setting: Setting) -> Iterator[Contest]:
         )
 
 
-@contextmanager
-def threads(setting: Setting) -> Iterator[Contest]:
-    """The stream on our thread pool."""
-    turn = many(setting.count(10_000, 20))
-    with our_pool("thread") as ours, ThreadPool(WORKERS) as peer:
-        yield Contest(
-            contenders={
-                "ours": turn(lambda items: ours.imap_unordered(no_op, items)),
-                "ThreadPool": turn(lambda items: peer.imap_unordered(no_op, items)),
-            },
-            aims=[Aim("ThreadPool", 1)],
-            pins=PINS,
-            rounds=15,
-        )
-
-
-@contextmanager
-def mapped(setting: Setting) -> Iterator[Contest]:
-    """A map with the default chunks of each."""
-    turn = many(setting.count(100_000, 20))
-    with our_pool(setting.backend) as ours, stock_pool() as peer:
-        yield Contest(
-            contenders={
-                "ours": turn(lambda items: ours.map(no_op, items)),
-                "multiprocessing.Pool": turn(lambda items: peer.map(no_op, items)),
-            },
-            aims=[Aim("multiprocessing.Pool", 0.87)],
-            pins=PINS,
-            rounds=15,
-        )
-
-
-@contextmanager
-def apply(setting: Setting) -> Iterator[Contest]:
-    """One call at a time, the caller waiting for it."""
-    calls = setting.count(400, 5)
-    with ExitStack() as stack:
-        ours = stack.enter_context(our_pool(setting.backend))
-        peer = stack.enter_context(stock_pool())
-        executor = stack.enter_context(stock_executor())
-
-        def turn(run: Callable[[int], int]) -> Turn:
-            return timed(run, int, lambda number, result: number == result, calls=calls)
-
-        yield Contest(
-            contenders={
-                "ours": turn(lambda number: ours.apply(no_op, (number,))),
-                "multiprocessing.Pool": turn(lambda number: peer.apply(no_op, (number,))),
-                "ProcessPoolExecutor": turn(lambda n: executor.submit(no_op, n).result()),
-            },
-            aims=[
-                Aim("multiprocessing.Pool", 4, "p50"),
-                Aim("multiprocessing.Pool", 5, "p99"),
-                Aim("multiprocessing.Pool", 1, "cpu"),
-            ],
-            pins=("one", "apart", "two"),
-            rounds=9,
-        )
-
-
-def many(tasks: int) -> Callable[[Callable[[range], Results]], Turn]:
-    """Return what makes a turn of so many tasks, whose arguments differ in every round."""
-
-    def turn(run: Callable[[range], Results]) -> Turn:
-        return timed(
-            lambda items: list(run(items)),
-            lambda number: range(number, number + tasks),
-            lambda items, results: sorted(results) == list(items),
-            tasks=tasks,
-        )
-
-    return turn
-
-
-def submitted(executor: Executor, items: range) -> Results:
-    """Submit a task for each item to a peer, and collect the results."""
-    return collected(executor.submit(no_op, each) for each in items)
-
-
-def collected(submitted: Iterable[Future[int]]) -> Results:
-    """Collect the results as they come, once all have been submitted."""
-    return [each.result() for each in as_completed(list(submitted))]
-
-
 CONTESTS: dict[str, Making] = {
-    "stream": stream,
-    "futures": futures,
+    "stream": partial(
+        many_tasks,
+        {
+            "ours": Side(ours, streamed),
+            STOCK: Side(peer(stock_pool), streamed),
+            LOKY: Side(peer(loky_executor), mapped),
+        },
+        10_000,
+        aims=[Aim(STOCK, 20), Aim(LOKY, 50)],
+        pins=PINS,
+    ),
+    "futures": partial(
+        many_tasks,
+        {
+            "ours": Side(ours, submitted),
+            EXECUTOR: Side(peer(stock_executor), submitted),
+            LOKY: Side(peer(loky_executor), submitted),
+        },
+        10_000,
+        aims=[Aim(EXECUTOR, 5)],
+        pins=PINS,
+        rounds=5,
+    ),
     "closure": closure,
-    "stream on threads": threads,
-    "map": mapped,
-    "apply": apply,
+    "stream on threads": stream_on_threads,
+    "map": partial(
+        many_tasks,
+        {"ours": Side(ours, mapped), STOCK: Side(peer(stock_pool), mapped)},
+        100_000,
+        aims=[Aim(STOCK, 0.87)],
+        pins=PINS,
+        rounds=15,
+    ),
+    "apply": partial(
+        one_by_one,
+        {
+            "ours": Side(ours, applied),
+            STOCK: Side(peer(stock_pool), applied),
+            EXECUTOR: Side(peer(stock_executor), submitted_alone),
+        },
+        400,
+        aims=[Aim(STOCK, 4, "p50"), Aim(STOCK, 5, "p99"), Aim(STOCK, 1, "cpu")],
+        pins=("one", "apart", "two"),
+        rounds=9,
+    ),
 }

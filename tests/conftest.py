@@ -4,10 +4,34 @@ import os
 from collections.abc import Callable, Iterator
 
 import pytest
+from hypothesis import settings
 
-from pparallel.testing.leftovers import no_leftovers
+from pparallel.testing import Suite, no_leftovers
 
 FULL = os.environ.get("PPARALLEL_TEST_SCALE") == "full"
+
+settings.register_profile("pparallel", deadline=None)  # how quick anything is, is nobody's test
+settings.load_profile("pparallel")
+
+#: what takes longest comes first: of several processes none is left alone with it at the end
+LONGEST = (
+    "test_broken_backends",
+    "test_docs",
+    "test_process_pool_everywhere",
+    "test_benchmarks",
+    "test_process_pool_stress",
+    "test_examples",
+    "test_process_pool_crashes",
+    "test_cli",
+    "test_process_pool_ends",
+    "test_joblib",
+    "test_pools",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    ranks = {name: rank for rank, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: ranks.get(item.path.stem, len(ranks)))
 
 
 @pytest.fixture(scope="session")
@@ -17,8 +41,8 @@ def scale() -> Callable[[int], int]:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left() -> Iterator[None]:
-    if "PPARALLEL_BROKEN_OUTCOMES" in os.environ:  # there the suites look for themselves
+def _nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    if isinstance(request.cls, type) and issubclass(request.cls, Suite):  # it looks for itself
         yield
         return
     with no_leftovers():

@@ -17,7 +17,7 @@ from benchmarks.harness.pinning import PINS, possible
 from benchmarks.harness.report import Played, Report
 from benchmarks.harness.rounds import play
 
-_NOT_BENCHMARKS = {"__init__", "__main__", "tasks", "peers", "ours"}
+_NOT_BENCHMARKS = {"__init__", "__main__", "tasks", "peers", "ours", "many"}
 
 
 def names() -> list[str]:

@@ -20,6 +20,7 @@ from pparallel.runtime import processes
 
 _DESCRIPTORS = Path("/proc/self/fd")
 _SHARED_MEMORY = Path("/dev/shm")
+_OWN_CHILDREN = Path("/proc/thread-self/children")
 _NUMBERS = re.compile(r"(?<![0-9A-Za-z])\d{2,7}(?![0-9A-Za-z])")
 
 
@@ -93,10 +94,28 @@ def _processes() -> Inventory:
         getattr(forkserver._forkserver, "_forkserver_pid", None),
     }
     found: dict[Hashable, str] = {}
-    for child in psutil.Process().children(recursive=True):
-        if child.pid not in helpers:
-            found[child] = f"process {child.pid} ({_name(child)})"
+    for pid in _below(os.getpid()):
+        if pid not in helpers:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child = psutil.Process(pid)
+                found[child] = f"process {pid} ({_name(child)})"
     return found
+
+
+def _below(pid: int) -> Iterator[int]:
+    """Yield the children of a process, and theirs.
+
+    The kernel's own lists of them are read: to look at every process of the machine, as psutil
+    does, would cost more than most tests do.
+    """
+    if not _OWN_CHILDREN.exists():  # a kernel that keeps no lists
+        yield from (each.pid for each in psutil.Process(pid).children(recursive=True))
+        return
+    for listing in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            for child in map(int, listing.read_text().split()):
+                yield child
+                yield from _below(child)
 
 
 def _name(process: psutil.Process) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+import psutil
 import pytest
 
 PATIENCE = 20.0  #: seconds after which a condition that should have come true never will
@@ -25,6 +26,11 @@ def until(condition: Callable[[], bool], what: str) -> None:
     while not condition():
         assert time.monotonic() < end, f"{what} within {PATIENCE} s"
         threading.Event().wait(0.002)
+
+
+def until_gone(*pids: int) -> None:
+    """Wait until none of the processes with these ids is there any more, or fail."""
+    until(lambda: not any(map(psutil.pid_exists, pids)), f"processes {pids} did not all end")
 
 
 @contextmanager

@@ -111,6 +111,14 @@ def _is_named(item: Any) -> bool:
     return item.originalname in item.cls.verdict.tests
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip further forms of a test that has rejected its backend in one form."""
+    cls, test = item.cls, item.originalname  # type: ignore[attr-defined]
+    if _found[cls.__name__].get(test) == "rejected":
+        pytest.skip("another form of this test has rejected the backend")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item,

@@ -255,7 +255,7 @@ class OnlySaysParallel(SerialPool):
     features = frozenset({"references", "parallel"})
 
 
-@rejected_by("test_tasks_overlap")
+@rejected_by("test_tasks_overlap", hangs=True)
 class TestOnlySaysParallel(BrokenPoolSuite):
     config = serial_backends.config(OnlySaysParallel)
 

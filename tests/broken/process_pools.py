@@ -16,6 +16,7 @@ from typing_extensions import override
 
 import pparallel_process
 from broken.harness import Backends, rejected_by
+from broken.pools import ChangedSink
 from pparallel.errors import ClosedError, TaskTimeoutError, WorkerLostError
 from pparallel.interfaces.pool import Batch, Sink
 from pparallel.interfaces.serializer import Serializer
@@ -43,39 +44,12 @@ def _swept() -> Iterator[None]:
     SEGMENT.unlink(missing_ok=True)
 
 
-class BrokenProcessPoolSuite(PoolSuite):
-    """Loses patience soon."""
-
-    patience: ClassVar[float] = 1.0
-
-
-class ToldSink(Sink):
-    """Passes on what it is told; a fault overrides one method."""
+class ToldSink(ChangedSink):
+    """Knows its pool and its batch, and is told of a lost worker apart; a fault overrides that."""
 
     def __init__(self, pool: ChangedPool, batch: Batch, sink: Sink) -> None:
-        self.pool, self.batch, self.sink = pool, batch, sink
-        self.piecewise, self.observed = sink.piecewise, sink.observed
-
-    @property
-    @override
-    def cancelled(self) -> bool:
-        return self.sink.cancelled
-
-    @override
-    def begin(self) -> bool:
-        return self.sink.begin()
-
-    @override
-    def started(self, index: int, worker: str) -> None:
-        self.sink.started(index, worker)
-
-    @override
-    def retried(self, index: int, error: BaseException) -> None:
-        self.sink.retried(index, error)
-
-    @override
-    def done(self, first: int, values: Sequence[Any]) -> None:
-        self.sink.done(first, values)
+        super().__init__(batch, sink)
+        self.pool, self.batch = pool, batch
 
     @override
     def failed(self, index: int, error: BaseException) -> None:
@@ -86,10 +60,6 @@ class ToldSink(Sink):
 
     def lost(self, index: int, error: WorkerLostError) -> None:
         self.sink.failed(index, error)
-
-    @override
-    def abort(self, error: BaseException) -> None:
-        self.sink.abort(error)
 
 
 class ChangedPool(ProcessPool):
@@ -143,7 +113,7 @@ class ForgetsTheDead(ChangedPool):
 
 
 @rejected_by("test_a_worker_that_dies", "test_those_who_had_not_started_go_elsewhere")
-class TestForgetsTheDead(BrokenProcessPoolSuite):
+class TestForgetsTheDead(PoolSuite):
     config = config(ForgetsTheDead)
 
 
@@ -154,7 +124,7 @@ class RunsAgain(ChangedPool):
 
 
 @rejected_by("test_a_death_is_described", "test_nothing_starts_twice")
-class TestRunsAgain(BrokenProcessPoolSuite):
+class TestRunsAgain(PoolSuite):
     config = config(RunsAgain)
 
 
@@ -182,7 +152,7 @@ class BlamesABatchMate(ChangedPool):
 
 
 @rejected_by("test_those_who_had_not_started_go_elsewhere", "test_nothing_starts_twice")
-class TestBlamesABatchMate(BrokenProcessPoolSuite):
+class TestBlamesABatchMate(PoolSuite):
     config = config(BlamesABatchMate)
 
 
@@ -196,7 +166,7 @@ class FailsTheWholeBatch(ChangedPool):
 
 
 @rejected_by("test_those_who_had_not_started_go_elsewhere", "test_an_observed_task_that_dies")
-class TestFailsTheWholeBatch(BrokenProcessPoolSuite):
+class TestFailsTheWholeBatch(PoolSuite):
     config = config(FailsTheWholeBatch)
 
 
@@ -220,7 +190,7 @@ class BreaksWithItsWorker(ChangedPool):
 @rejected_by(
     "test_a_worker_that_dies", "test_a_death_is_described", "test_a_dead_worker_is_replaced"
 )
-class TestBreaksWithItsWorker(BrokenProcessPoolSuite):
+class TestBreaksWithItsWorker(PoolSuite):
     config = config(BreaksWithItsWorker)
 
 
@@ -234,7 +204,7 @@ class LosesTheExitCode(ChangedPool):
 
 
 @rejected_by("test_a_worker_that_dies", "test_a_death_is_described")
-class TestLosesTheExitCode(BrokenProcessPoolSuite):
+class TestLosesTheExitCode(PoolSuite):
     config = config(LosesTheExitCode)
 
 
@@ -248,7 +218,7 @@ class NamesTheWrongWorker(ChangedPool):
 
 
 @rejected_by("test_a_death_is_described", "test_all_workers_die_at_once")
-class TestNamesTheWrongWorker(BrokenProcessPoolSuite):
+class TestNamesTheWrongWorker(PoolSuite):
     config = config(NamesTheWrongWorker)
 
 
@@ -265,7 +235,7 @@ class ReportsWithTheNext(ChangedPool):
 
 
 @rejected_by("test_what_was_reported_stays")
-class TestReportsWithTheNext(BrokenProcessPoolSuite):
+class TestReportsWithTheNext(PoolSuite):
     config = config(ReportsWithTheNext)
 
 
@@ -289,7 +259,7 @@ class TerminatesInNameOnly(ChangedPool):
 
 
 @rejected_by("test_terminate_ends_what_runs", "test_nothing_is_left_behind")
-class TestTerminatesInNameOnly(BrokenProcessPoolSuite):
+class TestTerminatesInNameOnly(PoolSuite):
     config = config(TerminatesInNameOnly)
 
 
@@ -307,7 +277,7 @@ class LeaksADescriptor(ChangedPool):
 
 
 @rejected_by("test_a_worker_that_dies", "test_a_death_is_described")
-class TestLeaksADescriptor(BrokenProcessPoolSuite):
+class TestLeaksADescriptor(PoolSuite):
     config = config(LeaksADescriptor)
 
 
@@ -322,7 +292,7 @@ class LeaksASegment(ChangedPool):
 
 
 @rejected_by("test_a_worker_that_dies")
-class TestLeaksASegment(BrokenProcessPoolSuite):
+class TestLeaksASegment(PoolSuite):
     config = config(LeaksASegment)
 
 
@@ -337,7 +307,7 @@ class LeaksAProcess(ChangedPool):
 
 
 @rejected_by("test_nothing_is_left_behind")
-class TestLeaksAProcess(BrokenProcessPoolSuite):
+class TestLeaksAProcess(PoolSuite):
     config = config(LeaksAProcess)
 
 
@@ -351,7 +321,7 @@ class IgnoresTimeouts(ChangedPool):
 
 
 @rejected_by("test_a_task_that_takes_too_long", "test_a_timeout_is_one_tasks_own")
-class TestIgnoresTimeouts(BrokenProcessPoolSuite):
+class TestIgnoresTimeouts(PoolSuite):
     config = config(IgnoresTimeouts)
 
 
@@ -378,7 +348,7 @@ class LeavesItRunning(ChangedPool):
 
 
 @rejected_by("test_a_task_that_takes_too_long", "test_a_timeout_is_one_tasks_own")
-class TestLeavesItRunning(BrokenProcessPoolSuite):
+class TestLeavesItRunning(PoolSuite):
     config = config(LeavesItRunning)
 
 
@@ -390,7 +360,7 @@ class TimesTheWholeBatch(ChangedPool):
 
 
 @rejected_by("test_time_in_the_queue_does_not_count")
-class TestTimesTheWholeBatch(BrokenProcessPoolSuite):
+class TestTimesTheWholeBatch(PoolSuite):
     config = config(TimesTheWholeBatch)
 
 
@@ -401,7 +371,7 @@ class IgnoresRetries(ChangedPool):
 
 
 @rejected_by("test_retries", "test_retries_come_to_an_end")
-class TestIgnoresRetries(BrokenProcessPoolSuite):
+class TestIgnoresRetries(PoolSuite):
     config = config(IgnoresRetries)
 
 
@@ -412,7 +382,7 @@ class RetriesForEver(ChangedPool):
 
 
 @rejected_by("test_retries_come_to_an_end")
-class TestRetriesForEver(BrokenProcessPoolSuite):
+class TestRetriesForEver(PoolSuite):
     config = config(RetriesForEver)
 
 
@@ -438,7 +408,7 @@ class RetriesWhatRaises(ChangedPool):
 
 
 @rejected_by("test_what_raises_is_not_retried")
-class TestRetriesWhatRaises(BrokenProcessPoolSuite):
+class TestRetriesWhatRaises(PoolSuite):
     config = config(RetriesWhatRaises)
 
 
@@ -449,7 +419,7 @@ class KeepsItsWorkers(ChangedPool):
 
 
 @rejected_by("test_max_tasks", "test_max_tasks_of_several_workers", "test_max_rss")
-class TestKeepsItsWorkers(BrokenProcessPoolSuite):
+class TestKeepsItsWorkers(PoolSuite):
     config = config(KeepsItsWorkers)
 
 
@@ -462,7 +432,7 @@ class OneTaskTooMany(ChangedPool):
 
 
 @rejected_by("test_max_tasks")
-class TestOneTaskTooMany(BrokenProcessPoolSuite):
+class TestOneTaskTooMany(PoolSuite):
     config = config(OneTaskTooMany)
 
 
@@ -473,7 +443,7 @@ class SharesOneStream(ChangedPool):
 
 
 @rejected_by("test_worker_streams")
-class TestSharesOneStream(BrokenProcessPoolSuite):
+class TestSharesOneStream(PoolSuite):
     config = config(SharesOneStream)
 
 
@@ -487,7 +457,7 @@ class RetriesInSecret(ChangedPool):
 
 
 @rejected_by("test_an_observed_task_that_is_retried")
-class TestRetriesInSecret(BrokenProcessPoolSuite):
+class TestRetriesInSecret(PoolSuite):
     config = config(RetriesInSecret)
 
 
@@ -520,7 +490,7 @@ class CachesArguments(ChangedPool):
 
 
 @rejected_by("test_a_worker_may_write_to_its_argument")
-class TestCachesArguments(BrokenProcessPoolSuite):
+class TestCachesArguments(PoolSuite):
     config = config(CachesArguments)
 
 
@@ -534,7 +504,7 @@ class CachesResults(ChangedPool):
 
 
 @rejected_by("test_results_are_the_callers_own", "test_results_outlive_the_pool")
-class TestCachesResults(BrokenProcessPoolSuite):
+class TestCachesResults(PoolSuite):
     config = config(CachesResults)
 
 
@@ -555,5 +525,5 @@ class LendsResults(ChangedPool):
 
 
 @rejected_by("test_results_outlive_the_pool")
-class TestLendsResults(BrokenProcessPoolSuite):
+class TestLendsResults(PoolSuite):
     config = config(LendsResults)

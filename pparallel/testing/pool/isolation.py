@@ -6,19 +6,17 @@ import os
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from pparallel.errors import ClosedError, WorkerLostError
-from pparallel.interfaces.pool import Pool, PoolResult
+from pparallel.interfaces.pool import Pool, PoolResult, ResultStream
 from pparallel.testing.deaths import DEATHS
 from pparallel.testing.gate import Gate
-from pparallel.testing.patience import PATIENCE, until
+from pparallel.testing.patience import PATIENCE, until, until_gone
 from pparallel.testing.pool.base import Gates, Make, PoolTests
 from pparallel.testing.pool.tasks import (
     die_on_some,
@@ -53,7 +51,8 @@ class IsolationTests(PoolTests):
     @requires("isolated")
     def test_those_who_had_not_started_go_elsewhere(self, make: Make, notes: Path) -> None:
         with make(size=1) as pool:
-            ends = _ends(pool, partial(die_on_some, notes, (50,)), range(200))
+            task = partial(die_on_some, notes, (50,))
+            ends = ends_of(pool.imap(task, range(200)), 200)
             assert isinstance(ends[50], WorkerLostError)
             assert ends[51:] == list(range(51, 200))
             for at, end in enumerate(ends[:50]):  # what had ended lately may be lost with it
@@ -64,11 +63,12 @@ class IsolationTests(PoolTests):
     def test_nothing_starts_twice(self, make: Make, notes: Path) -> None:
         deadly = range(7, 300, 40)
         with make(size=2) as pool:
-            ends = _ends(pool, partial(die_on_some, notes, deadly), range(300))
+            task = partial(die_on_some, notes, deadly)
+            ends = ends_of(pool.imap(task, range(300)), 300)
             handles = [
                 pool.submit(die_on_some, notes, (303, 306), each) for each in range(300, 310)
             ]
-            ends += [_end(each) for each in handles]
+            ends += [end_of(each) for each in handles]
             for at, end in enumerate(ends):
                 assert end == at or isinstance(end, WorkerLostError)
             assert all(isinstance(ends[at], WorkerLostError) for at in (*deadly, 303, 306))
@@ -112,7 +112,7 @@ class IsolationTests(PoolTests):
                 os.kill(pid, signal.SIGKILL)
                 assert pool.map(double, range(100)) == list(range(0, 200, 2))
                 assert pool.apply(double, (1,)) == 2
-                _wait_for_the_end_of(pid)
+                until_gone(pid)
 
     @requires("isolated", "parallel")
     def test_a_dead_worker_is_replaced(self, make: Make, gates: Gates) -> None:
@@ -177,14 +177,13 @@ class IsolationTests(PoolTests):
                 with pytest.raises(ClosedError, match="terminated"):
                     each.result(0)
             pool.join()
-            for pid in noted(notes):
-                _wait_for_the_end_of(int(pid))
+            until_gone(*map(int, noted(notes)))
 
     @requires("isolated", "parallel")
     def test_many_threads_and_deaths(self, make: Make, notes: Path) -> None:
         def work(thread: int) -> None:
             own = range(100 * thread, 100 * thread + 100)
-            for at, end in zip(own, _ends(pool, task, own), strict=True):
+            for at, end in zip(own, ends_of(pool.imap(task, own), 100), strict=True):
                 assert end == at or isinstance(end, WorkerLostError)
 
         task = partial(die_on_some, notes, (130, 270, 399))
@@ -208,22 +207,20 @@ def _lost(handle: PoolResult[Any]) -> WorkerLostError:
     return error
 
 
-def _end(handle: PoolResult[Any]) -> object:
-    error = handle.exception(PATIENCE)
+def end_of(handle: PoolResult[Any], limit: float = PATIENCE) -> object:
+    """Return the result of *handle*, or the error that stands in its place."""
+    error = handle.exception(limit)
     return handle.result(0) if error is None else error
 
 
-def _ends(pool: Pool, task: Callable[[int], object], items: range) -> list[object]:
-    """Return the results of ``imap``, or what stands in place of each."""
+def ends_of(stream: ResultStream[Any], count: int, limit: float = PATIENCE) -> list[object]:
+    """Return all that *stream* gives, *count* results or the error of a death in their place."""
     ends: list[object] = []
-    stream = pool.imap(task, items)
-    for _ in items:
+    for _ in range(count):
         try:
-            ends.append(stream.next(PATIENCE))
+            ends.append(stream.next(limit))
         except WorkerLostError as error:
             ends.append(error)
+    with pytest.raises(StopIteration):
+        stream.next(limit)
     return ends
-
-
-def _wait_for_the_end_of(pid: int) -> None:
-    until(lambda: not psutil.pid_exists(pid), f"worker {pid} did not end")
