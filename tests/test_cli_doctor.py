@@ -10,6 +10,7 @@ import re
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -17,15 +18,24 @@ import pytest
 from pparallel.cli.doctor import gpus, limits, machine, ports, software
 from pparallel.cli.doctor.check import guarded, size
 
+sys.path.insert(0, str(Path(__file__).parent))
+from made_up_files import write
+
 MARKER = "do-not-show-this"
+SECRETS = dict.fromkeys(
+    ("PPARALLEL_KEY", "PPARALLEL__TRANSPORT__SECRET_KEY", "PPARALLEL_DISABLE_PLUGINS"), MARKER
+)
 GIB = 2**30
 
 
-def doctor(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
+def doctor(
+    *args: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     clean = {key: each for key, each in os.environ.items() if not key.startswith("PPARALLEL_")}
     return subprocess.run(
         [sys.executable, "-m", "pparallel", "doctor", *args],
-        env=clean | env,
+        cwd=cwd,
+        env={**clean, **(env or {})},
         capture_output=True,
         text=True,
         check=False,
@@ -40,42 +50,72 @@ def install(folder: Path, name: str, code: str) -> None:
     (folder / f"{name}_plugin.py").write_text(code)
 
 
-def write(root: Path, **files: str) -> Path:
-    """Make files below *root*, their paths with ``__`` for ``/`` and ``_dot_`` for a dot."""
-    for name, text in files.items():
-        path = root / name.replace("__", "/").replace("_dot_", ".")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"{text}\n")
-    return root
-
-
 # -- the command ----------------------------------------------------------------------------------
 
 
-def test_it_tells_of_this_machine() -> None:
-    done = doctor()
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = {line.split()[0] for line in done.stdout.splitlines() if not line.startswith(" ")}
+@pytest.fixture(scope="module")
+def told() -> subprocess.CompletedProcess[str]:
+    return doctor(env=SECRETS)
+
+
+@pytest.fixture(scope="module")
+def taken() -> Iterator[int]:
+    """A port that somebody has."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def told_in_json(
+    taken: int, tmp_path_factory: pytest.TempPathFactory
+) -> subprocess.CompletedProcess[str]:
+    """What it says in a directory with a torch of its own, which is not to be run."""
+    directory = tmp_path_factory.mktemp("working")
+    (directory / "torch.py").write_text("raise SystemExit('ran')\n")
+    return doctor("--json", "--port", str(taken), env=SECRETS, cwd=directory)
+
+
+@pytest.fixture(scope="module")
+def checks(told_in_json: subprocess.CompletedProcess[str]) -> dict[str, dict[str, str]]:
+    return checks_of(told_in_json)
+
+
+def checks_of(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, str]]:
+    return {each["name"]: each for each in json.loads(done.stdout)["checks"]}
+
+
+def test_it_tells_of_this_machine(told: subprocess.CompletedProcess[str]) -> None:
+    assert told.returncode == 0, told.stdout + told.stderr
+    found = {line.split()[0] for line in told.stdout.splitlines() if not line.startswith(" ")}
     assert found <= {"ok", "warn"}
     for name in ("python", "cores", "memory", "shared memory", "open files", "gpus", "plugins"):
-        assert re.search(rf"^(ok|warn) +{name} ", done.stdout, re.M), name
-    assert done.stderr == ""
+        assert re.search(rf"^(ok|warn) +{name} ", told.stdout, re.M), name
+    assert told.stderr == ""
 
 
-def test_it_speaks_json() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        done = doctor("--json", "--port", str(port))
-    assert done.returncode == 0, done.stderr
-    printed = json.loads(done.stdout)
-    assert printed["status"] == "warn"
-    checks = {each["name"]: each for each in printed["checks"]}
-    assert checks[f"port {port}"]["status"] == "warn"
-    assert checks[f"port {port}"]["advice"]
+def test_it_speaks_json(
+    told_in_json: subprocess.CompletedProcess[str], checks: dict[str, dict[str, str]], taken: int
+) -> None:
+    assert told_in_json.returncode == 0, told_in_json.stderr
+    assert json.loads(told_in_json.stdout)["status"] == "warn"
+    assert checks[f"port {taken}"]["status"] == "warn"
+    assert checks[f"port {taken}"]["advice"]
     assert "port 29500" not in checks
     assert {"pydantic", "typer", "rich", "python", "pparallel"} <= set(checks)
-    assert all(set(each) == {"name", "status", "detail", "advice"} for each in printed["checks"])
-    assert all(each["advice"] for each in printed["checks"] if each["status"] != "ok")
+    assert all(set(each) == {"name", "status", "detail", "advice"} for each in checks.values())
+    assert all(each["advice"] for each in checks.values() if each["status"] != "ok")
+
+
+def test_a_torch_in_the_working_directory_is_not_run(checks: dict[str, dict[str, str]]) -> None:
+    assert "ran" not in checks["gpus"]["detail"]
+
+
+def test_it_shows_no_secrets(
+    told: subprocess.CompletedProcess[str], told_in_json: subprocess.CompletedProcess[str]
+) -> None:
+    for done in (told, told_in_json):
+        assert done.returncode == 0, done.stderr
+        assert MARKER not in done.stdout + done.stderr
 
 
 def test_it_tells_of_broken_plugins_and_missing_libraries(tmp_path: Path) -> None:
@@ -93,13 +133,13 @@ def test_it_tells_of_broken_plugins_and_missing_libraries(tmp_path: Path) -> Non
         "    return [Backend(ShelfPoolConfig, 'shelf_plugin:X', 'pip install planks',\n"
         "                    requires=('planks_that_nobody_has',))]\n",
     )
-    done = doctor(PYTHONPATH=str(tmp_path))
+    done = doctor(env={"PYTHONPATH": str(tmp_path)})
     assert done.returncode == 0, done.stderr
     assert re.search(r"^warn +plugin crash +crash 1\.5 is broken: OSError: no disk$", *lines(done))
     assert re.search(r"^warn +pool shelf +not installed: planks_that_nobody_has$", *lines(done))
     assert "-> pip install planks" in done.stdout
     assert "Traceback" not in done.stdout
-    strict = doctor(PYTHONPATH=str(tmp_path), PPARALLEL_STRICT_PLUGINS="1")
+    strict = doctor(env={"PYTHONPATH": str(tmp_path), "PPARALLEL_STRICT_PLUGINS": "1"})
     assert strict.returncode == 1
     assert re.search(r"^fail +backends .*no disk", *lines(strict))
     assert "Traceback" not in strict.stdout + strict.stderr
@@ -112,33 +152,15 @@ def lines(done: subprocess.CompletedProcess[str]) -> tuple[str, re.RegexFlag]:
 def test_it_survives_a_torch_that_is_broken(tmp_path: Path) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("import os\nos.abort()\n")
-    done = doctor("--json", PYTHONPATH=str(tmp_path))
-    checks = {each["name"]: each for each in json.loads(done.stdout)["checks"]}
+    done = doctor("--json", env={"PYTHONPATH": str(tmp_path)})
+    checks = checks_of(done)
     assert checks["gpus"]["status"] == "fail"
     assert "torch cannot be imported" in checks["gpus"]["detail"]
     assert done.returncode == 1
     (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('libcudart is not there')")
-    done = doctor(PYTHONPATH=str(tmp_path))
+    done = doctor(env={"PYTHONPATH": str(tmp_path)})
     assert "torch cannot be imported: ImportError: libcudart is not there" in done.stdout
     assert done.returncode == 1
-
-
-def test_a_torch_in_the_working_directory_is_not_run(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "torch.py").write_text("raise SystemExit('ran')\n")
-    monkeypatch.chdir(tmp_path)
-    done = doctor("--json")
-    gpu = next(each for each in json.loads(done.stdout)["checks"] if each["name"] == "gpus")
-    assert "ran" not in gpu["detail"]
-
-
-def test_it_shows_no_secrets() -> None:
-    names = ("PPARALLEL_KEY", "PPARALLEL__TRANSPORT__SECRET_KEY", "PPARALLEL_DISABLE_PLUGINS")
-    for args in ([], ["--json"]):
-        done = doctor(*args, **dict.fromkeys(names, MARKER))
-        assert done.returncode == 0, done.stderr
-        assert MARKER not in done.stdout + done.stderr
 
 
 def test_a_check_that_raises_is_a_result() -> None:

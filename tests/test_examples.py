@@ -20,22 +20,25 @@ def configs(example: str) -> list[Path]:
     return found
 
 
-def results_of(config: Path) -> dict[str, Any]:
-    """Run a config from the shell and return what the members returned, by name."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pparallel", "run", str(config), "--json"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    results: dict[str, Any] = json.loads(done.stdout)["results"]
+def started(config: Path) -> subprocess.Popen[str]:
+    """Run a config from the shell."""
+    command = [sys.executable, "-m", "pparallel", "run", str(config), "--json"]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
+
+
+def results_of(running: subprocess.Popen[str]) -> dict[str, Any]:
+    """Return what the members returned, by name."""
+    with running:
+        printed, told = running.communicate()
+    assert running.returncode == 0, told
+    results: dict[str, Any] = json.loads(printed)["results"]
     return results
 
 
 @pytest.mark.parametrize("config", configs("digits"), ids=lambda path: path.stem)
 def test_the_digits_are_learned(config: Path) -> None:
-    results = results_of(config)
+    results = results_of(started(config))
     accuracies = [each["accuracy"] for each in results.values() if each is not None]
     assert len(accuracies) == 1  # that of rank 0
     assert accuracies[0] >= 0.95
@@ -43,13 +46,14 @@ def test_the_digits_are_learned(config: Path) -> None:
 
 @pytest.mark.parametrize("config", configs("sync_batch_norm"), ids=lambda path: path.stem)
 def test_the_replicas_are_one_batch(config: Path) -> None:
-    results = results_of(config)
+    results = results_of(started(config))
     assert len(results) == 3
     assert all(0 <= each["largest_difference"] < 1e-5 for each in results.values())
 
 
 def test_the_sounds_are_told_apart_whoever_prepares_them() -> None:
-    results = [results_of(each)["member-0"] for each in configs("preprocessing")]
+    at_work = [started(each) for each in configs("preprocessing")]
+    results = [results_of(each)["member-0"] for each in at_work]
     assert len(results) == 3
     assert results[0]["accuracy"] >= 0.9
     assert all(each == pytest.approx(results[0]) for each in results)

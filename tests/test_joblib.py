@@ -7,6 +7,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +19,20 @@ import pparallel.joblib
 from pparallel.errors import ClosedError, ConfigError, UnknownBackendError, WorkerLostError
 from pparallel.interfaces.pool import Pool, PoolConfig
 from pparallel.testing.leftovers import no_leftovers
-from pparallel.testing.patience import PATIENCE, until
+from pparallel.testing.patience import PATIENCE, until, until_gone
 from pparallel_local import SerialPoolConfig, ThreadPoolConfig
 
+#: imported by the fork server, not by each worker
+PRELOAD = [__name__, "sklearn.linear_model", "sklearn.model_selection"]
 POOLS: list[PoolConfig | dict[str, Any] | str] = [
     SerialPoolConfig(size=2),
     "thread",
-    {"backend": "process"},
+    {"backend": "process", "preload": PRELOAD},
+    {"backend": "p2p", "preload": PRELOAD},
 ]
 
 
-@pytest.fixture(params=POOLS, ids=["serial", "thread", "process"])
+@pytest.fixture(params=POOLS, ids=["serial", "thread", "process", "p2p"])
 def source(request: pytest.FixtureRequest) -> Any:
     return request.param
 
@@ -59,10 +63,8 @@ def refuse(number: int) -> int:
 
 def nested(number: int) -> list[int]:
     by_default = joblib.Parallel(n_jobs=2)(joblib.delayed(square)(each) for each in range(number))
-    by_name = joblib.Parallel(n_jobs=2, backend="pparallel")
     with joblib.parallel_config("pparallel", pool="thread", n_jobs=2):
         assert joblib.Parallel()(joblib.delayed(square)(each) for each in (3, 4)) == [9, 16]
-    assert by_name is not None
     return list(by_default)
 
 
@@ -130,7 +132,7 @@ def test_nested_calls() -> None:
     assert results == [[0, 1, 4][:each] for each in range(4)]
 
 
-@pytest.mark.parametrize("source", ["thread", "process"])
+@pytest.mark.parametrize("source", ["thread", "process", "p2p"])
 def test_a_time_out(source: str, tmp_path: Path) -> None:
     with joblib.parallel_config("pparallel", pool=source, n_jobs=2):
         assert joblib.Parallel()(joblib.delayed(square)(each) for each in (1, 2)) == [1, 4]
@@ -192,7 +194,7 @@ def test_a_pool_that_is_built_is_used_again_and_ends() -> None:
             pids = {each for _ in range(3) for each in joblib.Parallel()(call() for _ in range(20))}
             assert os.getpid() not in pids
             assert len(pids) <= 2
-        until(lambda: not any(map(_runs, pids)), "the workers did not end")
+        until_gone(*pids)
 
 
 def test_worker_contexts() -> None:
@@ -275,15 +277,14 @@ def test_ctrl_c(tmp_path: Path) -> None:
                         print("interrupted", flush=True)
         """)
     )
-    for source in ("thread", "process"):
-        done = subprocess.run(
-            [sys.executable, program, source],
-            capture_output=True,
-            text=True,
-            timeout=40,
-            check=False,
-        )
-        assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
+
+    def run(source: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(program), source]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    with ThreadPoolExecutor() as threads:
+        for done in threads.map(run, ("thread", "process", "p2p")):
+            assert (done.returncode, done.stdout) == (0, "interrupted\n"), (done.args, done.stderr)
 
 
 @pytest.mark.usefixtures("jobs")
@@ -305,7 +306,3 @@ def _threads() -> str | None:
 
 def _wait_for(path: Path) -> None:
     until(path.exists, f"{path} is not there")
-
-
-def _runs(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()

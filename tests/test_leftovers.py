@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,11 +18,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 from process_children import child, line, outcome
 
 SHM = Path("/dev/shm")
+ME = str(os.getpid())  #: part of the names of segments: others may run these tests too
 OTHER = """
 import mmap, os, sys
 if os.fork():
     os._exit(0)  # the other is nobody's child
-how, name = sys.argv[1], sys.argv[2].format(pid=os.getpid())
+how, name, me = sys.argv[1:]
+name = name.format(pid=os.getpid(), me=me)
 print("ready", flush=True)
 sys.stdin.readline()
 file = open(f"/dev/shm/{name}", "x+b")
@@ -40,7 +43,7 @@ print("gone", flush=True)
 @contextmanager
 def another_program(how: str, name: str) -> Iterator[subprocess.Popen[str]]:
     """Run a program that is no descendant of this one, and makes a segment when told to."""
-    command = [sys.executable, "-c", OTHER, how, name]
+    command = [sys.executable, "-c", OTHER, how, name, ME]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as running:
         hears(running, "ready")
@@ -62,7 +65,7 @@ def tell(running: subprocess.Popen[str], answer: str) -> None:
 
 @pytest.mark.parametrize(
     ("how", "name"),
-    [("mapped", "pparallel-mapped"), ("open", "pparallel-open"), ("neither", "torch_{pid}_1_0")],
+    [("mapped", "mapped-{me}"), ("open", "open-{me}"), ("neither", "torch_{pid}_1_0")],
 )
 def test_a_segment_of_another_program_is_let_be(how: str, name: str) -> None:
     with another_program(how, name) as running:
@@ -72,8 +75,8 @@ def test_a_segment_of_another_program_is_let_be(how: str, name: str) -> None:
 
 
 def test_a_segment_of_ones_own_is_found() -> None:
-    path = SHM / "pparallel-own"
-    found = pytest.raises(AssertionError, match=r"segment /dev/shm/pparallel-own")
+    path = SHM / f"own-{ME}"
+    found = pytest.raises(AssertionError, match=f"segment {path}")
     try:
         with found, no_leftovers(0.05):
             path.write_bytes(b"x")

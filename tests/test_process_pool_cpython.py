@@ -6,7 +6,6 @@ Source: CPython, Lib/test/_test_multiprocessing.py, ``_TestPool`` and its neighb
 from __future__ import annotations
 
 import gc
-import os
 import subprocess
 import sys
 import threading
@@ -15,32 +14,33 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, as_completed, wait
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 from typing_extensions import override
 
 import pparallel
-from pparallel.errors import ClosedError, ConfigError, RemoteError, TaskTimeoutError
-from pparallel.testing.patience import PATIENCE, until
-from pparallel_process import P2PPoolConfig, ProcessPoolConfig
+from pparallel.errors import ClosedError, ConfigError, RemoteError
+from pparallel.testing.gate import Gate
+from pparallel.testing.patience import PATIENCE, until, until_gone
+from pparallel.testing.pool.tasks import own_pid_of, same
 
-BACKENDS = {"process": ProcessPoolConfig, "p2p": P2PPoolConfig}
-ME = __name__  # imported by the fork server, not by each worker
+sys.path.insert(0, str(Path(__file__).parent))
+
+from process_backends import BACKENDS, each_backend, gate_in, pool_of
+
+Make = Callable[..., pparallel.Pool]
 
 
 @pytest.fixture(params=BACKENDS)
-def make(request: pytest.FixtureRequest) -> Callable[..., pparallel.Pool]:
-    def make(size: int = 2, **options: Any) -> pparallel.Pool:
-        config = BACKENDS[request.param](size=size, preload=(ME,), **options)
-        pool: pparallel.Pool = pparallel.build(config)
-        return pool
-
-    return make
+def make(request: pytest.FixtureRequest) -> Make:
+    return partial(pool_of, request.param, preload=(__name__,))
 
 
 @pytest.fixture
-def pool(make: Callable[..., pparallel.Pool]) -> Iterator[pparallel.Pool]:
+def pool(make: Make) -> Iterator[pparallel.Pool]:
     with make() as pool:
         yield pool
 
@@ -87,10 +87,6 @@ class Counted:
         type(self).alive -= 1
 
 
-def same(value: Any) -> Any:
-    return value
-
-
 def square(x: int, pause: float = 0.0) -> int:
     threading.Event().wait(pause)
     return x * x
@@ -107,6 +103,8 @@ def large(x: int) -> bytes:
 
 
 def fail(kind: str) -> None:
+    if kind == "none":
+        return
     try:
         raise SayWhenError("first")
     except SayWhenError as error:
@@ -115,6 +113,13 @@ def fail(kind: str) -> None:
         if kind == "from none":
             raise LookupError("second") from None
         raise
+
+
+def fail_after(gate: Gate, number: int) -> None:
+    if number == 0:
+        gate.pass_through()
+        raise SayWhenError
+    raise LookupError
 
 
 # -- calls and callbacks -----------------------------------------------------------------------
@@ -174,13 +179,6 @@ def test_a_callback_may_use_the_pool(pool: pparallel.Pool) -> None:
     assert handles[0].result(PATIENCE) == 81
 
 
-def test_a_time_out_of_get_leaves_the_call_alone(pool: pparallel.Pool) -> None:
-    gate = pool.apply_async(square, (6, 0.3))
-    with pytest.raises(TaskTimeoutError):
-        gate.get(timeout=0.01)
-    assert gate.get(PATIENCE) == 36
-
-
 def test_futures_are_those_of_the_library(pool: pparallel.Pool) -> None:
     futures = [pool.submit(square, each) for each in range(50)]
     assert sorted(each.result() for each in as_completed(futures, PATIENCE)) == [
@@ -225,21 +223,31 @@ def test_imap_with_an_iterable_that_raises(pool: pparallel.Pool, when: int, chun
     assert (sorted(unordered), errors) == (found, 1)
 
 
-def test_the_rest_of_a_failed_map_harms_nobody() -> None:
-    for config in BACKENDS.values():
-        with pparallel.build(config(size=2, preload=(ME,))) as pool:
-            with pytest.raises(SayWhenError):
-                pool.map(large, [1, 2, 0, *range(1, 30)])
-            assert pool.map(square, range(10)) == [x * x for x in range(10)]
+def test_the_rest_of_a_failed_map_harms_nobody(pool: pparallel.Pool) -> None:
+    with pytest.raises(SayWhenError):
+        pool.map(large, [1, 2, 0, *range(1, 30)])
+    assert pool.map(square, range(10)) == [x * x for x in range(10)]
 
 
-def test_the_error_of_a_map_is_that_of_a_task_that_failed(pool: pparallel.Pool) -> None:
-    for _ in range(10):
-        with pytest.raises((LookupError, SayWhenError)) as caught:
-            pool.map(fail, ["plain", "from", "from none"])
-        assert caught.value.args in (("first",), ("second",))
-    with pytest.raises(SayWhenError, match="first"):  # alone, so that it is the first to fail
-        pool.map(fail, ["plain"])
+def test_the_error_of_a_map_is_the_first(make: Make) -> None:
+    """One worker runs the tasks in order; of several, it is the first that is heard of."""
+    with make(size=1) as pool:
+        for _ in range(5):
+            for kinds in (["plain", "from"], ["from", "plain"]):
+                expected = SayWhenError if kinds[0] == "plain" else LookupError
+                for items in (kinds, ["none", *kinds, "none"], ["none"] * 200 + kinds):
+                    with pytest.raises((SayWhenError, LookupError)) as caught:
+                        pool.map(fail, items)
+                    assert type(caught.value) is expected, items
+
+
+def test_the_error_of_a_map_is_the_first_that_is_heard_of(make: Make, tmp_path: Path) -> None:
+    with gate_in(tmp_path / "gate") as gate, make() as pool:
+        handle = pool.map_async(partial(fail_after, gate), range(2))
+        with pytest.raises(LookupError):  # though the task before it has not ended
+            handle.get(PATIENCE)
+        gate.open()
+        assert pool.map(square, [2]) == [4]
 
 
 @pytest.mark.parametrize("kind", ["plain", "from", "from none"])
@@ -289,17 +297,17 @@ def test_what_fails_is_not_kept_either(pool: pparallel.Pool) -> None:
     until(lambda: gc.collect() >= 0 and reference() is None, "the argument was not dropped")
 
 
-def test_a_pool_that_is_not_closed_warns(make: Callable[..., pparallel.Pool]) -> None:
+def test_a_pool_that_is_not_closed_warns(make: Make) -> None:
     pools = [make()]
     pools[0].open()
     assert pools[0].apply(square, (2,)) == 4
-    pids = pools[0].map(own_pid, range(4))
+    pids = pools[0].map(own_pid_of, range(4))
     with pytest.warns(ResourceWarning, match="Pool"):
         collect(pools)
-    until(lambda: not any(map(runs, pids)), "its workers did not end")
+    until_gone(*pids)
 
 
-def test_a_pool_that_is_ended_does_not_warn(make: Callable[..., pparallel.Pool]) -> None:
+def test_a_pool_that_is_ended_does_not_warn(make: Make) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for end in ("close", "terminate"):
@@ -317,15 +325,7 @@ def collect(pools: list[pparallel.Pool]) -> None:
     gc.collect()
 
 
-def own_pid(_: object = None) -> int:
-    return os.getpid()
-
-
-def runs(pid: int) -> bool:
-    return os.path.exists(f"/proc/{pid}")
-
-
-def test_a_stream_keeps_its_pool(make: Callable[..., pparallel.Pool]) -> None:
+def test_a_stream_keeps_its_pool(make: Make) -> None:
     """Source: CPython's issue 38501."""
     pool = make()
     pool.open()
@@ -350,7 +350,7 @@ def test_terminate_does_not_wait(pool: pparallel.Pool) -> None:
     assert handle.ready()
 
 
-def test_close_waits_for_what_was_taken(make: Callable[..., pparallel.Pool]) -> None:
+def test_close_waits_for_what_was_taken(make: Make) -> None:
     pool = make(max_tasks=2)
     pool.open()
     handles = [pool.apply_async(square, (each, 0.001)) for each in range(40)]
@@ -359,9 +359,7 @@ def test_close_waits_for_what_was_taken(make: Callable[..., pparallel.Pool]) -> 
     assert [each.get(0) for each in handles] == [x * x for x in range(40)]
 
 
-def test_workers_run_their_exit_handlers(
-    make: Callable[..., pparallel.Pool], tmp_path: Any
-) -> None:
+def test_workers_run_their_exit_handlers(make: Make, tmp_path: Path) -> None:
     """Source: CPython's issue 83856."""
     path = tmp_path / "said"
     with make(size=1) as pool:
@@ -371,22 +369,21 @@ def test_workers_run_their_exit_handlers(
 
 def say_at_exit(path: str) -> None:
     import atexit
-    from pathlib import Path
 
     atexit.register(Path(path).write_text, "goodbye")
 
 
-def test_a_program_that_forgets_its_pool_ends() -> None:
+@each_backend
+def test_a_program_that_forgets_its_pool_ends(backend: str) -> None:
     """It neither hangs nor leaves workers; the warning is Python's to show or not."""
-    for config in BACKENDS.values():
-        program = f"""
+    program = f"""
 import pparallel, pparallel_process
-pool = pparallel.build(pparallel_process.{config.__name__}(size=2))
+pool = pparallel.build(pparallel_process.{BACKENDS[backend].__name__}(size=2))
 pool.open()
 print(pool.map(abs, [-1, -2]))
 """
-        done = subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
-        )
-        assert (done.returncode, done.stdout) == (0, "[1, 2]\n"), done.stderr
-        assert "Traceback" not in done.stderr
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "[1, 2]\n"), done.stderr
+    assert "Traceback" not in done.stderr

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,10 +30,13 @@ from pparallel.testing.deaths import (
     drop,
     throw,
 )
-from pparallel_process import P2PPoolConfig, ProcessPoolConfig
+from pparallel.testing.pool.tasks import note_and_call, noted
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from process_backends import BACKENDS, pool_of
 
 LIMIT = 10.0  #: seconds within which the caller has the error
-BACKENDS = {"process": ProcessPoolConfig, "p2p": P2PPoolConfig}
 Call = Callable[..., Any]
 Args = tuple[Any, ...]
 Place = Callable[[Call, Args], tuple[Call, Args]]
@@ -68,7 +73,7 @@ def backend(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def pool(backend: str, method: Any) -> Iterator[pparallel.Pool]:
     """One worker: it is certain to be replaced when it dies."""
-    with pparallel.build(BACKENDS[backend](size=1, start_method=method)) as pool:
+    with pool_of(backend, size=1, start_method=method) as pool:
         yield pool
 
 
@@ -129,27 +134,29 @@ def test_workers_that_are_forked(pool: pparallel.Pool, place: str) -> None:
     check_deaths(pool, PLACES[place], ("exit", "SIGKILL"))
 
 
-@pytest.mark.parametrize("failure", FAILURES)
-def test_a_failure_in_a_garbage_collection(pool: pparallel.Pool, failure: str) -> None:
-    call, args, _ = FAILURES[failure]
-    pid = pool.apply(os.getpid)
-    assert outcome(pool, drop, (WhenCollected(call, args),)) is None
-    assert outcome(pool, gc.collect, ()) is None
+def test_a_failure_in_a_garbage_collection(pool: pparallel.Pool, tmp_path: Path) -> None:
+    pid, notes = pool.apply(os.getpid), tmp_path / "notes"
+    for count, (failure, (call, args, _)) in enumerate(FAILURES.items(), 1):
+        failing = WhenCollected(note_and_call, (notes, call, *args))
+        assert outcome(pool, drop, (failing,)) is None, failure
+        assert outcome(pool, gc.collect, ()) is None, failure
+        assert noted(notes) == [str(pid)] * count, f"{failure}: it was not collected once"
+        check_use(pool)
     assert pool.apply(os.getpid) == pid
 
 
-@pytest.mark.parametrize("name", ["exit", "segfault", "SIGKILL"])
-def test_a_death_in_a_garbage_collection(pool: pparallel.Pool, name: str) -> None:
-    death = DEATHS[name]
-    pid = pool.apply(os.getpid)
-    errors = [outcome(pool, drop, (WhenCollected(death.call, death.args),))]
-    errors.append(outcome(pool, gc.collect, ()))
-    for error in errors:  # it may die between two tasks, and cost none
-        if error is not None:
-            assert isinstance(error, WorkerLostError)
-            assert (error.pid, error.exitcode) == (pid, death.exitcode)
-    check_use(pool)
-    assert pool.apply(os.getpid) != pid
+def test_a_death_in_a_garbage_collection(pool: pparallel.Pool) -> None:
+    for name in ("exit", "C exit", "segfault", "SIGKILL"):
+        death = DEATHS[name]
+        pid = pool.apply(os.getpid)
+        errors = [outcome(pool, drop, (WhenCollected(death.call, death.args),))]
+        errors.append(outcome(pool, gc.collect, ()))
+        for error in errors:  # it may die between two tasks, and cost none
+            if error is not None:
+                assert isinstance(error, WorkerLostError), name
+                assert (error.pid, error.exitcode) == (pid, death.exitcode), name
+        check_use(pool)
+        assert pool.apply(os.getpid) != pid, name
 
 
 @pytest.mark.parametrize("method", ["forkserver"], indirect=True)

@@ -6,21 +6,22 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 import pytest
 
 from pparallel.testing.patience import PATIENCE, until
 
-PROMPT = 2.0  #: seconds in which workers are gone once their program is killed
+sys.path.insert(0, str(Path(__file__).parent))
+
+from process_backends import each_backend
+
 METHODS = ("forkserver", "spawn", "fork")
 FULL = os.environ.get("PPARALLEL_TEST_SCALE") == "full"
-each_method = pytest.mark.parametrize("method", METHODS)
-each_backend = pytest.mark.parametrize("backend", ["process", "p2p"])
 
 HEAD = """
 import ctypes, gc, os, sys, threading, time
@@ -50,14 +51,22 @@ def make(size=2, **options):
 """
 
 
+class Case(NamedTuple):
+    """A program: what comes after the head, and the pools that it makes."""
+
+    body: str
+    backend: str = "process"
+    method: str = "forkserver"
+
+
 class Program:
     """A program that runs with a process group of its own."""
 
-    def __init__(self, directory: Path, body: str, backend: str, method: str) -> None:
+    def __init__(self, directory: Path, case: Case) -> None:
         self._notes = directory / "arrived"
         script = directory / "program.py"
-        script.write_text(HEAD + body)
-        command = [sys.executable, str(script), backend, method, str(self._notes)]
+        script.write_text(HEAD + case.body)
+        command = [sys.executable, str(script), case.backend, case.method, str(self._notes)]
         self.process = subprocess.Popen(
             command,
             start_new_session=True,
@@ -77,7 +86,9 @@ class Program:
 
         until(all_there, f"{count} tasks did not begin")
         self._seen.update(psutil.Process(self.process.pid).children(recursive=True))
-        return self._pids()
+        pids = self._pids()
+        assert {each.pid for each in self._seen}.issuperset(pids), "they are not its descendants"
+        return pids
 
     def _pids(self) -> list[int]:
         return (
@@ -109,12 +120,27 @@ def is_zombie(process: psutil.Process) -> bool:
 
 
 @contextmanager
-def running(directory: Path, body: str, backend: str, method: str) -> Iterator[Program]:
-    program = Program(directory, body, backend, method)
+def running(directory: Path, case: Case) -> Iterator[Program]:
+    program = Program(directory, case)
     try:
         yield program
     finally:
         program.stop()
+
+
+@contextmanager
+def all_running(directory: Path, cases: Mapping[str, Case]) -> Iterator[dict[str, Program]]:
+    """Run programs at the same time, as most of what they do is to start."""
+    with ExitStack() as stack:
+        programs: dict[str, Program] = {}
+        for number, (what, case) in enumerate(cases.items()):
+            (own := directory / str(number)).mkdir()
+            programs[what] = stack.enter_context(running(own, case))
+        yield programs
+
+
+def check_no_survivors(what: str, program: Program) -> None:
+    until(lambda: not program.survivors(), f"{what}: the workers did not end")
 
 
 # -- Ctrl-C ------------------------------------------------------------------------------------
@@ -147,28 +173,29 @@ BODIES = {
 
 
 @each_backend
-@pytest.mark.parametrize("call", BODIES)
-def test_ctrl_c(tmp_path: Path, call: str, backend: str) -> None:
-    check_ctrl_c(tmp_path, BODIES[call].format(task="wait"), backend, "forkserver")
+def test_ctrl_c(tmp_path: Path, backend: str) -> None:
+    calls = {what: Case(body.format(task="wait"), backend) for what, body in BODIES.items()}
+    check_ctrl_c(tmp_path, calls)
 
 
 @pytest.mark.parametrize("task", ["hold_the_gil", "compute"] if FULL else ["hold_the_gil"])
-@each_method
-def test_ctrl_c_while_tasks_compute(tmp_path: Path, task: str, method: str) -> None:
-    check_ctrl_c(tmp_path, IN_MAP.format(task=task), "process", method)
+def test_ctrl_c_while_tasks_compute(tmp_path: Path, task: str) -> None:
+    body = IN_MAP.format(task=task)
+    check_ctrl_c(tmp_path, {method: Case(body, method=method) for method in METHODS})
 
 
-def check_ctrl_c(tmp_path: Path, body: str, backend: str, method: str) -> None:
-    with running(tmp_path, body, backend, method) as program:
-        program.arrived()
-        began = time.monotonic()
-        program.signal(signal.SIGINT)
-        code, _, err = program.end()
-        assert time.monotonic() - began < PATIENCE / 2
-        assert code == -signal.SIGINT, err  # which a shell calls 130
-        assert err.count("Traceback") == 1, err
-        assert err.strip().endswith("KeyboardInterrupt"), err
-        until(lambda: not program.survivors(), "workers survived")
+def check_ctrl_c(directory: Path, cases: Mapping[str, Case]) -> None:
+    with all_running(directory, cases) as programs:
+        for program in programs.values():
+            program.arrived()
+        for program in programs.values():
+            program.signal(signal.SIGINT)
+        for what, program in programs.items():
+            code, _, err = program.end()
+            assert code == -signal.SIGINT, (what, err)  # which a shell calls 130
+            assert err.count("Traceback") == 1, (what, err)
+            assert err.strip().endswith("KeyboardInterrupt"), (what, err)
+            check_no_survivors(what, program)
 
 
 @each_backend
@@ -177,16 +204,17 @@ def test_a_pool_survives_ctrl_c_that_is_caught(tmp_path: Path, backend: str) -> 
 with make() as pool:
     def pause(_):
         arrive()
-        threading.Event().wait(0.7)
-        return os.getpid()
-    pids = set(pool.map(abs, [1, 2]))
+        while not os.path.exists(path + "-caught"):
+            time.sleep(0.01)
+    assert pool.map(abs, [1, -2]) == [1, 2]
     try:
         pool.map(pause, range(2))
     except KeyboardInterrupt:
         print("caught", flush=True)
+        open(path + "-caught", "x").close()
     print(sum(pool.map(abs, range(100))), flush=True)
 """
-    with running(tmp_path, body, backend, "forkserver") as program:
+    with running(tmp_path, Case(body, backend)) as program:
         program.arrived()
         program.signal(signal.SIGINT)
         code, out, err = program.end()
@@ -208,12 +236,12 @@ with make() as pool:
     except KeyboardInterrupt:
         print(pool.apply(abs, (-1,)), flush=True)
 """
-    with running(tmp_path, body, "process", "forkserver") as program:
+    with running(tmp_path, Case(body)) as program:
         program.arrived()
         program.signal(signal.SIGINT)
         code, out, err = program.end()
         assert (code, out) == (0, "1\n"), err
-        until(lambda: not program.survivors(), "what tasks started survived")
+        check_no_survivors("what tasks started", program)
 
 
 # -- the program is killed ---------------------------------------------------------------------
@@ -255,22 +283,22 @@ with make(size=1) as pool:
 
 
 FEW = ("idle", "holding the GIL", "opened in a thread")  # with each method; all with the default
-CASES = [
-    pytest.param(what, method, id=f"{what}-{method}")
-    for what in KILLED
-    for method in METHODS
-    if FULL or method == METHODS[0] or what in FEW
-]
 
 
-@pytest.mark.parametrize(("what", "method"), CASES)
-def test_workers_go_with_a_program_that_is_killed(tmp_path: Path, what: str, method: str) -> None:
-    with running(tmp_path, KILLED[what], "process", method) as program:
-        program.arrived()
-        program.process.kill()
-        killed = time.monotonic()
-        until(lambda: not program.survivors(), "workers survived")
-        assert time.monotonic() - killed < PROMPT + 1.0  # of a machine that is busy
+@each_backend
+@pytest.mark.parametrize("method", METHODS)
+def test_workers_go_with_a_program_that_is_killed(
+    tmp_path: Path, method: str, backend: str
+) -> None:
+    some = KILLED if FULL or method == METHODS[0] else FEW
+    cases = {what: Case(KILLED[what], backend, method) for what in some}
+    with all_running(tmp_path, cases) as programs:
+        for program in programs.values():
+            program.arrived()
+        for program in programs.values():
+            program.process.kill()
+        for what, program in programs.items():
+            check_no_survivors(what, program)
 
 
 @each_backend
@@ -284,20 +312,24 @@ with make() as pool:
     for each in pool.imap(echo, (block for _ in range(100_000))):
         pass
 """
-    with running(tmp_path, body, backend, "forkserver") as program:
+    with running(tmp_path, Case(body, backend)) as program:
         program.arrived(5)
         program.process.kill()
-        until(lambda: not program.survivors(), "workers survived")
+        check_no_survivors("large values", program)
 
 
-@each_method
-def test_sigterm_of_the_program(tmp_path: Path, method: str) -> None:
-    with running(tmp_path, IN_MAP.format(task="hold_the_gil"), "process", method) as program:
-        program.arrived()
-        program.process.terminate()
-        code, _, _ = program.end()
-        assert code == -signal.SIGTERM
-        until(lambda: not program.survivors(), "workers survived")
+@each_backend
+def test_sigterm_of_the_program(tmp_path: Path, backend: str) -> None:
+    body = IN_MAP.format(task="hold_the_gil")
+    with all_running(tmp_path, {each: Case(body, backend, each) for each in METHODS}) as programs:
+        for program in programs.values():
+            program.arrived()
+        for program in programs.values():
+            program.process.terminate()
+        for method, program in programs.items():
+            code, _, _ = program.end()
+            assert code == -signal.SIGTERM, method
+            check_no_survivors(method, program)
 
 
 # -- the fork server is killed -----------------------------------------------------------------
@@ -314,12 +346,9 @@ with make(retries=3) as pool:
         worker = psutil.Process(pool.pids()[0])
         os.kill(worker.ppid(), signal.SIGKILL)
         assert pool.map(abs, range(1000)) == list(range(1000))
-    arrive()
-    arrive()
     print("done", flush=True)
-    time.sleep(0.2)
 """
-    with running(tmp_path, body, backend, "forkserver") as program:
+    with running(tmp_path, Case(body, backend)) as program:
         code, out, err = program.end()
         assert (code, out) == (0, "done\n"), err
 
@@ -350,9 +379,7 @@ FORKS: dict[str, str] = {
 }
 
 
-@pytest.mark.parametrize("what", FORKS)
-def test_a_program_that_forks(tmp_path: Path, what: str) -> None:
-    body = f"""
+FORKING = """
 import contextlib
 with contextlib.ExitStack() as stack:
     pool = stack.enter_context(make())
@@ -360,7 +387,7 @@ with contextlib.ExitStack() as stack:
     large = pool.apply(bytearray, (1_000_000,))
     pid = os.fork()
     if pid == 0:
-        {FORKS[what].strip().replace(chr(10), chr(10) + "    ")}
+        {child}
     assert os.waitpid(pid, 0)[1] == 0
     large[0] = 1
     for _ in range(3):
@@ -368,10 +395,16 @@ with contextlib.ExitStack() as stack:
         assert len(pool.apply(bytearray, (1_000_000,))) == 1_000_000
 print("done")
 """
-    with running(tmp_path, body, "process", "forkserver") as program:
-        code, out, err = program.end()
-        assert (code, out.splitlines()[-1:]) == (0, ["done"]), err
-        assert "Error" not in err
+
+
+def test_a_program_that_forks(tmp_path: Path) -> None:
+    inside = {what: child.strip().replace("\n", "\n    ") for what, child in FORKS.items()}
+    cases = {what: Case(FORKING.format(child=child)) for what, child in inside.items()}
+    with all_running(tmp_path, cases) as programs:
+        for what, program in programs.items():
+            code, out, err = program.end()
+            assert (code, out.splitlines()[-1:]) == (0, ["done"]), (what, err)
+            assert "Error" not in err, what
 
 
 def test_a_forked_child_keeps_no_worker(tmp_path: Path) -> None:
@@ -393,7 +426,7 @@ print(sum(os.path.exists(f"/proc/{each}") for each in pids))
 os.close(writing)
 os.wait()
 """
-    with running(tmp_path, body, "process", "forkserver") as program:
+    with running(tmp_path, Case(body)) as program:
         code, out, err = program.end()
         assert (code, out) == (0, "0\n"), err
 
@@ -401,17 +434,19 @@ os.wait()
 def test_a_task_that_forks_and_dies(tmp_path: Path) -> None:
     """Its child holds the worker's descriptors: the death is told all the same."""
     body = """
-def fork_and_die(seconds):
+def fork_and_die(way):
     if os.fork() == 0:
         os.closerange(1, 3)  # the test waits for their end
-        time.sleep(seconds)
+        open(way).close()
         os._exit(0)
     os._exit(9)
+way = path + "-way"
+os.mkfifo(way)
 with make() as pool:
-    began = time.monotonic()
-    error = pool.submit(fork_and_die, 10).exception()
-    print(error.exitcode, time.monotonic() - began < 5, sum(pool.map(abs, range(10))))
+    error = pool.submit(fork_and_die, way).exception()
+    print(error.exitcode, sum(pool.map(abs, range(10))))
+    open(way, "w").close()  # the child has lived on to here
 """
-    with running(tmp_path, body, "process", "forkserver") as program:
+    with running(tmp_path, Case(body)) as program:
         code, out, err = program.end()
-        assert (code, out) == (0, "9 True 45\n"), err
+        assert (code, out) == (0, "9 45\n"), err

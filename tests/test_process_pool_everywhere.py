@@ -7,23 +7,31 @@ compiles one cell after the other into a ``__main__`` without a file, as a kerne
 
 from __future__ import annotations
 
+import importlib
 import os
 import pty
 import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pparallel.errors import PparallelError
 from pparallel.testing.patience import PATIENCE
+from pparallel.testing.pool.tasks import note, noted
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from process_backends import BACKENDS, each_backend, pool_of
 
 LIMIT = 60.0
-CONFIGS = {"process": "ProcessPoolConfig", "p2p": "P2PPoolConfig"}
-each_backend = pytest.mark.parametrize("backend", ["process", "p2p"])
+METHODS = ("forkserver", "spawn", "fork")
 
 #: what is done in each place; blank lines only between statements, for the REPL
 PROGRAM = """\
@@ -91,8 +99,8 @@ print("all is " + "well")
 """
 
 
-def program(backend: str, method: str = "forkserver") -> str:
-    return PROGRAM.replace("CONFIG", CONFIGS[backend]).replace("METHOD", method)
+def program(backend: str = "process", method: str = "forkserver") -> str:
+    return PROGRAM.replace("CONFIG", BACKENDS[backend].__name__).replace("METHOD", method)
 
 
 def run(command: list[str], *, given: str = "", **options: Any) -> tuple[str, str]:
@@ -109,48 +117,41 @@ def run(command: list[str], *, given: str = "", **options: Any) -> tuple[str, st
     return done.stdout, done.stderr
 
 
-def check(out: str, err: str = "") -> None:
-    assert out == "main runs\nall is well\n", err
-    assert err == ""
+def check_all(calls: Mapping[str, Callable[[], tuple[str, str]]]) -> None:
+    """Run programs at the same time, as most of what they do is to start; all must be well."""
+    with ThreadPoolExecutor(len(calls)) as threads:
+        running = {what: threads.submit(call) for what, call in calls.items()}
+    for what, each in running.items():
+        out, err = each.result()
+        assert out == "main runs\nall is well\n", (what, err)
+        if "-i" not in what:  # it shows its prompts
+            assert err == "", what
+        assert "Traceback" not in err, what
 
 
 @each_backend
-@pytest.mark.parametrize("method", ["forkserver", "spawn", "fork"])
-def test_a_script_without_a_main_guard(tmp_path: Path, backend: str, method: str) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(program(backend, method))
-    check(*run([str(script)]))
+def test_a_script_without_a_main_guard(tmp_path: Path, backend: str) -> None:
+    scripts = {method: tmp_path / f"{method}.py" for method in METHODS}
+    for method, script in scripts.items():
+        script.write_text(program(backend, method))
+    check_all({method: partial(run, [str(script)]) for method, script in scripts.items()})
 
 
-@pytest.mark.parametrize("backend", ["process"])
-def test_a_module_that_is_run(tmp_path: Path, backend: str) -> None:
+def test_other_ways_to_start_a_program(tmp_path: Path) -> None:
     package = tmp_path / "somewhere"
     package.mkdir()
     (package / "__init__.py").touch()
-    (package / "job.py").write_text(program(backend))
-    check(*run(["-m", "somewhere.job"], cwd=tmp_path))
+    (package / "job.py").write_text(program())
+    ways = {
+        "python -m": partial(run, ["-m", "somewhere.job"], cwd=tmp_path),
+        "python -": partial(run, ["-"], given=program()),
+        "python -i, whose input is a pipe": partial(run, ["-i", "-q"], given=program()),
+        **{f"-c, {each}": partial(run, ["-c", program(method=each)]) for each in METHODS[:2]},
+    }
+    check_all(ways)
 
 
-@pytest.mark.parametrize("backend", ["process"])
-def test_python_dash(backend: str) -> None:
-    check(*run(["-"], given=program(backend)))
-
-
-@pytest.mark.parametrize("backend", ["process"])
-@pytest.mark.parametrize("method", ["forkserver", "spawn"])
-def test_python_c(backend: str, method: str) -> None:
-    check(*run(["-c", program(backend, method)]))
-
-
-@pytest.mark.parametrize("backend", ["process"])
-def test_an_interactive_interpreter_whose_input_is_a_pipe(backend: str) -> None:
-    out, err = run(["-i", "-q"], given=program(backend))
-    assert out == "main runs\nall is well\n", err
-    assert "Traceback" not in err
-
-
-@pytest.mark.parametrize("backend", ["process"])
-def test_the_repl(backend: str) -> None:
+def test_the_repl() -> None:
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-q"],
@@ -163,7 +164,7 @@ def test_the_repl(backend: str) -> None:
     os.close(theirs)
     try:
         shown = ""
-        for statement in program(backend).split("\n\n"):
+        for statement in program().split("\n\n"):
             os.write(ours, f"{statement.strip()}\n\n".encode())
             shown += read_until_quiet(ours, ">>> ")
         os.write(ours, b"exit()\n")
@@ -204,23 +205,12 @@ for number, cell in enumerate({cells!r}):
 """
 
 
-@each_backend
-def test_cells_of_a_notebook(tmp_path: Path, backend: str) -> None:
-    script = tmp_path / "kernel.py"
-    script.write_text(NOTEBOOK.format(cells=program(backend).split("\n\n")))
-    check(*run([str(script)]))
-
-
-@pytest.mark.parametrize("backend", ["process"])
-def test_coroutines_of_a_notebook(tmp_path: Path, backend: str) -> None:
-    """A kernel's cells run while its event loop does."""
-    script = tmp_path / "kernel.py"
-    script.write_text(f"""
+COROUTINES = """
 import asyncio, pparallel
 def double(x):
     return 2 * x
 async def cell():
-    with pparallel.build({{"pool": {{"backend": "{backend}", "size": 2}}}}) as rt:
+    with pparallel.build({"pool": {"backend": "process", "size": 2}}) as rt:
         assert rt.pool.map(double, range(3)) == [0, 2, 4]
         handles = [rt.pool.submit(double, each) for each in range(50)]
         assert await asyncio.gather(*handles) == list(range(0, 100, 2))
@@ -229,36 +219,58 @@ async def cell():
     print("main runs")
     print("all is well")
 asyncio.run(cell())
-""")
-    check(*run([str(script)]))
+"""
+
+
+def test_a_notebook(tmp_path: Path) -> None:
+    """Its cells, and its coroutines: a kernel's cells run while its event loop does."""
+    cells = {f"cells, {each}": program(each).split("\n\n") for each in BACKENDS}
+    kernels = {what: NOTEBOOK.format(cells=each) for what, each in cells.items()}
+    kernels["coroutines"] = COROUTINES
+    for what, kernel in kernels.items():
+        (tmp_path / f"{what}.py").write_text(kernel)
+    check_all({what: partial(run, [str(tmp_path / f"{what}.py")]) for what in kernels})
 
 
 # -- what workers have of their program --------------------------------------------------------
 
 
-@pytest.fixture(params=["forkserver", "spawn"])
-def script(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., tuple[str, str]]:
-    """Run a script in which ``make`` makes a pool; return what it wrote."""
+Script = Callable[..., str]
 
-    def run_script(body: str, *, where: Path = tmp_path, **options: Any) -> tuple[str, str]:
-        path = where / "main_script.py"
-        path.write_text(
-            "import os, sys, pparallel\nfrom pparallel_process import ProcessPoolConfig\n"
-            "def make(size=2, **options):\n"
-            f"    method = {request.param!r}\n"
-            "    return pparallel.build(\n"
-            "        ProcessPoolConfig(size=size, start_method=method, **options))\n" + body
-        )
-        return run([str(path), "first", "second"], **options)
+HEAD = """
+import os, sys, pparallel
+from pparallel_process import ProcessPoolConfig
+method = sys.argv.pop(1)
+def make(size=2, **options):
+    return pparallel.build(ProcessPoolConfig(size=size, start_method=method, **options))
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Script:
+    """Run a script in which ``make`` makes a pool, with some start methods; return what it wrote.
+
+    They must not differ in that.
+    """
+
+    def run_script(body: str, methods: tuple[str, ...] = METHODS[:1], **options: Any) -> str:
+        path = tmp_path / "main_script.py"
+        path.write_text(HEAD + body)
+        calls = [partial(run, [str(path), each, "first"], **options) for each in methods]
+        with ThreadPoolExecutor(len(calls)) as threads:
+            found = dict(zip(methods, threads.map(lambda call: call(), calls), strict=True))
+        first = found[methods[0]][0]
+        assert all(out == first for out, _ in found.values()), found
+        return str(first)
 
     return run_script
 
 
-def test_modules_beside_the_script(script: Callable[..., tuple[str, str]], tmp_path: Path) -> None:
+def test_modules_beside_the_script(script: Script, tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("import os\ndef number(x):\n    return 3 * x\n")
     (tmp_path / "later").mkdir()
     (tmp_path / "later" / "added.py").write_text("def number(x):\n    return 4 * x\n")
-    out, _ = script(
+    out = script(
         """
 import beside
 with make(initializer="beside:number", initargs=(1,)) as pool:
@@ -268,13 +280,14 @@ import added
 with make() as pool:
     print(pool.map(added.number, range(3)))
     print(pool.apply(lambda: sys.argv[1:]))
-"""
+""",
+        METHODS[:2],
     )
-    assert out == "[0, 3, 6]\n[0, 4, 8]\n['first', 'second']\n"
+    assert out == "[0, 3, 6]\n[0, 4, 8]\n['first']\n"
 
 
-def test_the_environment_of_workers(script: Callable[..., tuple[str, str]]) -> None:
-    out, _ = script(
+def test_the_environment_of_workers(script: Script) -> None:
+    out = script(
         """
 def own(names):
     return [os.environ.get(each) for each in names]
@@ -287,6 +300,7 @@ with make() as pool:
     print(pool.apply(own, (["BEFORE", "LATER"],)), pool.apply(os.getcwd))
     print(pool.apply(lambda: sys.stdin.read()))
 """,
+        METHODS[:2],
         env={
             **os.environ,
             "BEFORE": "there",
@@ -305,56 +319,47 @@ with make() as pool:
     ]
 
 
-@pytest.mark.parametrize("script", ["forkserver"], indirect=True)
-def test_workers_that_do_no_torch_work_import_no_torch(
-    script: Callable[..., tuple[str, str]],
-) -> None:
+def test_torch_in_workers(script: Script) -> None:
+    """It is imported by those that do its work, and has as many threads as it is told."""
     pytest.importorskip("torch")
-    out, _ = script(
+    out = script(
         """
 import numpy, torch
+NAMES = ["OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"]
 def heavy(_):
     return sorted({"torch", "numpy", "multiprocessing.pool", "pytest"} & set(sys.modules))
-with make() as pool:
-    print(pool.map(heavy, range(4)))
-    print(float(pool.apply(abs, (torch.tensor(-2.0),))), pool.submit(min, [3, 1]).result())
-"""
-    )
-    assert out == "[[], [], [], []]\n2.0 1\n"
-
-
-@pytest.mark.parametrize("script", ["forkserver"], indirect=True)
-def test_threads_per_worker(script: Callable[..., tuple[str, str]]) -> None:
-    pytest.importorskip("torch")
-    out, _ = script(
-        """
-import torch
-NAMES = ["OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"]
 def own(_):
     before = [os.environ.get(each) for each in NAMES]
     import torch
     return before, torch.get_num_threads()
 before = torch.get_num_threads()
-with make(threads_per_worker=1) as pool:
-    print(pool.apply(own, (1,)))
-with make(threads_per_worker=2) as pool:
-    print(pool.apply(own, (torch.ones(1000),)))
+with (
+    make() as pool,
+    make(size=1, threads_per_worker=1) as one,
+    make(size=1, threads_per_worker=2) as two,
+):
+    print(pool.map(heavy, range(4)), one.apply(heavy, (1,)))
+    handles = one.submit(own, 1), two.submit(own, torch.ones(1000))
+    for each in handles:
+        print(each.result())
+    print(float(two.apply(abs, (torch.tensor(-2.0),))), pool.submit(min, [3, 1]).result())
 print(torch.get_num_threads() == before, [each for each in NAMES if each in os.environ])
 """,
         env={key: value for key, value in os.environ.items() if "NUM_THREADS" not in key},
     )
     assert out.splitlines() == [
+        "[[], [], [], []] []",
         "(['1', '1', '1', '1'], 1)",
         "(['2', '2', '2', '2'], 2)",
+        "2.0 1",
         "True []",
     ]
 
 
-@pytest.mark.parametrize("script", ["forkserver"], indirect=True)
 def test_the_default_size_heeds_the_cpus_that_may_be_used(
-    script: Callable[..., tuple[str, str]],
+    script: Script,
 ) -> None:
-    out, _ = script(
+    out = script(
         """
 cpus = sorted(os.sched_getaffinity(0))
 os.sched_setaffinity(0, cpus[:1])
@@ -365,46 +370,9 @@ with pparallel.build(ProcessPoolConfig()) as pool:
     assert out == "1 1\n"
 
 
-@pytest.mark.parametrize("script", ["forkserver"], indirect=True)
-def test_share_tensors(script: Callable[..., tuple[str, str]]) -> None:
-    pytest.importorskip("torch")
-    out, _ = script(
-        """
-import torch
-def fill(tensor, value):
-    tensor.fill_(value)
-    return tensor
-def later(_):
-    return float(KEPT[0][0])
-def keep(tensor):
-    global KEPT
-    KEPT = [tensor]
-for how in ("copy", "cpu"):
-    tensor = torch.zeros(100_000)
-    with make(size=1, share_tensors=how, preload=("torch",)) as pool:
-        result = pool.apply(fill, (tensor, 5.0))
-        print(how, float(tensor[0]), float(result[-1]), float(result.sum()))
-        result[0] = 7.0
-        print(float(tensor[0]))
-        small = torch.zeros(3)
-        pool.apply(fill, (small, 5.0))
-        print(small.tolist())
-        # several at once, more than there are descriptors to spare
-        many = [torch.zeros(10_000) for _ in range(50)]
-        pool.starmap(fill, [(each, at) for at, each in enumerate(many)])
-        print(sum(float(each[0]) for each in many))
-    print(float(result[0]), torch.multiprocessing.get_sharing_strategy())
-"""
-    )
-    copy = ["copy 0.0 5.0 500000.0", "0.0", "[0.0, 0.0, 0.0]", "0.0", "7.0 file_descriptor"]
-    cpu = ["cpu 5.0 5.0 500000.0", "7.0", "[5.0, 5.0, 5.0]", "1225.0", "7.0 file_descriptor"]
-    assert out.splitlines() == copy + cpu
-
-
-@pytest.mark.parametrize("script", ["forkserver"], indirect=True)
-def test_output_of_workers_comes_out(script: Callable[..., tuple[str, str]]) -> None:
+def test_output_of_workers_comes_out(script: Script) -> None:
     """Also what is not flushed as a worker ends, or a task calls ``sys.exit``."""
-    out, _ = script(
+    out = script(
         """
 def say(text):
     print(text)
@@ -418,9 +386,8 @@ print("end", flush=True)
     assert sorted(out.split()) == ["end", "exiting", "hello"]
 
 
-@pytest.mark.parametrize("script", ["forkserver"], indirect=True)
-def test_nothing_global_is_changed(script: Callable[..., tuple[str, str]]) -> None:
-    out, _ = script(
+def test_nothing_global_is_changed(script: Script) -> None:
+    out = script(
         """
 import multiprocessing, resource, signal, threading
 def state():
@@ -436,3 +403,51 @@ print(before == during == state(), len(threading.enumerate()))
 """
     )
     assert out == "True 1\n"
+
+
+# -- pools in workers --------------------------------------------------------------------------
+
+
+@each_backend
+def test_a_module_that_opens_a_pool_when_it_is_imported(
+    tmp_path: Path, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each worker that imports it would have workers that import it."""
+    (tmp_path / "opens_a_pool.py").write_text(
+        "from process_backends import pool_of\n"
+        f"pool = pool_of({backend!r})\n"
+        "pool.open()\n"
+        "def double(x):\n"
+        "    return 2 * x\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("opens_a_pool")
+    try:
+        for func, args in ((module.double, (1,)), (abs, (Named(module.double),))):
+            with pytest.raises(PparallelError, match="opens a pool while it is imported"):
+                module.pool.apply(func, args)
+        assert module.pool.apply(abs, (-1,)) == 1
+    finally:
+        module.pool.terminate()
+        module.pool.join()
+        del sys.modules["opens_a_pool"]
+
+
+class Named:
+    """Has a function, which goes by name."""
+
+    def __init__(self, func: Callable[..., Any]) -> None:
+        self.func = func
+
+
+@each_backend
+def test_pools_are_nested_so_deep_and_no_deeper(tmp_path: Path, backend: str) -> None:
+    with pytest.raises(PparallelError, match="nested 8 deep"):
+        nest(backend, "forkserver", tmp_path / "notes", 0)
+    assert noted(tmp_path / "notes") == [str(each) for each in range(9)]
+
+
+def nest(backend: str, method: str, notes: Path, depth: int) -> None:
+    note(notes, depth)
+    with pool_of(backend, 1, (__name__,), start_method=method) as pool:
+        pool.apply(nest, (backend, "fork", notes, depth + 1))

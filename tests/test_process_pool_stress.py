@@ -6,6 +6,7 @@ import contextlib
 import os
 import random
 import signal
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,11 +18,10 @@ from typing import Any
 import psutil
 import pytest
 
-import pparallel
-from pparallel.errors import WorkerLostError
-from pparallel.interfaces.pool import PoolResult
+from pparallel.errors import ClosedError, WorkerLostError
 from pparallel.testing.gate import Gate
 from pparallel.testing.patience import until
+from pparallel.testing.pool.isolation import end_of, ends_of
 from pparallel.testing.pool.tasks import (
     KEPT,
     hoard,
@@ -33,27 +33,31 @@ from pparallel.testing.pool.tasks import (
     pause,
     same,
 )
-from pparallel_process import P2PPoolConfig, ProcessPoolConfig
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from process_backends import each_backend, gate_in, pool_of
 
 LIMIT = 60.0
-BACKENDS = {"process": ProcessPoolConfig, "p2p": P2PPoolConfig}
-PRELOAD = ("numpy", "torch", "pparallel.testing.pool.tasks")
+LIGHT = (__name__,)
+TORCH = ("numpy", "torch", __name__)  # for tests that send tensors
 
-each_backend = pytest.mark.parametrize("backend", BACKENDS)
 Scale = Callable[[int], int]
-
-
-def make(backend: str, size: int = 2, **options: Any) -> Any:
-    return pparallel.build(BACKENDS[backend](size=size, preload=PRELOAD, **options))
 
 
 @contextmanager
 def mortal(
-    backend: str, started: Path, seed: int, pause: float = 0.02, **options: Any
+    backend: str,
+    started: Path,
+    seed: int,
+    pause: float = 0.005,
+    preload: tuple[str, ...] = LIGHT,
+    **options: Any,
 ) -> Iterator[tuple[Any, list[int]]]:
-    """A pool whose workers are killed now and then, once they have started; gives the pids.
+    """A pool whose workers are killed now and then; gives the pids of those that were.
 
-    A pool of which three workers in a row cannot start is given up, as it should be.
+    Each task is to note its worker in *started*. Nobody else is killed: a pool of which three
+    workers in a row cannot start is given up, as it should be.
     """
 
     def run() -> None:
@@ -65,12 +69,10 @@ def mortal(
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(killed[-1], signal.SIGKILL)
 
-    options |= {"initializer": note_and_call, "initargs": (started, int)}
-
     killed: list[int] = []
     ended = threading.Event()
     thread = threading.Thread(target=run)
-    with make(backend, **options) as pool:
+    with pool_of(backend, preload=preload, **options) as pool:
         thread.start()
         try:
             yield pool, killed
@@ -86,33 +88,20 @@ def work(path: Path, number: int) -> int:
     return -number
 
 
-def ends(handles: list[PoolResult[int]]) -> list[object]:
-    found: list[object] = []
-    for each in handles:
-        error = each.exception(LIMIT)
-        found.append(each.result(0) if error is None else error)
-    return found
-
-
-def streamed(stream: Any, count: int) -> list[object]:
-    found: list[object] = []
-    for _ in range(count):
-        try:
-            found.append(stream.next(LIMIT))
-        except WorkerLostError as error:
-            found.append(error)
-    return found
+def ends(handles: list[Any]) -> list[object]:
+    return [end_of(each, LIMIT) for each in handles]
 
 
 @each_backend
 def test_workers_killed_at_random(backend: str, tmp_path: Path, scale: Scale) -> None:
-    rounds, run = scale(2000) // 4, partial(work, tmp_path / "notes")
-    with mortal(backend, tmp_path / "started", 1) as (pool, killed):
+    rounds, started = scale(2000) // 4, tmp_path / "started"
+    run = partial(note_and_call, started, work, tmp_path / "notes")
+    with mortal(backend, started, 1) as (pool, killed):
         found = ends([pool.submit(run, each) for each in range(rounds)])
-        found += streamed(pool.imap(run, range(rounds, 2 * rounds)), rounds)
-        later = streamed(pool.imap_unordered(run, range(2 * rounds, 3 * rounds)), rounds)
+        found += ends_of(pool.imap(run, range(rounds, 2 * rounds)), rounds, LIMIT)
+        later = ends_of(pool.imap_unordered(run, range(2 * rounds, 3 * rounds)), rounds, LIMIT)
+        until(lambda: bool(killed), "nobody was killed")
         found += ends([pool.map_async(run, [each]) for each in range(3 * rounds, 4 * rounds)])
-    assert killed
     order = [*range(2 * rounds), *range(3 * rounds, 4 * rounds)]
     lost = 0
     for at, end in zip(order, found, strict=True):
@@ -133,18 +122,19 @@ def test_workers_killed_at_random(backend: str, tmp_path: Path, scale: Scale) ->
 
 @each_backend
 def test_with_retries_all_succeed(backend: str, tmp_path: Path, scale: Scale) -> None:
-    rounds, run = scale(2000) // 4, partial(work, tmp_path / "notes")
-    with mortal(backend, tmp_path / "started", 2, retries=1000) as (pool, killed):
+    rounds, started = scale(2000) // 4, tmp_path / "started"
+    run = partial(note_and_call, started, work, tmp_path / "notes")
+    with mortal(backend, started, 2, retries=1000) as (pool, killed):
         handles = [pool.submit(run, each) for each in range(rounds)]
         mapped = pool.map_async(run, range(rounds, 2 * rounds))
         assert list(pool.imap(run, range(2 * rounds, 3 * rounds))) == [
             -each for each in range(2 * rounds, 3 * rounds)
         ]
-        unordered = set(pool.imap_unordered(run, range(3 * rounds, 4 * rounds)))
-        assert unordered == {-each for each in range(3 * rounds, 4 * rounds)}
+        until(lambda: bool(killed), "nobody was killed")
+        unordered = sorted(pool.imap_unordered(run, range(3 * rounds, 4 * rounds)))
+        assert unordered == [-each for each in reversed(range(3 * rounds, 4 * rounds))]
         assert mapped.get(LIMIT) == [-each for each in range(rounds, 2 * rounds)]
         assert ends(handles) == [-each for each in range(rounds)]
-    assert killed
     assert set(map(int, noted(tmp_path / "notes"))) == set(range(4 * rounds))
 
 
@@ -152,13 +142,16 @@ def test_with_retries_all_succeed(backend: str, tmp_path: Path, scale: Scale) ->
 def test_two_pools_at_once_and_one_loses_workers(
     backend: str, tmp_path: Path, scale: Scale
 ) -> None:
-    rounds, retries = scale(2000), {"retries": 1000}
-    with make(backend) as sound, mortal(backend, tmp_path / "started", 3, **retries) as (dying, _):
-        mine, theirs = sound.imap(same, range(rounds)), dying.imap(same, range(rounds))
+    rounds, started = scale(2000), tmp_path / "started"
+    with pool_of(backend) as sound, mortal(backend, started, 3, retries=1000) as (dying, killed):
+        task = partial(note_and_call, started, same)
+        mine, theirs = sound.imap(same, range(rounds)), dying.imap(task, range(rounds))
         for each in range(rounds):
             assert next(mine) == each
             assert next(theirs) == each
-        assert sound.map(same, range(rounds)) == dying.map(same, range(rounds))
+        assert list(mine) == list(theirs) == []
+        until(lambda: bool(killed), "nobody was killed")
+        assert sound.map(same, range(rounds)) == dying.map(task, range(rounds))
 
 
 @each_backend
@@ -167,10 +160,12 @@ def test_tensors_while_workers_are_killed(backend: str, tmp_path: Path, scale: S
     torch = pytest.importorskip("torch")
     held: list[tuple[Any, float]] = []
     chance = random.Random(4)
-    with mortal(backend, tmp_path / "started", 5, 0.1) as (pool, killed):
+    started = tmp_path / "started"
+    with mortal(backend, started, 5, 0.03, TORCH) as (pool, killed):
         for value in range(scale(600)):
             tensor = torch.full((chance.choice((100, 20_000, 100_000, 1_000_000)),), float(value))
-            handles = [pool.submit(each, tensor) for each in (same, keep, add_one)]
+            tasks = (same, keep, add_one)
+            handles = [pool.submit(note_and_call, started, each, tensor) for each in tasks]
             wanted = (value, value, value + 1)
             for handle, expected in zip(handles, wanted, strict=True):
                 if not isinstance(handle.exception(LIMIT), WorkerLostError):
@@ -183,7 +178,6 @@ def test_tensors_while_workers_are_killed(backend: str, tmp_path: Path, scale: S
             if not killed:  # at least one, however quick the machine is
                 until(lambda: bool(killed), "nobody was killed")
     assert all(bool((each == expected).all()) for each, expected in held)
-    assert killed
 
 
 @each_backend
@@ -192,18 +186,13 @@ def test_every_holder_of_a_block_dies_in_turn(backend: str, tmp_path: Path) -> N
     tensor = torch.arange(1_000_000)
 
     def ask(task: Callable[..., Any]) -> list[Any]:
-        directory = tmp_path / f"gate-{len(list(tmp_path.iterdir()))}"
-        directory.mkdir()
-        gate = Gate(directory)
-        try:
+        with gate_in(tmp_path / f"gate-{len(list(tmp_path.iterdir()))}") as gate:
             answers = pool.starmap_async(task, [(gate, tensor)] * 3)
             gate.arrived(3)
             gate.open()
             return list(answers.get(LIMIT))
-        finally:
-            gate.close()
 
-    with make(backend, size=3) as pool:
+    with pool_of(backend, 3, TORCH) as pool:
         kept = dict(ask(keep_and_return))
         holders = set(kept)
         for pid in tuple(holders):
@@ -251,7 +240,7 @@ def test_a_stream_of_tensors_in_bounded_memory(backend: str, scale: Scale) -> No
         for each in range(scale(10 << 30) // size):
             yield torch.full((size // 4,), float(each))
 
-    with make(backend) as pool:
+    with pool_of(backend, preload=TORCH) as pool:
         pool.map(same, [torch.ones(10)] * 4)  # torch is there, in the workers too
         before = footprint(pool)
         for at, result in enumerate(pool.imap(add_one, tensors())):
@@ -267,7 +256,7 @@ def test_memory_is_flat(backend: str, scale: Scale) -> None:
     """Echoes of 64 MB, kept by nobody; and workers that die while they hold blocks."""
     torch = pytest.importorskip("torch")
     tensor = torch.ones(16 << 20)
-    with make(backend, size=1) as pool:
+    with pool_of(backend, 1, TORCH) as pool:
 
         def echo() -> None:
             assert float(pool.apply(same, (tensor,))[-1]) == 1.0
@@ -288,18 +277,23 @@ def test_memory_is_flat(backend: str, scale: Scale) -> None:
 @each_backend
 def test_two_threads_kill_and_stop(backend: str, tmp_path: Path) -> None:
     """Terminating while workers die and calls come in ends everything, and hangs nobody."""
-    for seed in range(3):
-        with mortal(backend, tmp_path / f"started-{seed}", seed, 0.005) as (pool, _):
-            handles = [pool.submit(pause, 0.002) for _ in range(200)]
+    for seed in range(2):
+        started = tmp_path / f"started-{seed}"
+        with (
+            gate_in(tmp_path / f"gate-{seed}") as gate,
+            mortal(backend, started, seed) as (pool, _),
+        ):
+            handles = [pool.submit(note_and_call, started, pause, 0.002) for _ in range(200)]
+            handles.append(pool.submit(gate.pass_through))
             handles[seed * 10].wait(LIMIT)
             pool.terminate()
         assert all(each.done() for each in handles)
-        assert any(each.exception(0) is not None for each in handles)
+        assert isinstance(handles[-1].exception(0), ClosedError | WorkerLostError)
 
 
 @each_backend
 def test_workers_of_any_size_are_replaced(backend: str) -> None:
-    with make(backend, size=4, max_rss="100MB") as pool:
+    with pool_of(backend, size=4, max_rss="100MB") as pool:
         sizes = [1 << 20, 150 << 20] * 4
         pids = pool.map(hoard, sizes)
         assert len(set(pids)) >= 2

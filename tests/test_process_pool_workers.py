@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -24,39 +24,35 @@ from pparallel.errors import (
     WorkerLostError,
 )
 from pparallel.testing.gate import Gate
-from pparallel.testing.patience import PATIENCE, until
+from pparallel.testing.patience import PATIENCE, until_gone
+from pparallel.testing.pool.isolation import ends_of
 from pparallel.testing.pool.tasks import (
     Refused,
     double,
     note,
     noted,
+    own_pid,
     own_pid_of,
     pause,
     refuse,
-    same,
 )
-from pparallel_process import P2PPoolConfig, ProcessPoolConfig
 
-BACKENDS = {"process": ProcessPoolConfig, "p2p": P2PPoolConfig}
+sys.path.insert(0, str(Path(__file__).parent))
+
+from process_backends import BACKENDS, each_backend, gate_in, pool_of
+
 Make = Callable[..., Any]
 
 
 @pytest.fixture(params=BACKENDS)
 def make(request: pytest.FixtureRequest) -> Make:
-    def make(size: int = 2, **options: Any) -> Any:
-        preload = ("pparallel.testing.pool.tasks", __name__)
-        return pparallel.build(BACKENDS[request.param](size=size, preload=preload, **options))
-
-    return make
+    return partial(pool_of, request.param, preload=(__name__,))
 
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Iterator[Gate]:
-    directory = tmp_path / "gate"
-    directory.mkdir()
-    gate = Gate(directory)
-    yield gate
-    gate.close()
+    with gate_in(tmp_path / "gate") as gate:
+        yield gate
 
 
 def hold_the_gil(_: object = None) -> None:
@@ -92,8 +88,19 @@ def test_a_time_out_ends_any_task(make: Make, task: Callable[..., None]) -> None
         with pytest.raises(TaskTimeoutError, match=r"0\.3 s"):
             stuck.result(PATIENCE)
         assert after.result(PATIENCE) == 4
-        until(lambda: not os.path.exists(f"/proc/{pid}"), "its worker did not end")
+        until_gone(pid)
         assert pool.pids() != [pid]
+
+
+@pytest.mark.parametrize("task", STUBBORN)
+def test_a_time_out_tells_where_the_task_was(
+    make: Make, task: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pparallel_process.engine.oversight._DUMP", PATIENCE)
+    with make(size=1, task_timeout=0.3) as pool:
+        error = pool.submit(task).exception(PATIENCE)
+        assert isinstance(error, TaskTimeoutError)
+        assert f"in {task.__name__}" in "\n".join(error.__notes__)
 
 
 def test_a_time_out_of_a_map_fails_it(make: Make) -> None:
@@ -121,9 +128,9 @@ def test_time_outs_of_several_workers(make: Make) -> None:
 
 def test_quick_tasks_never_time_out(make: Make) -> None:
     """Though the batch that they come in takes longer than one of them may."""
-    with make(size=1, task_timeout=0.2) as pool:
-        assert pool.map(pause, [0.0005] * 500) == [None] * 500
-        assert len(list(pool.imap_unordered(pause, [0.0005] * 500))) == 500
+    with make(size=1, task_timeout=0.6) as pool:
+        assert pool.map(pause, [0.0005] * 1300) == [None] * 1300
+        assert len(list(pool.imap_unordered(pause, [0.0005] * 1300))) == 1300
 
 
 def test_time_outs_are_not_retried(make: Make, tmp_path: Path) -> None:
@@ -170,8 +177,8 @@ def test_recycling_after_each_task(make: Make) -> None:
         assert len(set(pids)) == 12
 
 
-def test_workers_are_recycled_beside_one_that_is_busy(gate: Gate) -> None:
-    with pparallel.build(ProcessPoolConfig(size=2, max_tasks=1)) as pool:
+def test_workers_are_recycled_beside_one_that_is_busy(make: Make, gate: Gate) -> None:
+    with make(max_tasks=1) as pool:
         stuck = pool.submit(gate.pass_through, 1)
         gate.arrived()
         assert pool.map(double, range(6)) == [0, 2, 4, 6, 8, 10]
@@ -250,13 +257,13 @@ def test_a_start_method_that_does_not_exist() -> None:
         pparallel.build({"pool": {"backend": "process", "start_method": "clone"}})
 
 
-def test_a_preload_that_does_not_exist() -> None:
-    for config in BACKENDS.values():
-        pool = pparallel.build(config(size=1, preload=("pparallel_nowhere",)))
-        with pytest.raises(PparallelError, match="cannot import 'pparallel_nowhere'"):
-            pool.open()
-        pool.terminate()
-        pool.join()
+@each_backend
+def test_a_preload_that_does_not_exist(backend: str) -> None:
+    pool = pool_of(backend, preload=("pparallel_nowhere",))
+    with pytest.raises(PparallelError, match="cannot import 'pparallel_nowhere'"):
+        pool.open()
+    pool.terminate()
+    pool.join()
 
 
 # -- stubborn workers at the end ---------------------------------------------------------------
@@ -269,16 +276,17 @@ def test_terminate_ends_any_worker(make: Make, task: Callable[..., None]) -> Non
     handles = [pool.submit(task) for _ in range(3)]
     pids = pool.pids()
     pool.terminate()
-    began = time.monotonic()
     pool.join()
-    assert time.monotonic() - began < PATIENCE / 2
     assert all(isinstance(each.exception(0), ClosedError) for each in handles)
-    until(lambda: not any(os.path.exists(f"/proc/{each}") for each in pids), "workers survived")
+    until_gone(*pids)
 
 
-def test_threads_of_a_task_hold_nobody_up() -> None:
-    with pparallel.build(ProcessPoolConfig(size=2)) as pool:
+def test_threads_of_a_task_hold_nobody_up(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pparallel_process.engine.engine._END", 0.2)  # seconds given to workers
+    with make() as pool:
         assert pool.map(start_a_thread, range(4)) == [0, 1, 2, 3]
+        pids = pool.pids()
+    until_gone(*pids)
 
 
 def start_a_thread(value: int) -> int:
@@ -295,21 +303,16 @@ def hold() -> None:
 
 def test_pids(make: Make, gate: Gate) -> None:
     with make(size=3) as pool:
-        seen = pool.map_async(partial(pid_of, gate), range(3))
+        seen = pool.map_async(partial(own_pid, gate), range(3))
         gate.arrived(3)
         gate.open()
         assert sorted(seen.get(PATIENCE)) == sorted(pool.pids())
     assert pool.pids() == []
 
 
-def pid_of(gate: Gate, _: object) -> int:
-    gate.pass_through()
-    return os.getpid()
-
-
-def test_a_long_task_does_not_hold_up_quick_ones(gate: Gate) -> None:
-    """Of ``process``: what waits behind a long task goes to whoever is idle."""
-    with pparallel.build(ProcessPoolConfig(size=2)) as pool:
+def test_a_long_task_does_not_hold_up_quick_ones(make: Make, gate: Gate) -> None:
+    """What waits behind a long task, and what is dealt to its worker, goes to one that is idle."""
+    with make() as pool:
         long = pool.submit(gate.pass_through)
         gate.arrived()
         assert pool.map_async(abs, range(200)).get(PATIENCE) == list(range(200))
@@ -321,8 +324,8 @@ def test_a_long_task_does_not_hold_up_quick_ones(gate: Gate) -> None:
         gate.open()
 
 
-def test_one_long_task_among_many_quick_ones(gate: Gate) -> None:
-    with pparallel.build(ProcessPoolConfig(size=2)) as pool:
+def test_one_long_task_among_many_quick_ones(make: Make, gate: Gate) -> None:
+    with make() as pool:
         stream = pool.imap_unordered(partial(pass_on_seventy, gate), range(300))
         assert sorted(stream.next(PATIENCE) for _ in range(299)) == [
             each for each in range(300) if each != 70
@@ -337,27 +340,22 @@ def pass_on_seventy(gate: Gate, number: int) -> int:
     return number
 
 
-def test_large_and_small_in_one_batch(make: Make) -> None:
-    values = [bytes(100), bytes(100_000), bytes(3_000_000), b"", bytes(70_000)] * 6
-    with make() as pool:
-        assert pool.map(same, values) == values
-        assert list(pool.imap(same, values)) == values
-        assert [each.result(PATIENCE) for each in [pool.submit(same, v) for v in values]] == values
-        assert pool.apply(len, (bytes(100_000_000),)) == 100_000_000
-
-
-def test_many_functions(make: Make) -> None:
-    """Their caches are bounded, and closures are taken as they are at each call."""
+def test_a_death_takes_few_quick_tasks_with_it(make: Make) -> None:
+    """Tasks of microseconds run as one group, in which nobody can tell which was the last."""
+    deadly, most = 20_011, 256
+    task = partial(exit_on, deadly)
     with make(size=1) as pool:
-        cell = 0
+        assert pool.map(task, range(20_000)) == list(range(20_000))  # how quick it is, is known
+        ends = ends_of(pool.imap(task, range(40_000)), 40_000)
+    lost = [at for at, end in enumerate(ends) if isinstance(end, WorkerLostError)]
+    assert deadly in lost
+    assert max(lost) < deadly + most
+    assert [end for end in ends if not isinstance(end, WorkerLostError)] == [
+        at for at in range(40_000) if at not in lost
+    ]
 
-        def count(x: int) -> int:
-            return x + cell
 
-        for each in range(300):
-            cell = each
-            assert pool.apply(count, (1,)) == each + 1
-        handles = [pool.submit(lambda x, y=y: x + y, 1) for y in range(500)]
-        assert [each.result(PATIENCE) for each in handles] == list(range(1, 501))
-        big = [bytes([each]) * 1_000_000 for each in range(100)]
-        assert [pool.apply(lambda b=b: b[0]) for b in big] == list(range(100))
+def exit_on(deadly: int, number: int) -> int:
+    if number == deadly:
+        os._exit(3)
+    return number

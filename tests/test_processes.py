@@ -171,7 +171,7 @@ def test_many_threads_start_at_once(method: StartMethod) -> None:
 
     def one(number: int) -> None:
         barrier.wait(PATIENCE)
-        for turn in range(4):
+        for turn in range(2):
             said.extend(outcome(f"say({number}, {turn})", method=method)[0])
 
     threads = [threading.Thread(target=one, args=[each]) for each in range(8)]
@@ -179,7 +179,7 @@ def test_many_threads_start_at_once(method: StartMethod) -> None:
         each.start()
     for each in threads:
         each.join(PATIENCE)
-    assert sorted(said) == [f"{number} {turn}" for number in range(8) for turn in range(4)]
+    assert sorted(said) == [f"{number} {turn}" for number in range(8) for turn in range(2)]
 
 
 @each_method

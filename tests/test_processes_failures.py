@@ -189,13 +189,14 @@ def test_a_server_that_somebody_waited_for() -> None:
 
 
 def test_servers_are_killed_while_threads_start_children() -> None:
-    done = threading.Event()
+    done, succeeded = threading.Event(), threading.Event()
 
     def work() -> set[int | None]:
         ends = set()
         while not done.is_set():
             try:
                 ends.add(outcome("say(1)")[1].code)
+                succeeded.set()
             except PparallelError as error:
                 ends.add(None)
                 if "the fork server was killed" not in str(error):
@@ -206,7 +207,8 @@ def test_servers_are_killed_while_threads_start_children() -> None:
         found = [threads.submit(work) for _ in range(3)]
         try:
             for _ in range(10):
-                done.wait(0.05)
+                assert succeeded.wait(PATIENCE)
+                succeeded.clear()
                 kill_servers()
         finally:
             done.set()

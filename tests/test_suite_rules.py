@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
@@ -209,37 +208,6 @@ def test_a_segment_that_is_left() -> None:
     left.close()
     assert left.name in str(caught.value)
     left.unlink()
-
-
-ANOTHER_PROGRAM = """
-import mmap, os, sys
-if os.fork():
-    os._exit(0)  # the other becomes nobody's child
-sys.stdin.readline()
-file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
-os.ftruncate(file, 64)
-memory = mmap.mmap(file, 64)
-print("made", flush=True)
-sys.stdin.read()
-os.unlink(sys.argv[1])
-"""
-
-
-def test_a_segment_of_another_program_is_not_left() -> None:
-    path = f"/dev/shm/pparallel-test-{os.getpid()}"
-    command = [sys.executable, "-c", ANOTHER_PROGRAM, path]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    process.wait()
-    assert process.stdin is not None
-    assert process.stdout is not None
-    with process.stdout as output:
-        with process.stdin as commands, no_leftovers(patience=0):
-            commands.write("make\n")
-            commands.flush()
-            assert output.readline() == "made\n"
-            assert Path(path).exists()
-        assert output.read() == ""
-    assert not Path(path).exists()
 
 
 def test_an_error_inside_is_not_hidden() -> None:
