@@ -14,12 +14,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from made_up_files import write
 
 from pparallel.cli.doctor import gpus, limits, machine, ports, software
 from pparallel.cli.doctor.check import guarded, size
-
-sys.path.insert(0, str(Path(__file__).parent))
-from made_up_files import write
 
 MARKER = "do-not-show-this"
 SECRETS = dict.fromkeys(

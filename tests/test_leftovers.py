@@ -10,12 +10,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from process_children import child, line, outcome
 
 from pparallel.runtime.processes import helpers
 from pparallel.testing.leftovers import no_leftovers
-
-sys.path.insert(0, str(Path(__file__).parent))
-from process_children import child, line, outcome
 
 SHM = Path("/dev/shm")
 ME = str(os.getpid())  #: part of the names of segments: others may run these tests too

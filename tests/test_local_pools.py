@@ -79,16 +79,15 @@ def test_a_lost_pool_that_a_thread_gets_hold_of_as_it_dies(
     monkeypatch.setattr(ThreadPool, "__del__", revive)
     pool = ThreadPool(ThreadPoolConfig(size=2), member=Member())  # of which nobody else knows
     pool.open()
-    threads, queue = list(pool._threads), pool._queue
+    threads = list(pool._threads)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         del pool
         until(lambda: bool(kept), "the pool was kept")
-    until(queue.empty, "what was put for the threads was not taken")
-    kept.clear()
     for each in threads:
         each.join(PATIENCE)
     assert [each.is_alive() for each in threads] == [False, False]
+    kept.clear()
 
 
 # -- the serial pool ------------------------------------------------------------------------------

@@ -1,16 +1,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
+from made_up_files import write
 
 from pparallel.machine import cgroups, cpus, memory
 from pparallel_local import ThreadPoolConfig
-
-sys.path.insert(0, str(Path(__file__).parent))
-from made_up_files import write
 
 GIB = 2**30
 

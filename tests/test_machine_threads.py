@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
+from process_children import outcome
 
 from pparallel.machine.threads import limit_threads
 from pparallel.runtime.processes import child_environment
-
-sys.path.insert(0, str(Path(__file__).parent))
-from process_children import outcome
 
 ASK = """
 import ctypes, os

@@ -24,6 +24,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
 
 import pytest
+from still_pool import StillPool
 from typing_extensions import override
 
 import pparallel
@@ -56,7 +57,7 @@ def gate() -> Iterator[threading.Event]:
     gate.set()
 
 
-class HeldPool(Pool):
+class HeldPool(StillPool):
     """A pool whose tasks are reported by the test."""
 
     def __init__(self) -> None:
@@ -64,24 +65,8 @@ class HeldPool(Pool):
         self.state = PoolState.OPEN
 
     @override
-    def size(self) -> int:
-        return 1
-
-    @override
     def lookahead(self) -> int:
         return 4
-
-    @override
-    def open(self) -> None: ...
-
-    @override
-    def close(self) -> None: ...
-
-    @override
-    def join(self) -> None: ...
-
-    @override
-    def terminate(self) -> None: ...
 
     @override
     def carry(self, batch: Batch, sink: Sink) -> None:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 
 import pytest
+from still_pool import StillPool
 from typing_extensions import override
 
-from pparallel.interfaces.pool import Batch, Pool, Sink
+from pparallel.interfaces.pool import Batch, Sink
 from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.threads import in_threads
 
@@ -18,31 +19,11 @@ def double(number: int) -> int:
     return 2 * number
 
 
-class AtOnce(Pool):
+class AtOnce(StillPool):
     """A pool that runs what it is handed at once, and notes who waits for it."""
 
     def __init__(self) -> None:
         self.attended = 0
-
-    @override
-    def size(self) -> int:
-        return 1
-
-    @override
-    def lookahead(self) -> int:
-        return 0
-
-    @override
-    def open(self) -> None: ...
-
-    @override
-    def close(self) -> None: ...
-
-    @override
-    def join(self) -> None: ...
-
-    @override
-    def terminate(self) -> None: ...
 
     @override
     def carry(self, batch: Batch, sink: Sink) -> None:

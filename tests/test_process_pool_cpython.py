@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from process_backends import BACKENDS, each_backend, gate_in, pool_of
 from typing_extensions import override
 
 import pparallel
@@ -26,10 +27,6 @@ from pparallel.errors import ClosedError, ConfigError, RemoteError
 from pparallel.testing.gate import Gate
 from pparallel.testing.patience import PATIENCE, until, until_gone
 from pparallel.testing.pool.tasks import own_pid_of, same
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from process_backends import BACKENDS, each_backend, gate_in, pool_of
 
 Make = Callable[..., pparallel.Pool]
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from process_backends import BACKENDS, pool_of
 
 import pparallel
 from pparallel.errors import RemoteError, SerializationError, WorkerLostError
@@ -31,10 +31,6 @@ from pparallel.testing.deaths import (
     throw,
 )
 from pparallel.testing.pool.tasks import note_and_call, noted
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from process_backends import BACKENDS, pool_of
 
 LIMIT = 10.0  #: seconds within which the caller has the error
 Call = Callable[..., Any]

@@ -13,12 +13,9 @@ from typing import NamedTuple
 
 import psutil
 import pytest
+from process_backends import each_backend
 
 from pparallel.testing.patience import PATIENCE, until
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from process_backends import each_backend
 
 METHODS = ("forkserver", "spawn", "fork")
 FULL = os.environ.get("PPARALLEL_TEST_SCALE") == "full"

@@ -21,14 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from process_backends import BACKENDS, each_backend, pool_of
 
 from pparallel.errors import PparallelError
+from pparallel.machine.cpus import usable_cpus
 from pparallel.testing.patience import PATIENCE
 from pparallel.testing.pool.tasks import note, noted
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from process_backends import BACKENDS, each_backend, pool_of
 
 LIMIT = 60.0
 METHODS = ("forkserver", "spawn", "fork")
@@ -354,6 +352,22 @@ print(torch.get_num_threads() == before, [each for each in NAMES if each in os.e
         "2.0 1",
         "True []",
     ]
+
+
+@pytest.mark.parametrize("asked", [None, "7"])
+def test_a_workers_libraries_have_its_share_of_the_cores(script: Script, asked: str | None) -> None:
+    environment = {key: value for key, value in os.environ.items() if "NUM_THREADS" not in key}
+    cores = usable_cpus()
+    share = None if cores == 1 else cores // 2
+    out = script(
+        """
+with make(size=2) as several, make(size=1) as one:
+    for pool in several, one:
+        print(pool.apply(os.environ.get, ("OMP_NUM_THREADS",)))
+""",
+        env=environment if asked is None else {**environment, "OMP_NUM_THREADS": asked},
+    )
+    assert out.split() == ([str(share), "None"] if asked is None else [asked, asked])
 
 
 def test_the_default_size_heeds_the_cpus_that_may_be_used(

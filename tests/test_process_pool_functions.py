@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
+from process_backends import BACKENDS, pool_of
 from typing_extensions import override
 
 from pparallel.testing.patience import PATIENCE
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from process_backends import BACKENDS, pool_of
 
 Make = Callable[..., Any]
 Run = Callable[[Any, Callable[..., Any], Any], Any]  #: calls a function of one argument

@@ -6,7 +6,6 @@ import contextlib
 import os
 import random
 import signal
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
+from process_backends import each_backend, gate_in, pool_of
 
 from pparallel.errors import ClosedError, WorkerLostError
 from pparallel.testing.gate import Gate
@@ -33,10 +33,6 @@ from pparallel.testing.pool.tasks import (
     pause,
     same,
 )
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from process_backends import each_backend, gate_in, pool_of
 
 LIMIT = 60.0
 LIGHT = (__name__,)

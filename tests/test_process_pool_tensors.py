@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
+from process_backends import each_backend, pool_of
 
 from pparallel.testing.patience import PATIENCE
 from pparallel.testing.pool.tasks import same
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from process_backends import each_backend, pool_of
 
 torch = pytest.importorskip("torch")
 

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from process_backends import BACKENDS, pool_of
 from typing_extensions import override
 
 from pparallel.runtime.shm import Arena, Parcels, limits
@@ -29,10 +30,6 @@ from pparallel_process.worker.loop import Loop
 from pparallel_process.worker.reports import Reports
 from pparallel_serializers.config import PickleSerializerConfig
 from pparallel_serializers.pickle import PickleSerializer
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from process_backends import BACKENDS, pool_of
 
 NOWHERE = Parcels(None, {})  #: without shared memory
 Make = Callable[..., Any]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from process_backends import BACKENDS, each_backend, gate_in, pool_of
 
 import pparallel
 from pparallel.errors import (
@@ -36,10 +36,6 @@ from pparallel.testing.pool.tasks import (
     pause,
     refuse,
 )
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from process_backends import BACKENDS, each_backend, gate_in, pool_of
 
 Make = Callable[..., Any]
 

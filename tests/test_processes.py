@@ -5,23 +5,19 @@ from __future__ import annotations
 import os
 import resource
 import signal
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from pathlib import Path
 
 import psutil
 import pytest
+from process_children import TARGET, child, each_method, line, outcome
 
 from pparallel.errors import ClosedError
 from pparallel.runtime import processes
 from pparallel.runtime.processes import StartMethod
 from pparallel.runtime.processes.process import readable
 from pparallel.testing.patience import PATIENCE
-
-sys.path.insert(0, str(Path(__file__).parent))
-from process_children import TARGET, child, each_method, line, outcome
 
 MB = 2**20
 

@@ -10,15 +10,12 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 import pytest
+from process_children import HERE, METHODS, TARGET, child, each_method, line, outcome
 
 from pparallel.runtime.processes import StartMethod, helpers
 from pparallel.testing.patience import PATIENCE, until
-
-sys.path.insert(0, str(Path(__file__).parent))
-from process_children import HERE, METHODS, TARGET, child, each_method, line, outcome
 
 PROMPT = 2.0  #: seconds in which children are gone once their parent is
 

@@ -14,13 +14,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from process_children import TARGET, child, each_method, line, outcome
 
 from pparallel.errors import PparallelError
 from pparallel.runtime.processes import StartMethod, helpers, start
 from pparallel.testing.patience import PATIENCE
-
-sys.path.insert(0, str(Path(__file__).parent))
-from process_children import TARGET, child, each_method, line, outcome
 
 
 def kill_servers() -> None:

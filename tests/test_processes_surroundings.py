@@ -9,12 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from process_children import HERE, METHODS, TARGET, each_method, outcome
 
 from pparallel.runtime.processes import StartMethod, child_environment
 from pparallel.testing.patience import PATIENCE
-
-sys.path.insert(0, str(Path(__file__).parent))
-from process_children import HERE, METHODS, TARGET, each_method, outcome
 
 
 @each_method

@@ -68,8 +68,6 @@ class ThreadPool(Pool):
         with self._lock:
             self._state = self._state.opened(self)
             self._context = contextvars.copy_context()
-            # Not in __del__: a thread may still get hold of the pool then, and be left waiting.
-            weakref.finalize(self, self._queue.put, None).atexit = False
             try:
                 for number in range(self.size()):
                     self._start_thread(Slot(number, self._config.context(number)))
@@ -81,6 +79,9 @@ class ThreadPool(Pool):
     def __del__(self) -> None:
         if getattr(self, "_state", None) is _OPEN:
             warnings.warn(f"{self!r} was not closed", ResourceWarning, 2, source=self)
+            # A thread, or whoever has the warning, may get hold of the pool still.
+            self._state = PoolState.TERMINATED
+            self._queue.put(None)
 
     @override
     def close(self) -> None:

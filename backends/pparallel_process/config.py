@@ -28,7 +28,7 @@ class IsolatedPoolConfig(PoolConfig, frozen=True):
             worker is replaced.
         retries: how often a task is run again whose worker died.
         threads_per_worker: threads that OpenMP, BLAS and torch may use in each worker; ``None``:
-            what they choose.
+            its share of the cores, or what ``OMP_NUM_THREADS`` says.
         share_tensors: ``copy``: a tensor that arrives is the receiver's own. ``cpu``: CPU tensors
             are moved into shared memory and passed by reference, ``cuda``: CUDA tensors by CUDA
             IPC; each side then sees the other's writes.

@@ -13,7 +13,6 @@ from typing_extensions import override
 from pparallel.builder import build, load
 from pparallel.errors import ConfigError
 from pparallel.interfaces.pool import Pool, PoolConfig
-from pparallel.machine.cpus import usable_cpus
 from pparallel.registry import default_registry
 
 
@@ -133,9 +132,8 @@ class BuiltWorkers(Workers):
         if threads is not None and not takes:
             message = f"workers of pool {config.backend!r} share the threads of their process"
             raise ConfigError(f"{message}: inner_max_num_threads is for pool 'process'")
-        if takes and (threads or getattr(config, "threads_per_worker", None) is None):
-            # as all of joblib's do: BLAS would start as many threads as CPUs in each worker
-            changes["threads_per_worker"] = threads or max(usable_cpus() // n_jobs, 1)
+        if takes and threads:
+            changes["threads_per_worker"] = threads
         return config.model_copy(update=changes)
 
 

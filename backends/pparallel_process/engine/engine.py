@@ -19,19 +19,19 @@ from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime.shm import Arena
 from pparallel.runtime.streams import Streams
 from pparallel_process import nesting
+from pparallel_process.accounts.crew import Crew
+from pparallel_process.accounts.functions import Functions
 from pparallel_process.config import IsolatedPoolConfig
-from pparallel_process.engine.crew import Crew
 from pparallel_process.engine.express import Express
-from pparallel_process.engine.functions import Functions
 from pparallel_process.engine.leading import Leadership
 from pparallel_process.engine.oversight import Oversight
-from pparallel_process.engine.polling import Polling
 from pparallel_process.engine.receiving import Receiver
-from pparallel_process.engine.sending import Sender
 from pparallel_process.staff.recruiter import Recruiter
 from pparallel_process.staff.staffing import Staffing
 from pparallel_process.telling import stacks
 from pparallel_process.telling.insights import Insights
+from pparallel_process.traffic.polling import Polling
+from pparallel_process.traffic.sending import Sender
 from pparallel_process.wire.board import Board
 from pparallel_process.wire.values import unsent
 

@@ -13,15 +13,15 @@ from typing import Any
 
 from pparallel.interfaces.pool import Batch, Sink
 from pparallel.interfaces.serializer import Serializer
-from pparallel_process.engine.crew import Crew
-from pparallel_process.engine.functions import Functions
-from pparallel_process.engine.jobs import Job
+from pparallel_process.accounts.crew import Crew
+from pparallel_process.accounts.functions import Functions
+from pparallel_process.accounts.jobs import Job
+from pparallel_process.accounts.lots import CallLot, Lot
+from pparallel_process.accounts.worker import Worker
 from pparallel_process.engine.leading import Leadership
-from pparallel_process.engine.lots import CallLot, Lot
-from pparallel_process.engine.polling import Polling
 from pparallel_process.engine.receiving import Receiver
-from pparallel_process.engine.sending import UNSENT, Sender
-from pparallel_process.staff.worker import Worker
+from pparallel_process.traffic.polling import Polling
+from pparallel_process.traffic.sending import UNSENT, Sender
 from pparallel_process.wire.channel import CALL, DONE, Received
 from pparallel_process.wire.values import PLAIN
 from pparallel_process.wire.waiting import Waiter

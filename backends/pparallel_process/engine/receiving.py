@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 from pparallel.errors import SerializationError
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime import remote_errors
-from pparallel_process.engine.crew import Crew
-from pparallel_process.engine.lots import Lot
-from pparallel_process.engine.sending import Sender
+from pparallel_process.accounts.crew import Crew
+from pparallel_process.accounts.lots import Lot
+from pparallel_process.accounts.worker import Worker
 from pparallel_process.staff.staffing import Staffing
-from pparallel_process.staff.worker import Worker
 from pparallel_process.telling import forwarding
+from pparallel_process.traffic.sending import Sender
 from pparallel_process.wire.channel import DONE, FAILED, FORWARDED, READY, RECEIVED, REPORT
 from pparallel_process.wire.values import unread
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from pparallel.errors import WorkerLostError
 from pparallel.runtime.processes import Exit
-from pparallel_process.engine.lots import Lot
-from pparallel_process.staff.worker import Worker
+from pparallel_process.accounts.lots import Lot
+from pparallel_process.accounts.worker import Worker
 from pparallel_process.wire.board import Place
 
 

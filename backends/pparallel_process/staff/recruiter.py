@@ -10,14 +10,15 @@ from collections.abc import Mapping
 from time import monotonic
 
 from pparallel.interfaces.serializer import Serializer
+from pparallel.machine.cpus import usable_cpus
 from pparallel.machine.threads import limit_threads
 from pparallel.runtime import processes
 from pparallel.runtime.shm import Arena, Parcels
 from pparallel.runtime.streams import Streams
 from pparallel_process import nesting
+from pparallel_process.accounts.queue import JobQueue
+from pparallel_process.accounts.worker import Worker
 from pparallel_process.config import IsolatedPoolConfig
-from pparallel_process.engine.queue import JobQueue
-from pparallel_process.staff.worker import Worker
 from pparallel_process.telling import forwarding
 from pparallel_process.wire.channel import FORWARDED, Channel, pair
 from pparallel_process.wire.start import Start
@@ -53,8 +54,9 @@ class Recruiter:
         self._arena = arena
         self._board = board
         self._environment: Mapping[str, str] | None = None
-        if config.threads_per_worker is not None:
-            limits = limit_threads(config.threads_per_worker)
+        self._threads = _threads(config)
+        if self._threads is not None:
+            limits = limit_threads(self._threads)
             self._environment = {**processes.child_environment(), **limits}
 
     def start(self, number: int, queue: JobQueue) -> Worker:
@@ -72,7 +74,7 @@ class Recruiter:
             pickle.dumps(self._serializer),
             [bytes(each) for each in self._serializer.dumps(prepared)],
             pickle.dumps(self._streams.sub("worker", number)),
-            config.threads_per_worker,
+            self._threads,
             int(config.warm_memory),
             config.share_tensors != "copy",
             forwarding.settings(),
@@ -122,6 +124,15 @@ class Recruiter:
         number = 0 if self._arena is None else 1
         worker.parcels = Parcels(self._arena, {number: worker.arena})
         worker.channel.use(worker.parcels)
+
+
+def _threads(config: IsolatedPoolConfig) -> int | None:
+    """Return how many threads a worker's libraries may use; ``None``: as many as they like."""
+    if config.threads_per_worker is not None:
+        return config.threads_per_worker
+    cores = usable_cpus()
+    share = max(1, cores // config.workers)
+    return None if share == cores or "OMP_NUM_THREADS" in os.environ else share
 
 
 def end(workers: list[Worker], patience: float) -> None:

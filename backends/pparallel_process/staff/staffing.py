@@ -9,14 +9,14 @@ from time import monotonic
 from pparallel.errors import PparallelError, WorkerLostError
 from pparallel.runtime.processes import Exit
 from pparallel.runtime.shm import Arena
-from pparallel_process.engine.crew import Crew
-from pparallel_process.engine.lots import Lot
-from pparallel_process.engine.polling import Polling
-from pparallel_process.engine.sending import Sender
+from pparallel_process.accounts.crew import Crew
+from pparallel_process.accounts.lots import Lot
+from pparallel_process.accounts.worker import Worker
 from pparallel_process.staff import recruiter
 from pparallel_process.staff.losses import explained, fate
 from pparallel_process.staff.recruiter import Recruiter
-from pparallel_process.staff.worker import Worker
+from pparallel_process.traffic.polling import Polling
+from pparallel_process.traffic.sending import Sender
 from pparallel_process.wire.board import Board
 from pparallel_process.wire.values import head_and_files
 

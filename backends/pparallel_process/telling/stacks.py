@@ -16,17 +16,16 @@ from pathlib import Path
 from time import monotonic
 
 import pparallel.runtime.processes
-import pparallel_process
 from pparallel.runtime.processes import Process
 
 logger = logging.getLogger(__name__)
 
 SIGNAL = signal.SIGRTMIN + 3
 
-_MACHINERY = (pparallel.runtime.processes, pparallel_process)
+_MACHINERY = (*pparallel.runtime.processes.__path__, str(Path(__file__).parents[1]))
 _LOOK = 0.02  # seconds between looks at the file; when three find it the same, it is whole
 _LOOKS = 3
-_STARTING, _WORKING = ('File "' + os.path.join(*each.__path__, "") for each in _MACHINERY)
+_STARTING, _WORKING = ('File "' + os.path.join(each, "") for each in _MACHINERY)
 _THREADS = f'File "{threading.__file__}"'
 _STOPPED = {"T": "it is stopped", "t": "a debugger has stopped it"}
 

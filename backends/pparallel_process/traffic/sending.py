@@ -10,10 +10,10 @@ from time import monotonic
 from typing import Any
 
 from pparallel.interfaces.serializer import Serializer
-from pparallel_process.engine.crew import Crew
-from pparallel_process.engine.lots import Lot
-from pparallel_process.engine.writing import Writer, Written
-from pparallel_process.staff.worker import Worker
+from pparallel_process.accounts.crew import Crew
+from pparallel_process.accounts.lots import Lot
+from pparallel_process.accounts.worker import Worker
+from pparallel_process.traffic.writing import Writer, Written
 from pparallel_process.wire.channel import LOT
 from pparallel_process.wire.values import PARCELS, unsent
 

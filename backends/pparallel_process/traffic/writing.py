@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime.shm import Parcels
-from pparallel_process.engine.lots import Lot
+from pparallel_process.accounts.lots import Lot
 from pparallel_process.wire.values import PARCELS, RANGE, VALUES, are_plain, head_and_files
 
 _ENOUGH = 45_000  #: bytes of message after which a lot is cut

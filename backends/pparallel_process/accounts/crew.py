@@ -6,12 +6,12 @@ import threading
 from collections.abc import Iterable
 
 from pparallel.interfaces.pool import Batch, Sink
+from pparallel_process.accounts.functions import Function
+from pparallel_process.accounts.jobs import DealtJobs, Job
+from pparallel_process.accounts.lots import Lot
+from pparallel_process.accounts.queue import JobQueue
+from pparallel_process.accounts.worker import Worker
 from pparallel_process.config import IsolatedPoolConfig
-from pparallel_process.engine.functions import Function
-from pparallel_process.engine.jobs import DealtJobs, Job
-from pparallel_process.engine.lots import Lot
-from pparallel_process.engine.queue import JobQueue
-from pparallel_process.staff.worker import Worker
 from pparallel_process.telling.insights import Ledger
 
 _LOTS = 2  #: at a worker at once: one runs, one waits

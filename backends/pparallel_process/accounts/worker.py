@@ -8,8 +8,8 @@ from typing import Any
 
 from pparallel.runtime.processes import Process
 from pparallel.runtime.shm import Arena, Parcels
-from pparallel_process.engine.lots import Lot
-from pparallel_process.engine.queue import JobQueue
+from pparallel_process.accounts.lots import Lot
+from pparallel_process.accounts.queue import JobQueue
 from pparallel_process.wire.channel import Channel
 
 _LOG = 5  #: lines of a worker's log that are shown when it is lost

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from pparallel.interfaces.pool import Batch, Sink
-from pparallel_process.engine.functions import Function
+from pparallel_process.accounts.functions import Function
 
 
 class Job:

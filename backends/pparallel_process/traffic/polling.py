@@ -7,7 +7,7 @@ import os
 import select
 import threading
 
-from pparallel_process.staff.worker import Worker
+from pparallel_process.accounts.worker import Worker
 
 _WHILE = 0.1  #: seconds
 

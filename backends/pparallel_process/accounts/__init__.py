@@ -1,0 +1,1 @@
+"""What the pool knows of its tasks and of its workers."""

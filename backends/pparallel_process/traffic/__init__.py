@@ -1,0 +1,1 @@
+"""How tasks get to the workers, and who is waited for."""
