@@ -363,7 +363,7 @@ def test_a_workers_libraries_have_its_share_of_the_cores(script: Script, asked: 
         """
 with make(size=2) as several, make(size=1) as one:
     for pool in several, one:
-        print(pool.apply(os.environ.get, ("OMP_NUM_THREADS",)))
+        print(pool.apply(os.getenv, ("OMP_NUM_THREADS",)))
 """,
         env=environment if asked is None else {**environment, "OMP_NUM_THREADS": asked},
     )

@@ -75,13 +75,11 @@ class Express:
                 head, args = self._packed(worker, args), None
                 if head is None:
                     return False
-            lot = self._entered(worker, Job(batch, sink, function, range(1)))
+            lot = self._entered(worker, Job(batch, sink, function, range(1)), head)
             if lot is None:
                 if head is not None:
                     worker.parcels.drop(head)
                 return sink.cancelled
-            if head is not None:
-                worker.heads[lot.number] = [head]
             self._send(worker, lot, (CALL, lot.number, function.number, args, head, self._timed))
         finally:
             worker.is_being_filled = False
@@ -119,7 +117,7 @@ class Express:
         worker.parcels.drop(parcel.head(), parcel.fds)
         return None
 
-    def _entered(self, worker: Worker, job: Job) -> Lot | None:
+    def _entered(self, worker: Worker, job: Job, head: bytes | None) -> Lot | None:
         """Return the lot with which *worker* is the one that has something to do."""
         crew = self._crew
         with crew.lock:
@@ -131,6 +129,7 @@ class Express:
             lot.number = crew.next_number()
             lot.sent = monotonic()
             crew.enter(worker, lot)
+            worker.heads[lot.number] = [] if head is None else [head]
             crew.express = worker
             return lot
 
