@@ -6,15 +6,17 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable
-from time import perf_counter, sleep
+from time import perf_counter
 from typing import Any, NamedTuple
 
 from pparallel_process.wire.board import Spot
 from pparallel_process.wire.channel import REPORT, Channel
 from pparallel_process.wire.values import PLAIN
+from pparallel_process.worker.alarm import Alarm
 
-PERIOD = 0.001  #: seconds between looks at what has been done and was not reported
-LATE = 0.0015  #: seconds that a lot takes, or longer than it should: then it is reported piecemeal
+PERIOD = 0.001  #: seconds between looks at a lot that takes longer than it should
+LATE = 0.002  #: seconds after which a lot does: then it is reported piecemeal
+_WHOLE = 0.01  #: the same of one of which only all results are wanted
 _FILES = 50  #: of results, after which what is there is reported: a message takes 253
 
 Entry = Any  #: a plain value, or ``(head, files)`` of a parcel
@@ -38,17 +40,16 @@ class Reports:
     """What of the running lot has been done and what has been reported.
 
     The worker's main thread adds results, and reports at the end of the lot. A second thread
-    reports every millisecond what was there the last time it looked, so that a long task does not
-    hold up the results of the quick ones before it, nor the tasks that should run together with
-    it.
+    looks at a lot that takes longer than it should, and then every millisecond, so that a long task
+    does not hold up the results of the quick ones before it, nor the tasks that should run
+    together with it.
     """
 
     def __init__(self, channel: Channel, spot: Spot) -> None:
         self._channel = channel
         self._spot = spot
         self._sending = threading.Lock()
-        self._parked = threading.Semaphore(0)
-        self._is_parked = False
+        self._alarm = Alarm()
         self._thread: threading.Thread | None = None
         self._number = 0
         self._sent = 0
@@ -56,6 +57,7 @@ class Reports:
         self._has_parcels = False
         self._files = 0
         self._is_prompt = True
+        self._is_watched = False
         self._errors: dict[int, tuple[Any, ...]] = {}
         self.entries: list[Entry] = []
         self._together = threading.Lock()
@@ -70,15 +72,14 @@ class Reports:
         self._began = perf_counter()
         self._has_parcels = False
         self._number = number
+        self._is_watched = size > 1
         if size > 1:
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._report_now_and_then, name="pparallel-reports", daemon=True
                 )
                 self._thread.start()
-            elif self._is_parked:
-                self._is_parked = False
-                self._parked.release()
+            self._alarm.set(LATE if prompt else _WHOLE, PERIOD)
 
     def run_together(self, call: Callable[[Any], Any], part: Part) -> None:
         """Run tasks at C speed; what one raises ends it."""
@@ -107,7 +108,7 @@ class Reports:
     def end(self, seconds: float, slowest: tuple[float, int]) -> None:
         """Report what was not reported of the lot, and that it has ended."""
         with self._sending:
-            number, self._number = self._number, 0
+            number, self._number, self._is_watched = self._number, 0, False
             entries, errors = self.entries, self._errors
             self._send(number, entries[self._sent :], errors, (seconds, *slowest))
         self.entries, self._errors = [], {}
@@ -115,25 +116,25 @@ class Reports:
     def _report_now_and_then(self) -> None:
         seen = (0, 0)
         while True:
-            sleep(PERIOD)
-            number = self._number
-            if number == 0 and seen[0] == 0:
-                self._is_parked = True
-                self._parked.acquire()
-                continue
-            with self._sending:
-                part = self._part
+            self._alarm.wait()
+            with self._sending:  # this lot does not end meanwhile
+                number, part = self._number, self._part
                 done = len(self.entries) + (0 if part is None else len(part.values))
-                late = perf_counter() - self._began > LATE
-                if late and number == self._number == seen[0]:
-                    is_held_up = done == seen[1]
-                    wanted = self._is_prompt or self._errors or is_held_up
-                    if wanted and seen[1] > self._sent:
+                if not self._is_watched:
+                    self._be_quiet()
+                elif perf_counter() - self._began >= LATE:  # else it has begun since the alarm rang
+                    is_held_up = seen == (number, done)
+                    if self._is_prompt or self._errors or is_held_up:
                         with contextlib.suppress(OSError):  # the pool is gone: the main thread sees
                             self._report_done()
                     if part is not None and is_held_up:
                         self._cut_short(part)
-                seen = (self._number, done)
+                seen = (number, done)
+
+    def _be_quiet(self) -> None:
+        self._alarm.set(0, 0)
+        if self._is_watched:  # since a moment ago
+            self._alarm.set(LATE, PERIOD)
 
     def _cut_short(self, part: Part) -> None:
         """Have a task that holds up those to be run together with it be the last of them."""
