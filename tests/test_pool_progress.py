@@ -258,6 +258,8 @@ def test_a_stream_in_which_tasks_fail(pool: Pool, recorder: Recorder) -> None:
 def test_an_iterable_that_fails(pool: Pool, recorder: Recorder) -> None:
     with pytest.raises(ZeroDivisionError):
         list(pool.imap(double, (1 // each for each in (1, 0))))
+    # The thread that ran the task closes the bar after it has handed the result over.
+    until(lambda: bool(recorder.seen), "the bar was not closed")
     assert recorder.seen == [("double", None, 1, 1)]
 
 
