@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import errno
+import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from functools import partial
 from pathlib import Path
+from signal import SIGKILL
 from typing import Any
 
 import pytest
 from typing_extensions import override
 
 import pparallel
-from pparallel.errors import ClosedError, SerializationError
+from pparallel.errors import ClosedError, SerializationError, WorkerLostError
 from pparallel.interfaces.pool import Pool
+from pparallel.runtime.processes import Exit, Process
 from pparallel.runtime.shm import Arena
 from pparallel.testing.gate import Gate
 from pparallel.testing.patience import PATIENCE, until
-from pparallel.testing.pool.tasks import double, same
+from pparallel.testing.pool.tasks import double, note_and_wait, noted, same
 from pparallel_process import P2PPoolConfig, ProcessPoolConfig
 from pparallel_process.engine.leading import Leadership
 from pparallel_process.wire.channel import CALL, LOT, Channel, Received
@@ -155,6 +158,39 @@ def test_a_worker_whose_memory_cannot_be_had_is_no_worker(monkeypatch: pytest.Mo
     pool: Pool = pparallel.build(ProcessPoolConfig(size=1, preload=PRELOAD))
     with pool, pytest.raises(OSError, match="no descriptor is left"):
         pool.apply(same, (0,))
+
+
+def test_a_place_is_not_filled_while_its_worker_is_buried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, notes = Gate(tmp_path), tmp_path / "notes"
+    built: Any = pparallel.build(ProcessPoolConfig(size=2, preload=PRELOAD))
+    ended = Process.ended
+    welcomed: list[int] = []
+
+    def welcome_another(self: Process, timeout: float | None = 0) -> Exit | None:
+        """While this one is buried, another thread may hear that some other worker is ready."""
+        if timeout and killed == [self.pid] and not welcomed:
+            (other,) = built._engine._crew.workers.values()
+            welcomed.append(other.process.pid)
+            built._engine._staffing.welcome(other, [])
+        return ended(self, timeout)
+
+    monkeypatch.setattr(Process, "ended", welcome_another)
+    with built as pool:
+        pool.map(same, range(2), chunksize=1)
+        task = pool.submit(note_and_wait, notes, gate)
+        gate.arrived()
+        killed = [int(each) for each in noted(notes)]
+        os.kill(*killed, SIGKILL)
+        with pytest.raises(WorkerLostError, match=f"{killed[0]}"):
+            task.result(PATIENCE)
+        assert welcomed
+        assert pool.map(same, range(10)) == list(range(10))
+        assert len(pool.pids()) == 2
+        assert [each.losses for each in pool.insights().workers].count(1) == 1
+    gate.close()
+    assert len(noted(notes)) == 1
 
 
 def test_who_waits_is_told_of_a_call_that_somebody_else_has_cancelled(

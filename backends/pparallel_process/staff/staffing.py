@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from signal import SIGKILL
 from time import monotonic
 
@@ -58,7 +59,7 @@ class Staffing:
         self._arena = arena
         self._sender = sender
         self._failures = 0
-        self._starting: set[int] = set()  # places for which a process is being started
+        self._changing: set[int] = set()  # places whose worker is being buried or started
         self._is_closed = self._is_ending = False
         self.broken: BaseException | None = None
 
@@ -70,19 +71,24 @@ class Staffing:
 
     def welcome(self, worker: Worker, files: list[int]) -> None:
         """Take in that *worker* has started."""
-        if files:
-            try:
-                self._recruiter.welcome(worker, files.pop())
-            except OSError as error:
-                self.failed(worker, error)
-                return
-        with self._crew.lock:
-            self._failures = 0
-            worker.is_ready = True
-            if self._crew.config.max_rss is not None:
-                worker.baseline = worker.own_memory()
-            missing = [each for each in range(self._crew.size) if each not in self._crew.workers]
-        self._crew.ledger.ready(worker.number)
+        crew = self._crew
+        try:
+            with crew.lock:
+                if crew.workers.get(worker.number) is not worker:  # it has died meanwhile
+                    for each in files:
+                        os.close(each)
+                    return
+                for each in files:
+                    self._recruiter.welcome(worker, each)
+                self._failures = 0
+                worker.is_ready = True
+                if crew.config.max_rss is not None:
+                    worker.baseline = worker.own_memory()
+                crew.ledger.ready(worker.number)
+                missing = [each for each in range(crew.size) if each not in crew.workers]
+        except OSError as error:
+            self.failed(worker, error)
+            return
         self._sender.fill(worker)
         for number in missing:
             self._replace(number)
@@ -101,6 +107,7 @@ class Staffing:
             died = crew.workers.get(worker.number) is worker
             if died:
                 del crew.workers[worker.number]
+                self._changing.add(worker.number)
             left = worker in crew.leaving and worker.process.ended(0) is not None
             if left:
                 crew.leaving.remove(worker)
@@ -160,7 +167,7 @@ class Staffing:
         worker = self._recruiter.start(number, self._crew.queue_of(number))
         self._crew.ledger.started(number, worker.process.pid, worker.name)
         with self._crew.lock:
-            self._starting.discard(number)
+            self._changing.discard(number)
             if not self._is_closed:
                 self._crew.workers[number] = worker
                 self._polling.watch(worker)
@@ -173,14 +180,14 @@ class Staffing:
         if self.broken is not None or self._is_ending:
             return
         with self._crew.lock:
-            if number in self._crew.workers or number in self._starting:
+            if number in self._crew.workers or number in self._changing:
                 return
-            self._starting.add(number)
+            self._changing.add(number)
         self._board.clear(number)
         try:
             self._start(number)
         except (OSError, RuntimeError, PparallelError) as error:
-            self._starting.discard(number)
+            self._changing.discard(number)
             logger.info("worker %d of a pool could not be started: %s", number, error)
             self._count_failure(number, error)
 
@@ -210,17 +217,19 @@ class Staffing:
         worker.channel.finish()
 
     def _bury(self, worker: Worker) -> None:
-        end = worker.process.ended(_DEATH)
-        if end is None:  # its code has closed the channel
-            worker.process.signal(SIGKILL)
+        try:
             end = worker.process.ended(_DEATH)
-        self._polling.forget(worker)
-        worker.channel.drop_unread()
-        lost = self._take_stock(worker, end)
+            if end is None:  # its code has closed the channel
+                worker.process.signal(SIGKILL)
+                end = worker.process.ended(_DEATH)
+            self._polling.forget(worker)
+            worker.channel.drop_unread()
+            lost = self._take_stock(worker, end)
+        finally:
+            self._changing.discard(worker.number)  # a successor may have its words on the board
         if self._arena is not None:
             self._arena.reclaim(worker.process.pid)
         failed = [each for each in lost if not self._retry(worker, *each)]
-        self._crew.ledger.lost(worker.number)
         if worker.is_ready:
             if not self._is_ending:  # who lost something is told by its error
                 level = logging.INFO if lost else logging.WARNING
@@ -242,6 +251,7 @@ class Staffing:
         crew = self._crew
         lost: list[tuple[Lot, int, BaseException]] = []
         with crew.lock:
+            crew.ledger.lost(worker.number)
             at = self._board.place(worker.number)
             for lot in reversed(list(worker.lots.values())):
                 heads = worker.heads.get(lot.number, [])
