@@ -25,15 +25,19 @@ how, name, me = sys.argv[1:]
 name = name.format(pid=os.getpid(), me=me)
 print("ready", flush=True)
 sys.stdin.readline()
-file = open(f"/dev/shm/{name}", "x+b")
+path = f"/dev/shm/{name}"
+file = open(path + ".new" if how == "renamed" else path, "x+b")
 file.truncate(4096)
-if how == "mapped":
+if how in ("mapped", "renamed"):
     mapped = mmap.mmap(file.fileno(), 4096)
+if how == "renamed":  # as sem_open does
+    os.link(path + ".new", path)
+    os.unlink(path + ".new")
 if how != "open":
     file.close()
 print("made", flush=True)
 sys.stdin.readline()
-os.unlink(f"/dev/shm/{name}")
+os.unlink(path)
 print("gone", flush=True)
 """
 
@@ -63,7 +67,12 @@ def tell(running: subprocess.Popen[str], answer: str) -> None:
 
 @pytest.mark.parametrize(
     ("how", "name"),
-    [("mapped", "mapped-{me}"), ("open", "open-{me}"), ("neither", "torch_{pid}_1_0")],
+    [
+        ("mapped", "mapped-{me}"),
+        ("renamed", "renamed-{me}"),
+        ("open", "open-{me}"),
+        ("neither", "torch_{pid}_1_0"),
+    ],
 )
 def test_a_segment_of_another_program_is_let_be(how: str, name: str) -> None:
     with another_program(how, name) as running:

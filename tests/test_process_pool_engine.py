@@ -182,7 +182,7 @@ def test_a_place_is_not_filled_while_its_worker_is_buried(
         task = pool.submit(note_and_wait, notes, gate)
         gate.arrived()
         killed = [int(each) for each in noted(notes)]
-        os.kill(*killed, SIGKILL)
+        os.kill(killed[0], SIGKILL)
         with pytest.raises(WorkerLostError, match=f"{killed[0]}"):
             task.result(PATIENCE)
         assert welcomed

@@ -155,28 +155,39 @@ def _of_others(names: set[str]) -> set[str]:
     """Return those of the segments that belong to other programs of this machine."""
     me = psutil.Process()
     others = set(psutil.pids()) - {me.pid, *(each.pid for each in me.children(recursive=True))}
-    found = {each for each in names if _owner(each) != os.geteuid()}
+    inodes = {each: inode for each in names if (inode := _own_inode(each)) is not None}
+    found = names - inodes.keys()
     found |= {each for each in names if others & {int(part) for part in _NUMBERS.findall(each)}}
     for pid in others:
-        used = _used(Path(f"/proc/{pid}")) if found < names else ""
-        found |= {each for each in names if f"{_SHARED_MEMORY}/{each}\n" in used}
+        used = _used(Path(f"/proc/{pid}")) if found < names else set()
+        found |= {each for each in names if inodes.get(each) in used}
     return found
 
 
-def _owner(segment: str) -> int | None:
-    try:
-        return (_SHARED_MEMORY / segment).stat().st_uid
-    except FileNotFoundError:  # gone just now
-        return None
+def _own_inode(segment: str) -> int | None:
+    """Return the number of a segment of this user's."""
+    with contextlib.suppress(FileNotFoundError):  # gone just now
+        state = (_SHARED_MEMORY / segment).stat()
+        return state.st_ino if state.st_uid == os.geteuid() else None
+    return None
 
 
-def _used(process: Path) -> str:
-    """Return what a process has mapped and open, a path at the end of each line."""
-    lines = []
+def _used(process: Path) -> set[int]:
+    """Return the numbers of the segments that a process has mapped or open.
+
+    Names would not do: a semaphore is mapped under a name that it loses before it gets its own.
+    """
+    found: set[int] = set()
+    inside = f"{_SHARED_MEMORY}/"
     with contextlib.suppress(OSError):  # it has ended, or is another user's
-        lines.append((process / "maps").read_text())
-        lines += [os.readlink(process / "fd" / each) for each in os.listdir(process / "fd")]
-    return "\n".join([*lines, ""])
+        for line in (process / "maps").read_text().splitlines():
+            if inside in line:
+                found.add(int(line.split(maxsplit=5)[4]))
+        for each in (process / "fd").iterdir():
+            with contextlib.suppress(OSError):  # it has been closed
+                if os.readlink(each).startswith(inside):
+                    found.add(each.stat().st_ino)
+    return found
 
 
 def _listed(directory: Path) -> list[str]:
