@@ -243,7 +243,8 @@ class Engine:
 
     def needs_a_leader(self) -> bool:
         """Return whether something is to be waited for."""
-        return bool(self._crew.live) and not self._is_over
+        # A worker may have something to say of tasks that it need not run any more: it is free then.
+        return bool(self._crew.live or self._crew.busy) and not self._is_over
 
     def is_over(self) -> bool:
         """Return whether nothing will ever arrive."""

@@ -16,7 +16,7 @@ from pparallel_process.wire.board import Board
 _STALLED = 0.005  #: seconds after which tasks behind a long one are given to idle workers
 _LOOK = 0.1  #: seconds between looks when nothing is due
 _DUMP = 0.2  #: seconds that a worker has to say where it is before it is killed
-_RSS = 0.05  #: seconds between looks at a worker's memory
+_RSS = 0.05  #: seconds between looks at the memory of a worker that is busy
 
 
 class Oversight:
@@ -64,10 +64,11 @@ class Oversight:
         now = monotonic()
         if self._max_rss is None:
             return
-        if now - worker.checked > _RSS:
-            worker.checked = now
-            if worker.served and worker.own_memory() - worker.baseline >= self._max_rss:
-                worker.is_retiring = True
+        if worker.lots and now - worker.checked <= _RSS:
+            return  # soon again; one that is idle now may have nothing to say any more
+        worker.checked = now
+        if worker.served and worker.own_memory() - worker.baseline >= self._max_rss:
+            worker.is_retiring = True
 
     def _check_idle(self) -> None:
         with self._crew.lock:

@@ -132,6 +132,14 @@ class OptionTests(PoolTests):
             until(lambda: pool.apply(hoard, (1,)) != first, "the large worker was not replaced")
             assert pool.map(double, range(9)) == list(range(0, 18, 2))
 
+    @requires("isolated")
+    def test_max_rss_after_the_last_task(self, make: Make) -> None:
+        with make(size=1, max_rss=16 << 20) as pool:
+            small, large = pool.map(hoard, [1, 24 << 20])  # soon after one another
+            assert small == large
+            until(lambda: _is_gone(large), "the large worker was not replaced")
+            assert pool.map(double, range(9)) == list(range(0, 18, 2))
+
 
 def _is_gone(pid: int) -> bool:
     return not psutil.pid_exists(pid)
