@@ -243,7 +243,7 @@ class Engine:
 
     def needs_a_leader(self) -> bool:
         """Return whether something is to be waited for."""
-        # A worker may have something to say of tasks that it need not run any more: it is free then.
+        # A worker may have to say of tasks it need not run any more that it is free.
         return bool(self._crew.live or self._crew.busy) and not self._is_over
 
     def is_over(self) -> bool:
