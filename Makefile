@@ -7,6 +7,8 @@ JOBS ?= 2
 # A process that dies is not replaced: what it was running is told, and the run ends.
 SPREAD := -n $(JOBS) --dist loadscope --no-loadscope-reorder --max-worker-restart 0
 EXAMPLES := $(wildcard examples/*/*.yaml)
+# The tests start hundreds of interpreters, of which each would compile the project again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check bench docs clean
