@@ -49,16 +49,26 @@ def no_leftovers(patience: float = 5.0) -> Iterator[None]:
     before = _inventory()
     yield
     left = _left(before)
-    if left:
-        gc.collect()
     deadline, pause = monotonic() + patience, threading.Event()
+    is_collected = False  # that takes long, and most of what is left is just about to go
     while left and monotonic() < deadline:
         pause.wait(0.02)
-        # What appears meanwhile is another's: the segment of a program that runs beside this one.
-        left = {key: words for key, words in _left(before).items() if key in left}
+        left = _still(left, before)
+        if left and not is_collected:
+            gc.collect()
+            is_collected = True
+            left = _still(left, before)
     if left:
         message = f"left behind: {'; '.join(left.values())}"
         raise AssertionError(message)
+
+
+def _still(left: Inventory, before: Inventory) -> Inventory:
+    """Return what of *left* is there still.
+
+    What has appeared meanwhile is another's: the segment of a program that runs beside this one.
+    """
+    return {key: words for key, words in _left(before).items() if key in left}
 
 
 def _left(before: Inventory) -> Inventory:
