@@ -47,7 +47,9 @@ class Run:
             "PPARALLEL_BROKEN_OUTCOMES": str(self._found),
         }
         options = ["-q", "--import-mode=prepend", f"--timeout={LIMIT}", "--timeout-method=signal"]
-        options += ["-p", "broken.harness", "-p", "no:cacheprovider", "--tb=short", "-rs"]
+        # Python's own tracebacks: pytest's parse whole files, which CPython 3.11 refuses while
+        # another thread does so too.
+        options += ["-p", "broken.harness", "-p", "no:cacheprovider", "--tb=native", "-rs"]
         command = [sys.executable, "-m", "pytest", *options, f"{TESTS}/broken/{module}.py"]
         with self._output.open("w") as output:
             self._process = subprocess.Popen(

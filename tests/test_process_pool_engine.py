@@ -13,6 +13,7 @@ from signal import SIGKILL
 from typing import Any
 
 import pytest
+import torch
 from typing_extensions import override
 
 import pparallel
@@ -25,7 +26,8 @@ from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.pool.tasks import double, note_and_wait, noted, same
 from pparallel_process import P2PPoolConfig, ProcessPoolConfig
 from pparallel_process.engine.leading import Leadership
-from pparallel_process.wire.channel import CALL, LOT, Channel, Received
+from pparallel_process.engine.receiving import Receiver
+from pparallel_process.wire.channel import CALL, LOT, RECEIVED, Channel, Received
 
 PRELOAD = ("pparallel.testing.pool.tasks",)
 
@@ -191,6 +193,61 @@ def test_a_place_is_not_filled_while_its_worker_is_buried(
         assert [each.losses for each in pool.insights().workers].count(1) == 1
     gate.close()
     assert len(noted(notes)) == 1
+
+
+def test_what_a_single_call_has_returned_is_kept_though_its_worker_dies(
+    pool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (pid,) = pool.pids()
+    engine = pool._engine
+    waiter = engine._express._waiter
+    wait = waiter.wait
+
+    def wait_and_bury(*calls: Any) -> Any:
+        """When the result has arrived, another thread may be told of the worker's death."""
+        found = wait(*calls)
+        if pid in pool.pids():
+            os.kill(pid, SIGKILL)
+            while pid in pool.pids():
+                engine.block(PATIENCE)
+        return found
+
+    monkeypatch.setattr(waiter, "wait", wait_and_bury)
+    assert pool.apply(same, (1,)) == 1
+    assert pid not in pool.pids()
+    assert pool.apply(same, (2,)) == 2
+
+
+def test_a_worker_keeps_results_that_another_thread_is_about_to_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tell, try_to_send = Receiver._tell, Channel.try_to_send
+    held: list[tuple[Any, ...]] = []
+    thanks: list[int] = []
+
+    def hold_the_first(self: Receiver, report: Any) -> None:
+        if held:
+            tell(self, report)
+        else:
+            held.append((self, report))
+
+    def note_thanks(self: Channel, message: tuple[Any, ...]) -> bool:
+        if message[0] == RECEIVED:
+            thanks.append(message[1])
+        return try_to_send(self, message)
+
+    monkeypatch.setattr(Receiver, "_tell", hold_the_first)
+    monkeypatch.setattr(Channel, "try_to_send", note_thanks)
+    config = ProcessPoolConfig(size=1, preload=("torch", *PRELOAD), share_tensors="cpu")
+    built: Pool = pparallel.build(config)
+    with built as pool:
+        first, second = (pool.submit(same, torch.full((1000,), each)) for each in (1.0, 2.0))
+        assert second.result(PATIENCE)[0] == 2
+        assert not first.done()
+        assert thanks == []
+        tell(*held[0])
+        assert first.result(PATIENCE)[0] == 1
+        assert thanks == [2]
 
 
 def test_who_waits_is_told_of_a_call_that_somebody_else_has_cancelled(

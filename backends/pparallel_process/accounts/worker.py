@@ -40,6 +40,7 @@ class Worker:
         is_retiring: it gets nothing more.
         is_gone: it has ended, or is taken to have.
         doom: why it was ended by force.
+        untold: how many of its reports have arrived and were not passed on.
         unthanked: how many of its results have arrived and it was not told of.
         log: the last lines of its log.
         checked: when its memory was last looked at.
@@ -75,7 +76,7 @@ class Worker:
         self.served = False
         self.baseline = 0
         self.is_ready = self.is_being_filled = self.is_retiring = self.is_gone = False
-        self.unthanked = 0
+        self.untold = self.unthanked = 0
         self.doom: BaseException | None = None
         self.log: deque[str] = deque(maxlen=_LOG)
         self.checked = self.left = 0.0

@@ -22,7 +22,7 @@ from pparallel_process.engine.leading import Leadership
 from pparallel_process.engine.receiving import Receiver
 from pparallel_process.traffic.polling import Polling
 from pparallel_process.traffic.sending import UNSENT, Sender
-from pparallel_process.wire.channel import CALL, DONE, Received
+from pparallel_process.wire.channel import CALL
 from pparallel_process.wire.values import PLAIN
 from pparallel_process.wire.waiting import Waiter
 
@@ -92,8 +92,8 @@ class Express:
             return
         try:
             while self._crew.express is worker and not ready():
-                received = self._waiter.wait(self._poll, self._block)
-                if received is None or not self._finish(worker, received):
+                follow_up = self._waiter.wait(self._poll, self._block)
+                if follow_up is None or not follow_up():
                     break
         finally:
             self._crew.express = None
@@ -142,24 +142,12 @@ class Express:
                 for each in heads:
                     worker.parcels.drop(each)
 
-    def _poll(self) -> Received | None:
+    def _poll(self) -> Callable[[], bool] | None:
         worker = self._crew.express
-        if worker is None:
-            return None
-        with self._crew.lock:  # a thread that comes along may receive too
-            return worker.channel.poll()
+        return None if worker is None else self._receiver.take_next(worker)
 
-    def _block(self) -> Received | None:
+    def _block(self) -> Callable[[], bool] | None:
         worker = self._crew.express
         if worker is not None and self._polling.wait_for(worker):
             return self._poll()
         return None
-
-    def _finish(self, worker: Worker, received: Received) -> bool:
-        """Take in what *worker* said; return whether it was the result of a call."""
-        message, files = received
-        if message[0] != DONE:
-            self._receiver.take_in(worker, message, files)
-            return False
-        self._receiver.finish(worker, message)
-        return True

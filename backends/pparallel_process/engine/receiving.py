@@ -88,25 +88,42 @@ class Receiver:
             raise
         return self._follow_up(taken)
 
-    def take_in(self, worker: Worker, message: tuple[Any, ...], files: list[int]) -> None:
-        """Take in a message that *worker* sent."""
-        taken = _Taken([], [], [])
-        with self._crew.lock:
-            self._sort(worker, message, files, taken)
-        self._follow_up(taken)
+    def take_next(self, worker: Worker) -> Callable[[], bool] | None:
+        """Take in the next message of *worker*; ``None``: there is none.
 
-    def finish(self, worker: Worker, message: tuple[Any, ...]) -> None:
-        """Take in the result of a single call."""
+        Returns:
+            What is to be called next; it returns whether that was the result of a single call.
+        """
+        with self._crew.lock:  # a message and its account are one: other threads receive too
+            received = worker.channel.poll()
+            if received is None:
+                return None
+            message, files = received
+            if message[0] == DONE:
+                return self._finished(worker, message)
+            taken = _Taken([], [], [])
+            self._sort(worker, message, files, taken)
+
+        def follow_up() -> bool:
+            self._follow_up(taken)
+            return False
+
+        return follow_up
+
+    def _finished(self, worker: Worker, message: tuple[Any, ...]) -> Callable[[], bool]:
         _, number, value, head, seconds = message
         crew = self._crew
-        with crew.lock:
-            lot = worker.lots.get(number)
-            if lot is None:
-                return
-            crew.leave(worker, lot)
-            lot.function.pace.learn(seconds, 1)
-            crew.ledger.worked(worker.number, seconds, 1)
-            crew.ledger.slow(worker.number, seconds, lambda: lot.described(0))
+        lot = worker.lots.get(number)
+        if lot is None:
+            return lambda: True
+        crew.leave(worker, lot)
+        lot.function.pace.learn(seconds, 1)
+        crew.ledger.worked(worker.number, seconds, 1)
+        crew.ledger.slow(worker.number, seconds, lambda: lot.described(0))
+        return partial(self._hand_over, worker, lot, value, head)
+
+    def _hand_over(self, worker: Worker, lot: Lot, value: Any, head: bytes | None) -> bool:
+        crew = self._crew
         self._feed(worker)
         job, _ = lot.task(0)
         try:
@@ -121,6 +138,7 @@ class Receiver:
         finally:
             with crew.lock:
                 crew.count(lot, 0, 1)
+        return True
 
     def _follow_up(self, taken: _Taken) -> bool:
         reports, later, hungry = taken
@@ -225,6 +243,7 @@ class Receiver:
             crew.ledger.worked(worker.number, seconds, reported)
             if slowest:
                 crew.ledger.slow(worker.number, slowest, lambda: lot.described(place))
+        worker.untold += 1
         return _Report(worker, lot, first, entries, coded, errors or {}, files)
 
     def _tell(self, report: _Report) -> None:
@@ -235,13 +254,19 @@ class Receiver:
             elif entries:
                 lot.done(first, entries)
         finally:
-            if coded and worker.keeps:
-                received = sum(type(each) is tuple for each in entries)
-                worker.unthanked += received
-                if worker.channel.try_to_send((RECEIVED, worker.unthanked)):
-                    worker.unthanked = 0
             with self._crew.lock:
+                worker.untold -= 1
+                if coded and worker.keeps:
+                    worker.unthanked += sum(type(each) is tuple for each in entries)
+                    self._thank(worker)
                 self._crew.count(lot, first, first + len(entries))
+
+    def _thank(self, worker: Worker) -> None:
+        """Have *worker* let go of the results that have arrived: they are the first it keeps."""
+        # Another thread may be about to read what came before.
+        thanks = 0 if worker.untold else worker.unthanked
+        if thanks and worker.channel.try_to_send((RECEIVED, thanks)):
+            worker.unthanked = 0
 
     def _tell_each(self, report: _Report) -> None:
         worker, lot, first, entries, _, errors, files = report

@@ -96,8 +96,8 @@ class Staffing:
     def failed(self, worker: Worker, error: BaseException) -> None:
         """Take in that *worker* could not start because of *error*."""
         logger.info("%s could not start: %s: %s", worker.name, type(error).__name__, error)
-        self._leave(worker)
-        self._count_failure(worker.number, error)
+        if self._leave(worker):
+            self._count_failure(worker.number, error)
 
     def ended(self, worker: Worker) -> None:
         """Take in that the channel or the process of *worker* has ended."""
@@ -206,15 +206,17 @@ class Staffing:
         elif again:
             self._replace(number)
 
-    def _leave(self, worker: Worker) -> None:
-        """Let *worker* go: it may have something to say still, and is waited for."""
+    def _leave(self, worker: Worker) -> bool:
+        """Let *worker* go, which may have something to say still; return False if it has died."""
         with self._crew.lock:
-            if self._crew.workers.get(worker.number) is worker:
-                del self._crew.workers[worker.number]
-                self._crew.leaving.append(worker)
-                worker.left = monotonic()
-        self._crew.ledger.ended(worker.number)
+            if self._crew.workers.get(worker.number) is not worker:
+                return False
+            del self._crew.workers[worker.number]
+            self._crew.leaving.append(worker)
+            worker.left = monotonic()
+            self._crew.ledger.ended(worker.number)
         worker.channel.finish()
+        return True
 
     def _bury(self, worker: Worker) -> None:
         try:
