@@ -26,7 +26,7 @@ from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.pool.tasks import double, note_and_wait, noted, same
 from pparallel_process import P2PPoolConfig, ProcessPoolConfig
 from pparallel_process.engine.leading import Leadership
-from pparallel_process.engine.receiving import Receiver
+from pparallel_process.engine.results import Results
 from pparallel_process.wire.channel import CALL, LOT, RECEIVED, Channel, Received
 
 PRELOAD = ("pparallel.testing.pool.tasks",)
@@ -221,11 +221,11 @@ def test_what_a_single_call_has_returned_is_kept_though_its_worker_dies(
 def test_a_worker_keeps_results_that_another_thread_is_about_to_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    tell, try_to_send = Receiver._tell, Channel.try_to_send
+    tell, try_to_send = Results._tell, Channel.try_to_send
     held: list[tuple[Any, ...]] = []
     thanks: list[int] = []
 
-    def hold_the_first(self: Receiver, report: Any) -> None:
+    def hold_the_first(self: Results, report: Any) -> None:
         if held:
             tell(self, report)
         else:
@@ -236,7 +236,7 @@ def test_a_worker_keeps_results_that_another_thread_is_about_to_read(
             thanks.append(message[1])
         return try_to_send(self, message)
 
-    monkeypatch.setattr(Receiver, "_tell", hold_the_first)
+    monkeypatch.setattr(Results, "_tell", hold_the_first)
     monkeypatch.setattr(Channel, "try_to_send", note_thanks)
     config = ProcessPoolConfig(size=1, preload=("torch", *PRELOAD), share_tensors="cpu")
     built: Pool = pparallel.build(config)

@@ -1,40 +1,24 @@
-"""Receive what the workers say, and tell the sinks."""
+"""Receive what the workers say, and keep the accounts."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from signal import SIGKILL
 from typing import Any, NamedTuple
 
-from pparallel.errors import SerializationError
 from pparallel.interfaces.serializer import Serializer
-from pparallel.runtime import remote_errors
 from pparallel_process.accounts.crew import Crew
 from pparallel_process.accounts.lots import Lot
 from pparallel_process.accounts.worker import Worker
+from pparallel_process.engine.results import Report, Results
 from pparallel_process.staff.staffing import Staffing
 from pparallel_process.telling import forwarding
 from pparallel_process.traffic.sending import Sender
-from pparallel_process.wire.channel import DONE, FAILED, FORWARDED, READY, RECEIVED, REPORT
+from pparallel_process.wire.channel import DONE, FAILED, FORWARDED, READY, REPORT
 from pparallel_process.wire.values import unread
 
-logger = logging.getLogger(__name__)
-
 _AT_ONCE = 8  #: messages taken from one worker before the others
-
-
-class _Report(NamedTuple):
-    """Results that have arrived and were not told yet."""
-
-    worker: Worker
-    lot: Lot
-    first: int
-    entries: list[Any]
-    coded: bool
-    errors: dict[int, Any]
-    files: list[int]
 
 
 class _Taken(NamedTuple):
@@ -46,7 +30,7 @@ class _Taken(NamedTuple):
         hungry: workers that have ended a lot.
     """
 
-    reports: list[_Report]
+    reports: list[Report]
     later: list[Callable[[], object]]
     hungry: list[Worker]
 
@@ -72,7 +56,7 @@ class Receiver:
     ) -> None:
         self._crew = crew
         self._sender = sender
-        self._serializer = serializer
+        self._results = Results(crew, serializer)
         self._staffing = staffing
         self._check = check
 
@@ -123,21 +107,10 @@ class Receiver:
         return partial(self._hand_over, worker, lot, value, head)
 
     def _hand_over(self, worker: Worker, lot: Lot, value: Any, head: bytes | None) -> bool:
-        crew = self._crew
-        self._feed(worker)
-        job, _ = lot.task(0)
         try:
-            if head is not None:
-                value = self._loaded(worker, head, ())
-            job.sink.done(0, (value,))
-        except SerializationError as error:
-            job.sink.failed(0, error)
-        except BaseException as error:  # Ctrl-C
-            job.sink.abort(error)
-            raise
+            self._feed(worker)
         finally:
-            with crew.lock:
-                crew.count(lot, 0, 1)
+            self._results.tell_one(worker, lot, value, head)
         return True
 
     def _follow_up(self, taken: _Taken) -> bool:
@@ -148,7 +121,7 @@ class Receiver:
                 self._feed(worker)
         finally:
             try:
-                self._tell_all(reports)
+                self._results.tell_all(reports)
             finally:
                 for each in later:
                     each()
@@ -160,17 +133,6 @@ class Receiver:
             self._staffing.retire(worker)
         elif worker.queue:
             self._sender.fill(worker)
-
-    def _tell_all(self, reports: list[_Report]) -> None:
-        while reports:
-            report = reports.pop(0)
-            try:
-                self._tell(report)
-            except BaseException as error:  # Ctrl-C, perhaps while a sink was told
-                for job in report.lot.jobs():
-                    job.sink.abort(error)
-                self._tell_all(reports)
-                raise
 
     def _take_from(self, worker: Worker, taken: _Taken) -> None:
         try:
@@ -222,11 +184,9 @@ class Receiver:
         elif kind == READY:
             self._staffing.welcome(worker, files)
         elif kind == FAILED:
-            self._staffing.failed(worker, self._unpacked(worker, content[0]))
+            self._staffing.failed(worker, self._results.error(worker, content[0]))
 
-    def _account(
-        self, worker: Worker, message: tuple[Any, ...], files: list[int]
-    ) -> _Report | None:
+    def _account(self, worker: Worker, message: tuple[Any, ...], files: list[int]) -> Report | None:
         _, number, first, entries, coded, errors, end = message
         lot = worker.lots.get(number)
         if lot is None:
@@ -244,65 +204,4 @@ class Receiver:
             if slowest:
                 crew.ledger.slow(worker.number, slowest, lambda: lot.described(place))
         worker.untold += 1
-        return _Report(worker, lot, first, entries, coded, errors or {}, files)
-
-    def _tell(self, report: _Report) -> None:
-        worker, lot, first, entries, coded, errors, _ = report
-        try:
-            if coded or errors:
-                self._tell_each(report)
-            elif entries:
-                lot.done(first, entries)
-        finally:
-            with self._crew.lock:
-                worker.untold -= 1
-                if coded and worker.keeps:
-                    worker.unthanked += sum(type(each) is tuple for each in entries)
-                    self._thank(worker)
-                self._crew.count(lot, first, first + len(entries))
-
-    def _thank(self, worker: Worker) -> None:
-        """Have *worker* let go of the results that have arrived: they are the first it keeps."""
-        # Another thread may be about to read what came before.
-        thanks = 0 if worker.untold else worker.unthanked
-        if thanks and worker.channel.try_to_send((RECEIVED, thanks)):
-            worker.unthanked = 0
-
-    def _tell_each(self, report: _Report) -> None:
-        worker, lot, first, entries, _, errors, files = report
-        values: list[Any] = []
-        start = first
-        for place, entry in enumerate(entries, first):
-            error: BaseException | None = None
-            if place in errors:
-                error = self._unpacked(worker, errors[place])
-            elif type(entry) is tuple:
-                head, count = entry
-                try:
-                    values.append(self._loaded(worker, head, files[:count]))
-                except SerializationError as refused:
-                    error = refused
-                finally:
-                    del files[:count]
-            else:
-                values.append(entry)
-            if error is not None:
-                if values:
-                    lot.done(start, values)
-                values, start = [], place + 1
-                job, index = lot.task(place)
-                job.sink.failed(index, error)
-        if values:
-            lot.done(start, values)
-
-    def _loaded(self, worker: Worker, head: bytes, files: Sequence[int]) -> Any:
-        try:
-            return self._serializer.loads(worker.parcels.unpack(head, files))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - hooks of its class
-            refused = unread("a result", error)
-            raise refused from refused.__cause__
-
-    def _unpacked(self, worker: Worker, envelope: Any) -> BaseException:
-        return remote_errors.unpack(
-            envelope, worker.name, self._serializer, exits=True, kind="worker"
-        )
+        return Report(worker, lot, first, entries, coded, errors or {}, files)
