@@ -133,8 +133,9 @@ def test_what_cannot_be_sent_is_an_error_and_the_next_call_works(
     assert pool.map(double, [2, 3]) == [4, 6]
 
 
+@pytest.mark.parametrize("call", ["map", "apply"])
 def test_a_report_that_cannot_be_read_costs_one_worker(
-    pool: Pool, monkeypatch: pytest.MonkeyPatch
+    pool: Pool, call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     receive = Channel.receive
     spoilt: list[Received] = []
@@ -148,7 +149,8 @@ def test_a_report_that_cannot_be_read_costs_one_worker(
 
     monkeypatch.setattr(Channel, "receive", once)
     with pytest.raises(SerializationError, match="a worker's report"):
-        pool.map(same, [1])
+        getattr(pool, call)(same, [1])
+    assert spoilt
     assert pool.map(same, [1]) == [1]
 
 

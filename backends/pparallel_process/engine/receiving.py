@@ -79,7 +79,11 @@ class Receiver:
             What is to be called next; it returns whether that was the result of a single call.
         """
         with self._crew.lock:  # a message and its account are one: other threads receive too
-            received = worker.channel.poll()
+            try:
+                received = worker.channel.poll()
+            except Exception as error:  # noqa: BLE001 - as below
+                _give_up(worker, error)
+                return None
             if received is None:
                 return None
             message, files = received
@@ -138,8 +142,7 @@ class Receiver:
         try:
             self._take(worker, taken)
         except Exception as error:  # noqa: BLE001 - one message that cannot be read costs one worker
-            worker.doom = worker.doom or unread("a worker's report", error)
-            worker.process.signal(SIGKILL)
+            _give_up(worker, error)
         except BaseException:  # Ctrl-C: what it had just said may be lost
             worker.process.signal(SIGKILL)
             raise
@@ -205,3 +208,8 @@ class Receiver:
                 crew.ledger.slow(worker.number, slowest, lambda: lot.described(place))
         worker.untold += 1
         return Report(worker, lot, first, entries, coded, errors or {}, files)
+
+
+def _give_up(worker: Worker, error: Exception) -> None:
+    worker.doom = worker.doom or unread("a worker's report", error)
+    worker.process.signal(SIGKILL)
