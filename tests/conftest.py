@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -13,6 +14,11 @@ FULL = os.environ.get("PPARALLEL_TEST_SCALE") == "full"
 
 settings.register_profile("pparallel", deadline=None)  # how quick anything is, is nobody's test
 settings.load_profile("pparallel")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell has what it runs in the background ignore Ctrl-C, and so would all programs of the
+    # tests: what they do then is tested.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 #: what takes longest comes first: of several processes none is left alone with it at the end
 LONGEST = (
