@@ -39,7 +39,8 @@ class Alarm:
         if self._fd < 0:
             error = ctypes.get_errno()
             raise OSError(error, os.strerror(error))
-        weakref.finalize(self, os.close, self._fd)
+        # At the process's end the other thread may read it still, and the kernel closes it.
+        weakref.finalize(self, os.close, self._fd).atexit = False
 
     def set(self, after: float, every: float) -> None:
         """Have it ring after so many seconds, less than one, and then every so many; 0: never."""
