@@ -139,7 +139,7 @@ def test_members_started_by_hand() -> None:
 
 def test_a_member_that_never_comes_is_named() -> None:
     member = Member("x", 0, 0, 2, ("x", "y"), "local:alone")
-    config = {"members": ["x", "y"], "transport": {"timeout": 0.05}}
+    config = {"members": ["x", "y"], "transport": {"rendezvous_timeout": 0.05}}
     with pytest.raises(TimeoutError, match="arrival of y"), pparallel.build(config, member=member):
         pass
 

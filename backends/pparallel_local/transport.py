@@ -115,7 +115,7 @@ class LocalTransport(Transport):
         with _hubs_lock:
             self._hub = hub = _hubs.setdefault(address, _Hub())
         self._handler = handler
-        hub.join(self, self._member.names, self._config.timeout)
+        hub.join(self, self._member.names, self._config.rendezvous_timeout)
 
     @override
     def close(self) -> None:

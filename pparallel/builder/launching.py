@@ -6,7 +6,7 @@ import importlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -107,13 +107,21 @@ def _launch(
     cls = registry.load(registry.find("transport", transport.backend))
     launcher: Launcher = build(cast("Any", blueprint.component("launcher")))
     with cast("type[Transport]", cls).meeting(transport, config.names) as meeting, launcher:
-        job = _Job(config, target, args, kwargs, meeting.address, meeting.keys, listener, kinds)
-        return _started(launcher, job)
+        job = _Job(config, target, args, kwargs, meeting.address, {}, listener, kinds)
+        return _started(launcher, job, meeting.keys)
 
 
-def _started(launcher: Launcher, job: _Job) -> list[Any]:
+def _started(
+    launcher: Launcher, job: _Job, keys: Mapping[str, Mapping[str, SecretStr]]
+) -> list[Any]:
     ranks = [
-        RankSpec(rank, run_member, (job,), member.env, member.resources)
+        RankSpec(
+            rank,
+            run_member,
+            (replace(job, keys=keys.get(member.name, {})),),
+            member.env,
+            member.resources,
+        )
         for rank, member in enumerate(job.config.described())
     ]
     return launcher.start(ranks, daemon=False, start_method="spawn").results()

@@ -25,11 +25,12 @@ class Meeting:
 
     Attributes:
         address: where they meet; only the transport knows how to read it.
-        keys: each member's secret, by name.
+        keys: what each member needs to know to be let in, by the member's name: each is told its
+            own alone, and finds it in ``Member.keys``.
     """
 
     address: str
-    keys: Mapping[str, SecretStr] = field(default_factory=dict, repr=False)
+    keys: Mapping[str, Mapping[str, SecretStr]] = field(default_factory=dict, repr=False)
 
 
 class Transport(ABC):
@@ -136,6 +137,9 @@ class TransportConfig(BackendConfig[Transport], frozen=True):
 
     Attributes:
         timeout: seconds that a call may take when it does not say.
+        rendezvous_timeout: seconds that a member waits for the others to arrive.
+        liveness_bound: seconds within which the end of a member is known to the others; one that
+            is stopped, or cannot be reached, for so long is given up.
         handler_threads: how many user functions a member runs at once; one that waits for
             another member does not count.
         max_in_flight: bytes of calls that a member may have sent and not yet seen answered; a
@@ -144,5 +148,7 @@ class TransportConfig(BackendConfig[Transport], frozen=True):
 
     interface: ClassVar[str] = "transport"
     timeout: float = Field(default=60.0, gt=0)
+    rendezvous_timeout: float = Field(default=120.0, gt=0)
+    liveness_bound: float = Field(default=5.0, gt=0)
     handler_threads: int = Field(default=8, ge=1)
     max_in_flight: int = Field(default=256 * 2**20, ge=1)
