@@ -1,0 +1,24 @@
+"""What transports between processes share: who is there, who has ended, how a request is answered.
+
+A transport of this kind connects to the first member, where all meet, says :class:`Hello`, and
+learns of the others from it. From then on :class:`Membership` knows who is in the job, and has each
+end told once.
+"""
+
+from __future__ import annotations
+
+from pparallel.runtime.links.answering import FAILED, OK, answer, failure
+from pparallel.runtime.links.hello import Hello, RefusedError
+from pparallel.runtime.links.membership import Membership
+from pparallel.runtime.links.process import ProcessId
+
+__all__ = [
+    "FAILED",
+    "OK",
+    "Hello",
+    "Membership",
+    "ProcessId",
+    "RefusedError",
+    "answer",
+    "failure",
+]

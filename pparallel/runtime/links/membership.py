@@ -1,0 +1,166 @@
+"""Who is in a job, as one member knows it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
+from pparallel.runtime.links.hello import Hello, RefusedError
+from pparallel.runtime.links.watch import Watch
+
+Ended = Callable[[str, str], None]  #: (name, what is known of its end)
+
+
+class Membership:
+    """Who has arrived, and who has ended: each end is reported once, whoever sees it first.
+
+    The first member judges: it alone gives up one that has been stopped for too long, and all
+    others learn of every end from it, those that they would not see themselves among them. The
+    others judge the first member.
+
+    Attributes:
+        me: the name of this member.
+        first: that of the member where all meet.
+    """
+
+    def __init__(self, me: str, names: Sequence[str], bound: float, ended: Ended) -> None:
+        """Know who is to come.
+
+        Args:
+            me: the name of this member.
+            names: those of all, by rank.
+            bound: seconds after which a member that is stopped is given up.
+            ended: called once for each other member that ends, in any thread, and without a lock:
+                the transport fails what waits for it, and, in the first member, tells the others.
+        """
+        self.me, self.first = me, names[0]
+        self._names = tuple(names)
+        self._report = ended
+        self._changed = threading.Condition()
+        self._here: dict[str, Hello | None] = {me: None}
+        self._lost: dict[str, str] = {}
+        self._refused: dict[str, str] = {}
+        self._closed = False
+        self._watch = Watch(bound, self.lose)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the member where all meet."""
+        return self.me == self.first
+
+    def admit(self, hello: Hello) -> None:
+        """Let a member in: all others at the first member, and whom that has let in elsewhere.
+
+        Raises:
+            RefusedError: it is no member of this job, or has been one and is no more, or its name
+                is that of one that lives.
+        """
+        name = hello.name
+        with self._changed:
+            known = self._here.get(name)
+            if known is not None and known.incarnation == hello.incarnation:
+                return
+            self._refuse_strangers(name)
+            self._here[name] = hello
+            self._refused.pop(name, None)
+            self._changed.notify_all()
+        self._watch.add(name, hello.process, judged=self.is_first or name == self.first)
+
+    def refused(self, name: str, why: str) -> None:
+        """Remember why a member that wanted to come could not, for whoever waits for it."""
+        with self._changed:
+            if name in self._names and name not in self._here:
+                self._refused[name] = why
+
+    def wait_for_all(self, timeout: float) -> None:
+        """Wait until all members are here.
+
+        Raises:
+            CallTimeoutError: not all came within *timeout* seconds; it names who is missing.
+            PeerLostError: one ended before all had come.
+            ClosedError: this member was closed meanwhile.
+        """
+        with self._changed:
+            done = self._changed.wait_for(
+                lambda: self._closed or self._lost or not self._missing(), timeout
+            )
+            if self._closed:
+                raise ClosedError(f"transport of {self.me!r}")
+            if self._lost:
+                name, reason = next(iter(self._lost.items()))
+                raise PeerLostError(name, f"{reason} before all had arrived")
+            if not done:
+                missing = ", ".join(map(self._explained, self._missing()))
+                raise CallTimeoutError(f"the arrival of {missing}", timeout)
+
+    def lose(self, name: str, reason: str) -> None:
+        """Say that *name* has ended; only the first word on it counts."""
+        if name == self.me:
+            self.lose(self.first, f"gave this member up: it {reason}")
+            return
+        with self._changed:
+            if self._closed or name in self._lost or name not in self._names:
+                return
+            self._lost[name] = reason
+            self._here.pop(name, None)
+            self._changed.notify_all()
+        self._watch.remove(name)
+        self._report(name, reason)
+
+    def check(self, name: str) -> None:
+        """Raise if nothing can be sent to member *name*.
+
+        Raises:
+            PeerLostError: it has ended, or is no member.
+        """
+        if name not in self._here:
+            raise PeerLostError(name, self._lost.get(name, self._absence(name)))
+
+    def names(self) -> list[str]:
+        """Return the names of those that are here."""
+        with self._changed:
+            return [name for name in self._names if name in self._here]
+
+    def hellos(self) -> list[Hello]:
+        """Return what the others that are here have said of themselves."""
+        with self._changed:
+            return [hello for hello in self._here.values() if hello is not None]
+
+    def hello(self, name: str) -> Hello | None:
+        """Return what *name* has said of itself; ``None`` if it is not here, or is this member."""
+        return self._here.get(name)
+
+    def reason(self, name: str) -> str:
+        """Return why *name* is not here."""
+        return self._lost.get(name, self._absence(name))
+
+    def close(self) -> None:
+        """Wake whoever waits, and watch nobody any more; safe to call again."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._watch.close()
+
+    def _refuse_strangers(self, name: str) -> None:
+        if name not in self._names:
+            message = f"{name!r} is no member of this job; its members: {', '.join(self._names)}"
+            raise RefusedError(message)
+        if name in self._lost:
+            message = (
+                f"member {name!r} {self._lost[name]} and cannot come back: "
+                "end the job and launch it again"
+            )
+            raise RefusedError(message)
+        if name in self._here:
+            raise RefusedError(f"member {name!r} is here already: names are given once")
+
+    def _missing(self) -> list[str]:
+        return [name for name in self._names if name not in self._here]
+
+    def _explained(self, name: str) -> str:
+        why = self._refused.get(name)
+        return name if why is None else f"{name} (refused: {why})"
+
+    def _absence(self, name: str) -> str:
+        return "has not arrived yet" if name in self._names else "is not a member"

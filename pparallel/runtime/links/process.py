@@ -1,0 +1,75 @@
+"""Which process a member lives in, so that another of the same machine can watch it."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+from typing import NamedTuple
+
+STOPPED = b"T"  #: by a signal; one that a debugger holds is "t", and is not given up
+
+
+class ProcessId(NamedTuple):
+    """A process, among those of all machines.
+
+    Attributes:
+        place: the machine and the part of it whose processes see one another, as 16 bytes.
+        pid: its number there.
+        started: when it started, in the kernel's ticks: numbers are used again.
+    """
+
+    place: bytes
+    pid: int
+    started: int
+
+    @classmethod
+    def here(cls) -> ProcessId:
+        """Return that of this process."""
+        return cls.of(os.getpid())
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessId:
+        """Return that of a process of this machine.
+
+        Raises:
+            ProcessLookupError: there is none.
+        """
+        found = look(pid)
+        if found is None:
+            raise ProcessLookupError(pid)
+        return cls(_place(), pid, found[1])
+
+    @property
+    def watchable(self) -> bool:
+        """Whether this process can watch it: it is on this machine, and another."""
+        return self.place == _place() and self.pid != os.getpid()
+
+    def is_stopped(self) -> bool:
+        """Return whether a signal has stopped it, as Ctrl-Z does."""
+        found = look(self.pid)
+        return found is not None and found == (STOPPED, self.started)
+
+    def lives(self) -> bool:
+        """Return whether it runs, and the number is not another's by now."""
+        found = look(self.pid)
+        return found is not None and found[1] == self.started and found[0] not in b"ZX"
+
+
+def look(pid: int) -> tuple[bytes, int] | None:
+    """Return the state of a process and when it started; ``None``: there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            # The name before it may hold anything, brackets too.
+            fields = file.read(4096).rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return fields[0], int(fields[19])
+
+
+@functools.cache
+def _place() -> bytes:
+    with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+        boot = file.read()
+    namespace = os.stat("/proc/self/ns/pid").st_ino
+    return hashlib.sha256(b"%s %d" % (boot, namespace)).digest()[:16]
