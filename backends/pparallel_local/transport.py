@@ -10,18 +10,16 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from typing_extensions import Buffer, override
+from typing_extensions import override
 
-from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError, RemoteError
+from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
 from pparallel.interfaces.transport import Frames, Handler, Meeting, Transport
-from pparallel.runtime.pending import Pending, fail, settle
+from pparallel.runtime.delivery import Delivery
+from pparallel.runtime.pending import Pending, fail
 
 if TYPE_CHECKING:
     from pparallel.runtime.member import Member
     from pparallel_local.config import LocalTransportConfig
-
-
-FLUSH = 1.0  #: seconds that closing waits for requests that are being handled
 
 
 class _Hub:
@@ -95,9 +93,7 @@ class LocalTransport(Transport):
         self._member = member
         self._hub: _Hub | None = None
         self._pending: Pending[Frames] = Pending(f"transport of {member.name!r}")
-        self._handler: Handler | None = None
-        self._handled = threading.Condition()
-        self._handling: list[int] = []  # threads that are inside the handler
+        self._delivery: Delivery | None = None
         self.closed = False
 
     @property
@@ -114,13 +110,14 @@ class LocalTransport(Transport):
         address = self._member.rendezvous or f"alone:{uuid.uuid4().hex}"
         with _hubs_lock:
             self._hub = hub = _hubs.setdefault(address, _Hub())
-        self._handler = handler
+        self._delivery = Delivery(self.name, handler)
         hub.join(self, self._member.names, self._config.rendezvous_timeout)
 
     @override
     def close(self) -> None:
         self.closed = True
-        self._finish_handling()
+        if self._delivery is not None:
+            self._delivery.finish()
         self._pending.close()  # first: what others answer to our leaving is no answer to a request
         if self._hub is not None:
             self._hub.leave(self)
@@ -145,51 +142,13 @@ class LocalTransport(Transport):
 
     def deliver(self, sender: str, frames: Frames, future: Future[Frames]) -> None:
         """Handle a request of *sender* and complete *future* with the reply."""
-        assert self._handler is not None
-        thread = threading.get_ident()
-        with self._handled:
-            self._handling.append(thread)
-        try:
-            self._handle(self._handler, sender, frames, future)
-        finally:
-            with self._handled:
-                self._handling.remove(thread)
-                self._handled.notify_all()
+        assert self._delivery is not None
+        self._delivery.deliver(sender, frames, future)
 
     def peer_left(self, name: str) -> None:
         """Fail what waits for *name* and report its end."""
         self._pending.lose(name, "has left")
         self.lost(name, "has left")
-
-    def _handle(
-        self, handler: Handler, sender: str, frames: Frames, future: Future[Frames]
-    ) -> None:
-        try:
-            reply = handler(sender, _own(frames))
-        except Exception as error:  # noqa: BLE001 - a handler must not raise; its caller must know
-            kind = type(error).__name__
-            fail(future, RemoteError(self.name, kind, str(error), ""))
-            return
-        if not isinstance(reply, Future):
-            settle(future, _own(reply))
-            return
-
-        def replied(source: Future[Frames]) -> None:
-            if error := source.exception():
-                fail(future, RemoteError(self.name, type(error).__name__, str(error), ""))
-            else:
-                settle(future, _own(source.result()))
-
-        reply.add_done_callback(replied)
-
-    def _finish_handling(self) -> None:
-        """Let replies that are known be given; handlers never block, so that it is soon done.
-
-        The limit is for two members that each close while they handle a request of the other.
-        """
-        me = threading.get_ident()
-        with self._handled:
-            self._handled.wait_for(lambda: all(each == me for each in self._handling), FLUSH)
 
     @classmethod
     @override
@@ -207,8 +166,3 @@ class LocalTransport(Transport):
             why = "is closed" if self.closed else "is not open"
             raise ClosedError(f"transport of {self.name!r}", why)
         return self._hub
-
-
-def _own(frames: Frames) -> list[Buffer]:
-    """Return *frames* as the receiver's own: what is immutable needs no copy."""
-    return [frame if type(frame) is bytes else bytearray(frame) for frame in frames]

@@ -49,6 +49,11 @@ class Membership:
         """Whether this is the member where all meet."""
         return self.me == self.first
 
+    @property
+    def closed(self) -> bool:
+        """Whether this member has closed."""
+        return self._closed
+
     def admit(self, hello: Hello) -> None:
         """Let a member in: all others at the first member, and whom that has let in elsewhere.
 
@@ -130,6 +135,15 @@ class Membership:
     def hello(self, name: str) -> Hello | None:
         """Return what *name* has said of itself; ``None`` if it is not here, or is this member."""
         return self._here.get(name)
+
+    def wait_for_end(self, name: str, timeout: float = 1.0) -> bool:
+        """Wait until it is known that *name*, whose connection has ended, has too.
+
+        Returns:
+            Whether it is, within *timeout* seconds.
+        """
+        with self._changed:
+            return self._changed.wait_for(lambda: self._closed or name in self._lost, timeout)
 
     def reason(self, name: str) -> str:
         """Return why *name* is not here."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import select
 from typing import NamedTuple
 
 STOPPED = b"T"  #: by a signal; one that a debugger holds is "t", and is not given up
@@ -54,6 +55,21 @@ class ProcessId(NamedTuple):
         """Return whether it runs, and the number is not another's by now."""
         found = look(self.pid)
         return found is not None and found[1] == self.started and found[0] not in b"ZX"
+
+    def ends_within(self, timeout: float) -> bool:
+        """Return whether it has ended, waiting for that for *timeout* seconds."""
+        if not self.watchable:
+            return False
+        try:
+            pidfd = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return True
+        try:
+            watch = select.poll()
+            watch.register(pidfd, select.POLLIN)
+            return not self.lives() or bool(watch.poll(timeout * 1000))
+        finally:
+            os.close(pidfd)
 
 
 def look(pid: int) -> tuple[bytes, int] | None:

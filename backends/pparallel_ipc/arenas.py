@@ -1,0 +1,84 @@
+"""The shared memory of one member, and that of the others as far as it knows them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+
+from pparallel.runtime.links import Hello, ProcessId
+from pparallel.runtime.shm import Arena, Parcels
+from pparallel_ipc import messages
+
+logger = logging.getLogger(__name__)
+
+_CALLER, _CALLED = 0, 1  #: numbers of the two ends' arenas, in parcels
+
+
+class Arenas:
+    """One's own arena, from which what one sends is allocated, and those of the others."""
+
+    def __init__(self, budget: int | None, name: str) -> None:
+        self._budget, self._name = budget, name
+        self._own: Arena | None = None
+        self._others: dict[str, Arena] = {}
+        self._processes: dict[str, ProcessId] = {}
+        self._lock = threading.Lock()
+
+    def open(self) -> None:
+        """Make one's own; without one, what is large goes through files."""
+        try:
+            self._own = Arena.create(self._name, self._budget)
+        except OSError as error:
+            logger.warning("there is no shared memory: %s", error.strerror)
+
+    @property
+    def descriptor(self) -> int:
+        """One's own arena's, for others to attach to; -1: there is none."""
+        return -1 if self._own is None else self._own.fd
+
+    def parcels(self, hello: Hello, fds: Sequence[int], *, calling: bool) -> Parcels:
+        """Return what carries large data to and from a member.
+
+        Args:
+            hello: the member's.
+            fds: the descriptor of its arena, or nothing; closed here.
+            calling: whether this member is the one that connects.
+
+        Raises:
+            ValueError: the descriptor is no arena's.
+            OSError: there is no room for it.
+        """
+        place, name = (_CALLED if calling else _CALLER), hello.name
+        with self._lock:
+            self._processes[name] = hello.process
+            try:
+                if fds and name not in self._others:
+                    self._others[name] = Arena.attach(fds[0])
+            finally:
+                messages.close(fds)
+            other = self._others.get(name)
+        if other is not None:
+            return Parcels(self._own, {place: other})
+        # The other end takes the caller's arena for number 0, and the called one's for 1.
+        return Parcels(self._own if calling else None, {})
+
+    def forget(self, name: str) -> None:
+        """Let go of what a member had that has ended."""
+        with self._lock:
+            other, process = self._others.pop(name, None), self._processes.pop(name, None)
+        if other is not None:
+            other.close()
+        # One that was given up may go on: what it has here is its own as long as it lives.
+        is_dead = process is not None and process.watchable and not process.lives()
+        if self._own is not None and process is not None and is_dead:
+            self._own.reclaim(process.pid)
+
+    def close(self) -> None:
+        """Give all of it back; views that live stay valid."""
+        with self._lock:
+            others, self._others = list(self._others.values()), {}
+        for each in others:
+            each.close()
+        if self._own is not None:
+            self._own.close()

@@ -1,0 +1,177 @@
+"""One socket to one other member, in the hub's hands: first introductions, then messages."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from pparallel.errors import AuthenticationError
+from pparallel.runtime.links import Hello, RefusedError
+from pparallel.runtime.processes import forget_in_children, remember_in_children
+from pparallel_ipc import handshake, messages
+from pparallel_ipc.handshake import Called, Caller
+from pparallel_ipc.hub import READ, WRITE, Hub
+from pparallel_ipc.post import Post
+
+logger = logging.getLogger(__name__)
+
+_AT_ONCE = 32  #: packets that are read before others have their turn
+
+Taken = Callable[[Any, list[int]], None]  #: (message, descriptors)
+Ended = Callable[["Connection"], None]
+
+
+class Connection:
+    """A socket that the hub reads."""
+
+    def __init__(self, sock: socket.socket, hub: Hub) -> None:
+        sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, messages.SENDING)
+        forget_in_children(sock.fileno())
+        self.sock, self.hub = sock, hub
+        self.post = Post(sock, hub)
+        self._taken: Taken | None = None
+        self._ended: Ended | None = None
+
+    def serve(self, taken: Taken, ended: Ended) -> None:
+        """Pass messages on, and the end, from now on; the introductions are over."""
+        self._taken, self._ended = taken, ended
+        self.hub.unregister(self.sock.fileno())
+        self.hub.register(self.sock.fileno(), self._event)
+
+    def close(self) -> None:
+        """Close it; safe to call again."""
+        number = self.sock.fileno()
+        if number >= 0:
+            self.post.die()
+            self.hub.unregister(number)
+            remember_in_children(number)
+            self.sock.close()
+
+    def _event(self, said: int) -> None:
+        if said & WRITE:
+            self.post.can_write()
+        if not said & ~WRITE:
+            return
+        assert self._taken is not None
+        for _ in range(_AT_ONCE):
+            try:
+                data, fds = messages.receive_with(self.sock)
+            except BlockingIOError:
+                return
+            except ConnectionResetError:  # told once: what came before the end is there still
+                continue
+            except OSError:
+                data, fds = b"", []
+            if not data:
+                self._end()
+                return
+            self._taken(messages.loads(data), fds)
+
+    def _end(self) -> None:
+        ended, self._ended = self._ended, None
+        self.hub.unregister(self.sock.fileno())
+        if ended is not None:
+            ended(self)
+
+
+class Visitor:
+    """A connection that was accepted, until it has proved who it is."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        called: Called,
+        arena: int,
+        let_in: Callable[[Visitor, Hello, list[int]], None],
+        turned_away: Callable[[Visitor, str], None],
+    ) -> None:
+        self.connection, self.called = connection, called
+        self._arena, self._let_in, self._turned_away = arena, let_in, turned_away
+        self.is_done = False
+        connection.hub.register(connection.sock.fileno(), self._event)
+
+    def turn_away(self, why: str) -> None:
+        """End it, and say why."""
+        if self.is_done:
+            return
+        self.is_done = True
+        try:
+            self.connection.sock.send(handshake.refusal(why), socket.MSG_NOSIGNAL)
+        except OSError:
+            logger.debug("a visitor had gone before it was told: %s", why)
+        self.connection.close()
+        self._turned_away(self, why)
+
+    def _event(self, said: int) -> None:
+        fds: list[int] = []
+        try:
+            data, fds = messages.receive_with(self.connection.sock)
+            if not data:
+                raise RefusedError("it went away")
+            answer, hello = self.called.take(data)
+            if hello is None:
+                messages.close(fds)
+                fds = []
+            self._say(answer, last=hello is not None)
+        except BlockingIOError:
+            return
+        except (OSError, RefusedError, AuthenticationError) as error:
+            messages.close(fds)
+            self.turn_away(str(error))
+            return
+        if hello is not None:
+            self.is_done = True
+            self._let_in(self, hello, fds)
+
+    def _say(self, answer: bytes, *, last: bool) -> None:
+        sock = self.connection.sock
+        if last and self._arena >= 0:
+            messages.send_with(sock, answer, [self._arena])
+        else:
+            sock.send(answer, socket.MSG_NOSIGNAL)
+
+
+class Approach:
+    """A connection that this end has made, until it is let in."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        name: str,
+        caller: Caller,
+        arena: int,
+        let_in: Callable[[Connection, Hello, list[int]], None],
+        failed: Callable[[Connection, str, Exception], None],
+    ) -> None:
+        self._connection, self._name, self._caller = connection, name, caller
+        self._arena, self._let_in, self._failed = arena, let_in, failed
+        self._hello: Hello | None = None
+        connection.sock.send(caller.first(), socket.MSG_NOSIGNAL)
+        connection.hub.register(connection.sock.fileno(), self._event, READ)
+
+    def _event(self, said: int) -> None:
+        sock = self._connection.sock
+        fds: list[int] = []
+        try:
+            data, fds = messages.receive_with(sock)
+            if not data:
+                raise RefusedError("the connection was closed")
+            if self._hello is None:
+                self._hello, proof = self._caller.answer(data, self._name)
+                if self._arena >= 0:
+                    messages.send_with(sock, proof, [self._arena])
+                else:
+                    sock.send(proof, socket.MSG_NOSIGNAL)
+                return
+            self._caller.check_welcome(data)
+        except BlockingIOError:
+            return
+        except (OSError, RefusedError, AuthenticationError) as error:
+            messages.close(fds)
+            self._connection.hub.unregister(sock.fileno())
+            self._failed(self._connection, self._name, error)
+            return
+        self._let_in(self._connection, self._hello, fds)

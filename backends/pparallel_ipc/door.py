@@ -1,0 +1,164 @@
+"""Where others connect to this member, and prove who they are."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from pparallel.errors import AuthenticationError, PparallelError
+from pparallel.runtime.links import Hello, Membership, RefusedError
+from pparallel.runtime.processes import forget_in_children, remember_in_children
+from pparallel_ipc.connection import Connection, Visitor
+from pparallel_ipc.handshake import Called, credentials
+from pparallel_ipc.hub import READ, Hub
+
+logger = logging.getLogger(__name__)
+
+BACKLOG = 4096  #: connections that the system lets wait
+STRANGERS = 256  #: connections that have not proved who they are; further ones wait outside
+PATIENCE = 5.0  #: seconds that one may take for that
+
+LetIn = Callable[[Connection, Hello, list[int]], None]
+
+
+class Door:
+    """A listening socket of one member, in the hub's hands."""
+
+    def __init__(
+        self,
+        address: Path,
+        hub: Hub,
+        me: Hello,
+        key: bytes,
+        membership: Membership,
+        arena: int,
+        let_in: LetIn,
+    ) -> None:
+        self._address, self._hub, self._me, self._key = address, hub, me, key
+        self._membership, self._arena, self._let_in = membership, arena, let_in
+        self._sock: socket.socket | None = None
+        self._strangers: set[Visitor] = set()
+        self._lock = threading.Lock()
+
+    def open(self) -> None:
+        """Listen.
+
+        Raises:
+            PparallelError: another process that lives is this member already.
+        """
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        sock.setblocking(False)
+        try:
+            self._bind(sock)
+            sock.listen(BACKLOG)
+        except BaseException:
+            sock.close()
+            raise
+        forget_in_children(sock.fileno())
+        self._sock = sock
+        self._hub.register(sock.fileno(), self._knocked)
+
+    def close(self) -> None:
+        """Let nobody in any more; safe to call again."""
+        with self._lock:
+            sock, self._sock = self._sock, None
+        if sock is not None:
+            self._hub.unregister(sock.fileno())
+            remember_in_children(sock.fileno())
+            sock.close()
+            self._address.unlink(missing_ok=True)
+        for each in list(self._strangers):
+            each.turn_away("this member is closing")
+
+    def _bind(self, sock: socket.socket) -> None:
+        address = os.fspath(self._address)
+        try:
+            sock.bind(address)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            if _answers(address):
+                message = f"another process is member {self._me.name!r} already"
+                raise PparallelError(message) from None
+            self._address.unlink()  # its owner has died
+            sock.bind(address)
+
+    def _knocked(self, _: int) -> None:
+        sock = self._sock
+        while sock is not None and len(self._strangers) < STRANGERS:
+            try:
+                accepted, _address = sock.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                logger.warning("%s cannot let members in: %s", self._me.name, error.strerror)
+                self._hub.change(sock.fileno(), 0)
+                self._hub.later(1.0, self._open_again)
+                return
+            self._receive(accepted)
+        if sock is not None:
+            self._hub.change(sock.fileno(), 0)  # until somebody has been let in, or has gone
+
+    def _receive(self, accepted: socket.socket) -> None:
+        try:
+            pid = credentials(accepted)
+        except AuthenticationError as error:
+            logger.warning("%s", error)
+            accepted.close()
+            return
+        called = Called(self._me, self._key, pid, self._admit)
+        connection = Connection(accepted, self._hub)
+        visitor = Visitor(connection, called, self._arena, self._come_in, self._turned_away)
+        self._strangers.add(visitor)
+        self._hub.later(PATIENCE, lambda: self._expire(visitor))
+
+    def _admit(self, hello: Hello) -> None:
+        try:
+            self._membership.admit(hello)
+        except RefusedError as error:
+            self._membership.refused(hello.name, str(error))
+            raise
+
+    def _come_in(self, visitor: Visitor, hello: Hello, fds: list[int]) -> None:
+        self._forget(visitor)
+        self._let_in(visitor.connection, hello, fds)
+
+    def _turned_away(self, visitor: Visitor, why: str) -> None:
+        self._forget(visitor)
+        name = visitor.called.name
+        logger.warning("%s did not let in %s: %s", self._me.name, name or "a stranger", why)
+        if name:
+            self._membership.refused(name, why)
+
+    def _expire(self, visitor: Visitor) -> None:
+        if visitor in self._strangers:
+            visitor.turn_away(f"it did not prove who it is within {PATIENCE:g} s")
+
+    def _forget(self, visitor: Visitor) -> None:
+        was_full = len(self._strangers) >= STRANGERS
+        self._strangers.discard(visitor)
+        if was_full:
+            self._open_again()
+
+    def _open_again(self) -> None:
+        sock = self._sock
+        if sock is not None:
+            self._hub.change(sock.fileno(), READ)
+
+
+def _answers(address: str) -> bool:
+    with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(address)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+    return True

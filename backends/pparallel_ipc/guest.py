@@ -1,0 +1,84 @@
+"""What one other member asks of this one: its requests come in, and the answers go back."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from pparallel.interfaces.transport import Frames, Handler
+from pparallel.runtime.links import FAILED, answer
+from pparallel.runtime.shm import Parcels
+from pparallel_ipc import messages
+from pparallel_ipc.lanes import ServedLane
+from pparallel_ipc.post import Post
+
+_REMEMBERED = 256  #: large answers of which it is known where they lie, should the peer end
+
+
+class Guest:
+    """The called end of a connection."""
+
+    def __init__(self, peer: str, handler: Handler, post: Post, parcels: Parcels) -> None:
+        self.peer = peer
+        self.post = post
+        self._handler, self._parcels = handler, parcels
+        self._lock = threading.Lock()
+        self._lanes: set[ServedLane] = set()
+        self._large: deque[bytes] = deque(maxlen=_REMEMBERED)
+        self._is_closed = False
+
+    def take(self, entries: Sequence[Any], fds: list[int]) -> None:
+        """Handle requests: called by the hub, and must not block."""
+        for number, packed in entries:
+            try:
+                frames = messages.unpack(packed, self._parcels, fds)
+            except (OSError, RuntimeError) as error:
+                told = [type(error).__name__.encode(), str(error).encode()]
+                self._reply(number, FAILED, told)
+                continue
+            answer(self._handler, self.peer, frames, partial(self._reply, number))
+        self.post.flush()
+
+    def add_lane(self, descriptor: int) -> None:
+        """Serve a lane from now on."""
+        sock = socket.socket(fileno=descriptor)
+        lane = ServedLane(sock, self.peer, self._handler, self._parcels, self._lane_ended)
+        with self._lock:
+            if self._is_closed:
+                sock.close()
+                return
+            self._lanes.add(lane)
+        lane.thread.start()
+
+    def close(self) -> None:
+        """Serve no lane any more, and let go of what the peer will not read."""
+        with self._lock:
+            self._is_closed = True
+            lanes = list(self._lanes)
+        for each in lanes:
+            each.end()
+        while self._large:
+            self._parcels.drop(self._large.popleft())
+
+    def threads(self) -> list[threading.Thread]:
+        """Return the threads that serve lanes."""
+        with self._lock:
+            return [each.thread for each in self._lanes]
+
+    def _reply(self, number: int, status: int, frames: Frames) -> None:
+        try:
+            packed, size, fds = messages.pack(frames, self._parcels)
+        except OSError as error:
+            status, size, fds = FAILED, 256, []
+            packed = ([b"OSError", str(error).encode()[:200]], ())
+        if isinstance(packed[0], bytes):
+            self._large.append(packed[0])
+        self.post.put((number, status, packed), size, fds, hold=True)
+
+    def _lane_ended(self, lane: ServedLane) -> None:
+        with self._lock:
+            self._lanes.discard(lane)

@@ -1,0 +1,162 @@
+"""How two members prove to one another that they are of the same job.
+
+Each message is one packet of a fixed form; nothing here is unpickled, and none is longer than
+:data:`LONGEST`::
+
+    caller   hello, 32 random bytes
+    called   hello, 32 random bytes, proof
+    caller   proof                            with the descriptor of its arena, if it has one
+    called   welcome, or refused and why      likewise
+
+A proof is the SHA-256 HMAC, by the job's key, of all that was said so far, and of who proves: it
+can be neither repeated nor reflected. The kernel has said before whose process the other end is.
+
+Source: challenge and response as in multiprocessing.connection (CPython, Lib/multiprocessing),
+with both ends' words bound into the proofs.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import socket
+import struct
+from collections.abc import Callable
+from typing import NamedTuple
+
+from pparallel.errors import AuthenticationError
+from pparallel.runtime.links import Hello, ProcessId, RefusedError
+from pparallel.runtime.links.hello import LONGEST as HELLO
+
+NONCE = 32  #: random bytes of each end
+PROOF = 32  #: bytes of a SHA-256 digest
+LONGEST = HELLO + NONCE + PROOF
+
+_WELCOME, _REFUSED = b"+", b"-"
+_CALLER, _CALLED = b"caller", b"called"
+_CREDENTIALS = struct.Struct("3i")  #: pid, uid, gid
+
+
+class Introduced(NamedTuple):
+    """The other end of a connection, which has proved that it is of this job.
+
+    Attributes:
+        hello: what it said of itself, with the process that the kernel says it is.
+        fds: descriptors that came with its last word: that of its arena, or none.
+    """
+
+    hello: Hello
+    fds: list[int]
+
+
+def credentials(sock: socket.socket) -> int:
+    """Return the process at the other end.
+
+    Raises:
+        AuthenticationError: it is another user's.
+    """
+    raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, user, _ = _CREDENTIALS.unpack(raw)
+    if user not in (os.geteuid(), 0):
+        message = f"process {pid} of user {user} is not let in: members are of user {os.geteuid()}"
+        raise AuthenticationError(message)
+    return int(pid)
+
+
+class Caller:
+    """The end that connects."""
+
+    def __init__(self, me: Hello, key: bytes, pid: int) -> None:
+        self._key, self._pid = key, pid
+        self._said = me.pack() + os.urandom(NONCE)
+
+    def first(self) -> bytes:
+        """Return what is said first."""
+        return self._said
+
+    def answer(self, said: bytes, name: str) -> tuple[Hello, bytes]:
+        """Return who is there, given what it said, and what is to be said to that.
+
+        Raises:
+            AuthenticationError: it does not know the job's key.
+            RefusedError: it runs something else, is another member, or refuses this one.
+        """
+        if said.startswith(_REFUSED):
+            raise RefusedError(said[1:].decode(errors="replace"))
+        words, proof = said[:-PROOF], said[-PROOF:]
+        self._said += words
+        if not hmac.compare_digest(proof, _proof(self._key, _CALLED, self._said)):
+            message = f"who answers for member {name!r} does not know this job's key"
+            raise AuthenticationError(message)
+        hello = _known(Hello.unpack(words[:-NONCE]), self._pid)
+        if hello.name != name:
+            raise RefusedError(f"where {name!r} should be is {hello.name!r}")
+        return hello, _proof(self._key, _CALLER, self._said)
+
+    @staticmethod
+    def check_welcome(said: bytes) -> None:
+        """Raise ``RefusedError`` unless this member has been let in."""
+        if said != _WELCOME:
+            why = said[1:].decode(errors="replace") or "the connection was closed"
+            raise RefusedError(why)
+
+
+class Called:
+    """The end that is connected to; it is given packets as they come, and never waits."""
+
+    def __init__(self, me: Hello, key: bytes, pid: int, admit: Callable[[Hello], None]) -> None:
+        """Know who may come.
+
+        Args:
+            me: what this end says of itself.
+            key: the job's.
+            pid: the process at the other end.
+            admit: lets a member in that has proved itself, or raises ``RefusedError``.
+        """
+        self._me, self._key, self._pid, self._admit = me, key, pid, admit
+        self._said = b""
+        self._hello: Hello | None = None
+
+    @property
+    def name(self) -> str:
+        """What the other end calls itself, if it has said so."""
+        return "" if self._hello is None else self._hello.name
+
+    def take(self, said: bytes) -> tuple[bytes, Hello | None]:
+        """Return what to say to a packet; and who is there, once that is proved.
+
+        Raises:
+            AuthenticationError: it does not know the job's key.
+            RefusedError: it is no member that may come now.
+        """
+        if self._hello is None:
+            if not NONCE < len(said) <= HELLO + NONCE:
+                raise RefusedError("what came is no hello of a member")
+            self._hello = _known(Hello.unpack(said[:-NONCE]), self._pid)
+            self._said = said + self._me.pack() + os.urandom(NONCE)
+            mine = self._said[len(said) :]
+            return mine + _proof(self._key, _CALLED, self._said), None
+        if not hmac.compare_digest(said, _proof(self._key, _CALLER, self._said)):
+            raise AuthenticationError("it does not know this job's key")
+        self._admit(self._hello)
+        return _WELCOME, self._hello
+
+
+def refusal(why: str) -> bytes:
+    """Return what is said to whom is not let in."""
+    return _REFUSED + why.encode()[: LONGEST - 1]
+
+
+def _known(hello: Hello, pid: int) -> Hello:
+    """Return *hello* with the process that the kernel names: what a peer claims does not count."""
+    if pid == 0:  # of a container: the kernel has no number for it here, and it cannot be watched
+        return hello
+    try:
+        process = ProcessId.of(pid)
+    except ProcessLookupError:
+        raise RefusedError(f"member {hello.name!r} has died (process {pid})") from None
+    return Hello(hello.name, hello.incarnation, process, hello.address)
+
+
+def _proof(key: bytes, who: bytes, said: bytes) -> bytes:
+    return hmac.digest(key, who + said, "sha256")

@@ -1,0 +1,165 @@
+"""The thread of a member that receives what nobody else waits for."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import os
+import select
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+from pparallel.runtime.processes import forget_in_children, remember_in_children
+
+logger = logging.getLogger(__name__)
+
+READ, WRITE = select.EPOLLIN, select.EPOLLOUT
+HELD = 0.001  #: seconds that a message may be held back so that others go with it
+
+Event = Callable[[int], None]  #: called with what epoll says of a descriptor
+
+
+class Holder(Protocol):
+    """Has messages that it holds back."""
+
+    def flush(self) -> None:
+        """Send them."""
+
+
+class Hub:
+    """Calls whoever a descriptor belongs to when there is something to read, in one thread.
+
+    What it calls must not block. Any thread may register and unregister.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._poll = select.epoll()
+        self._nudge = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        forget_in_children(self._poll.fileno(), self._nudge)
+        self._poll.register(self._nudge, READ)
+        self._events: dict[int, Event] = {}
+        self._holders: set[Holder] = set()
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        self._sleeps = False
+        self._ended = False
+        self._thread = threading.Thread(target=self._run, name=f"{name}-ipc", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    @property
+    def here(self) -> bool:
+        """Whether the calling thread is the hub's."""
+        return threading.current_thread() is self._thread
+
+    def register(self, descriptor: int, event: Event, mask: int = READ) -> None:
+        """Have *event* called when *descriptor* is readable, or whatever *mask* says."""
+        self._events[descriptor] = event
+        self._poll.register(descriptor, mask)
+
+    def change(self, descriptor: int, mask: int) -> None:
+        """Change what a descriptor is watched for; harmless if it is not."""
+        with suppress(OSError, ValueError):
+            self._poll.modify(descriptor, mask)
+
+    def unregister(self, descriptor: int) -> None:
+        """Watch a descriptor no more; safe to call again. It is to be closed afterwards."""
+        if self._events.pop(descriptor, None) is not None:
+            with suppress(OSError, ValueError):
+                self._poll.unregister(descriptor)
+
+    def hold(self, holder: Holder) -> None:
+        """Have *holder* flushed within :data:`HELD` seconds."""
+        self._holders.add(holder)
+        if self._sleeps:
+            self._sleeps = False
+            self.nudge()
+
+    def later(self, delay: float, act: Callable[[], None]) -> None:
+        """Have *act* called in *delay* seconds."""
+        with self._lock:
+            heapq.heappush(self._timers, (time.monotonic() + delay, next(self._numbers), act))
+        self.nudge()
+
+    def nudge(self) -> None:
+        """Have the thread look around."""
+        with self._lock:
+            if not self._ended:
+                os.eventfd_write(self._nudge, 1)
+
+    def close(self) -> None:
+        """End the thread and wait for that, unless it is the caller; safe to call again."""
+        with self._lock:
+            if self._ended:
+                return
+            self._ended = True
+            os.eventfd_write(self._nudge, 1)
+        if not self.here and self._thread.ident is not None:
+            self._thread.join()
+        if not self._thread.is_alive():
+            self._give_back()
+
+    def _run(self) -> None:
+        try:
+            while not self._ended:
+                for descriptor, said in self._wait():
+                    self._handle(descriptor, said)
+                self._run_timers()
+                self._flush()
+        finally:
+            if self._ended:
+                self._give_back()
+
+    def _wait(self) -> list[tuple[int, int]]:
+        self._sleeps = True
+        timeout = self._timeout()
+        if self._holders:
+            timeout = HELD if timeout is None else min(timeout, HELD)
+        found = self._poll.poll(timeout)
+        self._sleeps = False
+        return found
+
+    def _timeout(self) -> float | None:
+        with self._lock:
+            return max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else None
+
+    def _handle(self, descriptor: int, said: int) -> None:
+        if descriptor == self._nudge:
+            with suppress(BlockingIOError):
+                os.eventfd_read(self._nudge)
+            return
+        event = self._events.get(descriptor)
+        if event is None:
+            return
+        try:
+            event(said)
+        except Exception:
+            logger.exception("A connection could not be served")
+            self.unregister(descriptor)
+
+    def _run_timers(self) -> None:
+        while True:
+            with self._lock:
+                if not self._timers or self._timers[0][0] > time.monotonic():
+                    return
+                _, _, act = heapq.heappop(self._timers)
+            act()
+
+    def _flush(self) -> None:
+        while self._holders:
+            self._holders.pop().flush()
+
+    def _give_back(self) -> None:
+        with self._lock:
+            nudge, self._nudge = self._nudge, -1
+        if nudge >= 0:
+            remember_in_children(self._poll.fileno(), nudge)
+            self._poll.close()
+            os.close(nudge)

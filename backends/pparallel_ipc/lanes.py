@@ -1,0 +1,180 @@
+"""Lanes: sockets on which a caller waits itself, each with a thread at the other end.
+
+A call takes an idle lane, sends, and blocks until the answer is there. Nobody has to find out whose
+answer it is, and no thread hands anything to another on either side. A handler that takes long
+holds up its own lane only. A lane is made when all others are in use; one on which a call was given
+up is closed, for its answer may come yet.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from pparallel.interfaces.transport import Frames, Handler
+from pparallel.runtime import dedicated
+from pparallel.runtime.links import FAILED, answer
+from pparallel.runtime.processes import forget_in_children, remember_in_children
+from pparallel.runtime.shm import Parcels
+from pparallel_ipc import messages
+from pparallel_ipc.messages import Packed
+
+_WITH_FILES = b"F"  #: says that descriptors come with the message that follows
+_TIMEVAL = struct.Struct("@ll")
+_AGAIN = 0.001  #: seconds after which descriptors are sent again where too many were on their way
+
+
+class Lane:
+    """The caller's end."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._limit = 0.0  # seconds; 0: none
+        forget_in_children(sock.fileno())
+
+    def exchange(
+        self, message: bytes, fds: Sequence[int], timeout: float | None
+    ) -> tuple[bytes, list[int]]:
+        """Send a message and return the answer with its descriptors; it is empty at the end.
+
+        Raises:
+            BlockingIOError: *timeout* seconds have passed.
+            OSError: the other end is gone.
+        """
+        sock = self._sock
+        if self._limit != (timeout or 0.0):
+            self._set_limit(timeout or 0.0)
+        if fds:
+            _send_with_files(sock, message, fds)
+        else:
+            sock.send(message, socket.MSG_NOSIGNAL)
+        return _receive(sock)
+
+    def end(self) -> None:
+        """Wake whoever waits on it; any thread may call this, and again."""
+        try:
+            self._sock.shutdown(socket.SHUT_RDWR)
+        except OSError as error:
+            if error.errno not in (errno.ENOTCONN, errno.EBADF):
+                raise
+
+    def close(self) -> None:
+        """Close it; nobody may be waiting on it."""
+        if (number := self._sock.fileno()) >= 0:
+            remember_in_children(number)
+            self._sock.close()
+
+    def _set_limit(self, timeout: float) -> None:
+        limit = max(timeout, 1e-6) if timeout else 0.0
+        seconds, rest = divmod(limit, 1.0)
+        value = _TIMEVAL.pack(int(seconds), int(rest * 1e6))
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
+        self._limit = timeout
+
+
+def new_pair() -> tuple[socket.socket, socket.socket]:
+    """Return the two ends of a lane."""
+    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for each in ends:
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, messages.SENDING)
+    return ends
+
+
+class ServedLane:
+    """The end that answers, in a thread of its own, which handles one request at a time."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        sender: str,
+        handler: Handler,
+        parcels: Parcels,
+        ended: Callable[[ServedLane], None],
+    ) -> None:
+        sock.setblocking(True)
+        forget_in_children(sock.fileno())
+        self._sock = sock
+        self._sender, self._handler, self._parcels = sender, handler, parcels
+        self._ended = ended
+        self._last: bytes | None = None  # the head of the last large answer
+        self._answering = threading.Lock()
+        self.thread = threading.Thread(target=self._serve, name=f"lane-of-{sender}", daemon=True)
+
+    def end(self) -> None:
+        """Have the thread end once it has handled what it is at; any thread may call this."""
+        try:
+            self._sock.shutdown(socket.SHUT_RDWR)
+        except OSError as error:
+            if error.errno not in (errno.ENOTCONN, errno.EBADF):
+                raise
+
+    def _serve(self) -> None:
+        dedicated.mark()
+        try:
+            while True:
+                data, fds = _receive(self._sock)
+                if not data:
+                    return
+                packed: Packed = messages.loads(data)
+                frames = messages.unpack(packed, self._parcels, fds)
+                answer(self._handler, self._sender, frames, self._reply)
+                del data, packed, frames  # a block stays leased while somebody refers to it
+        except (OSError, RuntimeError, ValueError):
+            # The caller is gone, or has given the call up and taken back what it had sent.
+            return
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        with self._answering:
+            remember_in_children(self._sock.fileno())
+            self._sock.close()
+            if self._last is not None:
+                self._parcels.drop(self._last)
+        self._ended(self)
+
+    def _reply(self, status: int, frames: Frames) -> None:
+        try:
+            packed, _, fds = messages.pack(frames, self._parcels)
+        except OSError as error:
+            status, fds = FAILED, []
+            packed = ([b"OSError", str(error).encode()], ())
+        message = messages.dumps((status, packed))
+        head = packed[0] if isinstance(packed[0], bytes) else None
+        with self._answering:
+            self._last = head
+            try:
+                if fds:
+                    _send_with_files(self._sock, message, fds)
+                else:
+                    self._sock.send(message, socket.MSG_NOSIGNAL)
+            except OSError:  # the caller is gone, or has given up; the thread sees that too
+                if head is not None:
+                    self._parcels.drop(head)
+                    self._last = None
+        messages.close(fds)
+
+
+def _receive(sock: socket.socket) -> tuple[bytes, list[int]]:
+    try:
+        data = sock.recv(messages.PACKET)
+    except ConnectionResetError:  # told once: what came before the end is there still
+        data = sock.recv(messages.PACKET)
+    if data == _WITH_FILES:
+        return messages.receive_with(sock)
+    return data, []
+
+
+def _send_with_files(sock: socket.socket, message: bytes, fds: Sequence[int]) -> None:
+    sock.send(_WITH_FILES, socket.MSG_NOSIGNAL)
+    while True:
+        try:
+            return messages.send_with(sock, message, fds)
+        except OSError as error:
+            if error.errno != errno.ETOOMANYREFS:
+                raise
+        time.sleep(_AGAIN)

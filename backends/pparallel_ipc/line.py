@@ -1,0 +1,208 @@
+"""The way to one other member: this member's requests go out, and the answers come back."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from threading import get_ident
+from typing import Any
+
+from pparallel.errors import CallTimeoutError
+from pparallel.interfaces.transport import Frames
+from pparallel.runtime.links import OK, failure
+from pparallel.runtime.pending import fail, settle
+from pparallel.runtime.shm import Parcels
+from pparallel_ipc import messages
+from pparallel_ipc.lanes import Lane, new_pair
+from pparallel_ipc.post import Post
+
+_KEPT = 8  #: idle lanes that are kept
+_FEW = 2  #: requests without an answer up to which the next is not held back
+
+
+class Line:
+    """The calling end of a connection.
+
+    A call from a thread that has nothing else on its way takes a lane. All other requests share the
+    connection: they keep their order, and leave many at a time.
+    """
+
+    def __init__(self, peer: str, most_lanes: int) -> None:
+        self._peer, self._most_lanes = peer, most_lanes
+        self._post: Post | None = None
+        self._parcels = Parcels(None, {})
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._waiting: dict[int, Future[Frames]] = {}  # until answered, given up or not
+        self._large: dict[int, bytes] = {}  # heads of parcels that the peer may not have read
+        self._latest: dict[int, int] = {}  # by thread: its last request that shared the connection
+        self._idle: list[Lane] = []
+        self._lanes: set[Lane] = set()
+        self._early: list[tuple[Any, Frames]] = []
+        self._is_ended = False
+
+    # -- life -------------------------------------------------------------------------------
+
+    def established(self, post: Post, parcels: Parcels) -> None:
+        """Go: the peer has let this member in. What was asked meanwhile is sent."""
+        with self._lock:
+            self._parcels, early, self._early = parcels, self._early, []
+            for number, frames in early:
+                self._put(post, number, frames, hold=True)
+            self._post = post  # from now on others send past this: what was first has gone
+        post.flush()
+
+    def end(self) -> None:
+        """Wake whoever waits in a lane; safe to call again."""
+        with self._lock:
+            self._is_ended = True
+            lanes = list(self._lanes)
+        for each in lanes:
+            each.end()
+
+    def close(self) -> None:
+        """End, and let go of what the peer will not read."""
+        self.end()
+        with self._lock:
+            idle, self._idle = self._idle, []
+            heads = list(self._large.values())
+            self._large.clear()
+            self._lanes.difference_update(idle)
+        for each in idle:
+            each.close()
+        for head in heads:
+            self._parcels.drop(head)
+
+    # -- asking -----------------------------------------------------------------------------
+
+    def request(self, frames: Frames, future: Future[Frames]) -> None:
+        """Send a request whose answer completes *future*."""
+        number = next(self._numbers)
+        self._waiting[number] = future
+        self._latest[get_ident()] = number
+        post = self._post
+        if post is None:
+            with self._lock:
+                post = self._post
+                if post is None:
+                    self._early.append((number, frames))
+                    return
+        self._put(post, number, frames, hold=len(self._waiting) > _FEW)
+
+    def call(self, frames: Frames, timeout: float | None) -> Frames | None:
+        """Send a request in a lane and return its answer; ``None``: no lane can be taken.
+
+        Raises:
+            CallTimeoutError: it did not come within *timeout* seconds.
+            RemoteError: the peer's handler failed.
+            EOFError: the connection has ended.
+        """
+        if self._latest.get(get_ident()) in self._waiting:  # this would overtake it
+            return None
+        lane = self._take_lane()
+        if lane is None:
+            return None
+        parcels = self._parcels
+        try:
+            packed, _, fds = messages.pack(frames, parcels)
+        except BaseException:
+            self._give_back(lane)
+            raise
+        is_done = False
+        try:
+            data, files = lane.exchange(messages.dumps(packed), fds, timeout)
+            is_done = bool(data)
+        except BlockingIOError:
+            raise CallTimeoutError(f"a request to {self._peer!r}", timeout or 0.0) from None
+        except OSError:
+            raise EOFError from None
+        finally:
+            messages.close(fds)
+            if is_done:
+                self._give_back(lane)
+            else:
+                self._give_up(lane, packed[0])
+        if not is_done:
+            raise EOFError
+        status, answer = messages.loads(data)
+        reply = messages.unpack(answer, parcels, files)
+        if status != OK:
+            raise failure(self._peer, reply)
+        return reply
+
+    def flush(self) -> None:
+        """Send what is held back."""
+        if self._post is not None:
+            self._post.flush()
+
+    # -- answers ----------------------------------------------------------------------------
+
+    def answered(self, entries: Sequence[Any], fds: list[int]) -> None:
+        """Take answers in: called by the hub."""
+        parcels = self._parcels
+        for number, status, packed in entries:
+            future = self._waiting.pop(number, None)
+            self._large.pop(number, None)
+            try:
+                frames = messages.unpack(packed, parcels, fds)
+            except (OSError, RuntimeError) as error:
+                if future is not None:
+                    fail(future, error)
+                continue
+            if future is None:
+                continue
+            if status == OK:
+                settle(future, frames)
+            else:
+                fail(future, failure(self._peer, frames))
+        self.flush()
+
+    def _put(self, post: Post, number: int, frames: Frames, *, hold: bool) -> None:
+        try:
+            packed, size, fds = messages.pack(frames, self._parcels)
+        except OSError as error:
+            fail(self._waiting.pop(number), error)
+            return
+        if isinstance(packed[0], bytes):
+            self._large[number] = packed[0]
+        post.put((number, packed), size, fds, hold=hold)
+
+    # -- lanes ------------------------------------------------------------------------------
+
+    def _take_lane(self) -> Lane | None:
+        try:
+            return self._idle.pop()  # the one used last: what it needs is in the caches
+        except IndexError:
+            pass
+        post = self._post
+        if post is None or len(self._lanes) >= self._most_lanes:
+            return None
+        ours, theirs = new_pair()
+        lane = Lane(ours)
+        with self._lock:
+            self._lanes.add(lane)
+            is_ended = self._is_ended
+        if is_ended:
+            theirs.close()
+            self._discard(lane)
+            raise EOFError
+        post.say((messages.LANE,), [theirs.detach()])
+        return lane
+
+    def _give_back(self, lane: Lane) -> None:
+        if len(self._idle) < _KEPT and not self._is_ended:
+            self._idle.append(lane)
+        else:
+            self._discard(lane)
+
+    def _give_up(self, lane: Lane, body: Any) -> None:
+        if isinstance(body, bytes):  # the peer may read it yet; if it ends before, it is dropped
+            self._large[next(self._numbers)] = body
+        self._discard(lane)
+
+    def _discard(self, lane: Lane) -> None:
+        with self._lock:
+            self._lanes.discard(lane)
+        lane.close()

@@ -1,0 +1,131 @@
+"""What the two ends of a connection say to one another, once both have proved who they are.
+
+A message is one packet of a socket that keeps packets whole: plain data, written by
+:mod:`marshal`, for both ends run the same Python. The frames of a request travel in it, or, when
+they are large, through the arena as a parcel, of which the message holds the head.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import socket
+from array import array
+from collections.abc import Sequence
+from pickle import PickleBuffer
+from typing import Any
+
+from typing_extensions import Buffer
+
+from pparallel.interfaces.transport import Frames
+from pparallel.runtime.shm import Parcels
+
+# What a message is, its first field; in a packet of its own, where not said otherwise.
+(
+    MANY,  #: replies and requests: a list of entries
+    LANE,  #: a descriptor comes along: the other end of a new lane
+    LOST,  #: (name, reason): a member has ended
+    MEMBERS,  #: a list of hellos: who has arrived
+    BYE,  #: the sender closes
+) = range(5)
+
+LONGEST = 60_000  #: bytes of a packet
+INLINE = 1 << 15  #: bytes of frames above which they travel as a parcel
+PACKET = 1 << 16  #: bytes that a receiver makes room for
+SENDING = 1 << 20  #: bytes that may be on their way; the system may allow less
+
+_VERSION = 2  #: of marshal's format: the last one without references, three times as quick
+_RIGHTS = socket.CMSG_SPACE(4 * array("i").itemsize)
+
+#: the frames, or the head of a parcel; and which of them were sent writable
+Packed = tuple["Sequence[Buffer] | bytes", Sequence[int]]
+
+
+def dumps(message: Any) -> bytes:
+    """Return a message as bytes."""
+    return marshal.dumps(message, _VERSION)
+
+
+loads = marshal.loads
+
+
+def pack(frames: Frames, parcels: Parcels) -> tuple[Packed, int, list[int]]:
+    """Return frames as they stand in a message, how many bytes that is, and what comes along.
+
+    Raises:
+        OSError: there is room neither in shared memory nor in a file.
+    """
+    size = 0
+    for each in frames:
+        if type(each) is not bytes:
+            return _pack_any(frames, parcels)
+        size += len(each)
+    if size <= INLINE:
+        return (frames, ()), size, []
+    return _parcel(frames, (), parcels)
+
+
+def unpack(packed: Packed, parcels: Parcels, fds: Sequence[int] = ()) -> list[Buffer]:
+    """Return the frames, this process's own; closes *fds*.
+
+    Raises:
+        OSError: the file that holds them did not come along or cannot be read.
+        RuntimeError: they are not there any more: the sender has ended, or taken them back.
+    """
+    body, writable = packed
+    if isinstance(body, bytes):
+        return parcels.unpack(body, fds)
+    frames = list(body)
+    for each in writable:
+        frames[each] = bytearray(frames[each])
+    return frames
+
+
+def send_with(sock: socket.socket, message: bytes, fds: Sequence[int]) -> None:
+    """Send a message with descriptors."""
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds))]
+    sock.sendmsg([message], rights, socket.MSG_NOSIGNAL)
+
+
+def receive_with(sock: socket.socket, flags: int = 0) -> tuple[bytes, list[int]]:
+    """Return the next message and the descriptors that came with it; the first is empty at the end.
+
+    Raises:
+        OSError: it is longer than any that is sent.
+    """
+    data, ancillary, said, _ = sock.recvmsg(PACKET, _RIGHTS, flags | socket.MSG_CMSG_CLOEXEC)
+    fds = array("i", b"".join(each for _, _, each in ancillary)).tolist()
+    if said & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+        close(fds)
+        raise OSError("a message is longer than allowed")
+    return data, fds
+
+
+def close(fds: Sequence[int]) -> None:
+    """Close descriptors."""
+    for each in fds:
+        os.close(each)
+
+
+def _pack_any(frames: Frames, parcels: Parcels) -> tuple[Packed, int, list[int]]:
+    raws = [each if type(each) is bytes else _raw(each) for each in frames]
+    writable = tuple(n for n, each in enumerate(frames) if type(each) is not bytes)
+    size = sum(len(each) for each in raws)
+    if size <= INLINE:
+        return (raws, writable), size, []
+    return _parcel(raws, writable, parcels)
+
+
+def _parcel(
+    frames: Frames, writable: Sequence[int], parcels: Parcels
+) -> tuple[Packed, int, list[int]]:
+    parcel = parcels.pack(frames)
+    head = parcel.head()
+    return (head, writable), len(head), parcel.fds
+
+
+def _raw(frame: Buffer) -> memoryview | bytes:
+    try:
+        return PickleBuffer(frame).raw()
+    except BufferError:  # it has gaps
+        return memoryview(frame).tobytes()

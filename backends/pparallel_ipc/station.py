@@ -1,0 +1,317 @@
+"""A member's place on the machine: where others connect, and what it has of each of them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import threading
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pparallel.errors import AuthenticationError, ClosedError, PeerLostError
+from pparallel.interfaces.transport import Handler
+from pparallel.runtime.links import Hello, Membership, RefusedError
+from pparallel_ipc import messages
+from pparallel_ipc.arenas import Arenas
+from pparallel_ipc.connection import Approach, Connection
+from pparallel_ipc.door import Door
+from pparallel_ipc.guest import Guest
+from pparallel_ipc.handshake import Caller, credentials
+from pparallel_ipc.hub import Hub
+from pparallel_ipc.line import Line
+
+if TYPE_CHECKING:
+    from pparallel.runtime.member import Member
+    from pparallel_ipc.config import IpcTransportConfig
+
+FLUSH = 1.0  #: seconds that closing waits for answers that are known to leave
+_AGAIN = 0.005  #: seconds after which a member that has not arrived is looked for again
+_ROSTER = 48  #: hellos in one message
+_DYING = 0.1  #: seconds by which the end of a process may follow that of its connections
+
+
+class Station:
+    """All connections of one member, and the thread that reads them."""
+
+    def __init__(
+        self,
+        config: IpcTransportConfig,
+        member: Member,
+        me: Hello,
+        membership: Membership,
+        handler: Handler,
+        key: bytes,
+    ) -> None:
+        self._config, self._member, self._me = config, member, me
+        self._membership, self._handler, self._key = membership, handler, key
+        self._hub = Hub(member.name)
+        self._lock = threading.Lock()
+        self._folder = Path()
+        self._door: Door | None = None
+        self._arenas = Arenas(config.arena_budget, f"pparallel-ipc-{member.name}")
+        self.lines: dict[str, Line] = {}
+        self._guests: dict[str, Guest] = {}
+        self._connections: dict[Connection, str] = {}
+        self._refusal: Exception | None = None
+        self._have_met = False
+
+    # -- opening ----------------------------------------------------------------------------
+
+    def open(self, folder: Path) -> None:
+        """Have a place in *folder*, where others connect."""
+        self._folder = folder
+        self._hub.start()
+        self._arenas.open()
+        self._door = Door(
+            self._address(self._member.name),
+            self._hub,
+            self._me,
+            self._key,
+            self._membership,
+            self._arenas.descriptor,
+            self._guest_came,
+        )
+        self._door.open()
+
+    def meet(self, timeout: float) -> None:
+        """Wait until all members are here; the first one tells the others who is.
+
+        Raises:
+            CallTimeoutError: not all came within *timeout* seconds; it names who is missing.
+            PeerLostError: a member ended before all had come, or the first refused this one.
+        """
+        deadline = time.monotonic() + timeout
+        membership = self._membership
+        if not membership.is_first:
+            sock = self._reach(membership.first, deadline)
+            if sock is not None:
+                self._approach(membership.first, sock)
+        try:
+            membership.wait_for_all(max(0.0, deadline - time.monotonic()))
+        except (PeerLostError, ClosedError) as error:
+            raise self._refusal or error from None
+        if membership.is_first:
+            self._tell_all_who_is_here()
+
+    def _reach(self, name: str, deadline: float) -> socket.socket | None:
+        """Connect to a member that may not be there yet; ``None`` when it is too late."""
+        pause = threading.Event()
+        while time.monotonic() < deadline and not self._membership.closed:
+            try:
+                return self._connected(name)
+            except (FileNotFoundError, ConnectionRefusedError, BlockingIOError):
+                pause.wait(_AGAIN)
+        return None
+
+    def _tell_all_who_is_here(self) -> None:
+        with self._lock:
+            self._have_met = True
+            guests = list(self._guests.values())
+        for guest in guests:
+            self._tell_who_is_here(guest)
+
+    def _tell_who_is_here(self, guest: Guest) -> None:
+        hellos = [each.pack() for each in self._membership.hellos()]
+        for start in range(0, len(hellos), _ROSTER):
+            guest.post.say((messages.MEMBERS, hellos[start : start + _ROSTER]))
+
+    # -- lines ------------------------------------------------------------------------------
+
+    def line(self, name: str) -> Line:
+        """Return the way to member *name*, which is there from the first use on.
+
+        Raises:
+            PeerLostError: it has ended.
+        """
+        with self._lock:
+            line = self.lines.get(name)
+            if line is not None:
+                return line
+            line = self.lines[name] = Line(name, self._config.lanes)
+        try:
+            self._approach(name, self._connected(name))
+        except OSError as error:
+            self._membership.lose(name, f"cannot be reached: {error.strerror}")
+            self._membership.check(name)
+        return line
+
+    def _connected(self, name: str) -> socket.socket:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        sock.setblocking(False)
+        try:
+            for _ in range(1000):  # as long as more want to come in than the system lets wait
+                try:
+                    sock.connect(os.fspath(self._address(name)))
+                except BlockingIOError:
+                    threading.Event().wait(0.001)
+                else:
+                    return sock
+            raise TimeoutError(errno.ETIMEDOUT, "it does not let anybody in")
+        except BaseException:
+            sock.close()
+            raise
+
+    def _approach(self, name: str, sock: socket.socket) -> None:
+        connection = Connection(sock, self._hub)
+        with self._lock:
+            self._connections[connection] = name
+            self.lines.setdefault(name, Line(name, self._config.lanes))
+        try:
+            caller = Caller(self._me, self._key, credentials(sock))
+            Approach(
+                connection, name, caller, self._arenas.descriptor, self._let_in, self._turned_away
+            )
+        except (OSError, AuthenticationError, RefusedError) as error:
+            self._turned_away(connection, name, error)
+
+    def _let_in(self, connection: Connection, hello: Hello, fds: list[int]) -> None:
+        name = hello.name
+        line = self.lines.get(name)
+        try:
+            self._membership.admit(hello)
+            parcels = self._arenas.parcels(hello, fds, calling=True)
+        except (RefusedError, OSError, ValueError) as error:
+            self._turned_away(connection, name, error)
+            return
+        if line is None:  # it has ended meanwhile
+            connection.close()
+            return
+        connection.serve(partial(self._take_answer, name, line), self._connection_ended)
+        connection.post.open()
+        line.established(connection.post, parcels)
+
+    def _turned_away(self, connection: Connection, name: str, error: Exception) -> None:
+        with self._lock:
+            self._connections.pop(connection, None)
+        connection.close()
+        if isinstance(error, OSError) and not isinstance(error, AuthenticationError):
+            reason = f"has closed the connection ({error.strerror})"
+        else:
+            reason = f"and this member cannot connect: {error}"
+            self._refusal = PeerLostError(name, reason)
+            if isinstance(error, AuthenticationError):
+                self._refusal = error
+        self._membership.lose(name, reason)
+
+    def _take_answer(self, name: str, line: Line, message: Any, fds: list[int]) -> None:
+        if message[0] == messages.MANY:
+            line.answered(message[1], fds)
+        else:
+            self._take_word(name, message)
+
+    # -- guests -----------------------------------------------------------------------------
+
+    def _guest_came(self, connection: Connection, hello: Hello, fds: list[int]) -> None:
+        name = hello.name
+        try:
+            parcels = self._arenas.parcels(hello, fds, calling=False)
+        except (OSError, ValueError) as error:
+            connection.close()
+            self._membership.lose(name, f"cannot be served: {error}")
+            return
+        guest = Guest(name, self._handler, connection.post, parcels)
+        with self._lock:
+            self._connections[connection] = name
+            self._guests[name] = guest
+            is_last = self._have_met and self._membership.is_first
+        connection.serve(partial(self._take_request, name, guest), self._connection_ended)
+        connection.post.open()
+        if is_last:  # the others were told between its being let in and now
+            self._tell_who_is_here(guest)
+
+    def _take_request(self, name: str, guest: Guest, message: Any, fds: list[int]) -> None:
+        if message[0] == messages.MANY:
+            guest.take(message[1], fds)
+        elif message[0] == messages.LANE:
+            guest.add_lane(fds[0])
+        else:
+            self._take_word(name, message)
+
+    # -- members ----------------------------------------------------------------------------
+
+    def _take_word(self, name: str, message: Any) -> None:
+        kind = message[0]
+        if kind == messages.BYE:
+            self._membership.lose(name, "has left")
+        elif kind == messages.LOST and name == self._membership.first:
+            self._membership.lose(message[1], message[2])
+        elif kind == messages.MEMBERS and name == self._membership.first:
+            for each in message[1]:
+                hello = Hello.unpack(each)
+                if hello.name != self._me.name:
+                    self._membership.admit(hello)
+
+    def lose(self, name: str, reason: str) -> None:
+        """Forget a member that has ended, and tell the others if that is for this one to do."""
+        with self._lock:
+            line, guest = self.lines.pop(name, None), self._guests.pop(name, None)
+            gone = [each for each, peer in self._connections.items() if peer == name]
+            for each in gone:
+                del self._connections[each]
+            others = list(self._guests.values()) if self._membership.is_first else []
+        if guest is not None:
+            if self._membership.is_first:
+                guest.post.say((messages.LOST, name, reason))  # should it still live, it hears why
+            guest.close()
+        if line is not None:
+            line.close()
+        for each in gone:
+            each.close()
+        self._arenas.forget(name)
+        for other in others:
+            other.post.say((messages.LOST, name, reason))
+
+    def _connection_ended(self, connection: Connection) -> None:
+        with self._lock:
+            name = self._connections.get(connection)
+        if name is None:
+            return
+        hello = self._membership.hello(name)
+        if hello is not None and hello.process.ends_within(_DYING):
+            reason = f"has died (process {hello.process.pid})"
+        else:
+            reason = "has closed the connection"
+        self._membership.lose(name, reason)
+
+    # -- closing ----------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Let answers leave that are known."""
+        deadline = time.monotonic() + FLUSH
+        pause = threading.Event()
+        guests = list(self._guests.values())
+        for guest in guests:
+            guest.post.flush()
+        while not all(each.post.is_empty() for each in guests) and time.monotonic() < deadline:
+            pause.wait(0.001)
+
+    def close(self) -> None:
+        """Say goodbye, and give everything back."""
+        if self._door is not None:
+            self._door.close()
+        with self._lock:
+            connections, self._connections = list(self._connections), {}
+            lines, guests = list(self.lines.values()), list(self._guests.values())
+            self.lines.clear()
+            self._guests.clear()
+        for connection in connections:
+            connection.post.say((messages.BYE,))
+        threads = [thread for guest in guests for thread in guest.threads()]
+        for guest in guests:
+            guest.close()
+        for line in lines:
+            line.close()
+        self._hub.close()
+        for connection in connections:
+            connection.close()
+        deadline = time.monotonic() + FLUSH
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+        self._arenas.close()
+
+    def _address(self, name: str) -> Path:
+        return self._folder / str(self._member.names.index(name))
