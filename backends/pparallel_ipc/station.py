@@ -83,14 +83,14 @@ class Station:
             CallTimeoutError: not all came within *timeout* seconds; it names who is missing.
             PeerLostError: a member ended before all had come, or the first refused this one.
         """
-        deadline = time.monotonic() + timeout
+        began = time.monotonic()
         membership = self._membership
         if not membership.is_first:
-            sock = self._reach(membership.first, deadline)
+            sock = self._reach(membership.first, began + timeout)
             if sock is not None:
                 self._approach(membership.first, sock)
         try:
-            membership.wait_for_all(max(0.0, deadline - time.monotonic()))
+            membership.wait_for_all(timeout, began)
         except (PeerLostError, ClosedError) as error:
             raise self._refusal or error from None
         if membership.is_first:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 
 from pydantic import SecretStr
@@ -57,11 +57,21 @@ def current() -> Member | None:
     return _current.get()
 
 
+def act_as(member: Member) -> Token[Member | None]:
+    """Say that what this thread does from now on is done by *member*; for :func:`act_no_more`."""
+    return _current.set(member)
+
+
+def act_no_more(token: Token[Member | None]) -> None:
+    """Undo :func:`act_as`."""
+    _current.reset(token)
+
+
 @contextmanager
 def acting_as(member: Member) -> Iterator[None]:
     """Say that what runs inside is done by *member*."""
-    token = _current.set(member)
+    token = act_as(member)
     try:
         yield
     finally:
-        _current.reset(token)
+        act_no_more(token)

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Generic, TypeVar
 
 from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
+from pparallel.runtime.lean_future import LeanFuture
 
 T = TypeVar("T")
 
@@ -65,7 +66,7 @@ class Pending(Generic[T]):
             ClosedError: after :meth:`close`.
             PeerLostError: *peer* was reported lost.
         """
-        future: Future[T] = Future()
+        future: Future[T] = LeanFuture()
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         with self._changed:
             if self._closed is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
@@ -78,17 +79,22 @@ class Membership:
             if name in self._names and name not in self._here:
                 self._refused[name] = why
 
-    def wait_for_all(self, timeout: float) -> None:
+    def wait_for_all(self, timeout: float, since: float | None = None) -> None:
         """Wait until all members are here.
+
+        Args:
+            timeout: seconds.
+            since: from when they count, by :func:`time.monotonic`; ``None``: from now.
 
         Raises:
             CallTimeoutError: not all came within *timeout* seconds; it names who is missing.
             PeerLostError: one ended before all had come.
             ClosedError: this member was closed meanwhile.
         """
+        left = timeout if since is None else max(0.0, since + timeout - time.monotonic())
         with self._changed:
             done = self._changed.wait_for(
-                lambda: self._closed or self._lost or not self._missing(), timeout
+                lambda: self._closed or self._lost or not self._missing(), left
             )
             if self._closed:
                 raise ClosedError(f"transport of {self.me!r}")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
@@ -58,12 +57,26 @@ def count() -> int:
         return len(_open)
 
 
-@contextmanager
-def acting_for(endpoint: Endpoint) -> Iterator[None]:
+class _Acting:
+    """Sets the endpoint, and whose work is done, and puts back what was before."""
+
+    __slots__ = ("_endpoint", "_member", "_token")
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+
+    def __enter__(self) -> None:
+        self._token = _current.set(self._endpoint)
+        self._member = member.act_as(self._endpoint.member)
+
+    def __exit__(self, *_: object) -> None:
+        member.act_no_more(self._member)
+        _current.reset(self._token)
+
+
+_ALREADY: AbstractContextManager[None] = nullcontext()
+
+
+def acting_for(endpoint: Endpoint) -> AbstractContextManager[None]:
     """Have groups and references that are met inside belong to *endpoint*."""
-    token = _current.set(endpoint)
-    try:
-        with member.acting_as(endpoint.member):
-            yield
-    finally:
-        _current.reset(token)
+    return _ALREADY if _current.get() is endpoint else _Acting(endpoint)

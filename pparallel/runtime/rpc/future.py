@@ -11,12 +11,13 @@ from typing import Any, Generic, TypeVar, cast
 from typing_extensions import override
 
 from pparallel.interfaces.transport import Frames
+from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.pending import fail, settle
 
 T = TypeVar("T")
 
 
-class RpcFuture(Future[T], Generic[T]):
+class RpcFuture(LeanFuture[T], Generic[T]):
     """The result of a call, once it comes; also a :class:`concurrent.futures.Future`.
 
     The reply is deserialised by the first thread that asks for the result, not by the one that

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from pparallel.errors import ClosedError
 from pparallel.runtime.thread_progress import WINDOW, Progress, is_under_way, look
@@ -19,6 +19,8 @@ Job = Callable[[], None]
 #: Seconds after which the requests behind a running one go on even if it does not seem to.
 PATIENCE = 0.5
 IDLE = 10.0  #: seconds after which a thread without work ends
+
+_NOT_RUNNING: AbstractContextManager[None] = nullcontext()
 
 
 class _Stream:
@@ -94,13 +96,40 @@ class Handlers:
             stream.jobs.append(job)
             self._call_a_thread()
 
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
+    def run_here(self, key: Hashable, job: Job) -> bool:
+        """Run *job* in the calling thread, which serves nobody else, unless it must wait its turn.
+
+        Returns:
+            False: it has not been run, since others of its *key* are before it, or as many run
+            already as may; it is to be submitted.
+
+        Raises:
+            ClosedError: after :meth:`close`.
+        """
+        with self._work:
+            if self._closed:
+                raise ClosedError(f"member {self._name!r}")
+            if self._running >= self._size or key in self._streams:
+                return False
+            self._running += 1
+        self._here.stream = _Stream(key)
+        try:
+            job()
+        finally:
+            self._here.stream = None
+            with self._work:
+                self._running -= 1
+                if self._ready or self._behind:
+                    self._call_a_thread()
+        return True
+
+    def waiting(self) -> AbstractContextManager[None]:
         """Say that the job of this thread, if it runs one, only waits for others inside."""
         stream: _Stream | None = getattr(self._here, "stream", None)
-        if stream is None:
-            yield
-            return
+        return _NOT_RUNNING if stream is None else self._waiting(stream)
+
+    @contextmanager
+    def _waiting(self, stream: _Stream) -> Iterator[None]:
         with self._work:
             self._running -= 1
             stream.since = stream.look_at = 0.0

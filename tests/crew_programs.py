@@ -1,0 +1,125 @@
+"""What members do in the tests of faults: functions of a runtime, and what they call."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from pparallel.builder import Runtime
+from pparallel.errors import PparallelError
+from pparallel.runtime.rpc import current
+from pparallel.testing.patience import PATIENCE, until
+
+
+def add(a: int, b: int) -> int:
+    """Return the sum."""
+    return a + b
+
+
+def wait_at(file: Path) -> str:
+    """Note that somebody waits, and wait until another file lets it go on."""
+    file.touch()
+    until(file.with_name(f"{file.name} over").exists, f"nobody let {file.name} go on")
+    return current.endpoint().name
+
+
+def count(file: Path) -> int:
+    """Leave one more byte in *file*, and return how many there are."""
+    with file.open("ab", buffering=0) as opened:
+        opened.write(b".")
+        return opened.tell()
+
+
+def pid() -> int:
+    """Return the number of the process that this member lives in."""
+    return os.getpid()
+
+
+def hold_the_gil(seconds: float) -> None:
+    """Let no other thread of this process run Python."""
+    ctypes.PyDLL(None).usleep(int(seconds * 1e6))
+
+
+def stop_oneself() -> None:
+    """Stop this process, as Ctrl-Z does."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def wait_for_the_end(rt: Runtime) -> str:
+    """Wait until the job ends, whatever the reason."""
+    until(lambda: rt.stopping, "the job did not end")
+    return "stopping"
+
+
+def serve(rt: Runtime, file: Path) -> list[str]:
+    """Do nothing but answer until *file* is there; return who is there then."""
+    until(lambda: file.exists() or rt.stopping, "nobody said that it is over")
+    return rt.transport.members()
+
+
+def call_to_the_end(rt: Runtime, to: str, file: Path) -> tuple[str, float, list[str]]:
+    """Call *to*, which does not answer; return what the call raised, and how late that came.
+
+    The time counts from when the file ``killed`` beside *file* was made.
+    """
+    error = raised_by(lambda: rt.group().rpc_sync(to, wait_at, args=(file,)))
+    late = _since(file.with_name("killed"))
+    until(lambda: to not in rt.transport.members(), f"{to} is still a member")
+    return error, late, rt.transport.members()
+
+
+def call_many_ways(rt: Runtime, to: str, file: Path) -> list[str]:
+    """Wait for *to* in a lane, in a future and in a reference; return what they raise."""
+    group = rt.group()
+    found: list[str] = []
+    calls = [
+        lambda: group.rpc_sync(to, wait_at, args=(file,)),
+        lambda: group.rpc_async(to, wait_at, args=(file,)).wait(),
+        lambda: group.remote(to, wait_at, args=(file,)).to_here(),
+    ]
+    threads = [threading.Thread(target=lambda f=f: found.append(raised_by(f))) for f in calls]  # type: ignore[misc]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(PATIENCE)
+    assert not any(each.is_alive() for each in threads)
+    return found
+
+
+def meet(rt: Runtime, file: Path) -> tuple[str, float]:
+    """Wait in a barrier of all members; return what it raised and how late that came."""
+    file.touch()
+    error = raised_by(lambda: rt.group().barrier(PATIENCE))
+    return error, _since(file.with_name("killed"))
+
+
+def calls_after(rt: Runtime, to: str, file: Path) -> tuple[int, list[str]]:
+    """Wait for *file*, then call *to*; return its answer, and who is there."""
+    until(file.exists, "the test goes on")
+    return rt.group().rpc_sync(to, add, args=(1, 2)), rt.transport.members()
+
+
+def have_it_hold_the_gil(rt: Runtime, to: str, seconds: float) -> tuple[float, list[str]]:
+    """Have *to* hold its GIL; return how long that took, and who is there then."""
+    began = time.monotonic()
+    rt.group().rpc_sync(to, hold_the_gil, args=(seconds,))
+    return time.monotonic() - began, rt.transport.members()
+
+
+def raised_by(call: Any) -> str:
+    """Return type and message of what *call* raises; empty if nothing."""
+    try:
+        call()
+    except PparallelError as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def _since(file: Path) -> float:
+    until(file.exists, f"{file.name} is there")
+    return time.time() - file.stat().st_mtime

@@ -1,0 +1,172 @@
+"""Members that die, stop, or come back: what the others see, on transports between processes."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crew import BOUND, Crew, crew
+
+from pparallel.testing.patience import until
+
+LATE = 2.0  #: seconds that a test allows beyond the bound, for a machine that is busy
+
+TRANSPORTS: dict[str, dict[str, Any]] = {
+    "ipc": {"backend": "ipc"},
+}
+
+
+@pytest.fixture(params=TRANSPORTS)
+def members(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Crew]:
+    with crew(tmp_path, TRANSPORTS[request.param]) as started:
+        yield started
+
+
+def killed(members: Crew, name: str) -> None:
+    members.note("killed").touch()
+    members.kill(name)
+
+
+def test_a_member_killed_in_the_middle_of_a_call(members: Crew) -> None:
+    members.start("a", "serve", members.note("over"))
+    members.start("b", "call_to_the_end", "c", members.note("waits"))
+    members.start("c", "serve", members.note("over"))
+    members.noted("waits")
+    killed(members, "c")
+    error, late, here = members.answer("b")
+    assert error.startswith("PeerLostError: member 'c' has died")
+    assert late < BOUND + LATE
+    assert here == ["a", "b"]
+    members.note("over").touch()
+    assert members.answer("a") == ["a", "b"]
+
+
+def test_whoever_waits_for_it_wakes(members: Crew) -> None:
+    members.start("a", "call_many_ways", "c", members.note("waits"))
+    members.start("b", "call_many_ways", "c", members.note("waits"))
+    members.start("c", "serve", members.note("over"))
+    members.noted("waits")
+    killed(members, "c")
+    for name in "ab":
+        found = members.answer(name)
+        assert len(found) == 3
+        assert all(each.startswith("PeerLostError: member 'c' has died") for each in found), found
+
+
+def test_a_member_killed_before_a_barrier_that_others_wait_in(members: Crew) -> None:
+    members.start("a", "meet", members.note("a waits"))
+    members.start("b", "meet", members.note("b waits"))
+    members.start("c", "serve", members.note("over"))
+    members.noted("a waits")
+    members.noted("b waits")
+    killed(members, "c")
+    for name in "ab":
+        error, late = members.answer(name)
+        assert error.startswith("PeerLostError: member 'c' has died")
+        assert late < BOUND + LATE
+
+
+def test_the_end_of_the_first_member_ends_the_job_by_name(members: Crew) -> None:
+    members.start("a", "serve", members.note("over"))
+    members.start("b", "wait_for_the_end")
+    members.start("c", "call_to_the_end", "b", members.note("waits"))
+    members.noted("waits")
+    killed(members, "a")
+    for name in "bc":
+        outcome = members.outcome(name)
+        assert "member 'a' has died" in (outcome.error or outcome.value[0])
+        if outcome.error:
+            assert "the job ends with its first member" in outcome.error
+
+
+def test_one_that_was_stopped_finds_that_it_was_given_up(members: Crew) -> None:
+    members.start("a", "serve", members.note("over"))
+    members.start("b", "call_to_the_end", "c", members.note("waits"))
+    members.start("c", "wait_for_the_end")
+    members.noted("waits")
+    members.note("killed").touch()
+    members.signal("c", signal.SIGSTOP)
+    error, late, here = members.answer("b")
+    assert error == f"PeerLostError: {error.partition(': ')[2]}"
+    assert f"member 'c' was stopped by a signal for {BOUND:g} s" in error
+    assert BOUND * 0.8 < late < BOUND + LATE
+    assert here == ["a", "b"]
+    members.signal("c", signal.SIGCONT)
+    assert "member 'a' gave this member up: it was stopped" in members.outcome("c").error
+    members.note("over").touch()
+    assert members.answer("a") == ["a", "b"]
+
+
+def test_one_that_was_stopped_for_less_is_not_given_up(members: Crew) -> None:
+    members.start("a", "calls_after", "c", members.note("go on"))
+    members.start("b", "calls_after", "c", members.note("go on"))
+    members.start("c", "serve", members.note("over"))
+    until(lambda: len(members.processes) == 3, "all are started")
+    members.signal("c", signal.SIGSTOP)
+    members.note("go on").touch()
+    members.signal("c", signal.SIGCONT)
+    for name in "ab":
+        answer, here = members.answer(name)
+        assert answer == 3
+        assert "c" in here
+    members.note("over").touch()
+    assert not members.outcome("c").error
+
+
+def test_a_member_that_holds_the_gil_is_not_lost(members: Crew) -> None:
+    members.start("a", "serve", members.note("over"))
+    members.start("b", "have_it_hold_the_gil", "c", 3 * BOUND)
+    members.start("c", "serve", members.note("over"))
+    took, here = members.answer("b")
+    assert took > 3 * BOUND
+    assert here == ["a", "b", "c"]
+    members.note("over").touch()
+    assert "c" in members.answer("a")
+    assert not members.outcome("c").error
+
+
+def test_a_member_cannot_come_back_under_its_name(members: Crew) -> None:
+    members.start("a", "serve", members.note("over"))
+    members.start("b", "calls_after", "a", members.note("go on"))
+    members.start("c", "call_to_the_end", "b", members.note("waits"))
+    members.noted("waits")
+    members.kill("c")
+    members.start("c", "serve", members.note("over"))
+    error = members.outcome("c").error
+    assert "member 'c' has died" in error
+    assert "cannot come back" in error
+    members.note("waits over").touch()
+    members.note("go on").touch()
+    answer, here = members.answer("b")
+    assert answer == 3
+    assert here == ["a", "b"]
+    members.note("over").touch()
+    assert not members.outcome("a").error
+
+
+def test_two_members_cannot_have_one_name(members: Crew) -> None:
+    members.start("a", "serve", members.note("over"))
+    members.start("b", "serve", members.note("over"))
+    members.start("c", "call_to_the_end", "b", members.note("waits"))
+    members.noted("waits")
+    first = members.processes["c"]
+    members.start("c", "serve", members.note("over"))
+    assert "already" in members.outcome("c").error
+    first.signal(signal.SIGKILL)
+    until(lambda: first.ended() is not None, "the first has ended")
+    members.note("waits over").touch()
+    members.note("over").touch()
+    assert "c" not in members.answer("a")
+
+
+def test_whoever_is_missing_is_named(tmp_path: Path) -> None:
+    for transport in TRANSPORTS.values():
+        with crew(tmp_path, {**transport, "rendezvous_timeout": 1.0}) as members:
+            members.start("a", "serve", members.note("over"))
+            members.start("c", "serve", members.note("over"))
+            for name in "ac":
+                error = members.outcome(name).error
+                assert "CallTimeoutError: the arrival of b was not answered within 1 s" in error
