@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 BACKLOG = 4096  #: connections that the system lets wait
 STRANGERS = 256  #: connections that have not proved who they are; further ones wait outside
 PATIENCE = 5.0  #: seconds that one may take for that
+TOLD = 20  #: how many that were turned away are told of; further ones at level DEBUG
 
 LetIn = Callable[[Connection, Hello, list[int]], None]
 
@@ -45,6 +46,7 @@ class Door:
         self._sock: socket.socket | None = None
         self._strangers: set[Visitor] = set()
         self._lock = threading.Lock()
+        self._told = 0
 
     def open(self) -> None:
         """Listen.
@@ -132,7 +134,9 @@ class Door:
     def _turned_away(self, visitor: Visitor, why: str) -> None:
         self._forget(visitor)
         name = visitor.called.name
-        logger.warning("%s did not let in %s: %s", self._me.name, name or "a stranger", why)
+        self._told += 1
+        level = logging.WARNING if self._told <= TOLD else logging.DEBUG
+        logger.log(level, "%s did not let in %s: %s", self._me.name, name or "a stranger", why)
         if name:
             self._membership.refused(name, why)
 
