@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -44,6 +45,7 @@ _WORDS: dict[Any, str] = {
     list: "list",
     tuple: "list",
     dict: "mapping",
+    Mapping: "mapping",
     Callable: "function",
 }
 
@@ -84,8 +86,20 @@ def _configs() -> Iterator[str]:
 def _backend(offer: Offer, config: type[BackendConfig[Any]]) -> Iterator[str]:
     yield f"### {offer.interface}: `{offer.name}`\n"
     features = ", ".join(f"`{each}`" for each in offer.features) or "none"
-    yield f"`{config.__module__.partition('.')[0]}.{config.__name__}`; features: {features}.\n"
+    yield f"`{_home(config)}.{config.__name__}`; features: {features}.\n"
     yield from _table(config)
+
+
+def _home(config: type[BackendConfig[Any]]) -> str:
+    """Return the shortest module that *config* can be imported from."""
+    parts = config.__module__.split(".")
+    names = [".".join(parts[: n + 1]) for n in range(len(parts))]
+    return next(each for each in names if config.__name__ in _exported(each))
+
+
+def _exported(module: str) -> Sequence[str]:
+    exported: Sequence[str] = getattr(importlib.import_module(module), "__all__", ())
+    return exported
 
 
 def _table(config: type[BaseModel]) -> Iterator[str]:

@@ -197,7 +197,7 @@ def test_closing_fails_everything(pending: Pending[str]) -> None:
 def test_messages_come_apart_as_they_were_joined(
     body: list[bytes], buffers: list[bytes], thread: int
 ) -> None:
-    message = wire.split(wire.join(2, body, buffers, thread, 7))
+    message = wire.split(wire.join(2, body, buffers, thread=thread, number=7))
     assert (message.kind, message.thread, message.number) == (2, thread, 7)
     assert (list(message.body), message.buffers) == (body, buffers)
 

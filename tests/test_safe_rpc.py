@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import marshal
 import pickle
 import sys
 import threading
@@ -28,7 +29,7 @@ from pparallel.errors import (
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime import remote_errors
 from pparallel.runtime.rpc import RpcGroup, current, wire
-from pparallel.runtime.rpc.wire import Kind, Status
+from pparallel.runtime.rpc.wire import QUICK, Kind, Status
 from pparallel.testing.patience import PATIENCE
 from pparallel_local import LocalTransportConfig
 from pparallel_local.transport import LocalTransport
@@ -281,9 +282,13 @@ def send_pickles(rt: Runtime, path: Path) -> None:
             [*serializer.dumps(("half", (evil,), {}))],
             [*serializer.dumps((evil, (), {}))],
             [*serializer.dumps(evil)],
+            [marshal.dumps((("os", "getpid"), (), None))],
+            [marshal.dumps((("os", "mkdir"), (str(path),), None))],
         ]
-        for kind, body in itertools.product(Kind, bodies):
-            frames = wire.join(kind, body, [b"m0:99", evil])
+        kinds = itertools.product(Kind, (0, QUICK), bodies)
+        for number, (kind, flags, body) in enumerate(kinds):
+            buffers = [b"m0:99", evil]
+            frames = wire.join(kind, body, buffers, flags=flags, session=1, number=number)
             reply = rt.transport.call(rt.members[1], frames, PATIENCE)
             assert wire.split(reply).kind != Status.OK
     group.barrier(PATIENCE)

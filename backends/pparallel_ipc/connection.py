@@ -18,15 +18,21 @@ from pparallel_ipc.post import Post
 logger = logging.getLogger(__name__)
 
 _AT_ONCE = 32  #: packets that are read before others have their turn
+_ALL = 1 << 20
 
 Taken = Callable[[Any, list[int]], None]  #: (message, descriptors)
 Ended = Callable[["Connection"], None]
 
 
 class Connection:
-    """A socket that the hub reads."""
+    """A socket that the hub reads.
 
-    def __init__(self, sock: socket.socket, hub: Hub) -> None:
+    Attributes:
+        calling: whether it was made by this end, and answers come in by it.
+    """
+
+    def __init__(self, sock: socket.socket, hub: Hub, *, calling: bool) -> None:
+        self.calling = calling
         sock.setblocking(False)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, messages.SENDING)
         forget_in_children(sock.fileno())
@@ -41,6 +47,12 @@ class Connection:
         self.hub.unregister(self.sock.fileno())
         self.hub.register(self.sock.fileno(), self._event)
 
+    def drain(self) -> None:
+        """Pass on what has come, and not be told of the end any more."""
+        self._ended = None
+        if self._taken is not None and self.sock.fileno() >= 0:
+            self._read(_ALL)
+
     def close(self) -> None:
         """Close it; safe to call again."""
         number = self.sock.fileno()
@@ -53,10 +65,12 @@ class Connection:
     def _event(self, said: int) -> None:
         if said & WRITE:
             self.post.can_write()
-        if not said & ~WRITE:
-            return
+        if said & ~WRITE:
+            self._read(_AT_ONCE)
+
+    def _read(self, most: int) -> None:
         assert self._taken is not None
-        for _ in range(_AT_ONCE):
+        for _ in range(most):
             try:
                 data, fds = messages.receive_with(self.sock)
             except BlockingIOError:

@@ -115,7 +115,7 @@ class Door:
             accepted.close()
             return
         called = Called(self._me, self._key, pid, self._admit)
-        connection = Connection(accepted, self._hub)
+        connection = Connection(accepted, self._hub, calling=False)
         visitor = Visitor(connection, called, self._arena, self._come_in, self._turned_away)
         self._strangers.add(visitor)
         self._hub.later(PATIENCE, lambda: self._expire(visitor))

@@ -35,7 +35,9 @@ class Post:
 
     def open(self) -> None:
         """Let messages out from now on."""
-        self._is_open = True
+        with self._lock:
+            self._is_open = True
+            self._send()
         self.flush()
 
     def put(self, entry: Any, size: int, fds: Sequence[int], *, hold: bool) -> None:

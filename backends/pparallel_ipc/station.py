@@ -155,7 +155,7 @@ class Station:
             raise
 
     def _approach(self, name: str, sock: socket.socket) -> None:
-        connection = Connection(sock, self._hub)
+        connection = Connection(sock, self._hub, calling=True)
         with self._lock:
             self._connections[connection] = name
             self.lines.setdefault(name, Line(name, self._config.lanes))
@@ -214,6 +214,9 @@ class Station:
             return
         guest = Guest(name, self._handler, connection.post, parcels)
         with self._lock:
+            if self._membership.closed:
+                connection.close()
+                return
             self._connections[connection] = name
             self._guests[name] = guest
             is_last = self._have_met and self._membership.is_first
@@ -252,6 +255,9 @@ class Station:
             for each in gone:
                 del self._connections[each]
             others = list(self._guests.values()) if self._membership.is_first else []
+        for each in gone:  # what it had answered counts, whichever connection told of its end
+            if each.calling:
+                each.drain()
         if guest is not None:
             if self._membership.is_first:
                 guest.post.say((messages.LOST, name, reason))  # should it still live, it hears why
@@ -290,6 +296,7 @@ class Station:
 
     def close(self) -> None:
         """Say goodbye, and give everything back."""
+        self._hub.close()  # first: nothing new comes from now on
         if self._door is not None:
             self._door.close()
         with self._lock:
@@ -304,7 +311,6 @@ class Station:
             guest.close()
         for line in lines:
             line.close()
-        self._hub.close()
         for connection in connections:
             connection.close()
         deadline = time.monotonic() + FLUSH

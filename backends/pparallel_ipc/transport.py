@@ -19,6 +19,7 @@ from typing_extensions import override
 from pparallel.errors import CallTimeoutError, ClosedError, ConfigError, PeerLostError
 from pparallel.interfaces.transport import Frames, Handler, Meeting, Transport
 from pparallel.runtime.delivery import Delivery
+from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.links import Hello, Membership, ProcessId
 from pparallel.runtime.pending import Pending, fail
 from pparallel_ipc.place import checked, new_folder
@@ -98,14 +99,19 @@ class IpcTransport(Transport):
 
     @override
     def request(self, to: str, frames: Frames, timeout: float | None = None) -> Future[Frames]:
+        future: Future[Frames] = LeanFuture()
+        self.send(to, frames, timeout, future)
+        return future
+
+    @override
+    def send(self, to: str, frames: Frames, timeout: float | None, future: Future[Frames]) -> None:
         line = self._line(to)
-        future = self._pending.add(to, timeout)
+        self._pending.watch(future, to, timeout)
         if line is None:
             assert self._to_self is not None
             self._to_self.deliver(to, frames, future)
         else:
             line.request(frames, future)
-        return future
 
     @override
     def call(self, to: str, frames: Frames, timeout: float | None = None) -> Frames:

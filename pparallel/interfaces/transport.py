@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import contextmanager
+from concurrent.futures import Future, InvalidStateError
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -41,9 +41,10 @@ class Transport(ABC):
 
     Guarantees:
         - A message arrives with the frames it was sent with, empty ones too
-          (``TransportSuite.test_frames_arrive_as_sent``).
+          (``TransportSuite.test_frames_arrive_as_sent``), and huge ones
+          (``test_huge_frames_arrive_as_sent``).
         - Each request is handled at most once
-          (``TransportSuite.test_every_call_is_answered_once``), and its reply is the reply to it
+          (``TransportSuite.test_each_request_is_handled_once``), and its reply is the reply to it
           and no other (``test_each_reply_is_that_to_its_request``).
         - Neither a sender nor the requests behind wait while the reply to a request is not there
           (``TransportSuite.test_a_request_does_not_wait_for_its_reply``,
@@ -113,6 +114,21 @@ class Transport(ABC):
         """
         return self.request(to, frames, timeout).result()
 
+    def send(self, to: str, frames: Frames, timeout: float | None, future: Future[Frames]) -> None:
+        """As :meth:`request`, but complete *future*, which the caller has made.
+
+        A transport overrides this where that saves it a future of its own.
+        """
+
+        def ended(reply: Future[Frames]) -> None:
+            with suppress(InvalidStateError):  # it has ended meanwhile
+                if error := reply.exception():
+                    future.set_exception(error)
+                else:
+                    future.set_result(reply.result())
+
+        self.request(to, frames, timeout).add_done_callback(ended)
+
     def when_lost(self, callback: Lost) -> None:
         """Have *callback* called, once for each member that ends; set before :meth:`open`."""
         self._on_lost = callback
@@ -142,6 +158,8 @@ class TransportConfig(BackendConfig[Transport], frozen=True):
             is stopped, or cannot be reached, for so long is given up.
         handler_threads: how many user functions a member runs at once; one that waits for
             another member does not count.
+        retry_after: seconds without an answer after which a call that is ``idempotent`` is sent
+            again; doubled each time, up to 30.
         max_in_flight: bytes of calls that a member may have sent and not yet seen answered; a
             caller that would exceed it waits.
     """
@@ -151,4 +169,5 @@ class TransportConfig(BackendConfig[Transport], frozen=True):
     rendezvous_timeout: float = Field(default=120.0, gt=0)
     liveness_bound: float = Field(default=5.0, gt=0)
     handler_threads: int = Field(default=8, ge=1)
+    retry_after: float = Field(default=0.2, gt=0)
     max_in_flight: int = Field(default=256 * 2**20, ge=1)

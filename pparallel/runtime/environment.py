@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from urllib.parse import quote
 
 from pparallel.errors import ConfigError
 
@@ -27,6 +28,10 @@ class Torchrun:
         world_size: how many processes the job has.
         master_addr: the machine where they meet; ``None`` if it is not said.
         master_port: the port there; ``None`` if it is not said.
+        run_id: which job it is; empty if it is not said.
+        restart: how often the job's processes have been started again.
+        machines: how many machines the job runs on.
+        keeps_store: whether torchrun itself listens where they meet; else the first of them does.
     """
 
     rank: int
@@ -34,6 +39,23 @@ class Torchrun:
     world_size: int
     master_addr: str | None = None
     master_port: int | None = None
+    run_id: str = ""
+    restart: int = 0
+    machines: int = 1
+    keeps_store: bool = False
+
+    @property
+    def address(self) -> str | None:
+        """Where the processes of this start of the job meet; ``None`` if torchrun does not say.
+
+        It names the store that torchrun keeps there, in which they leave one another their
+        addresses (:mod:`pparallel.runtime.exchange`): nothing else can listen on that port.
+        """
+        if self.master_addr is None or self.master_port is None:
+            return None
+        host = f"[{self.master_addr}]" if ":" in self.master_addr else self.master_addr
+        job = quote(self.run_id, safe="") or "none"
+        return f"torchrun://{host}:{self.master_port}/{job}/{self.restart}"
 
 
 def strict_plugins() -> bool:
@@ -85,6 +107,10 @@ def torchrun() -> Torchrun | None:
         size,
         os.environ.get("MASTER_ADDR") or None,
         _number("MASTER_PORT") if os.environ.get("MASTER_PORT") else None,
+        os.environ.get("TORCHELASTIC_RUN_ID", ""),
+        _number("TORCHELASTIC_RESTART_COUNT") if "TORCHELASTIC_RESTART_COUNT" in os.environ else 0,
+        _number("GROUP_WORLD_SIZE") if "GROUP_WORLD_SIZE" in os.environ else 1,
+        os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
     )
 
 

@@ -18,8 +18,10 @@ T = TypeVar("T")
 
 def settle(future: Future[T], value: T) -> None:
     """Give *future* its result, unless it has ended meanwhile: a late reply is dropped."""
-    with suppress(InvalidStateError):
+    try:  # a hot path, where suppress() would cost as much as all the rest
         future.set_result(value)
+    except InvalidStateError:
+        return
 
 
 def fail(future: Future[T], error: BaseException) -> None:
@@ -28,23 +30,14 @@ def fail(future: Future[T], error: BaseException) -> None:
         future.set_exception(error)
 
 
-def follow(future: Future[T], source: Future[T]) -> None:
-    """Let *future* end as *source* does."""
-
-    def ended(source: Future[T]) -> None:
-        if error := source.exception():
-            fail(future, error)
-        else:
-            settle(future, source.result())
-
-    source.add_done_callback(ended)
-
-
 class Pending(Generic[T]):
     """The futures of requests that wait for a reply, each ended in time whatever happens.
 
     One thread, started with the first request that has a time-out, sleeps until the nearest one;
     a request that expires later than those before it does not wake it.
+
+    No lock is taken for a request: it is counted first, and looked at afterwards whether it may be.
+    Whoever ends requests does it the other way round, so that one of the two sees the other.
     """
 
     def __init__(self, what: str) -> None:
@@ -67,18 +60,21 @@ class Pending(Generic[T]):
             PeerLostError: *peer* was reported lost.
         """
         future: Future[T] = LeanFuture()
+        self.watch(future, peer, timeout)
+        return future
+
+    def watch(self, future: Future[T], peer: str, timeout: float | None) -> None:
+        """Have *future* end in time, which *peer* is to complete; raises as :meth:`add`."""
         deadline = math.inf if timeout is None else time.monotonic() + timeout
-        with self._changed:
+        self._waiting[future] = (peer, deadline, timeout or 0.0)
+        if self._closed is not None or peer in self._lost:
+            del self._waiting[future]
             if self._closed is not None:
                 raise ClosedError(self._what)
-            if peer in self._lost:
-                raise PeerLostError(peer, self._lost[peer])
-            self._waiting[future] = (peer, deadline, timeout or 0.0)
-            if deadline < self._next:
-                self._next = deadline
-                self._wake_clock()
+            raise PeerLostError(peer, self._lost[peer])
+        if deadline < self._next:
+            self._wake_clock(deadline)
         future.add_done_callback(self._forget)
-        return future
 
     def lose(self, peer: str, reason: str) -> None:
         """Fail every request that waits for *peer*, and those to come."""
@@ -97,24 +93,27 @@ class Pending(Generic[T]):
             clock.join()
 
     def _forget(self, future: Future[T]) -> None:
-        with self._changed:
-            self._waiting.pop(future, None)
+        self._waiting.pop(future, None)
 
     def _fail_where(
         self,
         chosen: Callable[[tuple[str, float, float]], bool],
         error: Callable[[tuple[str, float, float]], Exception],
     ) -> None:
-        with self._changed:
-            ended = [(future, each) for future, each in self._waiting.items() if chosen(each)]
-        for future, each in ended:
-            fail(future, error(each))
+        for future, each in list(self._waiting.items()):
+            if chosen(each):
+                fail(future, error(each))
 
-    def _wake_clock(self) -> None:
-        if self._clock is None:
-            self._clock = threading.Thread(target=self._tick, name="pparallel-clock", daemon=True)
-            self._clock.start()
-        self._changed.notify_all()
+    def _wake_clock(self, deadline: float) -> None:
+        with self._changed:
+            if deadline >= self._next or self._closed is not None:
+                return
+            self._next = deadline
+            if self._clock is None:
+                run = threading.Thread(target=self._tick, name="pparallel-clock", daemon=True)
+                self._clock = run
+                run.start()
+            self._changed.notify_all()
 
     def _tick(self) -> None:
         while True:
@@ -123,9 +122,12 @@ class Pending(Generic[T]):
                     self._changed.wait(None if left == math.inf else left)
                 if self._closed is not None:
                     return
-            self._expire(time.monotonic())
             with self._changed:
-                self._next = min((each[1] for each in self._waiting.values()), default=math.inf)
+                self._next = math.inf  # a request from now on sets it, if it is not seen below
+            self._expire(time.monotonic())
+            nearest = min((each[1] for each in list(self._waiting.values())), default=math.inf)
+            with self._changed:
+                self._next = min(self._next, nearest)
 
     def _expire(self, now: float) -> None:
         self._fail_where(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -12,20 +13,32 @@ from typing import Any, ClassVar
 from typing_extensions import override
 
 import pparallel_local
+import pparallel_process
 from broken.harness import Backends, rejected_by
-from pparallel.errors import ConfigError
+from pparallel.errors import ConfigError, WorkerLostError
 from pparallel.interfaces.launcher import LaunchContext, RankSpec, StartMethod
 from pparallel.plugin import Backend, hookimpl
+from pparallel.runtime import upstream
+from pparallel.runtime.processes import Exit
+from pparallel.runtime.stopping import StopSignal
 from pparallel.testing import LauncherSuite
 from pparallel_local import ThreadLauncherConfig
 from pparallel_local.thread_launcher import ThreadLaunchContext, ThreadLauncher
+from pparallel_process import ProcessLauncherConfig
+from pparallel_process.launcher.context import ProcessLaunchContext
+from pparallel_process.launcher.process_launcher import ProcessLauncher
+from pparallel_process.launcher.rank_process import RankProcess
+from pparallel_process.launcher.starting import started
+
+Hear = Callable[[Any], object]
 
 backends = Backends(ThreadLauncherConfig, pparallel_local)
+isolated = Backends(ProcessLauncherConfig, pparallel_process)
 
 
 @hookimpl
 def pparallel_backends() -> Iterable[Backend]:
-    return backends.records
+    return [*backends.records, *isolated.records]
 
 
 class BrokenLauncherSuite(LauncherSuite):
@@ -338,6 +351,94 @@ class TestFailsOnce(BrokenLauncherSuite):
     config = backends.config(FailsOnce)
 
 
+# -- hearing -----------------------------------------------------------------------------------
+
+
+class ChangedHearing(ThreadLauncher):
+    """Changes who hears what ranks tell."""
+
+    def changed(self, hear: Hear, ranks: Sequence[RankSpec]) -> Hear:
+        return hear
+
+    @override
+    def start(
+        self, ranks: Sequence[RankSpec], *, daemon: bool, start_method: StartMethod
+    ) -> LaunchContext:
+        heard = [
+            dataclasses.replace(each, hear=each.hear and self.changed(each.hear, ranks))
+            for each in ranks
+        ]
+        return super().start(heard, daemon=daemon, start_method=start_method)
+
+
+class ForgetsWhatItHears(ChangedHearing):
+    """Loses one thing in a hundred."""
+
+    @override
+    def changed(self, hear: Hear, ranks: Sequence[RankSpec]) -> Hear:
+        numbers = itertools.count(1)
+        return lambda told: next(numbers) % 100 and hear(told)
+
+
+@rejected_by("test_what_ranks_tell_is_heard")
+class TestForgetsWhatItHears(BrokenLauncherSuite):
+    config = backends.config(ForgetsWhatItHears)
+
+
+class HearsTheLastFirst(ChangedHearing):
+    """Lets two things change places now and then."""
+
+    @override
+    def changed(self, hear: Hear, ranks: Sequence[RankSpec]) -> Hear:
+        kept: list[object] = []
+
+        def change_places(told: object) -> None:
+            if told == (0, 60):
+                kept.append(told)
+                return
+            hear(told)
+            while kept:
+                hear(kept.pop())
+
+        return change_places
+
+
+@rejected_by("test_what_ranks_tell_is_heard")
+class TestHearsTheLastFirst(BrokenLauncherSuite):
+    config = backends.config(HearsTheLastFirst)
+
+
+class MistakesWhoSpeaks(ChangedHearing):
+    """Takes what any rank tells for the first one's."""
+
+    @override
+    def changed(self, hear: Hear, ranks: Sequence[RankSpec]) -> Hear:
+        return ranks[0].hear or hear
+
+
+@rejected_by("test_what_ranks_tell_is_heard")
+class TestMistakesWhoSpeaks(BrokenLauncherSuite):
+    config = backends.config(MistakesWhoSpeaks)
+
+
+class FailsWithItsListener(ChangedLauncher):
+    """Raises in the rank what a listener raises."""
+
+    class Context(ThreadLaunchContext):
+        @override
+        def _run(self, signal: StopSignal, spec: RankSpec) -> None:
+            def run(rank: int, *args: object) -> object:
+                with upstream.heard_by(spec.hear):
+                    return spec.fn(rank, *args)
+
+            super()._run(signal, dataclasses.replace(spec, fn=run))
+
+
+@rejected_by("test_a_listener_that_fails")
+class TestFailsWithItsListener(BrokenLauncherSuite):
+    config = backends.config(FailsWithItsListener)
+
+
 # -- joining and ending ------------------------------------------------------------------------
 
 
@@ -468,3 +569,83 @@ class LeavesADescriptor(ThreadLauncher):
 @rejected_by("test_nothing_is_left_behind", "test_one_rank")
 class TestLeavesADescriptor(BrokenLauncherSuite):
     config = backends.config(LeavesADescriptor)
+
+
+# -- processes ---------------------------------------------------------------------------------
+
+
+class ChangedProcessLauncher(ProcessLauncher):
+    """Has its ranks in a context of another class."""
+
+    Context: ClassVar[type[ProcessLaunchContext]] = ProcessLaunchContext
+
+    @override
+    def start(
+        self, ranks: Sequence[RankSpec], *, daemon: bool, start_method: StartMethod
+    ) -> LaunchContext:
+        processes = started(ranks, self.config, self._serializer, "forkserver")
+        return self.Context(ranks, processes, self._serializer, daemon=daemon)
+
+
+class TakesQuietForWell(ChangedProcessLauncher):
+    """Takes a rank whose process ended with 0 for one that returned None."""
+
+    class Context(ProcessLaunchContext):
+        @override
+        def _lost(self, rank: RankProcess, end: Exit | None) -> BaseException:
+            if end is not None and end.code == 0:
+                self.succeeded(rank.spec.rank, None)
+            return super()._lost(rank, end)
+
+        @override
+        def failed(self, rank: int, error: BaseException) -> None:
+            if rank in self._pending:
+                super().failed(rank, error)
+
+
+@rejected_by("test_a_rank_that_dies_is_named", hangs=True)
+class TestTakesQuietForWell(BrokenLauncherSuite):
+    config = isolated.config(TakesQuietForWell)
+
+
+class DoesNotKnowWhoDied(ChangedProcessLauncher):
+    """Says that some rank died."""
+
+    class Context(ProcessLaunchContext):
+        @override
+        def _lost(self, rank: RankProcess, end: Exit | None) -> BaseException:
+            return RuntimeError("a rank died")
+
+
+@rejected_by("test_a_rank_that_dies_is_named")
+class TestDoesNotKnowWhoDied(BrokenLauncherSuite):
+    config = isolated.config(DoesNotKnowWhoDied)
+
+
+class MissesDeaths(ChangedProcessLauncher):
+    """Waits for ever for the word of a rank that died."""
+
+    class Context(ProcessLaunchContext):
+        @override
+        def _fail(self, rank: RankProcess, error: BaseException) -> None:
+            if not isinstance(error, WorkerLostError):
+                super()._fail(rank, error)
+
+
+@rejected_by("test_a_rank_that_dies_is_named", hangs=True)
+class TestMissesDeaths(BrokenLauncherSuite):
+    config = isolated.config(MissesDeaths)
+
+
+class KillsNobody(ChangedProcessLauncher):
+    """Leaves ranks that do not stop when told."""
+
+    class Context(ProcessLaunchContext):
+        @override
+        def kill(self) -> None:
+            """Do nothing."""
+
+
+@rejected_by("test_a_rank_that_does_not_stop_is_ended")
+class TestKillsNobody(BrokenLauncherSuite):
+    config = isolated.config(KillsNobody)

@@ -15,9 +15,9 @@ from typing_extensions import Buffer, override
 import pparallel_local
 from broken.harness import Backends, rejected_by
 from pparallel.errors import ClosedError, RemoteError
-from pparallel.interfaces.transport import Frames
+from pparallel.interfaces.transport import Frames, Handler
 from pparallel.plugin import Backend, hookimpl
-from pparallel.runtime.pending import fail, follow, settle
+from pparallel.runtime.pending import fail, settle
 from pparallel.testing import TransportSuite
 from pparallel_local import LocalTransportConfig
 from pparallel_local.transport import LocalTransport
@@ -28,6 +28,18 @@ backends = Backends(LocalTransportConfig, pparallel_local)
 @hookimpl
 def pparallel_backends() -> Iterable[Backend]:
     return backends.records
+
+
+def follow(future: Future[Frames], source: Future[Frames]) -> None:
+    """Let *future* end as *source* does."""
+
+    def ended(source: Future[Frames]) -> None:
+        if error := source.exception():
+            fail(future, error)
+        else:
+            settle(future, source.result())
+
+    source.add_done_callback(ended)
 
 
 class OneInSome(LocalTransport):
@@ -75,9 +87,98 @@ class DeliversTwice(OneInSome):
             peer.deliver(self.name, frames, future)
 
 
-@rejected_by("test_every_call_is_answered_once", "test_order")
+@rejected_by("test_each_request_is_handled_once")
 class TestDeliversTwice(TransportSuite):
     config = backends.config(DeliversTwice)
+
+
+class LosesAReply(OneInSome):
+    """Has a reply overwritten by the next now and then."""
+
+    @override
+    def otherwise(self, peer: LocalTransport, frames: Frames, future: Future[Frames]) -> None:
+        peer.deliver(self.name, frames, Future())
+
+
+@rejected_by("test_every_call_is_answered_once", "test_each_request_is_handled_once")
+class TestLosesAReply(TransportSuite):
+    config = backends.config(LosesAReply)
+
+
+class SwapsReplies(OneInSome):
+    """Gives the reply to one request to the one before, and the other way round."""
+
+    def __init__(self, config: LocalTransportConfig, *, member: Any) -> None:
+        super().__init__(config, member=member)
+        self._held: tuple[Future[Frames], Future[Frames]] | None = None
+
+    @override
+    def otherwise(self, peer: LocalTransport, frames: Frames, future: Future[Frames]) -> None:
+        reply: Future[Frames] = Future()
+        peer.deliver(self.name, frames, reply)
+        if self._held is None:
+            self._held = future, reply
+        else:
+            before, its_reply = self._held
+            follow(before, reply)
+            follow(future, its_reply)
+            self._held = None
+
+
+@rejected_by("test_every_call_is_answered_once", "test_each_request_is_handled_once")
+class TestSwapsReplies(TransportSuite):
+    config = backends.config(SwapsReplies)
+
+
+class LosesWhatAnothersHandlerRaises(LocalTransport):
+    """Lets an exception through only where it need not travel."""
+
+    @override
+    def deliver(self, sender: str, frames: Frames, future: Future[Frames]) -> None:
+        reply: Future[Frames] = Future()
+        if sender == self.name:
+            reply = future
+        else:
+            reply.add_done_callback(
+                lambda done: None if done.exception() else settle(future, done.result())
+            )
+        super().deliver(sender, frames, reply)
+
+
+@rejected_by("test_a_handler_that_fails")
+class TestLosesWhatAnothersHandlerRaises(TransportSuite):
+    config = backends.config(LosesWhatAnothersHandlerRaises)
+
+
+class CutsHugeFrames(LocalTransport):
+    """Counts the bytes of what goes to another member in 26 bits."""
+
+    @override
+    def deliver(self, sender: str, frames: Frames, future: Future[Frames]) -> None:
+        if sender != self.name:
+            frames = [memoryview(each).cast("B")[: 2**26] for each in frames]
+        super().deliver(sender, frames, future)
+
+
+@rejected_by("test_huge_frames_arrive_as_sent")
+class TestCutsHugeFrames(TransportSuite):
+    config = backends.config(CutsHugeFrames)
+
+
+class ForgetsOneAtClose(LocalTransport):
+    """Ends all but the oldest of the requests that wait when it closes."""
+
+    @override
+    def close(self) -> None:
+        if self._pending._waiting:
+            del self._pending._waiting[next(iter(self._pending._waiting))]
+        super().close()
+
+
+@rejected_by("test_close_ends_what_waits")
+class TestForgetsOneAtClose(TransportSuite):
+    patience = 0.5
+    config = backends.config(ForgetsOneAtClose)
 
 
 class SwapsTwo(OneInSome):
@@ -127,8 +228,12 @@ class Memory(LocalTransport):
         return self.passed_on(frames)
 
     @override
+    def open(self, handler: Handler) -> None:
+        self._handler = handler
+        super().open(handler)
+
+    @override
     def deliver(self, sender: str, frames: Frames, future: Future[Frames]) -> None:
-        assert self._handler is not None
         reply = self._handler(sender, self.passed_on(frames))
         if not isinstance(reply, Future):
             settle(future, self.passed_back(reply))

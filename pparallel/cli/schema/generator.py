@@ -26,7 +26,8 @@ def job_schema(registry: Registry) -> dict[str, Any]:
     one that can be made into it.
     """
     branches = _branches(registry)
-    generator = type("Generator", (_Generator,), {"registry": registry, "branches": branches})
+    fields = {"registry": registry, "branches": branches, "under_way": []}
+    generator = type("Generator", (_Generator,), fields)
     generated = RuntimeConfig.model_json_schema(
         schema_generator=generator, ref_template="#/$defs/{model}"
     )
@@ -56,10 +57,12 @@ class _Generator(GenerateJsonSchema):
     Attributes:
         registry: tells which backend is the default.
         branches: the configs of each interface, by backend.
+        under_way: the interfaces whose sections are being described.
     """
 
     registry: ClassVar[Registry]
     branches: ClassVar[Branches]
+    under_way: ClassVar[list[str]]
 
     @override
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
@@ -78,7 +81,11 @@ class _Generator(GenerateJsonSchema):
         configs = self.branches[interface].values()
         if not configs:
             return {"not": {}, "description": f"No {interface} backend is installed."}
+        if interface in self.under_way:  # a backend that holds another of its kind
+            return {"description": summary(INTERFACES[interface])}
+        self.under_way.append(interface)
         inner = [self.generate_inner(each.__pydantic_core_schema__) for each in configs]
+        self.under_way.remove(interface)
         return {"oneOf": inner, "description": summary(INTERFACES[interface])}
 
     @override

@@ -119,6 +119,10 @@ class Membership:
         self._watch.remove(name)
         self._report(name, reason)
 
+    def expects(self, name: str) -> bool:
+        """Return whether *name* is a member that has not ended, whether it is here yet or not."""
+        return name in self._names and name not in self._lost
+
     def check(self, name: str) -> None:
         """Raise if nothing can be sent to member *name*.
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import copy
-import itertools
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from typing_extensions import Buffer
 
-from pparallel.errors import ClosedError, PeerLostError, PparallelError, SerializationError
+from pparallel.errors import ClosedError, PeerLostError, PparallelError
 from pparallel.interfaces.serializer import Serializer
 from pparallel.interfaces.transport import Frames, Transport, TransportConfig
 from pparallel.runtime import remote_errors
@@ -22,13 +20,18 @@ from pparallel.runtime.rpc.directory import FIND
 from pparallel.runtime.rpc.future import RpcFuture
 from pparallel.runtime.rpc.handlers import Handlers
 from pparallel.runtime.rpc.job import NotRegisteredHereError
+from pparallel.runtime.rpc.quick import Quick
 from pparallel.runtime.rpc.refs import RefTable, Registered, RemoteRef
+from pparallel.runtime.rpc.requests import Requests
+from pparallel.runtime.rpc.retries import Retries
 from pparallel.runtime.rpc.service import Reply
 from pparallel.runtime.rpc.window import Window
-from pparallel.runtime.rpc.wire import Kind, Status
+from pparallel.runtime.rpc.wire import Status
 
 if TYPE_CHECKING:
     from pparallel.runtime.rpc.endpoint import Endpoint
+
+RELEASE = "rpc.release"  #: tells which answers need not be kept any more
 
 T = TypeVar("T")
 
@@ -54,7 +57,9 @@ class Caller:
         self._transport = transport
         self._timeout = config.timeout
         self._window = Window(config.max_in_flight, handlers.waiting)
-        self._numbers = itertools.count()
+        self.quick = Quick(serializer)
+        self._requests = Requests(serializer, self.quick, member.names)
+        self._retries = Retries(transport, config.retry_after, self._release, member.name)
         self._ended: BaseException | None = None
         self._failing: BaseException | None = None  # why it will soon: another member has failed
 
@@ -67,7 +72,7 @@ class Caller:
         timeout: float | None = None,
     ) -> Reply:
         """Return what the service *key* of member *to* answers."""
-        frames = self._service_frames(key, body, buffers)
+        frames = self._requests.service(to, key, body, buffers)
         return self._decode_service(to, self._exchange(to, frames, timeout))
 
     def ask_async(
@@ -79,7 +84,7 @@ class Caller:
         timeout: float | None = None,
     ) -> Future[Reply]:
         """Return a future of what the service *key* of member *to* answers."""
-        frames = self._service_frames(key, body, buffers)
+        frames = self._requests.service(to, key, body, buffers)
         future = self._future(lambda reply: self._decode_service(to, reply))
         self._send(to, frames, timeout).add_done_callback(future.follow)
         return future
@@ -100,10 +105,13 @@ class Caller:
         timeout: float = -1,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
+        idempotent: bool = False,
     ) -> Any:
         """Run *what* in member *to* and return its result."""
+        if idempotent:
+            return self.call_async(to, what, timeout, args, kwargs, idempotent).result()
         limit = self.limit(timeout)
-        frames = self._call_frames(what, args, kwargs)
+        frames = self._requests.call(to, what, args, kwargs)
         taken = self._window.take(wire.size(frames))
         try:
             reply = self._exchange(to, frames, limit)
@@ -118,16 +126,20 @@ class Caller:
         timeout: float = -1,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
+        idempotent: bool = False,
     ) -> RpcFuture[Any]:
         """Run *what* in member *to* and return a future of its result."""
         limit = self.limit(timeout)
-        frames = self._call_frames(what, args, kwargs)
+        frames = self._requests.call(to, what, args, kwargs, idempotent)
         future = self._future(lambda reply: self._decode_call(to, reply))
-        sent = self._send_in_window(to, frames, limit)
         if isinstance(what, Registered):
-            sent.add_done_callback(lambda reply: self._follow(future, reply, what, frames, limit))
+            self._send_in_window(to, frames, limit, idempotent).add_done_callback(
+                lambda reply: self._follow(future, reply, what, frames, limit, idempotent)
+            )
+        elif idempotent:
+            self._send_in_window(to, frames, limit, True).add_done_callback(future.follow)
         else:
-            sent.add_done_callback(future.follow)
+            self._send_for(future, to, frames, limit)
         return future
 
     def remote(
@@ -137,17 +149,16 @@ class Caller:
         timeout: float = -1,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
+        idempotent: bool = False,
     ) -> RemoteRef[Any]:
         """Run *what* in member *to*, keep its result there and return a reference to it."""
         limit = self.limit(timeout)
         ref = self.refs.held(to, self.refs.new_id())
-        body = self._call_body(what, args, kwargs)
-        # The name travels beside the body: the owner keeps a place for the value on arrival, so
-        # that a reference passed on meanwhile finds it.
-        name = [ref.ref_id.encode()]
-        frames = wire.join(Kind.REMOTE, body, name, self._thread(), next(self._numbers))
+        frames = self._requests.remote(to, what, args, kwargs, idempotent, ref.ref_id)
         ref._confirmed = confirmed = self._future(lambda reply: self._decode_call(to, reply))
-        self._send_in_window(to, frames, limit).add_done_callback(confirmed.follow)
+        self._send_in_window(to, frames, limit, idempotent).add_done_callback(confirmed.follow)
+        if idempotent:
+            confirmed.result()  # what is asked of the reference must not overtake a second attempt
         return ref
 
     def _follow(
@@ -157,6 +168,7 @@ class Caller:
         name: Registered,
         frames: Frames,
         limit: float | None,
+        idempotent: bool,
     ) -> None:
         """Let *future* end as *reply* does, or ask again where the service has moved to."""
         if reply.exception() or wire.split(reply.result()).kind != Status.NOT_REGISTERED:
@@ -167,7 +179,11 @@ class Caller:
         def found(answer: Future[Reply]) -> None:
             try:
                 entry = answer.result().body
-                again = reply if entry is None else self._send(entry[0], frames, limit)
+                again = reply
+                if entry is not None:
+                    owner = entry[0]
+                    there = self._requests.readdressed(owner, frames)
+                    again = self._send(owner, there, limit, idempotent)
                 again.add_done_callback(future.follow)
             except Exception as error:  # noqa: BLE001 - handed to whoever waits for the call
                 fail(future, error)
@@ -181,45 +197,6 @@ class Caller:
 
     # -- sending ------------------------------------------------------------------------------
 
-    def _service_frames(self, key: str, body: object, buffers: Sequence[Buffer]) -> Frames:
-        frames = self._body((key, body), f"what is asked of {key!r}")
-        return wire.join(Kind.SERVICE, frames, buffers, self._thread(), next(self._numbers))
-
-    def _call_frames(
-        self, what: Callable[..., Any] | Registered, args: Sequence[Any], kwargs: Any
-    ) -> Frames:
-        kind = Kind.REGISTERED if isinstance(what, Registered) else Kind.CALL
-        body = self._call_body(what, args, kwargs)
-        return wire.join(kind, body, (), self._thread(), next(self._numbers))
-
-    def _call_body(
-        self, what: Callable[..., Any] | Registered, args: Sequence[Any], kwargs: Any
-    ) -> list[Buffer]:
-        # A name travels as data: with a serializer that sends nothing else, it is what can be
-        # called.
-        if isinstance(what, Registered):
-            return self._body((tuple(what), args, dict(kwargs or {})), repr(what.key))
-        return self._body((what, args, dict(kwargs or {})), what)
-
-    def _body(self, body: object, what: object) -> list[Buffer]:
-        if self._ended is not None:
-            raise self._why()
-        try:
-            return self.serializer.dumps(body)
-        except SerializationError as error:
-            name = getattr(what, "__qualname__", what)
-            raise SerializationError(f"the call of {name}", f"{error}{self._hint(what)}") from error
-
-    def _hint(self, what: object) -> str:
-        """Return what to do if it is the function itself that cannot be sent."""
-        if not callable(what):
-            return ""
-        try:
-            self.serializer.dumps(what)
-        except SerializationError:
-            return "; register it where it is to run, and call it by name with registered_sync()"
-        return ""
-
     def _exchange(self, to: str, frames: Frames, timeout: float | None) -> Frames:
         try:
             with self.handlers.waiting():
@@ -227,21 +204,46 @@ class Caller:
         except (ClosedError, PeerLostError) as error:
             raise self._explain(error) from None
 
-    def _send(self, to: str, frames: Frames, timeout: float | None) -> Future[Frames]:
+    def _send(
+        self, to: str, frames: Frames, timeout: float | None, idempotent: bool = False
+    ) -> Future[Frames]:
+        if idempotent:
+            return self._retries.send(to, wire.split(frames).number, frames, timeout)
         try:
             return self._transport.request(to, frames, timeout)
         except (ClosedError, PeerLostError) as error:
             raise self._explain(error) from None
 
-    def _send_in_window(self, to: str, frames: Frames, timeout: float | None) -> Future[Frames]:
+    def _send_in_window(
+        self, to: str, frames: Frames, timeout: float | None, idempotent: bool
+    ) -> Future[Frames]:
         taken = self._window.take(wire.size(frames))
         try:
-            reply = self._send(to, frames, timeout)
+            reply = self._send(to, frames, timeout, idempotent)
         except BaseException:
             self._window.give_back(taken)
             raise
         reply.add_done_callback(lambda _: self._window.give_back(taken))
         return reply
+
+    def _send_for(
+        self, future: RpcFuture[Any], to: str, frames: Frames, timeout: float | None
+    ) -> None:
+        """Send *frames*, and have the reply complete *future*."""
+        taken = self._window.take(wire.size(frames))
+        future.add_done_callback(lambda _: self._window.give_back(taken))
+        try:
+            self._transport.send(to, frames, timeout, future)
+        except BaseException as error:
+            fail(future, error)  # and the window has what was taken
+            if isinstance(error, (ClosedError, PeerLostError)):
+                raise self._explain(error) from None
+            raise
+
+    def _release(self, to: str, numbers: Sequence[int]) -> Future[Reply]:
+        return self.ask_async(
+            to, RELEASE, (self._requests.session, list(numbers)), timeout=self._timeout
+        )
 
     def _future(self, decode: Callable[[Frames], T]) -> RpcFuture[T]:
         return RpcFuture(decode, self.handlers.waiting, self._explain)
@@ -257,10 +259,6 @@ class Caller:
         reason = self._ended or error or ClosedError("the runtime", "is not open")
         return copy.copy(reason)
 
-    @staticmethod
-    def _thread() -> int:
-        return threading.get_ident()
-
     # -- replies ------------------------------------------------------------------------------
 
     def _decode_service(self, sender: str, frames: Frames) -> Reply:
@@ -273,6 +271,8 @@ class Caller:
         return Reply(body, message.buffers)
 
     def _decode_call(self, sender: str, frames: Frames) -> Any:
+        if wire.is_quick_result(frames):
+            return self.quick.read(frames[1])
         message = wire.split(frames)
         if message.kind == Status.NOT_REGISTERED:
             group, key = self._load(message.body)

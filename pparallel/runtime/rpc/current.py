@@ -74,6 +74,13 @@ class _Acting:
         _current.reset(self._token)
 
 
+def act_for(endpoint: Endpoint) -> None:
+    """Have what the calling thread does from now on be done for *endpoint*."""
+    if _current.get() is not endpoint:
+        _current.set(endpoint)
+        member.act_as(endpoint.member)
+
+
 _ALREADY: AbstractContextManager[None] = nullcontext()
 
 

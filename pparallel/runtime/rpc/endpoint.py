@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from pparallel.errors import (
@@ -18,17 +19,19 @@ from pparallel.errors import (
 )
 from pparallel.interfaces.serializer import Serializer
 from pparallel.interfaces.transport import Frames, Transport, TransportConfig
-from pparallel.runtime import remote_errors
+from pparallel.runtime import dedicated, remote_errors
+from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.member import Member
 from pparallel.runtime.pending import settle
 from pparallel.runtime.rpc import current, wire
-from pparallel.runtime.rpc.caller import Caller
+from pparallel.runtime.rpc.arrivals import Arrivals
+from pparallel.runtime.rpc.caller import RELEASE, Caller
 from pparallel.runtime.rpc.directory import Directory
 from pparallel.runtime.rpc.handlers import Handlers
 from pparallel.runtime.rpc.job import Job
 from pparallel.runtime.rpc.refs import RefTable, Registered
 from pparallel.runtime.rpc.service import Reply, Request, Service
-from pparallel.runtime.rpc.wire import Kind, Status
+from pparallel.runtime.rpc.wire import IDEMPOTENT, Kind, Status
 
 logger = logging.getLogger(__name__)
 
@@ -59,10 +62,12 @@ class Endpoint(Caller):
         self._when_lost: list[Callable[[str, str], None]] = []
         self._when_ended: list[Callable[[BaseException], None]] = []
         self._lost: dict[str, str] = {}
+        self._arrivals: dict[tuple[str, int], Arrivals] = {}  # by sender and its session
         self.refs = RefTable(self)
         self._directory = Directory(self) if member.rank == 0 else None
         self.serve(FAILING, self._other_is_failing)
         self.serve(END, self._other_failed)
+        self.serve(RELEASE, self._forget_answers)
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -110,9 +115,11 @@ class Endpoint(Caller):
             if self._ended is not None:
                 return
             self._ended = reason
+        self._requests.close(self._why)
         self._window.close()
         self.handlers.close()
         self._transport.close()
+        self._retries.close()
         for callback in self._when_ended:
             callback(reason)
 
@@ -157,26 +164,56 @@ class Endpoint(Caller):
         with self._lock:
             self._services.pop(key, None)
 
+    @property
+    def answers_kept(self) -> int:
+        """How many answers are kept for members that may ask again."""
+        return sum(each.answers for each in list(self._arrivals.values()))
+
     # -- being called -------------------------------------------------------------------------
 
     def _handle(self, sender: str, frames: Frames) -> Frames | Future[Frames]:
         """Answer one request; called by the transport, on any thread, and never blocks."""
         try:
             message = wire.split(frames)
+        except SerializationError as error:
+            return self.failed(error)
+        key = sender, message.session
+        arrivals = self._arrivals.get(key) or self._arrivals.setdefault(key, Arrivals())
+        number, idempotent = message.number, message.flags & IDEMPOTENT
+        if not arrivals.take(number, idempotent):
+            return arrivals.answer(number)
+        answer = self._answer(sender, message)
+        if idempotent:
+            arrivals.keep(number, answer)
+        return answer
+
+    def _answer(self, sender: str, message: wire.Message) -> Frames | Future[Frames]:
+        try:
             if message.kind == Kind.SERVICE:
                 return self._run_service(sender, message)
-            reply: Future[Frames] = Future()
+            key = sender, message.thread
+            if message.kind != Kind.REMOTE and dedicated.marked() and self.handlers.enter(key):
+                return self._run_here(Job(self, message))
+            reply: Future[Frames] = LeanFuture()
             kept = None
             if message.kind == Kind.REMOTE:
                 kept = self.refs.keep(bytes(message.buffers[0]).decode(), sender)
-            job = Job(self, message, reply, kept)
-            self.handlers.submit((sender, message.thread), job)
+            job = partial(Job(self, message, kept).run, reply)
+            self.handlers.submit(key, job)
         except ClosedError as error:
             # The transport closes next and reports this member lost: that is the answer.
             return Future() if self.closed else self.failed(error)
         except Exception as error:  # noqa: BLE001 - goes back to whoever asked
             return self.failed(error)
         return reply
+
+    def _run_here(self, job: Job) -> Frames:
+        """Run a function in this thread, which serves no other request: it may block."""
+        current.act_for(self)
+        try:
+            return job.answer()
+        finally:
+            self.handlers.leave()
 
     def _run_service(self, sender: str, message: wire.Message) -> Frames | Future[Frames]:
         key, body = self._load(message.body)
@@ -207,6 +244,12 @@ class Endpoint(Caller):
         envelope = tuple(remote_errors.pack(error, self.serializer))
         return wire.join(Status.FAILED, self.serializer.dumps(envelope))
 
+    def _forget_answers(self, request: Request) -> Reply:
+        session, numbers = request.body
+        if arrivals := self._arrivals.get((request.sender, session)):
+            arrivals.release(numbers)
+        return Reply()
+
     # -- ends ---------------------------------------------------------------------------------
 
     def _other_is_failing(self, request: Request) -> Reply:
@@ -226,10 +269,13 @@ class Endpoint(Caller):
         with self._lock:
             self._lost[name] = reason
             callbacks = list(self._when_lost)
+            ended = [each for key, each in list(self._arrivals.items()) if key[0] == name]
             self.owners = {key: owner for key, owner in self.owners.items() if owner != name}
         if self._directory is not None:
             self._directory.lose(name, reason)
         self.refs.lose(name)
+        for arrivals in ended:
+            arrivals.end()
         for callback in callbacks:
             callback(name, reason)
         if self._failing is not None:

@@ -38,6 +38,10 @@ class RpcFuture(LeanFuture[T], Generic[T]):
         self._value: Any = None
         self._error: BaseException | None = None
 
+    @override
+    def set_exception(self, exception: BaseException | None) -> None:
+        super().set_exception(None if exception is None else self._explain(exception))
+
     def wait(self, timeout: float | None = None) -> T:
         """Return the result, waiting for it as :meth:`result` does."""
         return self.result(timeout)
@@ -75,7 +79,7 @@ class RpcFuture(LeanFuture[T], Generic[T]):
     def follow(self, reply: Future[Frames]) -> None:
         """End as *reply* does."""
         if error := reply.exception():
-            fail(self, self._explain(error))
+            fail(self, error)
         else:
             settle(cast("Future[Any]", self), reply.result())  # frames until asked for
 

@@ -20,9 +20,13 @@ class RpcGroup(ServiceGroup):
     """Some members of a job that call one another, under a name.
 
     Guarantees:
-        - A call runs at most once (``TransportSuite.test_every_call_is_answered_once``); it
-          returns its result, or raises what the function raised, with the remote traceback as the
-          ``__cause__`` (``test_remote_exceptions``).
+        - A call runs at most once (``TransportSuite.test_every_call_is_answered_once``), even if
+          its request arrives twice (``test_nothing_runs_twice``); it returns its result, or
+          raises what the function raised, with the remote traceback as the ``__cause__``
+          (``test_remote_exceptions``).
+        - With ``idempotent=True`` a call whose request or answer is lost is sent again, until its
+          time-out; it runs once and is answered all the same
+          (``TransportSuite.test_what_is_lost_is_sent_again``).
         - Calls from one thread to one member start in the order sent, where the transport has the
           feature ``ordered`` (``TransportSuite.test_order``).
         - Arguments and results arrive as copies of the receiver's own
@@ -59,6 +63,7 @@ class RpcGroup(ServiceGroup):
         timeout: float = -1,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
+        idempotent: bool = False,
     ) -> Any:
         """Run ``func(*args, **kwargs)`` in member *to* and return its result.
 
@@ -68,6 +73,7 @@ class RpcGroup(ServiceGroup):
             timeout: seconds.
             args: positional arguments.
             kwargs: keyword arguments.
+            idempotent: send it again where an answer does not come; the function runs once.
 
         Raises:
             CallTimeoutError: no answer came in time; the function may still run.
@@ -75,7 +81,7 @@ class RpcGroup(ServiceGroup):
             SerializationError: the call or its result cannot be sent.
             ClosedError: this member's runtime is not open.
         """
-        return self._endpoint.call(self._resolve(to), func, timeout, args, kwargs)
+        return self._endpoint.call(self._resolve(to), func, timeout, args, kwargs, idempotent)
 
     def rpc_async(
         self,
@@ -84,9 +90,10 @@ class RpcGroup(ServiceGroup):
         timeout: float = -1,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
+        idempotent: bool = False,
     ) -> RpcFuture[Any]:
         """As :meth:`rpc_sync`, but return a future with ``wait()``."""
-        return self._endpoint.call_async(self._resolve(to), func, timeout, args, kwargs)
+        return self._endpoint.call_async(self._resolve(to), func, timeout, args, kwargs, idempotent)
 
     def remote(
         self,
@@ -95,9 +102,13 @@ class RpcGroup(ServiceGroup):
         timeout: float = -1,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
+        idempotent: bool = False,
     ) -> RemoteRef[Any]:
-        """As :meth:`rpc_sync`, but leave the result there and return a reference at once."""
-        return self._endpoint.remote(self._resolve(to), func, timeout, args, kwargs)
+        """As :meth:`rpc_sync`, but leave the result there and return a reference at once.
+
+        With *idempotent* it returns when the other member has got the request.
+        """
+        return self._endpoint.remote(self._resolve(to), func, timeout, args, kwargs, idempotent)
 
     # -- services that all know by name -------------------------------------------------------
 
@@ -138,6 +149,7 @@ class RpcGroup(ServiceGroup):
         timeout: float = -1,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
+        idempotent: bool = False,
     ) -> Any:
         """Run the service *key* where it is offered and return its result.
 
@@ -145,7 +157,8 @@ class RpcGroup(ServiceGroup):
             DirectoryError: nobody offers it.
         """
         return self._with_owner(
-            key, lambda owner, name: self._endpoint.call(owner, name, timeout, args, kwargs)
+            key,
+            lambda owner, name: self._endpoint.call(owner, name, timeout, args, kwargs, idempotent),
         )
 
     def registered_async(
@@ -154,10 +167,11 @@ class RpcGroup(ServiceGroup):
         timeout: float = -1,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
+        idempotent: bool = False,
     ) -> RpcFuture[Any]:
         """As :meth:`registered_sync`, but return a future with ``wait()``."""
         name, owner = self._owner(key)
-        return self._endpoint.call_async(owner, name, timeout, args, kwargs)
+        return self._endpoint.call_async(owner, name, timeout, args, kwargs, idempotent)
 
     def registered_remote(
         self,
@@ -165,10 +179,11 @@ class RpcGroup(ServiceGroup):
         timeout: float = -1,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
+        idempotent: bool = False,
     ) -> RemoteRef[Any]:
         """As :meth:`registered_sync`, but leave the result there and return a reference."""
         name, owner = self._owner(key)
-        return self._endpoint.remote(owner, name, timeout, args, kwargs)
+        return self._endpoint.remote(owner, name, timeout, args, kwargs, idempotent)
 
     # -- values that all know by name ---------------------------------------------------------
 

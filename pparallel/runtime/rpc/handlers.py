@@ -54,6 +54,9 @@ class _Stream:
         return seen is not None and self.seen is not None and is_under_way(seen, self.seen)
 
 
+_HERE = _Stream(None)  #: of all jobs that run in threads which serve nobody else
+
+
 class Handlers:
     """Runs jobs: those of one stream start in order, and at most *size* run at once.
 
@@ -68,7 +71,8 @@ class Handlers:
     def __init__(self, size: int, name: str) -> None:
         self._size = size
         self._name = name
-        self._work = threading.Condition()
+        self._lock = threading.RLock()
+        self._work = threading.Condition(self._lock)
         self._streams: dict[Hashable, _Stream] = {}
         self._ready: deque[_Stream] = deque()
         self._behind: set[_Stream] = set()  # owned, with jobs behind the running one
@@ -96,32 +100,32 @@ class Handlers:
             stream.jobs.append(job)
             self._call_a_thread()
 
-    def run_here(self, key: Hashable, job: Job) -> bool:
-        """Run *job* in the calling thread, which serves nobody else, unless it must wait its turn.
+    def enter(self, key: Hashable) -> bool:
+        """Count the calling thread, which serves nobody else, as one that runs a job of *key*.
 
         Returns:
-            False: it has not been run, since others of its *key* are before it, or as many run
-            already as may; it is to be submitted.
+            False: others of its *key* are before it, or as many run already as may; it is to be
+            submitted.
 
         Raises:
             ClosedError: after :meth:`close`.
         """
-        with self._work:
+        with self._lock:
             if self._closed:
                 raise ClosedError(f"member {self._name!r}")
             if self._running >= self._size or key in self._streams:
                 return False
             self._running += 1
-        self._here.stream = _Stream(key)
-        try:
-            job()
-        finally:
-            self._here.stream = None
-            with self._work:
-                self._running -= 1
-                if self._ready or self._behind:
-                    self._call_a_thread()
+        self._here.stream = _HERE
         return True
+
+    def leave(self) -> None:
+        """Say that the job for which this thread has entered is done."""
+        self._here.stream = None
+        with self._lock:
+            self._running -= 1
+            if self._ready or self._behind:
+                self._call_a_thread()
 
     def waiting(self) -> AbstractContextManager[None]:
         """Say that the job of this thread, if it runs one, only waits for others inside."""

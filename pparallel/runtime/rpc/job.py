@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +10,9 @@ from pparallel.errors import DirectoryError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.rpc import current, wire
+from pparallel.runtime.rpc.quick import Name
 from pparallel.runtime.rpc.refs import Registered
-from pparallel.runtime.rpc.wire import Status
+from pparallel.runtime.rpc.wire import QUICK, Kind, Status
 
 if TYPE_CHECKING:
     from pparallel.runtime.rpc.endpoint import Endpoint
@@ -24,63 +25,82 @@ class NotRegisteredHereError(DirectoryError):
         super().__init__(f"{key!r} is not registered in Group [{group}] by member {member!r}")
 
 
+class _NotHere(Exception):  # noqa: N818 - becomes a reply of its own kind
+    def __init__(self, name: Name) -> None:
+        self.name = name
+
+
 class Job:
-    """One call of a user function, on its way through the handler threads.
+    """One call of a user function, on the side where it runs.
 
     The result goes into *kept* where the caller wants a reference to it, else into the reply.
     """
 
-    __slots__ = ("_endpoint", "_kept", "_message", "_reply")
+    __slots__ = ("_endpoint", "_kept", "_message")
 
     def __init__(
-        self,
-        endpoint: Endpoint,
-        message: wire.Message,
-        reply: Future[Frames],
-        kept: Future[Any] | None,
+        self, endpoint: Endpoint, message: wire.Message, kept: Future[Any] | None = None
     ) -> None:
-        self._endpoint, self._message = endpoint, message
-        self._reply, self._kept = reply, kept
+        self._endpoint, self._message, self._kept = endpoint, message, kept
 
-    def __call__(self) -> None:
-        """Run the function and reply."""
+    def run(self, reply: Future[Frames]) -> None:
+        """Run the function, and complete *reply*: called by a handler thread."""
         with current.acting_for(self._endpoint):
-            try:
-                what, args, kwargs = self._endpoint.serializer.loads(self._message.body)
-                function = self._function(what)
-                if function is None:
-                    self._refuse(Registered(*what))
-                elif self._kept is None:
-                    self._answer(Status.OK, function(*args, **kwargs))
-                else:
-                    self._answer(Status.OK, None)
-                    self._keep(self._kept, function, args, kwargs)
-            except BaseException as error:  # noqa: BLE001 - goes back to the caller
-                if self._kept is not None:
-                    fail(self._kept, error)
-                settle(self._reply, self._endpoint.failed(error))
+            settle(reply, self.answer() if self._kept is None else self._keep(self._kept, reply))
 
-    def _answer(self, status: Status, body: object) -> None:
-        settle(self._reply, wire.join(status, self._endpoint.serializer.dumps(body)))
+    def answer(self) -> Frames:
+        """Run the function in the thread of the caller, and return the reply; never raises."""
+        endpoint = self._endpoint
+        try:
+            function, args, kwargs = self._call()
+            value = function(*args, **kwargs)
+            data = endpoint.quick.value(value)
+            if data is not None:
+                return wire.quick(Status.OK, data)
+            return wire.join(Status.OK, endpoint.serializer.dumps(value))
+        except _NotHere as missing:
+            return self._refusal(missing.name)
+        except BaseException as error:  # noqa: BLE001 - goes back to the caller
+            return endpoint.failed(error)
 
-    def _keep(
-        self, kept: Future[Any], function: Callable[..., Any], args: Any, kwargs: Any
-    ) -> None:
+    def _keep(self, kept: Future[Any], reply: Future[Frames]) -> Frames:
+        """Keep the result, and tell the caller before that the function runs."""
+        try:
+            function, args, kwargs = self._call()
+        except _NotHere as missing:
+            fail(kept, NotRegisteredHereError(*missing.name, self._endpoint.name))
+            return self._refusal(missing.name)
+        except BaseException as error:  # noqa: BLE001 - goes back to the caller
+            fail(kept, error)
+            return self._endpoint.failed(error)
+        done = wire.join(Status.OK, self._endpoint.serializer.dumps(None))
+        settle(reply, done)
         try:
             kept.set_result(function(*args, **kwargs))
         except BaseException as error:  # noqa: BLE001 - raised where the value is asked for
             kept.set_exception(error)
+        return done
 
-    def _refuse(self, name: Registered) -> None:
-        self._answer(Status.NOT_REGISTERED, tuple(name))
-        if self._kept is not None:
-            self._kept.set_exception(NotRegisteredHereError(*name, self._endpoint.name))
-
-    def _function(self, what: Any) -> Callable[..., Any] | None:
+    def _call(self) -> tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]:
+        """Return the function and its arguments; raises ``_NotHere`` for a service that is not."""
+        endpoint, message = self._endpoint, self._message
+        if message.flags & QUICK:
+            name, args, kwargs = endpoint.quick.read_call(message.body[0])
+            if message.kind == Kind.CALL:
+                return endpoint.quick.function(name), args, kwargs
+            what: Any = name
+        else:
+            what, args, kwargs = endpoint.serializer.loads(message.body)
         if type(what) is tuple:  # the name of a registered function, which travels as data
-            return self._endpoint.registered.get(Registered(*what))
+            service = endpoint.registered.get(Registered(*what))
+            if service is None:
+                raise _NotHere(what)
+            return service, args, kwargs
         if not callable(what):
-            message = f"a {type(what).__name__} is neither a function nor the name of a service"
-            raise TypeError(message)
-        function: Callable[..., Any] = what
-        return function
+            problem = f"a {type(what).__name__} is neither a function nor the name of a service"
+            raise TypeError(problem)
+        return what, args, kwargs
+
+    def _refusal(self, name: Name) -> Frames:
+        body = self._endpoint.serializer.dumps(tuple(name))
+        return wire.join(Status.NOT_REGISTERED, body)

@@ -3,7 +3,9 @@
 The owner counts, for each value, how often each member holds it; a member that ends no longer
 counts. A reference on its way is covered by a ticket: the sender tells the owner of it, and lets
 go of its own hold only when the owner knows; the receiver turns the ticket into a hold. So holds
-and tickets may reach the owner in any order, and a value lives while anything of it is left.
+and tickets may reach the owner in any order, and a value lives while anything of it is left. They
+may even come before the request that makes the value: a reference that the owner has not confirmed
+yet is passed on as fresh, and the owner keeps a place for what a fresh one refers to.
 
 Source: the life of RRefs in torch.distributed.rpc, whose forks are acknowledged likewise.
 """
@@ -20,7 +22,8 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from typing_extensions import override
 
-from pparallel.errors import DirectoryError, PparallelError
+from pparallel.errors import DirectoryError, PeerLostError, PparallelError
+from pparallel.runtime.pending import fail
 from pparallel.runtime.rpc import current
 from pparallel.runtime.rpc.service import Reply, Request
 
@@ -35,9 +38,10 @@ SHARE, CLAIM, RELEASE, FETCH = "ref.share", "ref.claim", "ref.release", "ref.fet
 class _Kept:
     """A value that others refer to."""
 
-    __slots__ = ("holds", "tickets", "value")
+    __slots__ = ("has_come", "holds", "tickets", "value")
 
     def __init__(self) -> None:
+        self.has_come = False  # the request that makes the value
         self.value: Future[Any] = Future()
         self.holds: Counter[str] = Counter()
         self.tickets: dict[str, int] = {}  # +1: given out, -1: claimed before that was known
@@ -74,6 +78,7 @@ class RefTable:
         """Keep a value for *holder*; return the future to complete with it."""
         with self._lock:
             kept = self._kept.setdefault(ref_id, _Kept())
+            kept.has_come = True
             kept.holds[holder] += 1
             return kept.value
 
@@ -99,12 +104,17 @@ class RefTable:
 
     def lose(self, member: str) -> None:
         """Release what *member* held, for it has ended."""
+        never: list[Future[Any]] = []
         with self._lock:
-            for kept in self._kept.values():
+            for ref_id, kept in self._kept.items():
+                if not kept.has_come and ref_id.startswith(f"{member}:"):
+                    never.append(kept.value)
                 kept.holds.pop(member, None)
                 for ticket in [each for each in kept.tickets if each.startswith(f"{member}:")]:
                     del kept.tickets[ticket]
             self._sweep(list(self._kept))
+        for value in never:
+            fail(value, PeerLostError(member, "ended before it had the value made"))
 
     def close(self) -> None:
         """Release everything."""
@@ -117,36 +127,39 @@ class RefTable:
         with self._lock:
             self._kept.clear()
 
-    def share(self, ref: RemoteRef[Any]) -> str:
+    def share(self, ref: RemoteRef[Any], fresh: bool) -> str:
         """Cover one copy of *ref* that is about to be sent; return its ticket."""
         ticket = self.new_id()
-        told = self._endpoint.ask_async(ref.owner_name(), SHARE, (ref.ref_id, ticket))
+        told = self._endpoint.ask_async(ref.owner_name(), SHARE, (ref.ref_id, ticket, fresh))
         # The callback holds the reference, and with it this member's hold, until the owner knows.
         told.add_done_callback(lambda _, ref=ref: None)  # type: ignore[misc]
         return ticket
 
-    def arrive(self, owner: str, ref_id: str, ticket: str | None) -> RemoteRef[Any]:
+    def arrive(
+        self, owner: str, ref_id: str, ticket: str | None, fresh: bool = False
+    ) -> RemoteRef[Any]:
         """Return a reference that came with *ticket*."""
         self._start_releaser()
-        claimed = self._endpoint.ask_async(owner, CLAIM, (ref_id, ticket))
+        claimed = self._endpoint.ask_async(owner, CLAIM, (ref_id, ticket, fresh))
         return RemoteRef(self._endpoint, owner, ref_id, claimed)
 
     def _share(self, request: Request) -> Reply:
-        ref_id, ticket = request.body
+        ref_id, ticket, fresh = request.body
         with self._lock:
-            kept = self._found(ref_id)
+            kept = self._found(ref_id, fresh)
             kept.tickets[ticket] = kept.tickets.get(ticket, 0) + 1
             self._sweep([ref_id])
         return Reply()
 
     def _claim(self, request: Request) -> Reply:
-        ref_id, ticket = request.body
+        ref_id, ticket, fresh = request.body
         with self._lock:
-            kept = self._found(ref_id)
+            kept = self._found(ref_id, fresh)
             kept.holds[request.sender] += 1
             # A second claim of one ticket (a message read twice) is a plain hold.
             if ticket is not None and kept.tickets.get(ticket) != 0:
                 kept.tickets[ticket] = kept.tickets.get(ticket, 0) - 1
+            self._sweep([ref_id])  # its release may have come before
         return Reply()
 
     def _release(self, request: Request) -> Reply:
@@ -169,7 +182,9 @@ class RefTable:
         self.value(request.body).add_done_callback(send)
         return reply
 
-    def _found(self, ref_id: str) -> _Kept:
+    def _found(self, ref_id: str, fresh: bool) -> _Kept:
+        if fresh:
+            return self._kept.setdefault(ref_id, _Kept())
         if ref_id not in self._kept:
             raise DirectoryError(f"the value {ref_id} was released on {self._endpoint.name!r}")
         return self._kept[ref_id]
@@ -231,7 +246,9 @@ class RemoteRef(Generic[T]):
 
     @override
     def __reduce__(self) -> tuple[Any, ...]:
-        return _arrive, (self._owner, self.ref_id, self._endpoint.refs.share(self))
+        fresh = not self.confirmed_by_owner()
+        ticket = self._endpoint.refs.share(self, fresh)
+        return _arrive, (self._owner, self.ref_id, ticket, fresh)
 
     def __copy__(self) -> RemoteRef[T]:
         return self
@@ -339,5 +356,5 @@ def _call_method(ref: RemoteRef[Any], name: str, args: Any, kwargs: Any) -> Any:
     return getattr(ref.local_value(), name)(*args, **kwargs)
 
 
-def _arrive(owner: str, ref_id: str, ticket: str) -> RemoteRef[Any]:
-    return current.endpoint().refs.arrive(owner, ref_id, ticket)
+def _arrive(owner: str, ref_id: str, ticket: str, fresh: bool) -> RemoteRef[Any]:
+    return current.endpoint().refs.arrive(owner, ref_id, ticket, fresh)

@@ -21,7 +21,9 @@ class Window:
     def __init__(self, limit: int, waiting: Callable[[], AbstractContextManager[None]]) -> None:
         self._limit = limit
         self._waiting = waiting
-        self._room = threading.Condition()
+        self._lock = threading.RLock()
+        self._room = threading.Condition(self._lock)
+        self._waiters = 0
         self._used = 0
         self._closed = False
 
@@ -32,11 +34,9 @@ class Window:
             ClosedError: the window was closed, before or meanwhile.
         """
         size += self.OVERHEAD
-        with self._room:
+        with self._lock:
             if self._full(size):
-                with self._waiting():
-                    while self._full(size):
-                        self._room.wait()
+                self._wait_for(size)
             if self._closed:
                 raise ClosedError("the runtime")
             self._used += size
@@ -44,15 +44,25 @@ class Window:
 
     def give_back(self, size: int) -> None:
         """Make room for others."""
-        with self._room:
+        with self._lock:
             self._used -= size
-            self._room.notify_all()
+            if self._waiters:
+                self._room.notify_all()
 
     def close(self) -> None:
         """Wake whoever waits."""
-        with self._room:
+        with self._lock:
             self._closed = True
             self._room.notify_all()
+
+    def _wait_for(self, size: int) -> None:
+        self._waiters += 1
+        try:
+            with self._waiting():
+                while self._full(size):
+                    self._room.wait()
+        finally:
+            self._waiters -= 1
 
     def _full(self, size: int) -> bool:
         return not self._closed and self._used > 0 and self._used + size > self._limit

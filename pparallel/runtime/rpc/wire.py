@@ -2,9 +2,12 @@
 
 A request is a header, the frames of its body, and raw buffers that nobody need understand::
 
-    header: kind u8, zero u8, frames of the body u16, sending thread u64, request number u64
+    header: kind u8, flags u8, frames of the body u16, sender's session u32,
+            sending thread u64, request number u64
 
-A reply is the same with a status for its kind. The body goes through the serializer.
+The requests of one session (one opened runtime of one member) to one other member are numbered
+from 0 on. A reply is the same with a status for its kind, and zeros otherwise. The body goes
+through the serializer.
 """
 
 from __future__ import annotations
@@ -19,7 +22,12 @@ from typing_extensions import Buffer
 from pparallel.errors import SerializationError
 from pparallel.interfaces.transport import Frames
 
-_HEADER = struct.Struct("<BxHxxxxQQ")
+_HEADER = struct.Struct("<BBHIQQ")
+
+IDEMPOTENT = 1  #: flag of a request that may come again, and is then to be answered again
+QUICK = 2  #: flag of what has the form of :mod:`pparallel.runtime.rpc.quick`
+
+_QUICK_RESULT = bytes((0, QUICK))  #: how a quick answer begins; its kind is ``Status.OK``
 
 
 class Kind(IntEnum):
@@ -43,17 +51,33 @@ class Message(NamedTuple):
     """The parts of a request or reply."""
 
     kind: int
+    flags: int
     body: Frames
     buffers: list[Buffer]
+    session: int
     thread: int
     number: int
 
 
 def join(
-    kind: int, body: Frames, buffers: Sequence[Buffer] = (), thread: int = 0, number: int = 0
+    kind: int,
+    body: Frames,
+    buffers: Sequence[Buffer] = (),
+    *,
+    flags: int = 0,
+    session: int = 0,
+    thread: int = 0,
+    number: int = 0,
 ) -> list[Buffer]:
     """Return the frames of a request or reply."""
-    return [_HEADER.pack(kind, len(body), thread, number), *body, *buffers]
+    header = _HEADER.pack(kind, flags, len(body), session, thread, number)
+    return [header, *body, *buffers]
+
+
+def renumbered(frames: Frames, number: int) -> list[Buffer]:
+    """Return the frames of a request as one with another number."""
+    kind, flags, count, session, thread, _ = _HEADER.unpack(frames[0])
+    return [_HEADER.pack(kind, flags, count, session, thread, number), *frames[1:]]
 
 
 def split(frames: Frames) -> Message:
@@ -63,15 +87,35 @@ def split(frames: Frames) -> Message:
         SerializationError: *frames* are none.
     """
     try:
-        kind, count, thread, number = _HEADER.unpack(frames[0])
+        kind, flags, count, session, thread, number = _HEADER.unpack(frames[0])
     except (IndexError, struct.error) as error:
         raise SerializationError("a message without a header", error, loading=True) from error
-    if count + 1 > len(frames):
+    end = count + 1
+    if end > len(frames):
         missing = f"{count} frames announced, {len(frames) - 1} there"
         raise SerializationError("a message", missing, loading=True)
-    return Message(kind, frames[1 : count + 1], list(frames[count + 1 :]), thread, number)
+    return Message(kind, flags, frames[1:end], list(frames[end:]), session, thread, number)
+
+
+def quick(kind: int, data: bytes, session: int = 0, thread: int = 0, number: int = 0) -> Frames:
+    """Return the frames of a request or reply in the quick form."""
+    return [_HEADER.pack(kind, QUICK, 1, session, thread, number), data]
+
+
+def is_quick_result(frames: Frames) -> bool:
+    """Return whether *frames* are a reply in the quick form, which no failure has."""
+    return memoryview(frames[0])[:2] == _QUICK_RESULT
+
+
+def is_service(frames: Frames) -> bool:
+    """Return whether *frames* are a request to a service of the system."""
+    header = memoryview(frames[0]) if frames else memoryview(b"")
+    return header.nbytes == _HEADER.size and header.cast("B")[0] == Kind.SERVICE
 
 
 def size(frames: Frames) -> int:
     """Return how many bytes *frames* hold."""
-    return sum(memoryview(frame).nbytes for frame in frames)
+    total = 0
+    for frame in frames:
+        total += len(frame) if type(frame) is bytes else memoryview(frame).nbytes
+    return total

@@ -6,7 +6,7 @@ import contextlib
 import importlib.util
 import os
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Any, ClassVar
@@ -14,11 +14,21 @@ from typing import Any, ClassVar
 import pytest
 
 import pparallel
-from pparallel.errors import ConfigError, PparallelError
-from pparallel.interfaces.launcher import LaunchContext, Launcher, LauncherConfig, RankSpec
+from pparallel.errors import ConfigError, PparallelError, WorkerLostError
+from pparallel.interfaces.launcher import (
+    LaunchContext,
+    Launcher,
+    LauncherConfig,
+    RankSpec,
+    StartMethod,
+)
+from pparallel.testing.deaths import DEATHS, Death
 from pparallel.testing.gate import Gate
-from pparallel.testing.launcher.ranks import (
+from pparallel.testing.leftovers import no_leftovers
+from pparallel.testing.patience import PATIENCE
+from pparallel.testing.ranks import (
     Gates,
+    die_in_one,
     environment_variable,
     exit_in_one,
     fail_beside_a_stubborn_one,
@@ -29,11 +39,10 @@ from pparallel.testing.launcher.ranks import (
     meet,
     note,
     pass_gate,
+    tell,
     wait_to_be_stopped,
     who,
 )
-from pparallel.testing.leftovers import no_leftovers
-from pparallel.testing.patience import PATIENCE
 from pparallel.testing.suite import Suite, requires
 from pparallel.testing.threads import in_threads
 
@@ -41,9 +50,14 @@ __all__ = ["LauncherSuite"]
 
 
 class LauncherSuite(Suite):
-    """The guarantees of :class:`~pparallel.interfaces.launcher.Launcher`."""
+    """The guarantees of :class:`~pparallel.interfaces.launcher.Launcher`.
+
+    Attributes:
+        start_method: how processes start; a launcher of processes has a class of tests for each.
+    """
 
     interface: ClassVar[str] = "launcher"
+    start_method: ClassVar[StartMethod] = "spawn"
 
     @pytest.fixture
     def subject(
@@ -52,6 +66,18 @@ class LauncherSuite(Suite):
         """The launcher under test, open."""
         with build(config) as opened:
             yield opened
+
+    def spawn(
+        self,
+        subject: Launcher,
+        fn: Callable[..., Any],
+        args: Sequence[object] = (),
+        nprocs: int | None = None,
+        *,
+        join: bool = True,
+    ) -> Any:
+        """Have *subject* run *fn* in ranks that start as this suite's do."""
+        return subject.spawn(fn, args, nprocs, join, start_method=self.start_method)
 
     @pytest.fixture
     def stubborn(self, tmp_path: Path) -> Iterator[Gate]:
@@ -63,14 +89,14 @@ class LauncherSuite(Suite):
 
     def test_each_rank_has_its_number_and_the_arguments(self, subject: Launcher) -> None:
         expected = [(rank, "a", [1]) for rank in range(3)]
-        assert subject.spawn(identify, ("a", [1]), nprocs=3) == expected
+        assert self.spawn(subject, identify, ("a", [1]), nprocs=3) == expected
 
     def test_each_rank_runs_once(self, subject: Launcher, tmp_path: Path) -> None:
-        subject.spawn(note, (tmp_path,), nprocs=5)
+        self.spawn(subject, note, (tmp_path,), nprocs=5)
         assert [(tmp_path / str(rank)).read_bytes() for rank in range(5)] == [b"."] * 5
 
     def test_one_rank(self, subject: Launcher) -> None:
-        assert subject.spawn(identify, nprocs=1) == [(0,)]
+        assert self.spawn(subject, identify, nprocs=1) == [(0,)]
 
     def test_as_many_ranks_as_devices(self, subject: Launcher) -> None:
         count = 1
@@ -78,20 +104,20 @@ class LauncherSuite(Suite):
             import torch
 
             count = max(1, torch.cuda.device_count())
-        assert subject.spawn(identify) == [(rank,) for rank in range(count)]
+        assert self.spawn(subject, identify) == [(rank,) for rank in range(count)]
 
     @pytest.mark.parametrize("nprocs", [0, -1])
     def test_no_ranks_are_refused(self, subject: Launcher, nprocs: int) -> None:
         with pytest.raises(ValueError, match=f"nprocs must be at least 1, not {nprocs}"):
-            subject.spawn(identify, nprocs=nprocs)
+            self.spawn(subject, identify, nprocs=nprocs)
 
     def test_results_are_in_order_of_rank(self, subject: Launcher, tmp_path: Path) -> None:
         gates = Gates(tmp_path, 3)
-        assert subject.spawn(meet, (3, gates), nprocs=4) == [0, 1, 2, 3]
+        assert self.spawn(subject, meet, (3, gates), nprocs=4) == [0, 1, 2, 3]
 
     @pytest.mark.parametrize("failing", [0, 2])
     def test_a_failure_ends_the_others(self, subject: Launcher, failing: int) -> None:
-        context = subject.spawn(fail_in, (failing,), nprocs=3, join=False)
+        context = self.spawn(subject, fail_in, (failing,), nprocs=3, join=False)
         with pytest.raises(LookupError, match=f"nothing found in {failing}"):
             context.results()
         assert _all_ended(context)
@@ -100,14 +126,14 @@ class LauncherSuite(Suite):
                 context.join()
 
     def test_the_first_failure_is_raised(self, subject: Launcher) -> None:
-        context = subject.spawn(fail_one_after_the_other, nprocs=2, join=False)
+        context = self.spawn(subject, fail_one_after_the_other, nprocs=2, join=False)
         with pytest.raises(LookupError, match="this is what went wrong"):
             context.results()
         assert _all_ended(context)
 
     def test_a_failure_shows_its_traceback(self, subject: Launcher) -> None:
         with pytest.raises(LookupError, match="nothing found in 1") as caught:
-            subject.spawn(fail_in, (1,), nprocs=2)
+            self.spawn(subject, fail_in, (1,), nprocs=2)
         shown = "".join(traceback.format_exception(caught.value))
         assert "in fail_in" in shown
         assert "rank 1" in shown
@@ -117,16 +143,16 @@ class LauncherSuite(Suite):
         self, subject: Launcher, tmp_path: Path, how: str
     ) -> None:
         with pytest.raises(LookupError, match="this is what went wrong"):
-            subject.spawn(follow_and_fail, (how, Gates(tmp_path, 1)), nprocs=2)
+            self.spawn(subject, follow_and_fail, (how, Gates(tmp_path, 1)), nprocs=2)
 
     @pytest.mark.parametrize("how", ["0", "3", "interrupt"])
     def test_a_rank_that_exits_has_failed(self, subject: Launcher, how: str) -> None:
         with pytest.raises((RuntimeError, PparallelError), match="rank 1"):
-            subject.spawn(exit_in_one, (how,), nprocs=2)
+            self.spawn(subject, exit_in_one, (how,), nprocs=2)
 
     def test_join_with_a_timeout(self, subject: Launcher, tmp_path: Path) -> None:
         gates = Gates(tmp_path, 2)
-        context = subject.spawn(pass_gate, (gates,), nprocs=2, join=False)
+        context = self.spawn(subject, pass_gate, (gates,), nprocs=2, join=False)
         assert context.join(0.01) is False
         assert len(context.pids()) == 2
         assert len(context.processes) == 2
@@ -141,14 +167,14 @@ class LauncherSuite(Suite):
             if number == 3:
                 assert context.join(0.2) is False  # meanwhile the others have come to wait
                 gates.open(0)
-            return context.join()
+            return bool(context.join())
 
         gates = Gates(tmp_path, 1)
-        context = subject.spawn(pass_gate, (gates,), nprocs=1, join=False)
+        context = self.spawn(subject, pass_gate, (gates,), nprocs=1, join=False)
         assert in_threads(4, join) == [True] * 4
 
     def test_terminate(self, subject: Launcher) -> None:
-        context = subject.spawn(wait_to_be_stopped, nprocs=2, join=False)
+        context = self.spawn(subject, wait_to_be_stopped, nprocs=2, join=False)
         assert context.join(0) is False
         context.terminate()
         assert _all_ended(context)
@@ -159,7 +185,7 @@ class LauncherSuite(Suite):
     ) -> None:
         gates = Gates(tmp_path, 1)
         arguments = (gates, stubborn)
-        context = subject.spawn(fail_beside_a_stubborn_one, arguments, nprocs=2, join=False)
+        context = self.spawn(subject, fail_beside_a_stubborn_one, arguments, nprocs=2, join=False)
         stubborn.arrived()
         gates.open(0)
         with pytest.raises(LookupError, match="this is what went wrong"):
@@ -169,9 +195,9 @@ class LauncherSuite(Suite):
 
     def test_nothing_is_left_behind(self, subject: Launcher) -> None:
         with no_leftovers(self.patience):
-            assert subject.spawn(identify, nprocs=2) == [(0,), (1,)]
+            assert self.spawn(subject, identify, nprocs=2) == [(0,), (1,)]
             with pytest.raises(LookupError):
-                subject.spawn(fail_in, (1,), nprocs=2)
+                self.spawn(subject, fail_in, (1,), nprocs=2)
 
     def test_ranks_of_a_job(self, config: LauncherConfig) -> None:
         job = pparallel.RuntimeConfig(members=["a", "b", "c"], launcher=config)
@@ -184,7 +210,7 @@ class LauncherSuite(Suite):
             RankSpec(rank, environment_variable, (name,), {name: f"shade {rank}"})
             for rank in range(2)
         ]
-        context = subject.start(ranks, daemon=False, start_method="spawn")
+        context = subject.start(ranks, daemon=False, start_method=self.start_method)
         assert context.results() == ["shade 0", "shade 1"]
         assert name not in os.environ
 
@@ -192,19 +218,51 @@ class LauncherSuite(Suite):
     def test_environment_is_refused(self, subject: Launcher) -> None:
         ranks = [RankSpec(0, environment_variable, ("COLOUR",), {"COLOUR": "red"})]
         with pytest.raises(ConfigError, match="COLOUR"):
-            subject.start(ranks, daemon=False, start_method="spawn")
+            subject.start(ranks, daemon=False, start_method=self.start_method)
 
     @requires("resources")
     def test_resources_that_do_not_exist_are_refused(self, subject: Launcher) -> None:
         ranks = [RankSpec(0, identify, resources={"unobtainium": 1})]
         with pytest.raises(ConfigError, match="unobtainium"):
-            subject.start(ranks, daemon=False, start_method="spawn")
+            subject.start(ranks, daemon=False, start_method=self.start_method)
 
     @requires(lacking=("resources",))
     def test_resources_are_ignored(self, subject: Launcher) -> None:
         ranks = [RankSpec(rank, identify, resources={"unobtainium": 1}) for rank in range(2)]
-        context = subject.start(ranks, daemon=False, start_method="spawn")
+        context = subject.start(ranks, daemon=False, start_method=self.start_method)
         assert context.results() == [(0,), (1,)]
+
+    @requires("hears")
+    def test_what_ranks_tell_is_heard(self, subject: Launcher) -> None:
+        heard: dict[int, list[object]] = {0: [], 1: []}
+        ranks = [
+            RankSpec(0, tell, (200,), hear=heard[0].append),
+            RankSpec(1, tell, (100,), hear=heard[1].append),
+            RankSpec(2, tell, (50,)),
+        ]
+        context = subject.start(ranks, daemon=False, start_method=self.start_method)
+        assert context.results() == [True, True, False]
+        assert heard == {0: [(0, each) for each in range(200)], 1: [(1, e) for e in range(100)]}
+
+    @requires("hears")
+    def test_a_listener_that_fails(self, subject: Launcher) -> None:
+        def fail(heard: object) -> None:
+            message = f"would not hear {heard}"
+            raise LookupError(message)
+
+        ranks = [RankSpec(0, tell, (3,), hear=fail)]
+        context = subject.start(ranks, daemon=False, start_method=self.start_method)
+        assert context.results() == [True]
+
+    @requires("isolated")
+    @pytest.mark.parametrize("how", ["quietly", *DEATHS])
+    def test_a_rank_that_dies_is_named(self, subject: Launcher, how: str) -> None:
+        death = DEATHS.get(how, Death(os._exit, (0,), 0))
+        context = self.spawn(subject, die_in_one, (death,), nprocs=2, join=False)
+        with pytest.raises(WorkerLostError, match="rank 1") as caught:
+            context.results()
+        assert (caught.value.pid, caught.value.exitcode) == (context.pids()[1], death.exitcode)
+        assert _all_ended(context)
 
     @requires("isolated")
     def test_a_rank_that_does_not_stop_is_ended(
@@ -212,7 +270,7 @@ class LauncherSuite(Suite):
     ) -> None:
         gates = Gates(tmp_path, 1)
         arguments = (gates, stubborn)
-        context = subject.spawn(fail_beside_a_stubborn_one, arguments, nprocs=2, join=False)
+        context = self.spawn(subject, fail_beside_a_stubborn_one, arguments, nprocs=2, join=False)
         stubborn.arrived()
         gates.open(0)
         with pytest.raises(LookupError, match="this is what went wrong"):

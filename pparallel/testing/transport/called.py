@@ -102,6 +102,11 @@ def kept_values() -> int:
     return len(current.endpoint().refs)
 
 
+def count_kept_answers() -> int:
+    """Return how many answers the member where this runs keeps for others."""
+    return current.endpoint().answers_kept
+
+
 def bound_group(group: RpcGroup) -> RpcGroup:
     """Check that *group* belongs to the member where this runs, and send it back."""
     assert group.get_cur_name() == current.endpoint().name

@@ -1,28 +1,32 @@
-"""What the ranks of the launcher's suite run; importable in any process."""
+"""What the ranks of the launcher's suite run; quickly imported by each process that is one."""
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import select
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pparallel.errors import ClosedError, PeerLostError
-from pparallel.runtime import stopping
-from pparallel.testing.gate import Gate
-from pparallel.testing.patience import PATIENCE, until
+from pparallel.runtime import stopping, upstream
 
 if TYPE_CHECKING:
     from pparallel.builder import Runtime
+    from pparallel.testing.deaths import Death
+    from pparallel.testing.gate import Gate
 
 
 class Gates:
     """Lets ranks wait for one another, and for the test, whatever they are: by named pipes."""
 
     def __init__(self, folder: Path, count: int) -> None:
-        self.folder = folder
+        from pparallel.testing.patience import PATIENCE  # it brings pytest, which no rank needs
+
+        self.folder, self.patience = folder, PATIENCE
         for each in range(count):
             os.mkfifo(folder / str(each))
 
@@ -32,13 +36,16 @@ class Gates:
         try:
             opened = select.poll()
             opened.register(way, select.POLLIN)
-            assert opened.poll(1000 * PATIENCE), f"nobody opened gate {number}"
+            assert opened.poll(1000 * self.patience), f"nobody opened gate {number}"
         finally:
             os.close(way)
 
     def open(self, number: int) -> None:
         """Let whoever waits through; waits until someone does."""
-        until(lambda: self._is_opened(number), f"somebody waits at gate {number}")
+        end = time.monotonic() + self.patience
+        while not self._is_opened(number):
+            assert time.monotonic() < end, f"nobody waits at gate {number}"
+            threading.Event().wait(0.002)
 
     def _is_opened(self, number: int) -> bool:
         try:
@@ -130,6 +137,24 @@ def fail_beside_a_stubborn_one(rank: int, gates: Gates, stubborn: Gate) -> None:
     gates.wait(0)
     message = "this is what went wrong"
     raise LookupError(message)
+
+
+def tell(rank: int, count: int) -> bool:
+    """Tell so many things, and return whether anybody is to hear them."""
+    found = upstream.current()
+    if found is None:
+        return False
+    for number in range(count):
+        found((rank, number))
+    return True
+
+
+def die_in_one(rank: int, death: Death) -> None:
+    """End the process of rank 1, and wait in the others until they are ended."""
+    if rank == 1:
+        faulthandler.disable()  # a fork would write its dump where the test's go
+        death.call(*death.args)
+    wait_to_be_stopped(rank)
 
 
 def environment_variable(rank: int, name: str) -> str | None:

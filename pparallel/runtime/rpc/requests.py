@@ -1,0 +1,129 @@
+"""The frames of requests."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from typing_extensions import Buffer
+
+from pparallel.errors import SerializationError
+from pparallel.interfaces.serializer import Serializer
+from pparallel.interfaces.transport import Frames
+from pparallel.runtime.rpc import wire
+from pparallel.runtime.rpc.quick import Quick
+from pparallel.runtime.rpc.refs import Registered
+from pparallel.runtime.rpc.wire import IDEMPOTENT, Kind
+
+
+class Requests:
+    """Makes the requests of one member, and numbers those to each other member.
+
+    Attributes:
+        session: tells this member from one that had its name before.
+    """
+
+    def __init__(self, serializer: Serializer, quick: Quick, members: Sequence[str]) -> None:
+        # Not from the seeded streams: a member that is started again would have the same.
+        self.session = secrets.randbits(32)
+        self._serializer, self._quick = serializer, quick
+        self._numbers = defaultdict(itertools.count, {each: itertools.count() for each in members})
+        self._closed: Callable[[], BaseException] | None = None
+
+    def close(self, why: Callable[[], BaseException]) -> None:
+        """Raise what *why* returns instead of making any more."""
+        self._closed = why
+
+    def service(self, to: str, key: str, body: object, buffers: Sequence[Buffer]) -> Frames:
+        """Return the request of a service."""
+        frames = self._body((key, body), f"what is asked of {key!r}")
+        return self._join(to, Kind.SERVICE, frames, buffers)
+
+    def call(
+        self,
+        to: str,
+        what: Callable[..., Any] | Registered,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any] | None,
+        idempotent: bool = False,
+    ) -> Frames:
+        """Return the request to run a function."""
+        kind = Kind.REGISTERED if type(what) is Registered else Kind.CALL
+        if not idempotent and (data := self._quick.call(what, args, kwargs)) is not None:
+            if self._closed is not None:
+                raise self._closed()
+            number = next(self._numbers[to])
+            return wire.quick(kind, data, self.session, threading.get_ident(), number)
+        return self._join(to, kind, self._call_body(what, args, kwargs), (), idempotent)
+
+    def remote(
+        self,
+        to: str,
+        what: Callable[..., Any] | Registered,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any] | None,
+        idempotent: bool,
+        ref_id: str,
+    ) -> Frames:
+        """Return the request to run a function and keep its result as *ref_id*."""
+        body = self._call_body(what, args, kwargs)
+        # The name travels beside the body: the owner keeps a place for the value on arrival, so
+        # that a reference passed on meanwhile finds it.
+        return self._join(to, Kind.REMOTE, body, [ref_id.encode()], idempotent)
+
+    def readdressed(self, to: str, frames: Frames) -> Frames:
+        """Return the request *frames* as one to another member, or a new one to the same."""
+        return wire.renumbered(frames, next(self._numbers[to]))
+
+    def _join(
+        self,
+        to: str,
+        kind: Kind,
+        body: Frames,
+        buffers: Sequence[Buffer],
+        idempotent: bool = False,
+    ) -> Frames:
+        return wire.join(
+            kind,
+            body,
+            buffers,
+            flags=IDEMPOTENT if idempotent else 0,
+            session=self.session,
+            thread=threading.get_ident(),
+            number=next(self._numbers[to]),
+        )
+
+    def _call_body(
+        self,
+        what: Callable[..., Any] | Registered,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any] | None,
+    ) -> list[Buffer]:
+        # A name travels as data: with a serializer that sends nothing else, it is what can be
+        # called.
+        if isinstance(what, Registered):
+            return self._body((tuple(what), args, dict(kwargs or {})), repr(what.key))
+        return self._body((what, args, dict(kwargs or {})), what)
+
+    def _body(self, body: object, what: object) -> list[Buffer]:
+        if self._closed is not None:
+            raise self._closed()
+        try:
+            return self._serializer.dumps(body)
+        except SerializationError as error:
+            name = getattr(what, "__qualname__", what)
+            raise SerializationError(f"the call of {name}", f"{error}{self._hint(what)}") from error
+
+    def _hint(self, what: object) -> str:
+        """Return what to do if it is the function itself that cannot be sent."""
+        if not callable(what):
+            return ""
+        try:
+            self._serializer.dumps(what)
+        except SerializationError:
+            return "; register it where it is to run, and call it by name with registered_sync()"
+        return ""

@@ -1,0 +1,166 @@
+"""Requests that are sent again until they are answered."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError, PparallelError
+from pparallel.interfaces.transport import Frames, Transport
+from pparallel.runtime.clock import Clock
+from pparallel.runtime.pending import fail, settle
+from pparallel.runtime.rpc import wire
+
+LONGEST = 30.0  #: seconds up to which the time between two attempts doubles
+GIVEN_UP = 2 * LONGEST  #: seconds after which an attempt is one that others have followed
+SOON = 0.5  #: seconds within which a member is told which of its answers have come
+MANY = 256  #: how many answers it keeps at most without being told, however small
+LARGE = 2**16  #: and how many bytes
+
+#: Tells a member which requests are settled.
+Release = Callable[[str, Sequence[int]], Future[Any]]
+
+
+class Retries:
+    """Sends idempotent requests; one clock serves all of them.
+
+    The other member answers a request that comes again as it did the first time. It keeps its
+    answers for that, and is told when it may forget them: soon, or at once where they are large.
+    """
+
+    def __init__(self, transport: Transport, first: float, release: Release, name: str) -> None:
+        self._transport = transport
+        self._first = first
+        self._release = release
+        self._clock = Clock(f"{name}-retries")
+        self._lock = threading.Lock()
+        self._settled: defaultdict[str, list[int]] = defaultdict(list)
+        self._kept: defaultdict[str, int] = defaultdict(int)  # bytes of their answers
+
+    def send(self, to: str, number: int, frames: Frames, timeout: float | None) -> Future[Frames]:
+        """Send the request *number* and return a future of its answer."""
+        answer: Future[Frames] = Future()
+        attempts = _Attempts(self._transport, self._clock, to, frames, timeout, self._first, answer)
+
+        def ended(answer: Future[Frames]) -> None:
+            attempts.end()
+            size = 0 if answer.exception() else wire.size(answer.result())
+            self._settle(to, number, size)
+
+        answer.add_done_callback(ended)
+        attempts.start()
+        return answer
+
+    def close(self) -> None:
+        """Send nothing more; safe to call again."""
+        self._clock.close()
+
+    def _settle(self, to: str, number: int, size: int) -> None:
+        with self._lock:
+            settled = self._settled[to]
+            settled.append(number)
+            self._kept[to] += size
+            now = len(settled) >= MANY or self._kept[to] >= LARGE
+            later = len(settled) == 1
+        if now:
+            self._tell(to)
+        elif later:
+            self._clock.after(SOON, lambda: self._tell(to))
+
+    def _tell(self, to: str) -> None:
+        with self._lock:
+            settled = self._settled.pop(to, [])
+            self._kept.pop(to, None)
+        if not settled:
+            return
+
+        def told(reply: Future[Any]) -> None:
+            # Lost itself, perhaps; to say it twice does no harm.
+            if isinstance(reply.exception(), (CallTimeoutError, PeerLostError)):
+                self._clock.after(SOON, lambda: self._tell_again(to, settled))
+
+        try:
+            self._release(to, settled).add_done_callback(told)
+        except (ClosedError, PeerLostError):
+            return  # it forgets with the end of this member, or its own
+
+    def _tell_again(self, to: str, settled: list[int]) -> None:
+        with self._lock:
+            self._settled[to] += settled
+        self._tell(to)
+
+
+class _Attempts:
+    """One request on its way, and its answer."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        clock: Clock,
+        to: str,
+        frames: Frames,
+        timeout: float | None,
+        delay: float,
+        answer: Future[Frames],
+    ) -> None:
+        self._transport, self._clock, self._to = transport, clock, to
+        self._timeout = timeout
+        self._deadline = math.inf if timeout is None else time.monotonic() + timeout
+        self._delay = delay
+        self._waiting: tuple[Frames, Future[Frames]] | None = (frames, answer)
+
+    def start(self) -> None:
+        """Send the request, now and again until there is an answer."""
+        if self._waiting is None:
+            return
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            self._fail(self._too_late())
+            return
+        self._send(self._waiting[0], min(left, GIVEN_UP))
+        if self._waiting is not None:
+            self._clock.after(min(self._delay, left), self.start)
+            self._delay = min(2 * self._delay, LONGEST)
+
+    def end(self) -> None:
+        """Send nothing more, and hold nothing: an attempt may wait in vain for long."""
+        self._waiting = None
+
+    def _send(self, frames: Frames, timeout: float) -> None:
+        try:
+            sent = self._transport.request(self._to, frames, timeout)
+        except Exception as error:  # noqa: BLE001 - handed to whoever waits for the answer
+            self._failed(error)
+        else:
+            sent.add_done_callback(self._came)
+
+    def _came(self, sent: Future[Frames]) -> None:
+        if error := sent.exception():
+            self._failed(error)
+        elif (waiting := self._waiting) is not None:
+            settle(waiting[1], sent.result())
+
+    def _failed(self, error: BaseException) -> None:
+        if isinstance(error, CallTimeoutError):
+            return  # the clock knows whether that was the last attempt
+        if isinstance(error, PeerLostError) and self._is_there():
+            return  # only the connection broke: the clock sends it again
+        self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if (waiting := self._waiting) is not None:
+            fail(waiting[1], error)
+
+    def _is_there(self) -> bool:
+        try:
+            return self._to in self._transport.members()
+        except PparallelError:
+            return False
+
+    def _too_late(self) -> CallTimeoutError:
+        return CallTimeoutError(f"a request to {self._to!r}", self._timeout or 0.0)
