@@ -7,7 +7,10 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from pparallel.builder import Runtime
 
 Anything = TypeVar("Anything")
 
@@ -44,6 +47,11 @@ def echo(value: Anything) -> Anything:
 def add_one(value: Any) -> Any:
     """Return a new tensor or array."""
     return value + 1
+
+
+def meet(rt: Runtime) -> None:
+    """Wait for the other members of a job."""
+    rt.group().barrier()
 
 
 def share_by(strategy: str) -> None:

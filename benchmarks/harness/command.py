@@ -18,6 +18,7 @@ from benchmarks.harness.report import Played, Report
 from benchmarks.harness.rounds import play
 
 _NOT_BENCHMARKS = {"__init__", "__main__", "tasks", "peers", "ours", "many"}
+_NOT_BENCHMARKS |= {"calls", "members", "away", "rpc_peers"}
 
 
 def names() -> list[str]:

@@ -33,9 +33,9 @@ class Pinning:
 
     def apply(self) -> None:
         """Pin this process and all below it; processes that start later inherit it."""
-        _pin(os.getpid(), self._parent)
+        pin(os.getpid(), self._parent)
         for pid in descendants():
-            _pin(pid, self._workers)
+            pin(pid, self._workers)
 
 
 @contextmanager
@@ -46,10 +46,10 @@ def pinned(how: str) -> Iterator[Pinning]:
         yield Pinning(how, cores)
     finally:
         for pid in (os.getpid(), *descendants()):
-            _pin(pid, cores)
+            pin(pid, cores)
 
 
-def _pin(pid: int, cores: set[int]) -> None:
+def pin(pid: int, cores: set[int]) -> None:
     """Pin each thread: the call for a process would reach its main thread alone."""
     with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
         for thread in os.listdir(f"/proc/{pid}/task"):

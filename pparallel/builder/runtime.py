@@ -343,6 +343,7 @@ class Runtime:
             self._meet_to_leave("done")
             self._usable = False
             self._components.close(lambda: self._meet_to_leave("closed"))
+            endpoint.let_others_leave()
 
     def _meet_to_leave(self, stage: str) -> None:
         if self.world_size == 1:

@@ -58,6 +58,7 @@ class Endpoint(Caller):
         self._services: dict[str, Service] = {}
         self.registered: dict[Registered, Callable[..., Any]] = {}
         self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._leaving = False
         self._when_lost: list[Callable[[str, str], None]] = []
         self._when_ended: list[Callable[[BaseException], None]] = []
@@ -83,6 +84,18 @@ class Endpoint(Caller):
     def leave(self) -> None:
         """Say that the ends of other members are expected from now on."""
         self._leaving = True
+
+    def let_others_leave(self) -> None:
+        """In the first member, wait a moment for the others to leave: it may owe them an answer.
+
+        The last that they asked was whether all are done, and they leave as soon as they know.
+        """
+        if self.member.rank == 0:
+            others = set(self.member.names[1:])
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: self._ended is not None or others <= self._lost.keys(), GRACE
+                )
 
     def close(self) -> None:
         """Disconnect and end the threads; safe to call again."""
@@ -115,6 +128,7 @@ class Endpoint(Caller):
             if self._ended is not None:
                 return
             self._ended = reason
+            self._changed.notify_all()
         self._requests.close(self._why)
         self._window.close()
         self.handlers.close()
@@ -268,6 +282,7 @@ class Endpoint(Caller):
     def _peer_lost(self, name: str, reason: str) -> None:
         with self._lock:
             self._lost[name] = reason
+            self._changed.notify_all()
             callbacks = list(self._when_lost)
             ended = [each for key, each in list(self._arrivals.items()) if key[0] == name]
             self.owners = {key: owner for key, owner in self.owners.items() if owner != name}

@@ -1,0 +1,74 @@
+"""Our own remote calls, as a user makes them: from one member of a job to the other."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+import pparallel
+from benchmarks.away import started
+from benchmarks.calls import Caller, in_flight
+from benchmarks.tasks import meet
+from pparallel.interfaces.transport import Transport, TransportConfig
+from pparallel.registry import default_registry
+from pparallel.runtime.member import Member
+
+NAMES = ("calling", "called")
+_OPTIONS: dict[str, dict[str, str]] = {"ipc": {}, "zmq": {"address": "ipc"}}
+
+
+def transports() -> list[str]:
+    """Return the transports that are measured: those whose libraries are installed."""
+    offers = [each for each in default_registry().offers() if each.interface == "transport"]
+    installed = {each.name for each in offers if each.status == "available"}
+    return [name for name in _OPTIONS if name in installed]
+
+
+@contextmanager
+def our_members(transport: str) -> Iterator[Caller]:
+    """Be one member of a job, and give what calls the other."""
+    config = _config(transport)
+    registry = default_registry()
+    cls = cast("type[Transport]", registry.load(registry.find("transport", transport)))
+    with cls.meeting(config, NAMES) as meeting:
+        calling, called = (
+            Member(name, rank, rank, len(NAMES), NAMES, meeting.address, meeting.keys.get(name, {}))
+            for rank, name in enumerate(NAMES)
+        )
+        with (
+            started("benchmarks.members:be_called", pickle.dumps((config, called))),
+            pparallel.build(_runtime(config), member=calling) as rt,
+        ):
+            group = rt.group()
+            yield Caller(
+                lambda function, argument: group.rpc_sync(called.name, function, args=(argument,)),
+                lambda function, arguments: in_flight(
+                    lambda each: group.rpc_async(called.name, function, args=(each,)), arguments
+                ),
+            )
+            group.barrier()
+
+
+def be_called(payload: bytes, _: Sequence[int]) -> None:
+    """Be the other member until the first leaves: what the other process runs."""
+    config, member = pickle.loads(payload)
+    with pparallel.build(_runtime(config), member=member) as rt:
+        rt.group().barrier()
+
+
+def our_job(transport: str) -> int:
+    """Launch a job whose members wait for one another; return how many of them ended."""
+    launcher = {"backend": "process"}
+    config = {"members": len(NAMES), "launcher": launcher, "transport": _config(transport)}
+    return len(pparallel.launch(config, meet))
+
+
+def _config(transport: str) -> TransportConfig:
+    return pparallel.load(TransportConfig, {"backend": transport, **_OPTIONS[transport]})
+
+
+def _runtime(transport: TransportConfig) -> pparallel.RuntimeConfig:
+    raw: dict[str, Any] = {"members": list(NAMES), "transport": transport}
+    return pparallel.RuntimeConfig(**raw)
