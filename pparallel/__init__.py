@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from pparallel.interfaces.serializer import Serializer, SerializerConfig
     from pparallel.interfaces.transport import Transport, TransportConfig
     from pparallel.patterns import Parallel, Parallelizable, SlavePipe, SyncMaster
+    from pparallel.patterns.model_wrapper import MpModelWrapper
     from pparallel.patterns.queues import SimpleP2PQueue, SimpleQueue
+    from pparallel.patterns.serial_executor import MpSerialExecutor
     from pparallel.runtime.member import Member
     from pparallel.runtime.rpc import RemoteRef, RpcGroup
 
@@ -33,6 +35,8 @@ __all__ = [
     "Launcher",
     "LauncherConfig",
     "Member",
+    "MpModelWrapper",
+    "MpSerialExecutor",
     "OrderedServer",
     "OrderedServerConfig",
     "Parallel",
@@ -72,7 +76,9 @@ _HOMES = {
     "pparallel.interfaces.serializer": ("Serializer", "SerializerConfig"),
     "pparallel.interfaces.transport": ("Transport", "TransportConfig"),
     "pparallel.patterns": ("Parallel", "Parallelizable", "SlavePipe", "SyncMaster"),
+    "pparallel.patterns.model_wrapper": ("MpModelWrapper",),
     "pparallel.patterns.queues": ("SimpleP2PQueue", "SimpleQueue"),
+    "pparallel.patterns.serial_executor": ("MpSerialExecutor",),
     "pparallel.runtime.member": ("Member",),
     "pparallel.runtime.rpc": ("RemoteRef", "RpcGroup"),
 }

@@ -1,4 +1,4 @@
-"""Launchers: the suite, and what is particular to threads."""
+"""Launchers: the suites, and what is particular to threads."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator
+from typing import ClassVar
 
 import pytest
 from typing_extensions import override
@@ -16,13 +17,15 @@ from typing_extensions import override
 import pparallel
 from pparallel.errors import ClosedError, ConfigError
 from pparallel.interfaces import launcher as interface
-from pparallel.interfaces.launcher import Launcher, LauncherConfig, RankSpec
+from pparallel.interfaces.launcher import Launcher, LauncherConfig, RankSpec, StartMethod
 from pparallel.runtime import stopping
 from pparallel.runtime.stopping import StopSignal
 from pparallel.testing import LauncherSuite
 from pparallel_local import ThreadLauncherConfig
+from pparallel_process import ProcessLauncherConfig
 
 PATIENCE = 20.0
+FORK_WARNS = "ignore:This process .* is multi-threaded:DeprecationWarning"  # since Python 3.12
 
 
 class TestThreadLauncher(LauncherSuite):
@@ -30,6 +33,28 @@ class TestThreadLauncher(LauncherSuite):
     @override
     def config(self) -> LauncherConfig:
         return ThreadLauncherConfig()
+
+
+class ProcessLauncherSuite(LauncherSuite):
+    """Its ranks, and the members of its job, start in one of the three ways."""
+
+    @pytest.fixture
+    @override
+    def config(self) -> LauncherConfig:
+        return ProcessLauncherConfig(start_method=self.start_method)
+
+
+class TestForkServerLauncher(ProcessLauncherSuite):
+    start_method: ClassVar[StartMethod] = "forkserver"
+
+
+class TestSpawnLauncher(ProcessLauncherSuite):
+    start_method: ClassVar[StartMethod] = "spawn"
+
+
+@pytest.mark.filterwarnings(FORK_WARNS)
+class TestForkLauncher(ProcessLauncherSuite):
+    start_method: ClassVar[StartMethod] = "fork"
 
 
 @pytest.fixture

@@ -52,6 +52,7 @@ def pparallel_backends() -> list[Backend]:
         Backend(
             ThreadLauncherConfig,
             "pparallel_local.thread_launcher:ThreadLauncher",
+            features=frozenset({"hears"}),
             reach=frozenset({"threads"}),
         ),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -17,9 +18,12 @@ from pparallel.interfaces.launcher import (
     RankSpec,
     StartMethod,
 )
-from pparallel.runtime import stopping
+from pparallel.runtime import stopping, upstream
 from pparallel.runtime.member import Member
 from pparallel.runtime.stopping import StopSignal
+from pparallel.runtime.upstream import Tell
+
+logger = logging.getLogger(__name__)
 
 
 class ThreadLauncher(Launcher):
@@ -93,7 +97,7 @@ class ThreadLaunchContext(LaunchContext):
         self._forget_outer()
 
     def _run(self, signal: StopSignal, spec: RankSpec) -> None:
-        with stopping.running_under(signal):
+        with stopping.running_under(signal), upstream.heard_by(_heard(spec)):
             try:
                 value = spec.run()
             except BaseException as error:  # noqa: BLE001 - raised where the ranks are joined
@@ -106,6 +110,22 @@ class ThreadLaunchContext(LaunchContext):
         for each in ranks[len(self._threads) :]:
             self.failed(each.rank, error)
         self.terminate(error)
+
+
+def _heard(spec: RankSpec) -> Tell | None:
+    """Return what tells whoever wants to hear of the rank; one that fails disturbs nobody."""
+    hear = spec.hear
+    if hear is None:
+        return None
+    found = hear
+
+    def tell(told: object) -> None:
+        try:
+            found(told)
+        except Exception:
+            logger.exception("what rank %d told could not be heard", spec.rank)
+
+    return tell
 
 
 def _follow_outer(stop: Callable[[BaseException | None], None]) -> Callable[[], None]:

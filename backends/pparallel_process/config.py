@@ -1,4 +1,4 @@
-"""Configs of the process pools."""
+"""Configs of the process pools and of the launcher."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import ByteSize, Field
 
+from pparallel.interfaces.launcher import LauncherConfig, StartMethod
 from pparallel.interfaces.pool import PoolConfig
 from pparallel.interfaces.serializer import SerializerConfig
 
@@ -70,3 +71,28 @@ class P2PPoolConfig(IsolatedPoolConfig, frozen=True):
     """
 
     backend: Literal["p2p"] = "p2p"
+
+
+class ProcessLauncherConfig(LauncherConfig, frozen=True):
+    """A launcher whose ranks are processes of this machine.
+
+    Attributes:
+        backend: the name of the backend.
+        start_method: how the members of a job start (``spawn`` is told by its argument):
+            ``forkserver`` forks them from a small server process that has imported little;
+            ``spawn`` starts an interpreter for each; ``fork`` copies this process with all its
+            memory, which is not safe when it has threads.
+        preload: modules that the fork server imports before it forks, so that every rank has them
+            at once.
+        threads_per_rank: threads that OpenMP, BLAS and torch may use in each rank; ``None``: its
+            share of the cores, or what ``OMP_NUM_THREADS`` says, here or in the rank's own
+            environment.
+        serializer: what turns functions, arguments and results into bytes; by default the
+            runtime's.
+    """
+
+    backend: Literal["process"] = "process"
+    start_method: StartMethod = "forkserver"
+    preload: tuple[str, ...] = ()
+    threads_per_rank: int | None = Field(default=None, ge=1)
+    serializer: SerializerConfig | None = None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,15 +16,18 @@ from pydantic import SecretStr
 
 from pparallel.builder import identity
 from pparallel.builder.blueprint import Blueprint
+from pparallel.builder.hearing import upstream_listener
 from pparallel.builder.loading import Source, build, load
 from pparallel.builder.runtime import Runtime
 from pparallel.builder.runtime_config import RuntimeConfig
 from pparallel.errors import ConfigError, did_you_mean, is_consequence
-from pparallel.interfaces.launcher import Launcher, RankSpec
+from pparallel.interfaces.launcher import Launcher, RankSpec, StartMethod
 from pparallel.interfaces.transport import Transport
 from pparallel.registry import default_registry
 from pparallel.runtime.events import Event, Listener
 from pparallel.runtime.member import Member
+
+logger = logging.getLogger(__name__)
 
 Target = Callable[..., Any] | str  #: the function itself, or "module:function"
 
@@ -37,7 +42,6 @@ class _Job:
     kwargs: Mapping[str, Any]
     address: str
     keys: Mapping[str, SecretStr] = field(repr=False)
-    listener: Listener | None
     kinds: tuple[type[Event], ...]
 
 
@@ -97,23 +101,32 @@ def _launch(
     blueprint = Blueprint(
         config, default_registry(), torchrun=member is not None and member.world_size > 1
     )
-    if blueprint.place != "processes":  # there each member imports it for itself
+    if blueprint.place != "processes":
         target = _imported(target)
+    elif isinstance(target, str):  # each member imports it for itself
+        _check_findable(target)
     if member is not None or (len(config.names) == 1 and config.launcher is None):
         with _heard(build(config), listener, kinds) as rt:
             return [_imported(target)(rt, *args, **kwargs)]
     registry = default_registry()
     transport = blueprint.component("transport")
     cls = registry.load(registry.find("transport", transport.backend))
-    launcher: Launcher = build(cast("Any", blueprint.component("launcher")))
+    chosen = blueprint.component("launcher")
+    if listener is not None and "hears" not in registry.find("launcher", chosen.backend).features:
+        logger.warning("launcher %r does not pass on what happens in members", chosen.backend)
+    launcher: Launcher = build(cast("Any", chosen))
     with cast("type[Transport]", cls).meeting(transport, config.names) as meeting, launcher:
-        job = _Job(config, target, args, kwargs, meeting.address, {}, listener, kinds)
-        return _started(launcher, job, meeting.keys)
+        job = _Job(config, target, args, kwargs, meeting.address, {}, kinds)
+        return _started(launcher, job, meeting.keys, listener)
 
 
 def _started(
-    launcher: Launcher, job: _Job, keys: Mapping[str, Mapping[str, SecretStr]]
+    launcher: Launcher,
+    job: _Job,
+    keys: Mapping[str, Mapping[str, SecretStr]],
+    listener: Listener | None,
 ) -> list[Any]:
+    modules = _needed_by_each()
     ranks = [
         RankSpec(
             rank,
@@ -121,10 +134,23 @@ def _started(
             (replace(job, keys=keys.get(member.name, {})),),
             member.env,
             member.resources,
+            member.name,
+            listener,
+            modules,
         )
         for rank, member in enumerate(job.config.described())
     ]
-    return launcher.start(ranks, daemon=False, start_method="spawn").results()
+    # A launcher of processes may say in its config how the members of jobs start.
+    method: StartMethod = getattr(job.config.launcher, "start_method", "spawn")
+    return launcher.start(ranks, daemon=False, start_method=method).results()
+
+
+def _needed_by_each() -> tuple[str, ...]:
+    """Return the modules that every member imports: its runtime, and the installed configs."""
+    registry = default_registry()
+    installed = [each for each in registry.offers() if each.package and each.status == "available"]
+    found = {registry.find(each.interface, each.name).config.__module__ for each in installed}
+    return (__name__, *sorted(found))
 
 
 def run_member(rank: int, job: _Job) -> Any:
@@ -134,7 +160,7 @@ def run_member(rank: int, job: _Job) -> Any:
     try:
         with (
             _importable(job.config.directory),
-            _heard(build(job.config, member=member), job.listener, job.kinds) as rt,
+            _heard(build(job.config, member=member), upstream_listener(), job.kinds) as rt,
         ):
             return _imported(job.target)(rt, *job.args, **job.kwargs)
     except BaseException as error:
@@ -163,6 +189,33 @@ def _importable(directory: Path | None) -> Iterator[None]:
             sys.path.remove(str(directory))
 
 
+def _check_findable(target: str) -> None:
+    """Refuse a name whose module does not exist, without importing it.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    module_name, _ = _parts(target)
+    try:
+        found = importlib.util.find_spec(module_name)
+    except (ImportError, ValueError) as error:
+        raise _unimportable(module_name, target, error) from error
+    if found is None:
+        raise _unimportable(module_name, target, f"No module named {module_name!r}")
+
+
+def _parts(target: str) -> tuple[str, str]:
+    module_name, _, name = target.partition(":")
+    if not module_name or not name:
+        raise ConfigError(f"write 'module:function', not {target!r}", path="target")
+    return module_name, name
+
+
+def _unimportable(module_name: str, target: str, why: object) -> ConfigError:
+    message = f"module {module_name!r} of {target!r} cannot be imported: {why}"
+    return ConfigError(message, path="target")
+
+
 def _imported(target: object) -> Callable[..., Any]:
     """Return the function that *target* names.
 
@@ -174,14 +227,11 @@ def _imported(target: object) -> Callable[..., Any]:
     if not isinstance(target, str):
         message = f"{target!r} is no function: give one, or 'module:function'"
         raise ConfigError(message, path="target")
-    module_name, _, name = target.partition(":")
-    if not module_name or not name:
-        raise ConfigError(f"write 'module:function', not {target!r}", path="target")
+    module_name, name = _parts(target)
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
-        message = f"module {module_name!r} of {target!r} cannot be imported: {error}"
-        raise ConfigError(message, path="target") from error
+        raise _unimportable(module_name, target, error) from error
     function = getattr(module, name, None)
     if not callable(function):
         hint = did_you_mean(name, [each for each in vars(module) if not each.startswith("_")])

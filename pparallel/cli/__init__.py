@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,6 +15,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+keys = typer.Typer(
+    help="Secrets of members that are started by hand.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+app.add_typer(keys, name="keys")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of text.")]
 
@@ -121,3 +130,27 @@ def doctor(
     from pparallel.cli.doctor import show_checks
 
     show_checks(port or None, as_json=as_json)
+
+
+@keys.command("new")
+def new_keys(
+    members: Annotated[
+        str, typer.Option("--members", metavar="A,B,C", help="The names of all members.")
+    ],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIRECTORY", help="Where to write the files.")
+    ] = Path(),
+    transport: Annotated[
+        str, typer.Option("--transport", metavar="BACKEND", help="What the keys are for.")
+    ] = "zmq",
+    as_json: Json = False,
+) -> None:
+    """Write a key file for each member, to be read by that member alone.
+
+    Members that pparallel launches need none: they are given fresh keys.
+
+    Exit codes: 0 done, 2 nothing was written.
+    """
+    from pparallel.cli.keys import write_keys
+
+    write_keys(members, directory, transport, as_json=as_json)

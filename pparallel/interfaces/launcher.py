@@ -31,6 +31,10 @@ class RankSpec:
         args: what follows the rank.
         env: environment variables of this rank alone.
         resources: what the rank asks of a launcher that chooses where it runs; others ignore it.
+        name: what the rank is called, as the member of a job is; empty: by its number.
+        hear: called in the launching process, in any thread, with each object that the rank hands
+            to ``pparallel.runtime.upstream.current()``; ``None``: nobody wants to hear.
+        modules: what the rank is going to import; a launcher may do so once for all ranks.
     """
 
     rank: int
@@ -38,6 +42,9 @@ class RankSpec:
     args: tuple[object, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     resources: Mapping[str, object] = field(default_factory=dict)
+    name: str = ""
+    hear: Callable[[Any], object] | None = None
+    modules: tuple[str, ...] = ()
 
     def run(self) -> object:
         """Call the function."""
@@ -195,8 +202,14 @@ class Launcher(Resource):
         - ``resources``: ranks are placed by what they ask for, and what does not exist is refused
           (``LauncherSuite.test_resources_that_do_not_exist_are_refused``); without it what they
           ask for is ignored (``LauncherSuite.test_resources_are_ignored``).
+        - ``hears``: what ranks tell is heard where they were launched, in the order in which each
+          tells it and before it is known to have ended
+          (``LauncherSuite.test_what_ranks_tell_is_heard``), and a listener that fails disturbs
+          nobody (``test_a_listener_that_fails``).
         - ``isolated``: ranks that do not stop when told are ended by force
-          (``LauncherSuite.test_a_rank_that_does_not_stop_is_ended``).
+          (``LauncherSuite.test_a_rank_that_does_not_stop_is_ended``), and one whose process dies,
+          however and with whatever exit code, has failed: the error names the rank, its process
+          and what ended it (``test_a_rank_that_dies_is_named``).
     """
 
     @override
@@ -215,7 +228,8 @@ class Launcher(Resource):
 
         Args:
             ranks: one for each rank, in order.
-            daemon: whether processes are daemonic; launchers of anything else ignore it.
+            daemon: whether processes are daemonic: the program does not wait for them as it ends,
+                and takes them along; launchers of anything else ignore it.
             start_method: how processes start; launchers of anything else ignore it.
 
         Raises:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 from typing import NamedTuple
 
 from pparallel.errors import WorkerLostError
 from pparallel.runtime.processes import Exit
 from pparallel_process.accounts.lots import Lot
 from pparallel_process.accounts.worker import Worker
+from pparallel_process.telling import deaths
 from pparallel_process.wire.board import Place
 
 
@@ -38,13 +38,5 @@ def fate(lot: Lot, place: Place) -> Fate:
 
 def explained(worker: Worker, end: Exit | None, what: str) -> WorkerLostError:
     """Return the error of what was lost with *worker*: *what* says how."""
-    details = [f"it was {worker.name} {what}"]
-    code, peak = (None, None) if end is None else end
-    if peak:
-        details.append(f"its memory was {peak >> 20:,} MB at most")
-    if code == -signal.SIGKILL:
-        details.append("SIGKILL may come from the system when memory runs out")
-    text = "; ".join(details)
-    if worker.log:
-        text += "\nthe last it logged:\n" + "\n".join(f"  {each}" for each in worker.log)
-    return WorkerLostError(worker.process.pid, code, text)
+    said = f"it was {worker.name} {what}"
+    return deaths.explained(worker.process.pid, end, said, worker.log)

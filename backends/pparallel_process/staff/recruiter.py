@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from time import monotonic
 
 from pparallel.interfaces.serializer import Serializer
-from pparallel.machine.cpus import usable_cpus
 from pparallel.machine.threads import limit_threads
 from pparallel.runtime import processes
 from pparallel.runtime.shm import Arena, Parcels
 from pparallel.runtime.streams import Streams
-from pparallel_process import nesting
+from pparallel_process import nesting, shares
 from pparallel_process.accounts.queue import JobQueue
 from pparallel_process.accounts.worker import Worker
 from pparallel_process.config import IsolatedPoolConfig
@@ -54,7 +53,7 @@ class Recruiter:
         self._arena = arena
         self._board = board
         self._environment: Mapping[str, str] | None = None
-        self._threads = _threads(config)
+        self._threads = shares.threads(config.threads_per_worker, config.workers, {})
         if self._threads is not None:
             limits = limit_threads(self._threads)
             self._environment = {**processes.child_environment(), **limits}
@@ -124,15 +123,6 @@ class Recruiter:
         number = 0 if self._arena is None else 1
         worker.parcels = Parcels(self._arena, {number: worker.arena})
         worker.channel.use(worker.parcels)
-
-
-def _threads(config: IsolatedPoolConfig) -> int | None:
-    """Return how many threads a worker's libraries may use; ``None``: as many as they like."""
-    if config.threads_per_worker is not None:
-        return config.threads_per_worker
-    cores = usable_cpus()
-    share = max(1, cores // config.workers)
-    return None if share == cores or "OMP_NUM_THREADS" in os.environ else share
 
 
 def end(workers: list[Worker], patience: float) -> None:

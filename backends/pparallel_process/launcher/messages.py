@@ -1,0 +1,37 @@
+"""What a rank is told as it starts, and the first fields of messages."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+RESULT, FAILURE, TOLD, FORWARDED, PRINTED = range(5)  #: first field of what a rank sends
+(STOP,) = range(1)  #: first field of what it is sent
+
+
+class Start(NamedTuple):
+    """What a rank is told as it starts.
+
+    Attributes:
+        rank: its number.
+        name: what it is called.
+        serializer: pickled.
+        call: the head of the cargo that holds what it runs, a function and the arguments behind
+            the rank; empty: it is a fork, and has it already.
+        inherited: the number under which a fork finds it.
+        hears: what the rank tells is wanted.
+        prints: what it prints is wanted, and is not just written.
+        threads: how many threads libraries may use; ``None``: as many as they like.
+        forwarding: which logs and warnings are wanted.
+        depth: how deep in other ranks and tasks of pools it is.
+    """
+
+    rank: int
+    name: str
+    serializer: bytes
+    call: bytes
+    inherited: int
+    hears: bool
+    prints: bool
+    threads: int | None
+    forwarding: bytes
+    depth: int

@@ -1,0 +1,158 @@
+"""How ranks are started."""
+
+from __future__ import annotations
+
+import marshal
+import pickle
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from signal import SIGKILL
+from typing import Any
+
+from pparallel.interfaces.launcher import RankSpec, StartMethod
+from pparallel.interfaces.serializer import Serializer
+from pparallel.machine.threads import limit_threads
+from pparallel.runtime import environment, processes
+from pparallel.runtime.processes.inheritance import (
+    forget_in_children,
+    no_fork,
+    remember_in_children,
+)
+from pparallel.runtime.shm import Parcels
+from pparallel_process import nesting, shares
+from pparallel_process.config import ProcessLauncherConfig
+from pparallel_process.launcher import printing, rank
+from pparallel_process.launcher.cargo import Cargo
+from pparallel_process.launcher.messages import Start
+from pparallel_process.launcher.rank_process import RankProcess
+from pparallel_process.telling import forwarding
+from pparallel_process.wire.channel import Channel, pair
+
+_RANK = rank.__name__
+
+
+def started(
+    ranks: Sequence[RankSpec],
+    config: ProcessLauncherConfig,
+    serializer: Serializer,
+    method: StartMethod,
+) -> list[RankProcess]:
+    """Start *ranks*, all or none.
+
+    Raises:
+        OSError: there are no descriptors, no memory, or no processes to be had.
+        SerializationError: what they are to run cannot be sent.
+        PparallelError: launches are nested too deep, or no interpreter can be started.
+    """
+    nesting.check_launch()
+    found: list[RankProcess] = []
+    starter = _Starter(config, serializer, method, len(ranks))
+    try:
+        found += (starter.start(each) for each in ranks)
+    except BaseException:
+        for each in found:
+            each.signal(SIGKILL)
+        for each in found:
+            each.bury()
+        raise
+    finally:
+        starter.close()
+    return found
+
+
+class _Starter:
+    """Starts the ranks of one launch."""
+
+    def __init__(
+        self,
+        config: ProcessLauncherConfig,
+        serializer: Serializer,
+        method: StartMethod,
+        count: int,
+    ) -> None:
+        self._config, self._serializer, self._method = config, serializer, method
+        self._count = count
+        self._pickled = pickle.dumps(serializer)
+        self._forwarding = forwarding.settings()
+        self._prints = printing.is_replaced()
+        self._environment = {**processes.child_environment(), **_plugins()}
+        self._cargoes: dict[tuple[int, ...], Cargo] = {}
+
+    def close(self) -> None:
+        """Give back what is not needed once all have started."""
+        for each in self._cargoes.values():
+            each.close()
+
+    def start(self, spec: RankSpec) -> RankProcess:
+        """Start one; it is not waited for."""
+        threads = shares.threads(self._config.threads_per_rank, self._count, spec.env)
+        limits = {} if threads is None else limit_threads(threads)
+        with self._call(spec) as (head, files, number):
+            start = Start(
+                spec.rank,
+                spec.name or f"rank-{spec.rank}",
+                self._pickled,
+                head,
+                number,
+                spec.hear is not None,
+                self._prints,
+                threads,
+                self._forwarding,
+                nesting.depth(),
+            )
+            return self._process(spec, start, files, {**limits, **spec.env})
+
+    def _process(
+        self, spec: RankSpec, start: Start, files: Sequence[int], own: dict[str, str]
+    ) -> RankProcess:
+        with no_fork():  # a fork of this process must not keep the channel open
+            here, there = pair()
+            forget_in_children(here.fileno())
+        try:
+            process = processes.start(
+                f"{_RANK}:main",
+                marshal.dumps(tuple(start)),
+                [there.fileno(), *files],
+                method=self._method,
+                name=start.name,
+                environment={**self._environment, **own},
+                preload=self._preload(spec),
+            )
+        except BaseException:
+            with no_fork():
+                remember_in_children(here.fileno())
+                here.close()
+            raise
+        finally:
+            there.close()
+        return RankProcess(spec, process, Channel(here, Parcels(None, {})))
+
+    @contextmanager
+    def _call(self, spec: RankSpec) -> Iterator[tuple[bytes, Sequence[int], int]]:
+        """Yield how the rank finds what it is to run: in a cargo, or as what it inherits."""
+        if self._method == "fork":
+            number = rank.bequeath((spec.fn, spec.args))
+            try:
+                yield b"", (), number
+            finally:
+                rank.disinherit(number)
+            return
+        key = (id(spec.fn), *map(id, spec.args))  # the same for all ranks of a plain spawn
+        if key not in self._cargoes:
+            call: Any = (spec.fn, spec.args)
+            self._cargoes[key] = Cargo(self._serializer.dumps(call))
+        yield self._cargoes[key].head, self._cargoes[key].files, 0
+
+    def _preload(self, spec: RankSpec) -> Sequence[str]:
+        serializer = type(self._serializer).__module__
+        return (_RANK, serializer, *spec.modules, *self._config.preload)
+
+
+def _plugins() -> dict[str, str]:
+    """Return the variables by which ranks have the same plugins as this process."""
+    found = {}
+    if environment.strict_plugins():
+        found["PPARALLEL_STRICT_PLUGINS"] = "1"
+    if disabled := environment.disabled_plugins():
+        found["PPARALLEL_DISABLE_PLUGINS"] = ",".join(sorted(disabled))
+    return found
