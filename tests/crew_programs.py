@@ -69,6 +69,8 @@ def call_to_the_end(rt: Runtime, to: str, file: Path) -> tuple[str, float, list[
     """
     error = raised_by(lambda: rt.group().rpc_sync(to, wait_at, args=(file,)))
     late = _since(file.with_name("killed"))
+    if rt.stopping:
+        return error, late, []
     until(lambda: to not in rt.transport.members(), f"{to} is still a member")
     return error, late, rt.transport.members()
 

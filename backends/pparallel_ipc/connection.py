@@ -172,7 +172,7 @@ class Approach:
         try:
             data, fds = messages.receive_with(sock)
             if not data:
-                raise RefusedError("the connection was closed")
+                raise ConnectionResetError("the connection was closed")
             if self._hello is None:
                 self._hello, proof = self._caller.answer(data, self._name)
                 if self._arena >= 0:

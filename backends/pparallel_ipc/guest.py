@@ -13,7 +13,9 @@ from pparallel.interfaces.transport import Frames, Handler
 from pparallel.runtime.links import FAILED, answer
 from pparallel.runtime.shm import Parcels
 from pparallel_ipc import messages
+from pparallel_ipc.hub import Hub
 from pparallel_ipc.lanes import ServedLane
+from pparallel_ipc.messages import Packed
 from pparallel_ipc.post import Post
 
 _REMEMBERED = 256  #: large answers of which it is known where they lie, should the peer end
@@ -22,9 +24,8 @@ _REMEMBERED = 256  #: large answers of which it is known where they lie, should 
 class Guest:
     """The called end of a connection."""
 
-    def __init__(self, peer: str, handler: Handler, post: Post, parcels: Parcels) -> None:
-        self.peer = peer
-        self.post = post
+    def __init__(self, peer: str, handler: Handler, hub: Hub, post: Post, parcels: Parcels) -> None:
+        self.peer, self.post, self._hub = peer, post, hub
         self._handler, self._parcels = handler, parcels
         self._lock = threading.Lock()
         self._lanes: set[ServedLane] = set()
@@ -32,16 +33,9 @@ class Guest:
         self._is_closed = False
 
     def take(self, entries: Sequence[Any], fds: list[int]) -> None:
-        """Handle requests: called by the hub, and must not block."""
+        """Have requests handled: called by the hub."""
         for number, packed in entries:
-            try:
-                frames = messages.unpack(packed, self._parcels, fds)
-            except (OSError, RuntimeError) as error:
-                told = [type(error).__name__.encode(), str(error).encode()]
-                self._reply(number, FAILED, told)
-                continue
-            answer(self._handler, self.peer, frames, partial(self._reply, number))
-        self.post.flush()
+            self._hub.do(partial(self._handle, number, packed, fds))
 
     def add_lane(self, descriptor: int) -> None:
         """Serve a lane from now on."""
@@ -68,6 +62,15 @@ class Guest:
         """Return the threads that serve lanes."""
         with self._lock:
             return [each.thread for each in self._lanes]
+
+    def _handle(self, number: int, packed: Packed, fds: list[int]) -> None:
+        try:
+            frames = messages.unpack(packed, self._parcels, fds)
+        except (OSError, RuntimeError) as error:
+            told = [type(error).__name__.encode(), str(error).encode()]
+            self._reply(number, FAILED, told)
+            return
+        answer(self._handler, self.peer, frames, partial(self._reply, number))
 
     def _reply(self, number: int, status: int, frames: Frames) -> None:
         try:

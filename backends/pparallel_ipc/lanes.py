@@ -113,7 +113,7 @@ class ServedLane:
                 raise
 
     def _serve(self) -> None:
-        dedicated.mark()
+        dedicated.mark_alone()
         try:
             while True:
                 data, fds = _receive(self._sock)

@@ -187,8 +187,8 @@ class Station:
         with self._lock:
             self._connections.pop(connection, None)
         connection.close()
-        if isinstance(error, OSError) and not isinstance(error, AuthenticationError):
-            reason = f"has closed the connection ({error.strerror})"
+        if isinstance(error, ConnectionError):
+            reason = self._how_it_ended(name)
         else:
             reason = f"and this member cannot connect: {error}"
             self._refusal = PeerLostError(name, reason)
@@ -212,7 +212,7 @@ class Station:
             connection.close()
             self._membership.lose(name, f"cannot be served: {error}")
             return
-        guest = Guest(name, self._handler, connection.post, parcels)
+        guest = Guest(name, self._handler, self._hub, connection.post, parcels)
         with self._lock:
             if self._membership.closed:
                 connection.close()
@@ -275,12 +275,13 @@ class Station:
             name = self._connections.get(connection)
         if name is None:
             return
+        self._membership.lose(name, self._how_it_ended(name))
+
+    def _how_it_ended(self, name: str) -> str:
         hello = self._membership.hello(name)
         if hello is not None and hello.process.ends_within(_DYING):
-            reason = f"has died (process {hello.process.pid})"
-        else:
-            reason = "has closed the connection"
-        self._membership.lose(name, reason)
+            return f"has died (process {hello.process.pid})"
+        return "has closed the connection"
 
     # -- closing ----------------------------------------------------------------------------
 
@@ -307,6 +308,7 @@ class Station:
         for connection in connections:
             connection.post.say((messages.BYE,))
         threads = [thread for guest in guests for thread in guest.threads()]
+        threads += self._hub.threads()
         for guest in guests:
             guest.close()
         for line in lines:

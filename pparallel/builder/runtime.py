@@ -128,7 +128,8 @@ class Runtime:
     @property
     def stopping(self) -> bool:
         """Whether the job is ending; a long loop should look now and then."""
-        return self._stopping.is_set()
+        endpoint = self._endpoint
+        return self._stopping.is_set() or (endpoint is not None and endpoint.closed)
 
     def report(self, **values: object) -> None:
         """Tell whoever watches how this member is doing: ``rt.report(step=3, loss=0.2)``."""

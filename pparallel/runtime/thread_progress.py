@@ -8,7 +8,7 @@ from typing import NamedTuple
 #: (5 ms) to ask for it; one that is blocked does not wake at all.
 WINDOW = 0.012
 
-_COMPUTED = 1_000_000  #: nanoseconds of CPU time that no waiting for the GIL takes
+COMPUTED = 1_000_000  #: nanoseconds of CPU time that no waiting for the GIL takes
 
 
 class Progress(NamedTuple):
@@ -43,7 +43,7 @@ def is_under_way(earlier: Progress, later: Progress) -> bool:
     A thread that only waited for the GIL or for a CPU was not: what it is about to do has not
     begun.
     """
-    if later.cpu - earlier.cpu >= _COMPUTED:
+    if later.cpu - earlier.cpu >= COMPUTED:
         return True
     asleep = earlier.state in "SD" and later.state in "SD"
     return asleep and later.slices == earlier.slices

@@ -20,6 +20,7 @@ from pparallel.errors import (
 from pparallel.interfaces.serializer import Serializer
 from pparallel.interfaces.transport import Frames, Transport, TransportConfig
 from pparallel.runtime import dedicated, remote_errors
+from pparallel.runtime.dedicated import ELSEWHERE, LEADING
 from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.member import Member
 from pparallel.runtime.pending import settle
@@ -206,7 +207,8 @@ class Endpoint(Caller):
             if message.kind == Kind.SERVICE:
                 return self._run_service(sender, message)
             key = sender, message.thread
-            if message.kind != Kind.REMOTE and dedicated.marked() and self.handlers.enter(key):
+            where = dedicated.kind() if message.kind != Kind.REMOTE else ELSEWHERE
+            if where and self.handlers.enter(key, quickly=where == LEADING):
                 return self._run_here(Job(self, message))
             reply: Future[Frames] = LeanFuture()
             kept = None
@@ -222,7 +224,7 @@ class Endpoint(Caller):
         return reply
 
     def _run_here(self, job: Job) -> Frames:
-        """Run a function in this thread, which serves no other request: it may block."""
+        """Run a function in this thread, which the transport lets it do."""
         current.act_for(self)
         try:
             return job.answer()

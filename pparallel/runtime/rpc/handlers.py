@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from pparallel.errors import ClosedError
+from pparallel.runtime import dedicated
 from pparallel.runtime.thread_progress import WINDOW, Progress, is_under_way, look
 
 logger = logging.getLogger(__name__)
@@ -20,28 +21,41 @@ Job = Callable[[], None]
 PATIENCE = 0.5
 IDLE = 10.0  #: seconds after which a thread without work ends
 
+SLOW = 0.001  #: seconds from which on a job has taken long
+AGAIN = 16  #: quick jobs after which those of their key are taken for quick again
+MANY = 4096  #: keys that are remembered for taking long
+
 _NOT_RUNNING: AbstractContextManager[None] = nullcontext()
 
 
 class _Stream:
     """The requests of one sending thread, in order."""
 
-    __slots__ = ("jobs", "key", "look_at", "owner", "seen", "since", "thread")
+    __slots__ = ("began", "jobs", "key", "look_at", "owner", "seen", "since", "thread")
 
     def __init__(self, key: Hashable) -> None:
         self.key = key
         self.jobs: deque[Job] = deque()
         self.owner: object | None = None  # the token of the thread that works on it
         self.thread = 0  # and its native id
-        self.since = 0.0  # when its running job started
+        self.since = 0.0  # when its running job started; 0: it only waits
+        self.began = 0.0  # when it started, whatever it does
         self.look_at = 0.0  # when to look whether that job is under way
         self.seen: Progress | None = None
 
     def take(self) -> Job:
-        self.since = time.monotonic()
+        self._begin()
+        return self.jobs.popleft()
+
+    def start(self, owner: object) -> None:
+        """Have a job of it run in the calling thread."""
+        self.owner, self.thread = owner, threading.get_native_id()
+        self._begin()
+
+    def _begin(self) -> None:
+        self.began = self.since = time.monotonic()
         self.look_at = self.since + WINDOW / 4
         self.seen = None
-        return self.jobs.popleft()
 
     def is_under_way(self, now: float) -> bool:
         """Return whether the running job has begun for good, so that the next may start."""
@@ -52,9 +66,6 @@ class _Stream:
         if now - self.since >= PATIENCE or self.since == 0.0:
             return True
         return seen is not None and self.seen is not None and is_under_way(seen, self.seen)
-
-
-_HERE = _Stream(None)  #: of all jobs that run in threads which serve nobody else
 
 
 class Handlers:
@@ -77,6 +88,7 @@ class Handlers:
         self._ready: deque[_Stream] = deque()
         self._behind: set[_Stream] = set()  # owned, with jobs behind the running one
         self._threads: set[threading.Thread] = set()
+        self._slow: dict[Hashable, int] = {}  # quick jobs that are to come first
         self._running = 0
         self._idle = 0
         self._closed = False
@@ -100,12 +112,17 @@ class Handlers:
             stream.jobs.append(job)
             self._call_a_thread()
 
-    def enter(self, key: Hashable) -> bool:
-        """Count the calling thread, which serves nobody else, as one that runs a job of *key*.
+    def enter(self, key: Hashable, *, quickly: bool) -> bool:
+        """Count the calling thread, one of the transport's, as one that runs a job of *key*.
+
+        Args:
+            key: of the job.
+            quickly: whether others wait for this thread: it runs no job of a key whose jobs take
+                long.
 
         Returns:
-            False: others of its *key* are before it, or as many run already as may; it is to be
-            submitted.
+            False: the job is to be submitted, for others of its *key* are before it, or as many
+            run already as may.
 
         Raises:
             ClosedError: after :meth:`close`.
@@ -115,22 +132,49 @@ class Handlers:
                 raise ClosedError(f"member {self._name!r}")
             if self._running >= self._size or key in self._streams:
                 return False
+            if quickly and key in self._slow:
+                return False
             self._running += 1
-        self._here.stream = _HERE
+            stream = self._streams[key] = _Stream(key)
+            stream.start(stream)
+        self._here.stream = stream
         return True
 
     def leave(self) -> None:
         """Say that the job for which this thread has entered is done."""
+        stream: _Stream = self._here.stream
         self._here.stream = None
         with self._lock:
             self._running -= 1
+            self._learn(stream)
+            if stream.owner is stream:  # no other thread has taken over those behind
+                self._behind.discard(stream)
+                if stream.jobs:
+                    stream.owner = None
+                    self._ready.append(stream)
+                else:
+                    self._streams.pop(stream.key, None)
             if self._ready or self._behind:
                 self._call_a_thread()
+
+    def _learn(self, stream: _Stream) -> None:
+        """Remember whose jobs take long, and forget it when they have been quick for a while."""
+        took = time.monotonic() - stream.began
+        if took > SLOW:
+            if len(self._slow) < MANY:
+                self._slow[stream.key] = AGAIN
+        elif self._slow and stream.key in self._slow:
+            self._slow[stream.key] -= 1
+            if not self._slow[stream.key]:
+                del self._slow[stream.key]
 
     def waiting(self) -> AbstractContextManager[None]:
         """Say that the job of this thread, if it runs one, only waits for others inside."""
         stream: _Stream | None = getattr(self._here, "stream", None)
-        return _NOT_RUNNING if stream is None else self._waiting(stream)
+        if stream is None:
+            return _NOT_RUNNING
+        dedicated.about_to_block()
+        return self._waiting(stream)
 
     @contextmanager
     def _waiting(self, stream: _Stream) -> Iterator[None]:
@@ -245,4 +289,6 @@ class Handlers:
                 job()
             except BaseException:  # jobs report their own errors; this one is a defect
                 logger.exception("A handler of %s failed", self._name)
+            if self._slow and stream.owner is token:
+                self._learn(stream)
             del job  # what it holds is released before this thread blocks again

@@ -1,0 +1,93 @@
+"""Notices when one thing takes long."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from pparallel.runtime.thread_progress import COMPUTED, WINDOW, Progress, is_under_way, look
+
+_IDLE = 50  #: looks in vain after which it looks no more until something begins
+
+
+class Patience:
+    """Calls a function when what a thread has begun has not ended after a while.
+
+    It looks now and then, in a thread of its own, as long as things begin; to begin and to end
+    something costs next to nothing.
+    """
+
+    def __init__(self, limit: float, lost: Callable[[threading.Thread], None]) -> None:
+        """Know the limit.
+
+        Args:
+            limit: seconds. What computes is noticed after about twice as many, what is blocked
+                some milliseconds later: it looks as if it only waited for the GIL at first.
+            lost: called with the thread.
+        """
+        self._limit, self._lost = limit, lost
+        self._since = 0.0  # when the thing began; 0: nothing is under way
+        self._who: threading.Thread | None = None
+        self._seen: tuple[float, float, Progress | None] | None = None  # since, when, what
+        self._begun = threading.Event()
+        self._is_asleep = True
+        self._is_closed = False
+        self._thread: threading.Thread | None = None
+
+    def begin(self, who: threading.Thread) -> None:
+        """Say that *who* begins something."""
+        self._who, self._since = who, time.monotonic()
+        if self._is_asleep:
+            self._is_asleep = False
+            self._wake()
+
+    def end(self, who: threading.Thread) -> None:
+        """Say that *who* is done."""
+        if self._who is who:
+            self._since = 0.0
+
+    def close(self) -> None:
+        """End the thread and wait for that; safe to call again."""
+        self._is_closed = True
+        self._begun.set()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def _wake(self) -> None:
+        if self._thread is None and not self._is_closed:
+            self._thread = threading.Thread(target=self._look, name="ipc-patience", daemon=True)
+            self._thread.start()
+        self._begun.set()
+
+    def _look(self) -> None:
+        in_vain = 0
+        pause = threading.Event()
+        while not self._is_closed:
+            if in_vain > _IDLE:
+                self._begun.clear()
+                self._is_asleep = True
+                if not self._since:  # or it began just now, and saw nobody asleep
+                    self._begun.wait()
+                self._is_asleep = False
+                in_vain = 0
+            pause.wait(self._limit)
+            who, since = self._who, self._since
+            in_vain = 0 if since else in_vain + 1
+            takes_long = since and time.monotonic() - since > self._limit
+            if takes_long and who is not None and self._is_under_way(who, since):
+                self._since = 0.0
+                self._lost(who)
+
+    def _is_under_way(self, who: threading.Thread, since: float) -> bool:
+        """Return whether *who* computes or is blocked, and not just waiting to run."""
+        now, seen = time.monotonic(), look(who.native_id or 0)
+        if self._seen is None or self._seen[0] != since:
+            self._seen = since, now, seen
+            return False
+        _, at, before = self._seen
+        if before is None or seen is None:  # the system does not say
+            return True
+        is_blocked = now - at >= WINDOW / 2 and is_under_way(before, seen)
+        return is_blocked or seen.cpu - before.cpu >= COMPUTED
