@@ -6,16 +6,17 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
 from pparallel.interfaces.transport import Frames, Handler
-from pparallel.runtime.links import FAILED, answer
+from pparallel.runtime.links import FAILED, attempt, outcome
 from pparallel.runtime.shm import Parcels
 from pparallel_ipc import messages
 from pparallel_ipc.hub import Hub
 from pparallel_ipc.lanes import ServedLane
-from pparallel_ipc.messages import Packed
+from pparallel_ipc.messages import Packed, Sized
 from pparallel_ipc.post import Post
 
 _REMEMBERED = 256  #: large answers of which it is known where they lie, should the peer end
@@ -65,19 +66,26 @@ class Guest:
 
     def _handle(self, number: int, packed: Packed, fds: list[int]) -> None:
         try:
-            frames = messages.unpack(packed, self._parcels, fds)
+            # No name here holds what came, or what goes: see the lanes.
+            found = attempt(self._handler, self.peer, messages.unpack(packed, self._parcels, fds))
         except (OSError, RuntimeError) as error:
-            told = [type(error).__name__.encode(), str(error).encode()]
-            self._reply(number, FAILED, told)
+            self._put(number, FAILED, messages.refused(error))
             return
-        answer(self._handler, self.peer, frames, partial(self._reply, number))
+        if isinstance(found, Future):
+            found.add_done_callback(lambda done: self._reply(number, *outcome(done)))
+            return
+        status, frames = found
+        del found
+        status, begun = messages.begin(status, frames, self._parcels)
+        del frames
+        self._put(number, *messages.finish(status, begun))
 
     def _reply(self, number: int, status: int, frames: Frames) -> None:
-        try:
-            packed, size, fds = messages.pack(frames, self._parcels)
-        except OSError as error:
-            status, size, fds = FAILED, 256, []
-            packed = ([b"OSError", str(error).encode()[:200]], ())
+        status, begun = messages.begin(status, frames, self._parcels)
+        self._put(number, *messages.finish(status, begun))
+
+    def _put(self, number: int, status: int, sized: Sized) -> None:
+        packed, size, fds = sized
         if isinstance(packed[0], bytes):
             self._large.append(packed[0])
         self.post.put((number, status, packed), size, fds, hold=True)

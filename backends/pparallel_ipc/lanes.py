@@ -14,14 +14,15 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 
 from pparallel.interfaces.transport import Frames, Handler
 from pparallel.runtime import dedicated
-from pparallel.runtime.links import FAILED, answer
+from pparallel.runtime.links import attempt, outcome
 from pparallel.runtime.processes import forget_in_children, remember_in_children
 from pparallel.runtime.shm import Parcels
 from pparallel_ipc import messages
-from pparallel_ipc.messages import Packed
+from pparallel_ipc.messages import Packed, Sized
 
 _WITH_FILES = b"F"  #: says that descriptors come with the message that follows
 _TIMEVAL = struct.Struct("@ll")
@@ -120,9 +121,8 @@ class ServedLane:
                 if not data:
                     return
                 packed: Packed = messages.loads(data)
-                frames = messages.unpack(packed, self._parcels, fds)
-                answer(self._handler, self._sender, frames, self._reply)
-                del data, packed, frames  # a block stays leased while somebody refers to it
+                self._handle(packed, fds)
+                del data, packed
         except (OSError, RuntimeError, ValueError):
             # The caller is gone, or has given the call up and taken back what it had sent.
             return
@@ -137,12 +137,25 @@ class ServedLane:
                 self._parcels.drop(self._last)
         self._ended(self)
 
+    def _handle(self, packed: Packed, fds: Sequence[int]) -> None:
+        # A block stays leased while somebody refers to it, and one that is sent back travels as it
+        # is if nobody does: no name here holds what came, or what goes.
+        found = attempt(self._handler, self._sender, messages.unpack(packed, self._parcels, fds))
+        if isinstance(found, Future):
+            found.add_done_callback(lambda done: self._reply(*outcome(done)))
+            return
+        status, frames = found
+        del found
+        status, begun = messages.begin(status, frames, self._parcels)
+        del frames
+        self._send(*messages.finish(status, begun))
+
     def _reply(self, status: int, frames: Frames) -> None:
-        try:
-            packed, _, fds = messages.pack(frames, self._parcels)
-        except OSError as error:
-            status, fds = FAILED, []
-            packed = ([b"OSError", str(error).encode()], ())
+        status, begun = messages.begin(status, frames, self._parcels)
+        self._send(*messages.finish(status, begun))
+
+    def _send(self, status: int, sized: Sized) -> None:
+        packed, _, fds = sized
         message = messages.dumps((status, packed))
         head = packed[0] if isinstance(packed[0], bytes) else None
         with self._answering:

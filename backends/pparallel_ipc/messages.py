@@ -13,12 +13,13 @@ import socket
 from array import array
 from collections.abc import Sequence
 from pickle import PickleBuffer
-from typing import Any
+from typing import Any, NamedTuple
 
 from typing_extensions import Buffer
 
 from pparallel.interfaces.transport import Frames
-from pparallel.runtime.shm import Parcels
+from pparallel.runtime.links import FAILED
+from pparallel.runtime.shm import Parcel, Parcels
 
 # What a message is, its first field; in a packet of its own, where not said otherwise.
 (
@@ -39,6 +40,8 @@ _RIGHTS = socket.CMSG_SPACE(4 * array("i").itemsize)
 
 #: the frames, or the head of a parcel; and which of them were sent writable
 Packed = tuple["Sequence[Buffer] | bytes", Sequence[int]]
+#: that, how many bytes of a message it takes, and descriptors that come along
+Sized = tuple[Packed, int, list[int]]
 
 
 def dumps(message: Any) -> bytes:
@@ -49,20 +52,61 @@ def dumps(message: Any) -> bytes:
 loads = marshal.loads
 
 
-def pack(frames: Frames, parcels: Parcels) -> tuple[Packed, int, list[int]]:
+def pack(frames: Frames, parcels: Parcels) -> Sized:
     """Return frames as they stand in a message, how many bytes that is, and what comes along.
 
     Raises:
         OSError: there is room neither in shared memory nor in a file.
     """
-    size = 0
-    for each in frames:
-        if type(each) is not bytes:
-            return _pack_any(frames, parcels)
-        size += len(each)
+    raws, writable, size = _measured(frames)
     if size <= INLINE:
-        return (frames, ()), size, []
-    return _parcel(frames, (), parcels)
+        return (raws, writable), size, []
+    parcel = parcels.pack(raws)
+    head = parcel.head()
+    return (head, writable), len(head), parcel.fds
+
+
+class Begun(NamedTuple):
+    """Large frames that travel without a copy where nobody here refers to them once they leave."""
+
+    parcel: Parcel
+    parcels: Parcels
+    writable: Sequence[int]
+
+
+def begin(status: int, frames: Frames, parcels: Parcels) -> tuple[int, Sized | Begun]:
+    """As :func:`pack`, for an answer that the caller lets go of before :func:`finish`.
+
+    What lies in memory that another member has sent goes back or on as it is.
+
+    Returns:
+        How the request ended, which changes where there is no room for the answer, and the rest.
+    """
+    raws, writable, size = _measured(frames)
+    if size <= INLINE:
+        return status, ((raws, writable), size, [])
+    try:
+        return status, Begun(parcels.pack(raws, move=True), parcels, writable)
+    except OSError as error:
+        return FAILED, refused(error)
+
+
+def refused(error: Exception) -> Sized:
+    """Return the answer to a request that could not be read, or whose answer cannot be sent."""
+    told = [type(error).__name__.encode(), str(error).encode()[:1000]]
+    return (told, ()), 1024, []
+
+
+def finish(status: int, begun: Sized | Begun) -> tuple[int, Sized]:
+    """Return how the request ended, and what :func:`begin` began as it stands in a message."""
+    if not isinstance(begun, Begun):
+        return status, begun
+    try:
+        head = begun.parcel.head()
+    except OSError as error:  # what could not move found no room either
+        return FAILED, refused(error)
+    begun.parcels.settle()
+    return status, ((head, begun.writable), len(head), begun.parcel.fds)
 
 
 def unpack(packed: Packed, parcels: Parcels, fds: Sequence[int] = ()) -> list[Buffer]:
@@ -107,21 +151,18 @@ def close(fds: Sequence[int]) -> None:
         os.close(each)
 
 
-def _pack_any(frames: Frames, parcels: Parcels) -> tuple[Packed, int, list[int]]:
+def _measured(frames: Frames) -> tuple[Frames, Sequence[int], int]:
+    """Return the bytes of frames, which were not ``bytes`` before, and how many there are."""
+    size = 0
+    for each in frames:
+        if type(each) is not bytes:
+            break
+        size += len(each)
+    else:
+        return frames, (), size
     raws = [each if type(each) is bytes else _raw(each) for each in frames]
     writable = tuple(n for n, each in enumerate(frames) if type(each) is not bytes)
-    size = sum(len(each) for each in raws)
-    if size <= INLINE:
-        return (raws, writable), size, []
-    return _parcel(raws, writable, parcels)
-
-
-def _parcel(
-    frames: Frames, writable: Sequence[int], parcels: Parcels
-) -> tuple[Packed, int, list[int]]:
-    parcel = parcels.pack(frames)
-    head = parcel.head()
-    return (head, writable), len(head), parcel.fds
+    return raws, writable, sum(len(each) for each in raws)
 
 
 def _raw(frame: Buffer) -> memoryview | bytes:

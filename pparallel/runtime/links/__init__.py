@@ -7,7 +7,7 @@ end told once.
 
 from __future__ import annotations
 
-from pparallel.runtime.links.answering import FAILED, OK, answer, failure
+from pparallel.runtime.links.answering import FAILED, OK, answer, attempt, failure, outcome
 from pparallel.runtime.links.hello import Hello, RefusedError
 from pparallel.runtime.links.membership import Membership
 from pparallel.runtime.links.process import ProcessId
@@ -20,5 +20,7 @@ __all__ = [
     "ProcessId",
     "RefusedError",
     "answer",
+    "attempt",
     "failure",
+    "outcome",
 ]

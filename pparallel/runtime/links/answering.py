@@ -13,28 +13,31 @@ OK, FAILED = range(2)  #: how a request ended, where the handler itself may fail
 Reply = Callable[[int, Frames], None]
 
 
+def attempt(handler: Handler, sender: str, frames: Frames) -> tuple[int, Frames] | Future[Frames]:
+    """Have *handler* handle a request; return how it ended with the reply, or a future of that."""
+    try:
+        found = handler(sender, frames)
+    except Exception as error:  # noqa: BLE001 - a handler must not raise; its caller must know
+        return FAILED, _told(error)
+    return found if isinstance(found, Future) else (OK, found)
+
+
+def outcome(done: Future[Frames]) -> tuple[int, Frames]:
+    """Return how a request ended whose future is done, and the reply."""
+    error = done.exception()
+    return (OK, done.result()) if error is None else (FAILED, _told(error))
+
+
 def answer(handler: Handler, sender: str, frames: Frames, reply: Reply) -> None:
     """Have *handler* handle a request, and call *reply* with how it ended and what it answered.
 
     That is at once, or in another thread when the handler's future is done.
     """
-    try:
-        found = handler(sender, frames)
-    except Exception as error:  # noqa: BLE001 - a handler must not raise; its caller must know
-        reply(FAILED, _told(error))
-        return
-    if not isinstance(found, Future):
-        reply(OK, found)
-        return
-
-    def ended(source: Future[Frames]) -> None:
-        error = source.exception()
-        if error is None:
-            reply(OK, source.result())
-        else:
-            reply(FAILED, _told(error))
-
-    found.add_done_callback(ended)
+    found = attempt(handler, sender, frames)
+    if isinstance(found, Future):
+        found.add_done_callback(lambda done: reply(*outcome(done)))
+    else:
+        reply(*found)
 
 
 def failure(peer: str, frames: Frames) -> RemoteError:
