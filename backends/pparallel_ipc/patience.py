@@ -89,5 +89,9 @@ class Patience:
         _, at, before = self._seen
         if before is None or seen is None:  # the system does not say
             return True
-        is_blocked = now - at >= WINDOW / 2 and is_under_way(before, seen)
-        return is_blocked or seen.cpu - before.cpu >= COMPUTED
+        if seen.cpu - before.cpu >= COMPUTED:
+            return True
+        if now - at < WINDOW / 2:
+            return False
+        self._seen = since, now, seen
+        return is_under_way(before, seen)
