@@ -33,6 +33,12 @@ LONGEST = (
     "test_process_pool_ends",
     "test_joblib",
     "test_pools",
+    "test_torchrun",
+    "test_torch_rpc",
+    "test_process_launcher",
+    "test_launchers",
+    "test_zmq",
+    "test_member_faults",
 )
 
 

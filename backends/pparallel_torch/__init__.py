@@ -3,11 +3,31 @@
 from __future__ import annotations
 
 from pparallel.plugin import Backend, hookimpl
+from pparallel_torch.config import TorchRpcTransportConfig, TorchrunLauncherConfig
 
-__all__ = ["pparallel_backends"]
+__all__ = ["TorchRpcTransportConfig", "TorchrunLauncherConfig", "pparallel_backends"]
+
+_INSTALL = "pip install 'pparallel[torch]'"
 
 
 @hookimpl
 def pparallel_backends() -> list[Backend]:
     """Offer the transport ``torch_rpc`` and the launcher ``torchrun``."""
-    return []
+    return [
+        Backend(
+            TorchRpcTransportConfig,
+            "pparallel_torch.rpc.transport:TorchRpcTransport",
+            install=_INSTALL,
+            features=frozenset({"ordered"}),
+            reach=frozenset({"processes", "machines"}),
+            requires=("torch", "numpy"),
+        ),
+        Backend(
+            TorchrunLauncherConfig,
+            "pparallel_torch.torchrun.launcher:TorchrunLauncher",
+            install=_INSTALL,
+            features=frozenset({"env", "hears", "isolated"}),
+            reach=frozenset({"processes", "machines"}),
+            requires=("torch",),
+        ),
+    ]

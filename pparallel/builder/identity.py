@@ -46,8 +46,7 @@ def by_torchrun(config: RuntimeConfig) -> Member | None:
     if config.members != "auto" and (len(config.names) != size or current.count()):
         return None
     names = default_names(size) if config.members == "auto" else tuple(config.names)
-    address = f"{found.master_addr}:{found.master_port}" if found.master_addr else None
-    return Member(names[found.rank], found.rank, found.local_rank, size, names, address)
+    return Member(names[found.rank], found.rank, found.local_rank, size, names, found.address)
 
 
 def _check(config: RuntimeConfig, member: Member) -> None:

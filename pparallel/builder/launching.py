@@ -24,6 +24,7 @@ from pparallel.errors import ConfigError, did_you_mean, is_consequence
 from pparallel.interfaces.launcher import Launcher, RankSpec, StartMethod
 from pparallel.interfaces.transport import Transport
 from pparallel.registry import default_registry
+from pparallel.runtime import environment
 from pparallel.runtime.events import Event, Listener
 from pparallel.runtime.member import Member
 
@@ -156,7 +157,7 @@ def _needed_by_each() -> tuple[str, ...]:
 def run_member(rank: int, job: _Job) -> Any:
     """Be member *rank* of *job*: what a launcher runs in each rank."""
     names = tuple(job.config.names)
-    member = Member(names[rank], rank, rank, len(names), names, job.address, job.keys)
+    member = _member(rank, names, job)
     try:
         with (
             _importable(job.config.directory),
@@ -167,6 +168,16 @@ def run_member(rank: int, job: _Job) -> Any:
         if not is_consequence(error):
             error.add_note(f"in member {names[rank]!r}")
         raise
+
+
+def _member(rank: int, names: tuple[str, ...], job: _Job) -> Member:
+    """Return who this rank is; one that torchrun's agent has started knows more of that itself."""
+    found = environment.torchrun()
+    if found is None or found.world_size != len(names) or found.rank != rank:
+        return Member(names[rank], rank, rank, len(names), names, job.address, job.keys)
+    # On several machines nobody has handed anything from one to the others.
+    address, keys = (found.address, {}) if found.machines > 1 else (job.address, job.keys)
+    return Member(names[rank], rank, found.local_rank, len(names), names, address, keys)
 
 
 def _heard(rt: Runtime, listener: Listener | None, kinds: tuple[type[Event], ...]) -> Runtime:

@@ -1,0 +1,64 @@
+"""Configs of the backends that stand on torch.distributed."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from pparallel.interfaces.launcher import LauncherConfig
+from pparallel.interfaces.serializer import SerializerConfig
+from pparallel.interfaces.transport import TransportConfig
+
+
+class TorchRpcTransportConfig(TransportConfig, frozen=True):
+    """A transport on torch.distributed.rpc, one per process.
+
+    Attributes:
+        backend: the name of the backend.
+        allow_insecure: let members be on several machines, although torch RPC neither encrypts nor
+            asks who is there: whoever reaches its ports can run code in every member.
+        num_worker_threads: how many threads of torch's receive requests and replies.
+    """
+
+    backend: Literal["torch_rpc"] = "torch_rpc"
+    allow_insecure: bool = False
+    num_worker_threads: int = Field(default=16, ge=2)
+
+
+class TorchrunLauncherConfig(LauncherConfig, frozen=True):
+    """A launcher whose ranks are kept by torch's elastic agent, which starts them again.
+
+    On several machines the same program is started on each, with the same ``rdzv_endpoint`` and
+    ``rdzv_id``; each runs, and returns the results of, the ranks that fall to it.
+
+    Attributes:
+        backend: the name of the backend.
+        nnodes: how many machines the job runs on.
+        max_restarts: how often all ranks are started again when one has failed.
+        rdzv_backend: how the agents of several machines meet: ``c10d``, or one that is installed.
+        rdzv_endpoint: where they meet, as ``host:port``; on one machine a port that is free.
+        rdzv_id: the name of the job there; on one machine it is made up.
+        rdzv_timeout: seconds that an agent waits for the others.
+        local_addr: the address of this machine for the others; by default that of its name.
+        monitor_interval: seconds between two looks of the agent at its ranks.
+        shutdown_timeout: seconds that ranks have to end when they are told to, before they are
+            ended by force.
+        threads_per_rank: threads that OpenMP, BLAS and torch may use in each rank; ``None``: its
+            share of the cores, or what ``OMP_NUM_THREADS`` says.
+        serializer: what turns the function, its arguments and its result into bytes; by default
+            the runtime's.
+    """
+
+    backend: Literal["torchrun"] = "torchrun"
+    nnodes: int = Field(default=1, ge=1)
+    max_restarts: int = Field(default=0, ge=0)
+    rdzv_backend: str = "c10d"
+    rdzv_endpoint: str = ""
+    rdzv_id: str = ""
+    rdzv_timeout: float = Field(default=120.0, gt=0)
+    local_addr: str | None = None
+    monitor_interval: float = Field(default=0.1, gt=0)
+    shutdown_timeout: int = Field(default=2, ge=1)
+    threads_per_rank: int | None = Field(default=None, ge=1)
+    serializer: SerializerConfig | None = None

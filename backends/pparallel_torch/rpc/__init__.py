@@ -1,0 +1,1 @@
+"""The transport on torch.distributed.rpc."""

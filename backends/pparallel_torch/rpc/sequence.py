@@ -1,0 +1,43 @@
+"""Puts requests back in order: torch hands each to whichever of its threads is free."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+
+class Sequence:
+    """What one member sends to this one, acted on in the order of its numbers, from 0.
+
+    The thread that brings what is next acts on it, and on what waited for it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._early: dict[int, Callable[[], None]] = {}
+        self._next = 0
+        self._busy = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is acted on now."""
+        return self._busy
+
+    def arrived(self, number: int, act: Callable[[], None]) -> None:
+        """Have *act* called when all with a lower number have been; it must not block or raise."""
+        with self._lock:
+            self._early[number] = act
+            if self._busy:
+                return
+            self._busy = True
+        while (following := self._following()) is not None:
+            following()
+
+    def _following(self) -> Callable[[], None] | None:
+        with self._lock:
+            found = self._early.pop(self._next, None)
+            if found is None:
+                self._busy = False
+            else:
+                self._next += 1
+            return found

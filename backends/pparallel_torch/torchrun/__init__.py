@@ -1,0 +1,1 @@
+"""The launcher on torch's elastic agent."""

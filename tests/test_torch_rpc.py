@@ -1,0 +1,208 @@
+"""The transport ``torch_rpc``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch_members as members
+from typing_extensions import Buffer, override
+
+import pparallel
+from pparallel.errors import ConfigError, WorkerLostError
+from pparallel.interfaces.launcher import LaunchContext, Launcher, LauncherConfig
+from pparallel.interfaces.transport import TransportConfig
+from pparallel.testing import TransportSuite
+from pparallel_process import ProcessLauncherConfig
+from pparallel_torch import TorchRpcTransportConfig
+from pparallel_torch.rpc import frames
+from pparallel_torch.rpc.farewells import Farewells
+from pparallel_torch.rpc.quiet import Quiet, _level
+from pparallel_torch.rpc.sequence import Sequence
+
+#: what would take each member seconds to import
+PRELOAD = ("pparallel.testing", "pparallel_serializers.dill", "pparallel_torch.rpc.transport")
+
+
+class TestTorchRpcTransport(TransportSuite):
+    @pytest.fixture
+    @override
+    def config(self) -> TransportConfig:
+        return TorchRpcTransportConfig()
+
+    @pytest.fixture
+    @override
+    def launcher(self) -> LauncherConfig:
+        return ProcessLauncherConfig(preload=PRELOAD)
+
+
+@pytest.fixture
+def launcher() -> Iterator[Launcher]:
+    with pparallel.build(ProcessLauncherConfig(preload=PRELOAD)) as opened:
+        yield opened
+
+
+def started(
+    launcher: Launcher, folder: Path, size: int, *, far: bool = False, **options: Any
+) -> LaunchContext:
+    """Have members watch the end of the second of them."""
+    given = (folder, size, far, options)
+    return launcher.spawn(members.watch_an_end, given, size, join=False, start_method="forkserver")
+
+
+@pytest.mark.parametrize("far", [False, True], ids=["this machine", "others"])
+def test_a_killed_member(launcher: Launcher, tmp_path: Path, far: bool) -> None:
+    context = started(launcher, tmp_path, 3, far=far, allow_insecure=far)
+    pids = [members.heard(tmp_path, rank, "pid") for rank in range(3)]
+    killed = time.monotonic()
+    os.kill(pids[1], signal.SIGKILL)
+    for rank in (0, 2):
+        when, error, message, told = members.heard(tmp_path, rank, "lost")
+        assert when - killed < 5.0
+        assert error == "PeerLostError"
+        assert "m1" in message
+        assert [name for name, _ in told] == ["m1"]
+        assert members.heard(tmp_path, rank, "members") == ["m0", "m2"]
+    with pytest.raises(WorkerLostError):
+        context.join()
+
+
+@pytest.mark.parametrize("far", [False, True], ids=["this machine", "others"])
+def test_a_stopped_member_is_given_up(launcher: Launcher, tmp_path: Path, far: bool) -> None:
+    context = started(launcher, tmp_path, 2, far=far, allow_insecure=far, liveness_bound=1.0)
+    pid = members.heard(tmp_path, 1, "pid")
+    stopped = time.monotonic()
+    os.kill(pid, signal.SIGSTOP)
+    when, error, _, _ = members.heard(tmp_path, 0, "lost")
+    assert error == "PeerLostError"
+    assert 0.5 < when - stopped < 3.0
+    os.kill(pid, signal.SIGCONT)
+    ended = members.heard(tmp_path, 1, "ended")
+    assert "member 'm0' gave this member up" in ended
+    (tmp_path / "go").touch()
+    context.join()
+
+
+@pytest.mark.parametrize("far", [False, True], ids=["this machine", "others"])
+def test_a_member_that_holds_the_gil_is_not_lost(
+    launcher: Launcher, tmp_path: Path, far: bool
+) -> None:
+    given = (tmp_path, far, 2.4)
+    found = launcher.spawn(members.hold_the_gil, given, 2, start_method="forkserver")
+    assert found == [["m0", "m1"]] * 2
+
+
+def test_the_death_of_the_first_ends_the_job(launcher: Launcher, tmp_path: Path) -> None:
+    context = started(launcher, tmp_path, 3)
+    pids = [members.heard(tmp_path, rank, "pid") for rank in range(3)]
+    os.kill(pids[0], signal.SIGKILL)
+    for rank in (1, 2):
+        assert "member 'm0' has died" in members.heard(tmp_path, rank, "ended")
+    with pytest.raises(WorkerLostError):
+        context.join()
+
+
+def test_several_machines_must_be_allowed(launcher: Launcher, tmp_path: Path) -> None:
+    given = (tmp_path, 2, True, dict[str, Any]())
+    found = launcher.spawn(members.come, given, 2, start_method="forkserver")
+    for refusal in found:
+        assert refusal.startswith("ConfigError: transport.allow_insecure: member 'm")
+        assert "backend: zmq" in refusal
+
+
+def test_one_per_process(launcher: Launcher, tmp_path: Path) -> None:
+    found = launcher.spawn(members.open_twice, (tmp_path,), 2, start_method="forkserver")
+    for second, third in found:
+        assert "this process has torch RPC in use already" in second
+        assert third == "m0m1"
+
+
+def test_one_machine_listens_to_itself_only(launcher: Launcher, tmp_path: Path) -> None:
+    found = launcher.spawn(members.listening, (tmp_path,), 2, start_method="forkserver")
+    assert {each for addresses in found for each in addresses} <= {"127.0.0.1", "::1"}
+
+
+def test_who_is_missing_is_named(launcher: Launcher, tmp_path: Path) -> None:
+    given = (tmp_path, 3, False, {"rendezvous_timeout": 0.5})
+    found = launcher.spawn(members.come, given, 1, start_method="forkserver")
+    assert found == ["CallTimeoutError: the arrival of m1, m2 was not answered within 0.5 s"]
+
+
+def test_nothing_says_where_to_meet() -> None:
+    config = pparallel.RuntimeConfig(
+        members=["a", "b"],
+        launcher=ProcessLauncherConfig(),
+        transport=TorchRpcTransportConfig(),
+    )
+    member = pparallel.Member("a", 0, 0, 2, ("a", "b"))
+    with (
+        pytest.raises(ConfigError, match="nothing says where"),
+        pparallel.build(config, member=member),
+    ):
+        pass
+
+
+def test_frames_of_every_kind() -> None:
+    size = frames.LARGE
+    writable = bytearray(range(256)) * (size // 128)
+    strided = memoryview(bytearray(range(100)))[::3]
+    sent: list[Buffer] = [
+        b"",
+        b"x",
+        bytes(size),
+        writable,
+        memoryview(writable).toreadonly(),
+        strided,
+    ]
+    parcel = frames.pack(sent)
+    assert parcel.large[1].data_ptr() == torch.frombuffer(writable, dtype=torch.uint8).data_ptr()
+    assert parcel.sizes == [0, 1, -1, -1, -1, 34]
+    found = frames.unpack(*parcel)
+    assert [bytes(each) for each in found] == [bytes(each) for each in sent]
+    assert not any(memoryview(each).readonly for each in found)
+
+
+def test_requests_are_put_in_order() -> None:
+    sequence, done = Sequence(), list[int]()
+
+    def act(number: int) -> None:
+        done.append(number)
+        if number == 1:  # what is acted on brings the next
+            sequence.arrived(2, lambda: done.append(2))
+
+    for number in (3, 1, 0):
+        sequence.arrived(number, lambda number=number: act(number))  # type: ignore[misc]
+    assert done == [0, 1, 2, 3]
+    assert not sequence.busy
+
+
+def test_a_farewell_waits_for_replies() -> None:
+    farewells, gone = Farewells(), list[str]()
+    farewells.received("a")
+    farewells.left("a", 3, lambda: gone.append("a"))
+    farewells.left("b", 0, lambda: gone.append("b"))
+    assert gone == ["b"]
+    for _ in range(3):
+        farewells.received("a")
+    assert gone == ["b", "a"]
+    farewells.met("c")
+    farewells.gave("d")
+    assert farewells.given() == {"c": 0, "d": 1}
+
+
+def test_warnings_of_connections_that_end() -> None:
+    quiet = Quiet()
+    level = _level()
+    assert level is not None
+    assert level.value == 1
+    quiet.begin()
+    quiet.begin()
+    assert level.value == 2
+    quiet.end()
+    assert level.value == 1

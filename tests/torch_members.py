@@ -1,0 +1,128 @@
+"""What the members run in the tests of ``torch_rpc``."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pparallel
+from pparallel.builder import Runtime
+from pparallel.errors import ClosedError, PparallelError
+from pparallel.runtime.links import process
+from pparallel.runtime.member import Member
+from pparallel.testing.patience import PATIENCE, until
+from pparallel_torch import TorchRpcTransportConfig
+
+NAMES = ("m0", "m1", "m2")
+
+
+def runtime(rank: int, folder: Path, size: int, **options: Any) -> Runtime:
+    """Return the runtime of a member of a job that meets in *folder*."""
+    config = pparallel.RuntimeConfig(
+        members=list(NAMES[:size]),
+        launcher={"backend": "process"},
+        transport=TorchRpcTransportConfig(**options),
+        reducer={"backend": "local"},
+        close_timeout=PATIENCE,
+    )
+    member = Member(NAMES[rank], rank, rank, size, NAMES[:size], f"file://{folder}/store")
+    return pparallel.build(config, member=member)
+
+
+def say(folder: Path, rank: int, what: str, value: object) -> None:
+    """Leave something for the test."""
+    whole = folder / f"{what}.{rank}.part"
+    whole.write_text(json.dumps(value))
+    whole.rename(folder / f"{what}.{rank}")
+
+
+def heard(folder: Path, rank: int, what: str) -> Any:
+    """Return what a member has left, in the test."""
+    file = folder / f"{what}.{rank}"
+    until(file.exists, f"member {rank} did not say {what}")
+    return json.loads(file.read_text())
+
+
+def seem_far(rank: int) -> None:
+    """Let this process look as if it were on a machine of its own."""
+    process._place = lambda: bytes([rank + 1]) * 16  # type: ignore[assignment]
+
+
+def never() -> None:
+    """Be called, and not answer."""
+    until(lambda: False, "this is to be ended")
+
+
+def watch_an_end(rank: int, folder: Path, size: int, far: bool, options: dict[str, Any]) -> None:
+    """Call member 1 and tell how that fails; be member 1 and wait for an end."""
+    if far:
+        seem_far(rank)
+    told: list[tuple[str, str]] = []
+    try:
+        with runtime(rank, folder, size, **options) as rt:
+            group = rt.group()
+            group.when_lost(lambda name, reason: told.append((name, reason)))
+            waiting = None if rank == 1 else group.rpc_async("m1", never, timeout=0)
+            group.barrier(PATIENCE)
+            say(folder, rank, "pid", os.getpid())
+            if waiting is not None:
+                error = waiting.exception(PATIENCE)
+                until(lambda: bool(told), "the end was not reported")
+                say(folder, rank, "lost", (monotonic(), type(error).__name__, str(error), told))
+                with suppress(ClosedError):  # the job has ended, if it was the first member's end
+                    say(folder, rank, "members", rt.transport.members())
+            until(lambda: rt.stopping or (folder / "go").exists(), "nothing ended")
+    except PparallelError as error:
+        say(folder, rank, "ended", f"{type(error).__name__}: {error}")
+
+
+def hold_the_gil(rank: int, folder: Path, far: bool, seconds: float) -> list[str]:
+    """Have member 1 keep its GIL for some time; return who is there afterwards."""
+    if far:
+        seem_far(rank)
+    with runtime(rank, folder, 2, liveness_bound=seconds / 3, allow_insecure=far) as rt:
+        rt.group().barrier(PATIENCE)
+        if rank == 1:
+            ctypes.PyDLL(None).usleep(int(seconds * 1e6))
+        rt.group().barrier(PATIENCE)
+        return rt.transport.members()
+
+
+def come(rank: int, folder: Path, size: int, far: bool, options: dict[str, Any]) -> str:
+    """Enter and leave; return how that ended."""
+    if far:
+        seem_far(rank)
+    try:
+        with runtime(rank, folder, size, **options) as rt:
+            return "".join(rt.transport.members())
+    except PparallelError as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def open_twice(rank: int, folder: Path) -> list[str]:
+    """Have a second runtime in this process, first at the same time, then afterwards."""
+    found = []
+    with runtime(rank, folder, 2) as rt:
+        rt.group().barrier(PATIENCE)
+        other = folder / "other"
+        other.mkdir(exist_ok=True)
+        found.append(come(rank, other, 2, False, {}))
+        rt.group().barrier(PATIENCE)
+    found.append(come(rank, other, 2, False, {}))
+    return found
+
+
+def listening(rank: int, folder: Path) -> list[str]:
+    """Return the addresses on which this process listens."""
+    import psutil
+
+    with runtime(rank, folder, 2) as rt:
+        rt.group().barrier(PATIENCE)
+        found = psutil.Process().net_connections("inet")
+        rt.group().barrier(PATIENCE)
+        return [each.laddr.ip for each in found if each.status == psutil.CONN_LISTEN]
