@@ -2,13 +2,260 @@
 
 from __future__ import annotations
 
-import pytest
-from pparallel_ipc import IpcTransportConfig
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
 
+import psutil
+import pytest
+
+import pparallel
+from pparallel.errors import ClosedError
+from pparallel.interfaces.transport import Frames, Handler
+from pparallel.runtime import dedicated
+from pparallel.runtime.member import Member
 from pparallel.testing import TransportSuite
+from pparallel.testing.patience import PATIENCE, until
+from pparallel.testing.threads import in_threads
+from pparallel_ipc import IpcTransportConfig
+from pparallel_ipc.patience import Patience
+from pparallel_ipc.transport import IpcTransport
+
+if TYPE_CHECKING:
+    from pparallel.builder import Runtime
+
+NAMES = ("a", "b")
 
 
 class TestIpcTransport(TransportSuite):
     @pytest.fixture
     def config(self) -> IpcTransportConfig:
         return IpcTransportConfig()
+
+
+class TestIpcTransportWithoutSharedMemory(TransportSuite):
+    """Whatever is large goes through files: an arena of one byte has no room for anything."""
+
+    @pytest.fixture
+    def config(self) -> IpcTransportConfig:
+        return IpcTransportConfig(arena_budget=1)
+
+
+@contextlib.contextmanager
+def pair(
+    handler: Handler, config: IpcTransportConfig | None = None
+) -> Iterator[tuple[IpcTransport, IpcTransport]]:
+    """Open two members, whose requests *handler* handles."""
+    config = config or IpcTransportConfig()
+    with ExitStack() as stack:
+        meeting = stack.enter_context(IpcTransport.meeting(config, NAMES))
+        members = [
+            Member(name, n, n, 2, NAMES, meeting.address, meeting.keys[name])
+            for n, name in enumerate(NAMES)
+        ]
+        a, b = (IpcTransport(config, member=each) for each in members)
+        for each in (a, b):
+            stack.callback(each.close)
+        in_threads(2, lambda n: (a, b)[n].open(handler))
+        yield a, b
+
+
+def echo(sender: str, frames: Frames) -> Frames:
+    return frames
+
+
+def copied(frames: Frames) -> list[bytes]:
+    return [bytes(each) for each in frames]
+
+
+# -- lanes ------------------------------------------------------------------------------------
+
+
+def test_more_callers_than_lanes() -> None:
+    arrived, go = [], threading.Event()
+
+    def wait(sender: str, frames: Frames) -> Frames | Future[Frames]:
+        if bytes(frames[0]) == b"first":
+            return frames
+        arrived.append(dedicated.kind())
+        assert dedicated.kind() != dedicated.ALONE or go.wait(PATIENCE)
+        return frames
+
+    with pair(wait, IpcTransportConfig(lanes=2)) as (a, b):
+        a.call(b.name, [b"first"], PATIENCE)  # from now on there are lanes
+        with in_background(5, lambda n: a.call(b.name, [bytes([n])], PATIENCE)) as results:
+            until(lambda: len(arrived) == 5, "all arrived")
+            assert sorted(arrived) == [dedicated.ALONE] * 2 + [dedicated.LEADING] * 3
+            go.set()
+        assert sorted(copied(each)[0] for each in results) == [bytes([n]) for n in range(5)]
+
+
+@contextlib.contextmanager
+def in_background(count: int, work: Callable[[int], Any]) -> Iterator[list[Any]]:
+    """Run *work* in threads, which have ended afterwards; yield what they return."""
+    results: list[Any] = []
+    threads = [
+        threading.Thread(target=lambda n=n: results.append(work(n)))  # type: ignore[misc]
+        for n in range(count)
+    ]
+    for each in threads:
+        each.start()
+    yield results
+    for each in threads:
+        each.join(PATIENCE)
+    assert not any(each.is_alive() for each in threads)
+
+
+def test_a_lane_is_used_again_and_one_given_up_is_not() -> None:
+    held: list[Future[Frames]] = []
+
+    def handle(sender: str, frames: Frames) -> Frames | Future[Frames]:
+        if bytes(frames[0]) != b"hold":
+            return frames
+        held.append(Future())
+        return held[-1]
+
+    with pair(handle) as (a, b):
+        a.call(b.name, [b"first"], PATIENCE)
+        a.call(b.name, [b"second"], PATIENCE)
+        descriptors = psutil.Process().num_fds()
+        for n in range(20):
+            assert copied(a.call(b.name, [b"%d" % n], PATIENCE)) == [b"%d" % n]
+        assert psutil.Process().num_fds() == descriptors
+        for n in range(5):
+            with pytest.raises(TimeoutError):
+                a.call(b.name, [b"hold"], 0.01)
+            until(lambda n=n: len(held) == n + 1, "it arrived")  # type: ignore[misc]
+            assert copied(a.call(b.name, [b"%d" % n], PATIENCE)) == [b"%d" % n]
+        for each in held:
+            each.set_result([b"late"])
+        until(lambda: psutil.Process().num_fds() <= descriptors, "lanes given up are closed")
+
+
+# -- functions on the thread that receives -----------------------------------------------------
+
+
+def test_what_blocks_holds_nobody_up() -> None:
+    go = threading.Event()
+
+    def handle(sender: str, frames: Frames) -> Frames:
+        if bytes(frames[0]) == b"block":
+            assert go.wait(PATIENCE)
+        return frames
+
+    with pair(handle) as (a, b):
+        blocked = [a.request(b.name, [b"block"], PATIENCE) for _ in range(3)]
+        for n in range(5):
+            assert copied(a.request(b.name, [b"%d" % n], PATIENCE).result()) == [b"%d" % n]
+        assert not any(each.done() for each in blocked)
+        go.set()
+        assert [copied(each.result(PATIENCE)) for each in blocked] == [[b"block"]] * 3
+
+
+def test_the_role_is_passed_on_before_a_function_waits_for_others() -> None:
+    kinds: list[int] = []
+
+    def handle(sender: str, frames: Frames) -> Frames:
+        if bytes(frames[0]) == b"ask":
+            kinds.append(dedicated.kind())
+            dedicated.about_to_block()
+            kinds.append(dedicated.kind())
+            return b_of[0].request("a", [b"?"], PATIENCE).result()  # the hub has to receive it
+        return frames
+
+    with pair(handle) as (a, b):
+        b_of = [b]
+        assert copied(a.request(b.name, [b"ask"], PATIENCE).result()) == [b"?"]
+    assert kinds == [dedicated.LEADING, dedicated.ALONE]
+
+
+@pytest.fixture
+def lost() -> list[threading.Thread]:
+    return []
+
+
+@pytest.fixture
+def patience(lost: list[threading.Thread]) -> Iterator[Patience]:
+    made = Patience(0.002, lost.append)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("how", ["blocks", "computes"])
+def test_what_takes_long_is_noticed(
+    patience: Patience, lost: list[threading.Thread], how: str
+) -> None:
+    me = threading.current_thread()
+    for n in range(3):
+        patience.begin(me)
+        if how == "computes":
+            end = time.thread_time() + PATIENCE
+            while len(lost) == n and time.thread_time() < end:
+                pass
+        else:
+            end = time.monotonic() + PATIENCE
+            while len(lost) == n and time.monotonic() < end:
+                threading.Event().wait(0.05)
+        patience.end(me)
+        assert lost == [me] * (n + 1)
+
+
+def test_what_ends_in_time_is_not_noticed(patience: Patience, lost: list[threading.Thread]) -> None:
+    me = threading.current_thread()
+    for _ in range(2000):
+        patience.begin(me)
+        patience.end(me)
+    assert lost == []
+
+
+# -- processes --------------------------------------------------------------------------------
+
+
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+def fork_and_call(rt: Runtime) -> int:
+    """Have a child that was forked in the midst of the job try a call; return how it ends."""
+    group = rt.group()
+    result = group.rpc_sync(1 - rt.rank, add, args=(1, 2))
+    assert result == 3
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            group.rpc_sync(1 - rt.rank, add, args=(1, 2))
+        except ClosedError:
+            code = 7
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    assert group.rpc_sync(1 - rt.rank, add, args=(2, 2)) == 4
+    group.barrier(PATIENCE)
+    return os.waitstatus_to_exitcode(status)
+
+
+def test_a_member_may_fork() -> None:
+    job = {"members": 2, "launcher": {"backend": "process"}, "reducer": {"backend": "local"}}
+    assert pparallel.launch(job, fork_and_call) == [7, 7]
+
+
+def test_a_large_frame_that_goes_back_is_the_same_memory() -> None:
+    with pair(echo) as (a, b):
+        content = os.urandom(1 << 20)
+        a.call(b.name, [b"first"], PATIENCE)
+        for _ in range(3):
+            (back,) = a.call(b.name, [bytearray(content)], PATIENCE)
+            assert bytes(back) == content
+            usage = a._station and a._station._arenas._own and a._station._arenas._own.usage()
+            assert usage
+            assert usage.blocks == 1  # what was sent is what came back
+            theirs = b._station and b._station._arenas._own and b._station._arenas._own.usage()
+            assert theirs
+            assert theirs.blocks == 0
+            del back

@@ -86,8 +86,8 @@ class Guest:
 
     def _put(self, number: int, status: int, sized: Sized) -> None:
         packed, size, fds = sized
-        if isinstance(packed[0], bytes):
-            self._large.append(packed[0])
+        if (head := messages.droppable(sized)) is not None:
+            self._large.append(head)
         self.post.put((number, status, packed), size, fds, hold=True)
 
     def _lane_ended(self, lane: ServedLane) -> None:

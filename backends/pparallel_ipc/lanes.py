@@ -157,7 +157,7 @@ class ServedLane:
     def _send(self, status: int, sized: Sized) -> None:
         packed, _, fds = sized
         message = messages.dumps((status, packed))
-        head = packed[0] if isinstance(packed[0], bytes) else None
+        head = messages.droppable(sized)
         with self._answering:
             self._last = head
             try:

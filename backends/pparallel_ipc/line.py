@@ -106,7 +106,7 @@ class Line:
             return None
         parcels = self._parcels
         try:
-            packed, _, fds = messages.pack(frames, parcels)
+            sized = packed, _, fds = messages.pack(frames, parcels)
         except BaseException:
             self._give_back(lane)
             raise
@@ -123,7 +123,7 @@ class Line:
             if is_done:
                 self._give_back(lane)
             else:
-                self._give_up(lane, packed[0])
+                self._give_up(lane, messages.droppable(sized))
         if not is_done:
             raise EOFError
         status, answer = messages.loads(data)
@@ -161,12 +161,12 @@ class Line:
 
     def _put(self, post: Post, number: int, frames: Frames, *, hold: bool) -> None:
         try:
-            packed, size, fds = messages.pack(frames, self._parcels)
+            sized = packed, size, fds = messages.pack(frames, self._parcels)
         except OSError as error:
             fail(self._waiting.pop(number), error)
             return
-        if isinstance(packed[0], bytes):
-            self._large[number] = packed[0]
+        if (head := messages.droppable(sized)) is not None:
+            self._large[number] = head
         post.put((number, packed), size, fds, hold=hold)
 
     # -- lanes ------------------------------------------------------------------------------
@@ -182,12 +182,16 @@ class Line:
         ours, theirs = new_pair()
         lane = Lane(ours)
         with self._lock:
-            self._lanes.add(lane)
+            is_one_too_many = len(self._lanes) >= self._most_lanes
             is_ended = self._is_ended
-        if is_ended:
+            if not (is_one_too_many or is_ended):
+                self._lanes.add(lane)
+        if is_one_too_many or is_ended:
             theirs.close()
-            self._discard(lane)
-            raise EOFError
+            lane.close()
+            if is_ended:
+                raise EOFError
+            return None
         post.say((messages.LANE,), [theirs.detach()])
         return lane
 
@@ -197,9 +201,9 @@ class Line:
         else:
             self._discard(lane)
 
-    def _give_up(self, lane: Lane, body: Any) -> None:
-        if isinstance(body, bytes):  # the peer may read it yet; if it ends before, it is dropped
-            self._large[next(self._numbers)] = body
+    def _give_up(self, lane: Lane, head: bytes | None) -> None:
+        if head is not None:  # the peer may read it yet; if it ends before, it is dropped
+            self._large[next(self._numbers)] = head
         self._discard(lane)
 
     def _discard(self, lane: Lane) -> None:

@@ -91,6 +91,15 @@ def begin(status: int, frames: Frames, parcels: Parcels) -> tuple[int, Sized | B
         return FAILED, refused(error)
 
 
+def droppable(sized: Sized) -> bytes | None:
+    """Return the head of a parcel to drop if nobody reads it; ``None``: there is none.
+
+    What travels in a file ends with it.
+    """
+    (body, _), _, fds = sized
+    return body if isinstance(body, bytes) and not fds else None
+
+
 def refused(error: Exception) -> Sized:
     """Return the answer to a request that could not be read, or whose answer cannot be sent."""
     told = [type(error).__name__.encode(), str(error).encode()[:1000]]

@@ -97,4 +97,3 @@ class LeanFuture(Future[T], Generic[T]):
     def _call_back(self) -> None:
         if self._done_callbacks:
             self._invoke_callbacks()  # type: ignore[attr-defined] # logs what they raise
-

@@ -274,6 +274,8 @@ class Caller:
         if wire.is_quick_result(frames):
             return self.quick.read(frames[1])
         message = wire.split(frames)
+        if message.number:  # of a function that the other member keeps from now on
+            self._requests.kept(sender, message.number)
         if message.kind == Status.NOT_REGISTERED:
             group, key = self._load(message.body)
             raise NotRegisteredHereError(group, key, sender)

@@ -11,22 +11,24 @@ import dis
 import marshal
 import pickle
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from operator import is_
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
-from pparallel.errors import SerializationError
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime.plain import PLAIN
 
 MAIN = frozenset({"__main__", "__mp_main__"})  #: modules that are others in other processes
 DEEPEST = 8  #: tuples in one another that are looked through
+LONGEST = 2**14  #: bytes or characters that are compared
 
 _READ = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
 _WRITTEN = {"STORE_GLOBAL", "DELETE_GLOBAL"}
 _CELL_WRITTEN = {"STORE_DEREF", "DELETE_DEREF"}
 _WAYS_AROUND = frozenset({"eval", "exec", "globals"})  # to globals, unseen in the code
+
+_NAMES = ("__module__", "__qualname__", "__name__")
 
 _MISSING, _END = object(), object()
 
@@ -59,7 +61,7 @@ class Reads:
         if function.__dict__:
             return None
         namespace = function.__globals__
-        found = [
+        found: list[Any] = [
             namespace,
             function.__name__,
             function.__qualname__,
@@ -79,32 +81,37 @@ class Reads:
                 found += [_END, *more, *more.values()]
         return found
 
+    def shared(self, function: FunctionType) -> bytes:
+        """Return what the globals are that *function* shares with all of its ``__main__``.
+
+        Where these arrive, any other function may bring others along. It is nothing where a
+        function has globals of its own, or those of a module that is found by its name.
+        """
+        namespace = function.__globals__
+        if namespace.get("__name__") not in MAIN:
+            return b""
+        described: Any = [_described(namespace.get(name, _MISSING)) for name in self.names]
+        return marshal.dumps(described, 2)
+
 
 def same(some: list[Any], others: list[Any]) -> bool:
     """Return whether both are the very same objects: ``1`` is not ``True``."""
     return len(some) == len(others) and all(map(is_, some, others))
 
 
-def key_of(captured: list[Any], limit: int) -> Key | None:
-    """Return what is equal for equal plain data and the same other objects.
-
-    It means them as long as they exist. ``None``: the plain data have more bytes than *limit*.
-    """
+def key_of(captured: list[Any]) -> Key:
+    """Return what is equal for equal plain data and the same other objects, while they exist."""
     # What marshal writes tells 1 from True, 0.0 from -0.0, and is the same for each nan.
     others = [each for each in captured if not _is_plain(each)]
     plain: Any = [each if _is_plain(each) else ... for each in captured] if others else captured
-    data = marshal.dumps(plain, 2)
-    if len(data) > limit:
-        return None
     # Of a package, those submodules go along that are loaded.
-    loaded = len(sys.modules) if any(hasattr(each, "__path__") for each in others) else 0
-    return data, loaded, *map(id, others)
+    loaded = len(sys.modules) if any(map(_is_package, others)) else 0
+    return marshal.dumps(plain, 2), loaded, *map(id, others)
 
 
 def is_stable(captured: list[Any], serializer: Serializer) -> bool:
     """Return whether nothing in there can change: it is plain, or travels by its name."""
-    others = [each for each in captured[1:] if not _is_plain(each)]
-    named = [each for each in others if each not in (_MISSING, _END)]
+    named = [each for each in captured[1:] if not (_is_plain(each) or _is_mark(each))]
     return all(map(_may_have_a_name, named)) and all(
         type(each) is ModuleType or travels_by_name(each, serializer) for each in named
     )
@@ -119,7 +126,7 @@ def travels_by_name(what: Any, serializer: Serializer) -> bool:
         return False
     try:
         frames = serializer.dumps(what)
-    except SerializationError:
+    except Exception:  # noqa: BLE001 - a serializer of others may refuse in any way
         return False
     return len(frames) == 1 and bytes(memoryview(frames[0])) == pickle.dumps(what, 5)
 
@@ -130,12 +137,28 @@ def _may_have_a_name(what: object) -> bool:
     return type(what) in (FunctionType, ModuleType) or isinstance(what, type)
 
 
-def _is_plain(value: object, depth: int = DEEPEST) -> bool:
+def _is_plain(value: Any, depth: int = DEEPEST) -> bool:
     kind = type(value)
-    if kind in PLAIN:
-        return True
-    items: Iterable[object] = value if kind is tuple else ()  # type: ignore[assignment]
-    return kind is tuple and depth > 0 and all(_is_plain(each, depth - 1) for each in items)
+    if kind is str or kind is bytes:
+        return len(value) <= LONGEST
+    if kind is tuple:
+        return depth > 0 and all(_is_plain(each, depth - 1) for each in value)
+    return kind in PLAIN
+
+
+def _is_mark(value: object) -> bool:
+    return value is _MISSING or value is _END
+
+
+def _is_package(value: object) -> bool:
+    return type(value) is ModuleType and hasattr(value, "__path__")
+
+
+def _described(value: Any) -> Any:
+    """Return plain data, or a list for what is described by its name alone."""
+    if _is_plain(value):
+        return value
+    return [] if value is _MISSING else [str(getattr(value, name, None)) for name in _NAMES]
 
 
 def _instructions(code: CodeType) -> Iterator[tuple[str, Any]]:

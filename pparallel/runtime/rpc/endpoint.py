@@ -27,6 +27,7 @@ from pparallel.runtime.pending import settle
 from pparallel.runtime.rpc import current, wire
 from pparallel.runtime.rpc.arrivals import Arrivals
 from pparallel.runtime.rpc.caller import RELEASE, Caller
+from pparallel.runtime.rpc.closures import KeptFunctions
 from pparallel.runtime.rpc.directory import Directory
 from pparallel.runtime.rpc.handlers import Handlers
 from pparallel.runtime.rpc.job import Job
@@ -65,6 +66,7 @@ class Endpoint(Caller):
         self._when_ended: list[Callable[[BaseException], None]] = []
         self._lost: dict[str, str] = {}
         self._arrivals: dict[tuple[str, int], Arrivals] = {}  # by sender and its session
+        self.functions = KeptFunctions(serializer)
         self.refs = RefTable(self)
         self._directory = Directory(self) if member.rank == 0 else None
         self.serve(FAILING, self._other_is_failing)
@@ -209,12 +211,12 @@ class Endpoint(Caller):
             key = sender, message.thread
             where = dedicated.kind() if message.kind != Kind.REMOTE else ELSEWHERE
             if where and self.handlers.enter(key, quickly=where == LEADING):
-                return self._run_here(Job(self, message))
+                return self._run_here(Job(self, sender, message))
             reply: Future[Frames] = LeanFuture()
             kept = None
             if message.kind == Kind.REMOTE:
                 kept = self.refs.keep(bytes(message.buffers[0]).decode(), sender)
-            job = partial(Job(self, message, kept).run, reply)
+            job = partial(Job(self, sender, message, kept).run, reply)
             self.handlers.submit(key, job)
         except ClosedError as error:
             # The transport closes next and reports this member lost: that is the answer.
@@ -291,6 +293,7 @@ class Endpoint(Caller):
         if self._directory is not None:
             self._directory.lose(name, reason)
         self.refs.lose(name)
+        self.functions.forget(name)
         for arrivals in ended:
             arrivals.end()
         for callback in callbacks:

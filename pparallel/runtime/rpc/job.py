@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from pparallel.errors import DirectoryError
+from pparallel.errors import DirectoryError, SerializationError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.rpc import current, wire
@@ -36,12 +36,18 @@ class Job:
     The result goes into *kept* where the caller wants a reference to it, else into the reply.
     """
 
-    __slots__ = ("_endpoint", "_kept", "_message")
+    __slots__ = ("_endpoint", "_function", "_kept", "_message", "_sender")
 
     def __init__(
-        self, endpoint: Endpoint, message: wire.Message, kept: Future[Any] | None = None
+        self,
+        endpoint: Endpoint,
+        sender: str,
+        message: wire.Message,
+        kept: Future[Any] | None = None,
     ) -> None:
-        self._endpoint, self._message, self._kept = endpoint, message, kept
+        self._endpoint, self._sender, self._message = endpoint, sender, message
+        self._kept = kept
+        self._function = 0  # number of one that the sender need not send again
 
     def run(self, reply: Future[Frames]) -> None:
         """Run the function, and complete *reply*: called by a handler thread."""
@@ -55,13 +61,13 @@ class Job:
             function, args, kwargs = self._call()
             value = function(*args, **kwargs)
             data = endpoint.quick.value(value)
-            if data is not None:
+            if data is not None and not self._function:
                 return wire.quick(Status.OK, data)
-            return wire.join(Status.OK, endpoint.serializer.dumps(value))
+            return self._numbered(wire.join(Status.OK, endpoint.serializer.dumps(value)))
         except _NotHere as missing:
             return self._refusal(missing.name)
         except BaseException as error:  # noqa: BLE001 - goes back to the caller
-            return endpoint.failed(error)
+            return self._numbered(endpoint.failed(error))
 
     def _keep(self, kept: Future[Any], reply: Future[Frames]) -> Frames:
         """Keep the result, and tell the caller before that the function runs."""
@@ -73,7 +79,7 @@ class Job:
         except BaseException as error:  # noqa: BLE001 - goes back to the caller
             fail(kept, error)
             return self._endpoint.failed(error)
-        done = wire.join(Status.OK, self._endpoint.serializer.dumps(None))
+        done = self._numbered(wire.join(Status.OK, self._endpoint.serializer.dumps(None)))
         settle(reply, done)
         try:
             kept.set_result(function(*args, **kwargs))
@@ -87,10 +93,14 @@ class Job:
         if message.flags & QUICK:
             name, args, kwargs = endpoint.quick.read_call(message.body[0])
             if message.kind == Kind.CALL:
+                if type(name[0]) is int:
+                    return self._sent(name), args, kwargs
                 return endpoint.quick.function(name), args, kwargs
             what: Any = name
         else:
             what, args, kwargs = endpoint.serializer.loads(message.body)
+        if type(what) is tuple and type(what[0]) is int:
+            return self._sent(what), args, kwargs
         if type(what) is tuple:  # the name of a registered function, which travels as data
             service = endpoint.registered.get(Registered(*what))
             if service is None:
@@ -100,6 +110,18 @@ class Job:
             problem = f"a {type(what).__name__} is neither a function nor the name of a service"
             raise TypeError(problem)
         return what, args, kwargs
+
+    def _sent(self, told: Any) -> Callable[..., Any]:
+        """Return the function that the sender has sent, now or before."""
+        endpoint = self._endpoint
+        if not endpoint.quick.trusts:
+            raise SerializationError("a function", "none is taken from anybody", loading=True)
+        session = self._message.session
+        function, self._function = endpoint.functions.function(self._sender, session, told)
+        return function
+
+    def _numbered(self, reply: Frames) -> Frames:
+        return wire.renumbered(reply, self._function) if self._function else reply
 
     def _refusal(self, name: Name) -> Frames:
         body = self._endpoint.serializer.dumps(tuple(name))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import marshal
-import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
@@ -19,6 +18,8 @@ from typing_extensions import Buffer
 from pparallel.errors import SerializationError
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime.plain import PLAIN
+from pparallel.runtime.rpc.captures import travels_by_name
+from pparallel.runtime.rpc.closures import Told
 from pparallel.runtime.rpc.refs import Registered
 
 _VERSION = 2  #: of marshal's format: the last one without references, three times as quick
@@ -38,19 +39,33 @@ class Quick:
         self._named: dict[object, Name] = {}  # functions that were found to travel by name
         self._trusts = self._names(importlib.import_module) is not None
 
+    @property
+    def trusts(self) -> bool:
+        """Whether functions are sent at all, and run when they come."""
+        return self._trusts
+
     def call(
         self, what: object, args: Sequence[Any], kwargs: Mapping[str, Any] | None
     ) -> bytes | None:
-        """Return a call of *what* as bytes; ``None``: it has no quick form."""
+        """Return a call of *what* as bytes; ``None``: it has no quick form.
+
+        Args:
+            what: a function, a service, or what :class:`SentFunctions` tells of a function.
+            args: the arguments.
+            kwargs: those that have a name.
+        """
         if type(args) is not tuple or (args and not set(map(type, args)) <= PLAIN):
             return None
         if kwargs and not (type(kwargs) is dict and set(map(type, kwargs.values())) <= PLAIN):
             return None
+        name: Name | Told | None
         if type(what) is FunctionType:
             name = self._named.get(what)
             # As pickle does: what a name stands for may have changed.
             if name is None or _there(name) is not what:
                 name = self._names(what)
+        elif type(what) is tuple:
+            name = what
         else:
             name = (what[0], what[1]) if isinstance(what, Registered) and self._trusts else None
         if name is None:
@@ -58,8 +73,8 @@ class Quick:
         call: Any = name, args, kwargs
         return marshal.dumps(call, _VERSION)
 
-    def read_call(self, data: Buffer) -> tuple[Name, Sequence[Any], Mapping[str, Any]]:
-        """Return the name of a function or service, and what it is called with."""
+    def read_call(self, data: Buffer) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
+        """Return what stands for a function or service, and what it is called with."""
         name, args, kwargs = self.read(data)
         return name, args, kwargs or {}
 
@@ -87,13 +102,9 @@ class Quick:
             return None
         if not name.isidentifier():
             return None
+        if not travels_by_name(what, self._serializer):
+            return None
         found = str(module), str(name)
-        try:
-            frames = self._serializer.dumps(what)
-        except SerializationError:  # told by whoever then sends it at length
-            return None
-        if len(frames) != 1 or bytes(memoryview(frames[0])) != pickle.dumps(what, 5):
-            return None
         self._named[what] = found
         return found
 

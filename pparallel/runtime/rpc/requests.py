@@ -15,6 +15,7 @@ from pparallel.errors import SerializationError
 from pparallel.interfaces.serializer import Serializer
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.rpc import wire
+from pparallel.runtime.rpc.closures import SentFunctions, Told
 from pparallel.runtime.rpc.quick import Quick
 from pparallel.runtime.rpc.refs import Registered
 from pparallel.runtime.rpc.wire import IDEMPOTENT, Kind
@@ -32,6 +33,7 @@ class Requests:
         self.session = secrets.randbits(32)
         self._serializer, self._quick = serializer, quick
         self._numbers = defaultdict(itertools.count, {each: itertools.count() for each in members})
+        self._sent = SentFunctions(serializer)
         self._closed: Callable[[], BaseException] | None = None
 
     def close(self, why: Callable[[], BaseException]) -> None:
@@ -53,12 +55,17 @@ class Requests:
     ) -> Frames:
         """Return the request to run a function."""
         kind = Kind.REGISTERED if type(what) is Registered else Kind.CALL
-        if not idempotent and (data := self._quick.call(what, args, kwargs)) is not None:
-            if self._closed is not None:
-                raise self._closed()
-            number = next(self._numbers[to])
-            return wire.quick(kind, data, self.session, threading.get_ident(), number)
-        return self._join(to, kind, self._call_body(what, args, kwargs), (), idempotent)
+        told = None
+        if not idempotent:
+            data = self._quick.call(what, args, kwargs)
+            if data is None and (told := self._told(to, what)) is not None:
+                data = self._quick.call(told, args, kwargs)
+            if data is not None:
+                if self._closed is not None:
+                    raise self._closed()
+                number = next(self._numbers[to])
+                return wire.quick(kind, data, self.session, threading.get_ident(), number)
+        return self._join(to, kind, self._call_body(what, args, kwargs, told), (), idempotent)
 
     def remote(
         self,
@@ -70,7 +77,8 @@ class Requests:
         ref_id: str,
     ) -> Frames:
         """Return the request to run a function and keep its result as *ref_id*."""
-        body = self._call_body(what, args, kwargs)
+        told = None if idempotent else self._told(to, what)
+        body = self._call_body(what, args, kwargs, told)
         # The name travels beside the body: the owner keeps a place for the value on arrival, so
         # that a reference passed on meanwhile finds it.
         return self._join(to, Kind.REMOTE, body, [ref_id.encode()], idempotent)
@@ -78,6 +86,13 @@ class Requests:
     def readdressed(self, to: str, frames: Frames) -> Frames:
         """Return the request *frames* as one to another member, or a new one to the same."""
         return wire.renumbered(frames, next(self._numbers[to]))
+
+    def kept(self, by: str, function: int) -> None:
+        """Send the function of that number no more: member *by* has said that it keeps it."""
+        self._sent.kept(by, function)
+
+    def _told(self, to: str, what: object) -> Told | None:
+        return self._sent.told(to, what) if self._quick.trusts else None
 
     def _join(
         self,
@@ -102,12 +117,13 @@ class Requests:
         what: Callable[..., Any] | Registered,
         args: Sequence[Any],
         kwargs: Mapping[str, Any] | None,
+        told: Told | None,
     ) -> list[Buffer]:
         # A name travels as data: with a serializer that sends nothing else, it is what can be
         # called.
         if isinstance(what, Registered):
             return self._body((tuple(what), args, dict(kwargs or {})), repr(what.key))
-        return self._body((what, args, dict(kwargs or {})), what)
+        return self._body((told or what, args, dict(kwargs or {})), what)
 
     def _body(self, body: object, what: object) -> list[Buffer]:
         if self._closed is not None:

@@ -1,0 +1,136 @@
+"""Requests to other members: which way they take, and in which order."""
+
+from __future__ import annotations
+
+import itertools
+import select
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
+from pparallel.interfaces.transport import Frames
+from pparallel.runtime.links import Membership
+from pparallel.runtime.pending import Pending
+from pparallel_zmq import wire
+from pparallel_zmq.config import ZmqTransportConfig
+from pparallel_zmq.lanes import BrokenError, Lanes
+from pparallel_zmq.links import Link
+from pparallel_zmq.wire import Kind, Limits
+
+
+class Calls:
+    """Sends requests by the link to a member, or, where the caller waits, by a lane.
+
+    What one thread sends to one member arrives in order: a call takes the way of the requests
+    before it until the last of those has been answered.
+    """
+
+    def __init__(
+        self,
+        config: ZmqTransportConfig,
+        membership: Membership,
+        pending: Pending[Frames],
+        limits: Limits,
+        lanes: Lanes,
+        found: Callable[[str], Link | None],
+        link_to: Callable[[str], Link],
+        is_reading: Callable[[], bool],
+        is_closed: Callable[[], bool],
+    ) -> None:
+        """Send for a member.
+
+        Args:
+            config: of the transport.
+            membership: who is there.
+            pending: the futures of replies.
+            limits: what a message may hold.
+            lanes: for calls.
+            found: returns the link to a member if there is one.
+            link_to: returns one that can be used, and makes it if need be.
+            is_reading: whether the calling thread is one that must not be held up.
+            is_closed: whether the transport is.
+        """
+        self._membership, self._pending, self._limits = membership, pending, limits
+        self._lanes, self._found, self._link_to = lanes, found, link_to
+        self._is_reading, self._is_closed = is_reading, is_closed
+        self._most, self._patience = config.high_water_mark, config.liveness_bound / 2
+        self._numbers = itertools.count(1)
+        self._here = threading.local()
+
+    def request(self, to: str, frames: Frames, timeout: float | None) -> Future[Frames]:
+        """Send a request, and return a future of its reply."""
+        self._membership.check(to)
+        link = self._link_to(to)
+        number = next(self._numbers)
+        part, raws = wire.pack(Kind.REQUEST, number, frames, self._limits)
+        future = self._pending.add(to, timeout)
+        link.expect(number, future)
+        link.request(part, raws, number, threading.get_ident())
+        asked = self._last()[to] = _Asked()
+        future.add_done_callback(asked.ended)
+        if not self._is_reading():
+            link.wait_for_room(self._most)
+        if link.is_over:
+            link.fail_all(lambda: self._why_over(to))
+        return future
+
+    def call(self, to: str, frames: Frames, timeout: float | None) -> Frames:
+        """Send a request, and return its reply."""
+        last = self._last().get(to)
+        link = self._found(to)
+        if link is None or not link.is_usable or not (last is None or last.is_answered):
+            return self.request(to, frames, timeout).result()
+        self._membership.check(to)
+        number = next(self._numbers)
+        part, raws = wire.pack(Kind.REQUEST, number, frames, self._limits)
+        try:
+            return self._lanes.call(link, part, raws, number, timeout)
+        except BrokenError:
+            raise self._broken(to, link) from None
+        except BaseException as error:
+            if isinstance(error, CallTimeoutError) or not isinstance(error, Exception):
+                # It may be on its way still. What says that it is given up goes by the link, and
+                # so does what this thread sends next: it comes there first.
+                link.abort(number)
+                self._last()[to] = _Asked()
+            raise
+
+    def _last(self) -> dict[str, _Asked]:
+        """Return what this thread has asked of each member last, if not by a lane."""
+        try:
+            found: dict[str, _Asked] = self._here.last
+        except AttributeError:
+            found = self._here.last = {}
+        return found
+
+    def _broken(self, to: str, link: Link) -> Exception:
+        """Return why a lane has broken; that is known soon after."""
+        if not link.is_over:
+            waiting = select.poll()
+            waiting.register(link.alarm.fd, select.POLLIN)
+            waiting.poll(self._patience * 1000)
+        return self._why_over(to)
+
+    def _why_over(self, to: str) -> Exception:
+        if self._is_closed():
+            return ClosedError(f"transport of {self._membership.me!r}")
+        if not self._membership.expects(to):
+            return PeerLostError(to, self._membership.reason(to))
+        message = "broke the connection; whether it has run what was asked of it is not known"
+        return PeerLostError(to, message)
+
+
+class _Asked:
+    """Whether the reply to a request has come, so that the request has been handled.
+
+    It takes the place of the future, which would keep whatever waits for that.
+    """
+
+    __slots__ = ("is_answered",)
+
+    def __init__(self) -> None:
+        self.is_answered = False
+
+    def ended(self, future: Future[Frames]) -> None:
+        self.is_answered = not future.cancelled() and future.exception() is None

@@ -1,0 +1,207 @@
+"""Connections for synchronous calls: the caller's own thread sends, and waits for the reply."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable
+from typing import Any
+
+import zmq
+from typing_extensions import Buffer
+
+from pparallel.errors import CallTimeoutError, PeerLostError
+from pparallel.runtime.links import failure
+from pparallel_zmq import wire
+from pparallel_zmq.links import Link
+from pparallel_zmq.memory import Memory
+from pparallel_zmq.sockets import Socket
+from pparallel_zmq.streams import Incoming, Outgoing
+from pparallel_zmq.wire import HEAD, BadMessageError, Kind, Limits, Raw
+
+QUICK = 0.005  #: seconds that a reply is waited for with nothing else in mind
+LAST = 0.25  #: seconds that the reply of a member that leaves may take to come
+SPARE = 16  #: idle lanes to one member
+
+_EVENT = struct.Struct("=hi")
+
+
+class BrokenError(Exception):
+    """Raised when a lane's connection has ended, or its link has."""
+
+
+class Lane:
+    """A connection that carries one call at a time."""
+
+    def __init__(
+        self, socket: Socket, monitor: Socket, limits: Limits, window: int, memory: Memory
+    ) -> None:
+        self._socket, self._monitor = socket, monitor
+        self._limits, self._window, self._memory = limits, window, memory
+        socket.rcvtimeo = int(QUICK * 1000)
+
+    def exchange(
+        self, number: int, part: bytes, raws: list[Raw], deadline: float | None, alarm: int
+    ) -> tuple[int, list[Buffer]]:
+        """Send a request and return its reply, with its flags.
+
+        Raises:
+            TimeoutError: the deadline has passed.
+            BrokenError: nothing will come any more.
+        """
+        self._socket.send(part)
+        outgoing = None
+        if raws:
+            outgoing = Outgoing(raws, self._limits.piece)
+            self._send_pieces(number, outgoing, self._window)
+        incoming: Incoming | None = None
+        while True:
+            part, piece = self._receive(deadline, alarm)
+            message = wire.unpack(part, self._limits)
+            if message.number != number:
+                raise BadMessageError("a reply to another request")
+            if message.kind == Kind.MORE and outgoing is not None:
+                self._send_pieces(number, outgoing, 1)
+            elif message.kind == Kind.PIECE and incoming is not None and piece is not None:
+                if incoming.feed(piece):
+                    return incoming.flags, incoming.frames()
+                self._socket.send(wire.say(Kind.MORE, number=number))
+            elif message.kind == Kind.REPLY and message.flags & wire.LARGE:
+                incoming = Incoming(message.table, self._memory, message.flags)
+            elif message.kind == Kind.REPLY:
+                return message.flags, message.frames
+
+    def close(self) -> None:
+        """Close the sockets."""
+        self._socket.close()
+        self._monitor.close(0)
+
+    def _send_pieces(self, number: int, outgoing: Outgoing, count: int) -> None:
+        head = HEAD.pack(Kind.PIECE, 0, 0, 0, number)
+        for piece in outgoing.take(count):
+            self._socket.send(head, zmq.SNDMORE)
+            self._socket.send(piece, copy=False)
+
+    def _receive(self, deadline: float | None, alarm: int) -> tuple[bytes, memoryview | None]:
+        socket = self._socket
+        if deadline is None or deadline - time.monotonic() > QUICK:
+            try:
+                part = socket.recv()
+            except zmq.Again:
+                part = self._receive_slowly(deadline, alarm)
+        else:
+            part = self._receive_slowly(deadline, alarm)
+        if part[0] != Kind.PIECE or not socket.rcvmore:
+            return part, None
+        frame: Any = socket.recv(copy=False)
+        return part, frame.buffer
+
+    def _receive_slowly(self, deadline: float | None, alarm: int) -> bytes:
+        socket, is_last = self._socket, False
+        waited_for: list[tuple[Any, int]] = [(socket, zmq.POLLIN), (self._monitor, zmq.POLLIN)]
+        while True:
+            if not is_last:
+                items = [*waited_for, (alarm, zmq.POLLIN)]
+            left = -1 if deadline is None else max(0, int((deadline - time.monotonic()) * 1000) + 1)
+            ready = dict(zmq.zmq_poll(items, left))
+            if socket in ready:
+                return socket.recv()
+            if self._monitor in ready and self._is_broken():
+                raise BrokenError
+            if alarm in ready:
+                # What it has answered already may still be on its way: until its connection ends.
+                is_last, items = True, waited_for
+                until = time.monotonic() + LAST
+                deadline = until if deadline is None else min(deadline, until)
+            elif deadline is not None and time.monotonic() >= deadline:
+                if is_last:
+                    raise BrokenError
+                raise TimeoutError
+
+    def _is_broken(self) -> bool:
+        try:
+            while True:
+                event, _ = _EVENT.unpack(self._monitor.recv_multipart(zmq.NOBLOCK)[0])
+                if event == zmq.EVENT_DISCONNECTED:
+                    return True
+        except zmq.Again:
+            return False
+
+
+class Lanes:
+    """The lanes of one member: idle ones are used again, the last one first.
+
+    A list's own operations are all the protection that these need, and the barrier that ZeroMQ asks
+    for where a socket goes from one thread to another.
+    """
+
+    def __init__(self, connect: Callable[[str], Lane]) -> None:
+        self._connect = connect
+        self._idle: dict[str, list[Lane]] = {}
+        self._closed = False
+
+    def call(
+        self, link: Link, part: bytes, raws: list[Raw], number: int, timeout: float | None
+    ) -> list[Buffer]:
+        """Send a request by a lane and return the reply.
+
+        Raises:
+            CallTimeoutError: it did not come in time.
+            BrokenError: it will not come.
+            RemoteError: the handler failed.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        lane = self._take(link.to)
+        is_done = False
+        try:
+            flags, frames = lane.exchange(number, part, raws, deadline, link.alarm.fd)
+            is_done = True
+        except zmq.ContextTerminated:
+            raise BrokenError from None
+        except TimeoutError:
+            raise CallTimeoutError(f"a request to {link.to!r}", timeout or 0.0) from None
+        except BadMessageError as error:
+            raise PeerLostError(link.to, f"has sent what is no reply: {error}") from None
+        finally:
+            if is_done:
+                self._give_back(link.to, lane)
+            else:
+                lane.close()
+        if flags & wire.FAILED:
+            raise failure(link.to, frames)
+        return frames
+
+    def close(self) -> None:
+        """Close the idle ones; those in use are closed by the threads that have them."""
+        self._closed = True
+        for to in list(self._idle):
+            self.forget(to)
+
+    def forget(self, to: str) -> None:
+        """Close the idle lanes to member *to*."""
+        idle = self._idle.get(to, [])
+        while True:
+            try:
+                idle.pop().close()
+            except IndexError:
+                return
+
+    def _take(self, to: str) -> Lane:
+        idle = self._idle.get(to)
+        if idle:
+            try:
+                return idle.pop()
+            except IndexError:  # another thread was quicker
+                return self._connect(to)
+        return self._connect(to)
+
+    def _give_back(self, to: str, lane: Lane) -> None:
+        idle = self._idle.get(to)
+        if idle is None:
+            idle = self._idle.setdefault(to, [])
+        if len(idle) >= SPARE:
+            lane.close()
+            return
+        idle.append(lane)
+        if self._closed:
+            self.forget(to)

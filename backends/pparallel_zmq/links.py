@@ -1,0 +1,346 @@
+"""The side of a member that calls: one connection to each member that it calls."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import struct
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Protocol
+
+import zmq
+from typing_extensions import Buffer
+
+from pparallel.errors import PeerLostError
+from pparallel.interfaces.transport import Frames
+from pparallel.runtime.links import failure
+from pparallel.runtime.pending import fail, settle
+from pparallel.runtime.processes import forget_in_children, remember_in_children
+from pparallel_zmq import wire
+from pparallel_zmq.memory import Memory
+from pparallel_zmq.port import Port
+from pparallel_zmq.reader import Reader
+from pparallel_zmq.sockets import RETURN, Socket
+from pparallel_zmq.streams import Incoming
+from pparallel_zmq.wire import BadMessageError, Kind, Limits, Message
+
+logger = logging.getLogger(__name__)
+
+KEPT = 60.0  #: seconds that the connection to a member that was given up is kept
+
+_EVENT = struct.Struct("=hi")
+_FAILED = (
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH,
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL,
+)
+
+
+class LinkOwner(Protocol):
+    """What a link tells of."""
+
+    def came_back(self, link: Link) -> None:
+        """The connection broke, and was back in time."""
+
+    def refused(self, link: Link, why: str) -> None:
+        """The other end does not let this member in."""
+
+    def unreachable(self, link: Link, why: str) -> None:
+        """The connection broke and did not come back, or was never made."""
+
+    def left(self, link: Link) -> None:
+        """The other end leaves."""
+
+
+class Alarm:
+    """A descriptor that tells all who wait for one member that they need wait no more."""
+
+    def __init__(self) -> None:
+        self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        forget_in_children(self.fd)
+        self._lock = threading.Lock()
+
+    def ring(self) -> None:
+        """Tell them; it is never taken back."""
+        with self._lock:
+            if self.fd >= 0:
+                os.eventfd_write(self.fd, 1)
+
+    def close(self) -> None:
+        """Close the descriptor; nobody may wait any more."""
+        with self._lock:
+            remember_in_children(self.fd)
+            os.close(self.fd)
+            self.fd = -1
+
+
+class Link:
+    """A connection to one member: it carries requests that wait for a reply, and tells of its end.
+
+    Attributes:
+        to: the member's name.
+        alarm: rung when the link ends.
+        is_welcome: whether the other end has let this member in.
+        is_over: whether it is of no use any more.
+        was_up: whether it has ever been connected to who was meant.
+        trouble: what went wrong with the connection last.
+    """
+
+    def __init__(
+        self,
+        to: str,
+        socket: Socket,
+        monitor: Socket,
+        reader: Reader,
+        owner: LinkOwner,
+        limits: Limits,
+        window: int,
+        memory: Memory,
+        bound: float,
+        hello: bytes,
+        proof: Callable[[bytes], bool],
+    ) -> None:
+        self.to, self.alarm = to, Alarm()
+        self.is_welcome = self.is_over = False
+        self.trouble = ""
+        self._owner, self._limits, self._memory = owner, limits, memory
+        self._grace, self._bound = bound * RETURN, bound
+        self._hello, self._proof = hello, proof
+        self._calls: dict[int, Future[Frames]] = {}
+        self._coming: dict[int, Incoming] = {}
+        self._monitor = monitor
+        self._reader = reader
+        self._leaves: float | None = None
+        self._closes = math.inf
+        self.was_up = False
+        self._is_connected = False
+        self._broken: float | None = time.monotonic()
+        self._port = Port(socket, reader, self, window)
+        self.fd = self._port.fd
+        self._port.hold()  # until it is known who is there
+        self._port.send(wire.say(Kind.HELLO, hello), urgent=True)
+        self.events = Events(self, monitor)
+        reader.add(self)
+        reader.add(self.events)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it is known to lead to who is meant."""
+        return self.is_welcome and not self.is_over
+
+    def expect(self, number: int, future: Future[Frames]) -> None:
+        """Complete *future* with the reply to request *number*."""
+        self._calls[number] = future
+
+        def ended(_: Future[Frames]) -> None:
+            if self._calls.pop(number, None) is not None:
+                self.abort(number)
+
+        future.add_done_callback(ended)
+
+    def request(self, part: bytes, raws: list[wire.Raw], number: int, thread: int) -> None:
+        """Send a request."""
+        piece = self._limits.piece
+        self._port.send(part, raws, number=number, piece=piece, thread=thread)
+
+    def wait_for_room(self, most: int) -> None:
+        """Wait while more than *most* messages wait to be sent."""
+        self._port.wait_for_room(most)
+
+    def say(self, kind: Kind, *frames: bytes) -> None:
+        """Send a small message."""
+        self._port.send(wire.say(kind, *frames))
+
+    def abort(self, number: int) -> None:
+        """Tell the other end that nobody waits for request *number* any more."""
+        self._port.drop(number)
+        self._port.send(wire.say(Kind.ABORT, number=number))
+
+    def fail_all(self, error: Callable[[], Exception]) -> None:
+        """Fail all requests that wait for a reply."""
+        calls = list(self._calls.values())
+        self._calls.clear()
+        self._coming.clear()
+        for each in calls:
+            fail(each, error())
+
+    def expect_leave(self, seconds: float) -> None:
+        """Take the other end for gone when its connection ends, or after so long."""
+        self._leaves = time.monotonic() + seconds
+        self._reader.tick_soon()
+
+    def finish(self, *, keep: float = KEPT) -> None:
+        """Wake who waits for a reply: none will come.
+
+        Args:
+            keep: seconds until the connection is closed. A member that was given up and is back
+                by then hears of it.
+        """
+        self._closes = time.monotonic() + keep
+        self.is_over = True
+        self._port.give_up()
+        self.alarm.ring()
+        self._reader.tick_soon()
+
+    # -- as a source --------------------------------------------------------------------------
+
+    def drain(self, signalled: bool) -> bool:
+        """Handle some of what has come."""
+        received = self._port.take(signalled)
+        for each in received:
+            try:
+                self._handle(wire.unpack(each.part, self._limits), each.piece)
+            except BadMessageError as error:
+                logger.warning("A message of %s was dropped: %s", self.to, error)
+        return bool(received)
+
+    def tick(self, now: float) -> float | None:
+        """Give the connection up if it has been broken for too long."""
+        if self.is_over:
+            if now < self._closes:
+                return self._closes
+            self._drop()
+            return None
+        if self._leaves is not None and (now >= self._leaves or self._broken is not None):
+            self._owner.left(self)
+            return None
+        if self._broken is None:
+            return self._leaves
+        if self.was_up:
+            until = self._broken + self._grace
+            why = "cannot be reached any more: its connection broke and did not come back"
+        else:
+            until = self._broken + self._bound
+            why = f"cannot be reached{self.trouble and f': {self.trouble}'}"
+            if self._is_connected:  # it takes its time to let this member in
+                return None
+        if now < until:
+            return until
+        self._owner.unreachable(self, why)
+        self._broken = now
+        return None if self.is_over else now + self._bound
+
+    def _drop(self) -> None:
+        self._reader.remove(self)
+        self._reader.remove(self.events)
+        self.end()
+
+    def end(self) -> None:
+        """Close the sockets."""
+        self._port.close()
+        self._monitor.close(0)
+
+    # -- messages -----------------------------------------------------------------------------
+
+    def _handle(self, message: Message, piece: memoryview | None) -> None:
+        kind, number, frames = message.kind, message.number, message.frames
+        if kind == Kind.WELCOME:
+            if not self.is_welcome and frames and self._proof(bytes(memoryview(frames[0]))):
+                self.is_welcome = True
+                self._port.release()
+        elif kind == Kind.REFUSED and frames:
+            self._owner.refused(self, bytes(memoryview(frames[0])).decode(errors="replace"))
+        elif not self.is_welcome:
+            raise BadMessageError("it came before the member was known")
+        elif kind == Kind.REPLY:
+            self._reply(message)
+        elif kind == Kind.PIECE and piece is not None:
+            self._piece(number, piece)
+        elif kind == Kind.MORE:
+            self._port.more(b"", number)
+        elif kind == Kind.BYE:
+            self._owner.left(self)
+
+    def _reply(self, message: Message) -> None:
+        number = message.number
+        if number not in self._calls:
+            if message.flags & wire.LARGE:
+                self.abort(number)
+        elif message.flags & wire.LARGE:
+            self._coming[number] = Incoming(message.table, self._memory, message.flags)
+        else:
+            self._settle(number, message.flags, message.frames)
+
+    def _piece(self, number: int, piece: memoryview) -> None:
+        incoming = self._coming.get(number)
+        if incoming is None:
+            return
+        if number not in self._calls:
+            del self._coming[number]
+        elif incoming.feed(piece):
+            del self._coming[number]
+            self._settle(number, incoming.flags, incoming.frames())
+        else:
+            self._port.send(wire.say(Kind.MORE, number=number))
+
+    def _settle(self, number: int, flags: int, frames: list[Buffer]) -> None:
+        future = self._calls.pop(number, None)
+        if future is None:
+            return
+        if flags & wire.FAILED:
+            fail(future, failure(self.to, frames))
+        else:
+            settle(future, frames)
+
+    # -- the connection -----------------------------------------------------------------------
+
+    def happened(self, event: int, value: int) -> None:
+        """Take note of what became of the connection."""
+        self._reader.tick_soon()
+        if event == zmq.EVENT_CONNECTED:
+            self._is_connected = True
+        elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            self._up()
+        elif event in _FAILED:
+            self._refused(event, value)
+        elif event == zmq.EVENT_DISCONNECTED:
+            self._is_connected = False
+            if self._broken is None:
+                self._broken = time.monotonic()
+        elif not self._is_connected:
+            self.trouble = self.trouble or "it does not answer at that address"
+
+    def _up(self) -> None:
+        again = self.was_up
+        self.was_up, self._broken = True, None
+        if not again:
+            return
+        message = "broke the connection; whether it has run what was asked of it is not known"
+        self.fail_all(lambda: PeerLostError(self.to, message))
+        self._owner.came_back(self)
+        self._port.send(wire.say(Kind.HELLO, self._hello), urgent=True)
+
+    def _refused(self, event: int, value: int) -> None:
+        if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+            self._owner.refused(self, "it does not know the key of this member")
+        else:
+            self.trouble = "who answers there does not prove to be it"
+
+
+class Events:
+    """Tells a link what becomes of its connection."""
+
+    def __init__(self, link: Link, monitor: Socket) -> None:
+        self._link, self._monitor = link, monitor
+        self.fd = int(monitor.getsockopt(zmq.FD))
+
+    def drain(self, signalled: bool) -> bool:
+        """Handle what has happened."""
+        try:
+            while not self._monitor.closed:
+                event, value = _EVENT.unpack(self._monitor.recv_multipart(zmq.NOBLOCK)[0])
+                self._link.happened(event, value)
+        except zmq.Again:
+            pass
+        return False
+
+    def tick(self, now: float) -> float | None:
+        """Nothing has a time here."""
+        return None
+
+    def end(self) -> None:
+        """Close nothing: the link does."""

@@ -1,0 +1,350 @@
+"""A member among others: who is there, what connects them, and how each end is told."""
+
+from __future__ import annotations
+
+import hmac
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+from pparallel.errors import (
+    AuthenticationError,
+    CallTimeoutError,
+    ClosedError,
+    ConfigError,
+    PeerLostError,
+)
+from pparallel.interfaces.transport import Frames, Handler
+from pparallel.runtime.links import Hello, Membership, RefusedError
+from pparallel.runtime.pending import Pending
+from pparallel_zmq import address, keys, meeting
+from pparallel_zmq.address import Address
+from pparallel_zmq.calls import Calls
+from pparallel_zmq.config import ZmqTransportConfig
+from pparallel_zmq.lanes import LAST, Lane, Lanes
+from pparallel_zmq.links import Link
+from pparallel_zmq.memory import Memory
+from pparallel_zmq.reader import Reader
+from pparallel_zmq.server import Server
+from pparallel_zmq.sockets import LINGER, Socket, Sockets
+from pparallel_zmq.torchrun import SCHEME, Store
+from pparallel_zmq.wire import Kind, Limits
+
+if TYPE_CHECKING:
+    from pparallel.runtime.member import Member
+
+LEFT = "has left"
+
+
+class Network:
+    """What connects a member to the others.
+
+    Attributes:
+        membership: who is there.
+    """
+
+    def __init__(
+        self,
+        config: ZmqTransportConfig,
+        member: Member,
+        handler: Handler,
+        pending: Pending[Frames],
+        lost: Callable[[str, str], None],
+    ) -> None:
+        """Acquire what the member needs to be reached.
+
+        Raises:
+            ConfigError: there are no keys, or the address cannot be had.
+        """
+        self._config, self._member = config, member
+        self._pending, self._lost = pending, lost
+        self._limits = Limits(config.max_frames, config.max_message, config.piece_size)
+        self._keyring = keys.keyring(config, member)
+        self._store: Store | None = None
+        self._place = self._meeting_place()
+        self._place.prepare()
+        self._links: dict[str, Link] = {}
+        self._ever: list[Link] = []
+        self._linking = threading.Lock()
+        self._refusal: Exception | None = None
+        self._met = self._closed = False
+        self._memory = Memory()
+        self.membership = Membership(member.name, member.names, config.liveness_bound, self._ended)
+        self._sockets = Sockets(member.name, self._keyring, config, self._limits)
+        try:
+            socket, self._address = self._bound()
+        except BaseException:
+            self._sockets.close()
+            raise
+        self._hello = meeting.hello(member.name, str(self._address))
+        self._serving = Reader("pparallel-zmq-serve")
+        self._calling = Reader("pparallel-zmq-call")
+        self._lanes = Lanes(self._lane)
+        self._calls = Calls(
+            config,
+            self.membership,
+            pending,
+            self._limits,
+            self._lanes,
+            self._links.get,
+            self._link_to,
+            lambda: self._serving.is_here or self._calling.is_here,
+            lambda: self._closed,
+        )
+        self._meeting = meeting.Meeting(
+            self.membership, self._back, self._connect, self._proof, self._leaving
+        )
+        self._server = self._served(socket, handler)
+
+    def meet(self) -> None:
+        """Connect to the first member, and wait until all have.
+
+        Raises:
+            CallTimeoutError: some did not come in time; it names them.
+            PeerLostError: one ended meanwhile.
+            AuthenticationError: the first member does not know this one's key.
+        """
+        self._calling.start()
+        self._serving.start()
+        first, limit = self.membership.first, self._config.rendezvous_timeout
+        if not self.membership.is_first:
+            self._link(first, self._place)
+        try:
+            self.membership.wait_for_all(limit)
+        except CallTimeoutError:
+            if self.membership.hello(first) is None and not self.membership.is_first:
+                raise self._unmet(first, limit) from None
+            raise
+        except PeerLostError:
+            if self._refusal is not None:
+                raise self._refusal from None
+            raise
+        self._met = True
+        if self.membership.is_first:
+            roster = [self._hello, *self.membership.hellos()]
+            for each in roster[1:]:
+                self._connect(each)  # that last one let in may not have been connected to yet
+            self._tell(Kind.ROSTER, *(each.pack() for each in roster))
+
+    def request(self, to: str, frames: Frames, timeout: float | None) -> Future[Frames]:
+        """Send a request, and return a future of its reply."""
+        return self._calls.request(to, frames, timeout)
+
+    def call(self, to: str, frames: Frames, timeout: float | None) -> Frames:
+        """Send a request, and return its reply."""
+        return self._calls.call(to, frames, timeout)
+
+    # -- connections --------------------------------------------------------------------------
+
+    def _meeting_place(self) -> Address:
+        member, config = self._member, self._config
+        if config.address is not None or not (member.rendezvous or "").startswith(SCHEME):
+            return address.meeting_place(config, member)
+        self._store = Store(member, config.rendezvous_timeout)
+        return self._store.own(config.host) if member.rank == 0 else self._store.get()
+
+    def _bound(self) -> tuple[Socket, Address]:
+        mine = self._place
+        if not self.membership.is_first:
+            mine = self._place.of_another(self._member, self._config.host)
+        try:
+            socket, found = self._sockets.bound(mine)
+        except OSError as error:
+            message = f"member {self._member.name!r} cannot be met at {mine}: {error.strerror}"
+            raise ConfigError(message, path="transport.address") from None
+        if self.membership.is_first:
+            self._place = found
+            if self._store is not None:
+                self._store.put(found)
+        return socket, found
+
+    def _served(self, socket: Socket, handler: Handler) -> Server:
+        config = self._config
+        server = Server(
+            socket,
+            self._serving,
+            self._limits,
+            config.window,
+            self._memory,
+            handler,
+            self._meeting.heard,
+            self.membership.expects,
+        )
+        self._serving.add(server)
+        return server
+
+    def _link_to(self, to: str) -> Link:
+        link = self._links.get(to)
+        if link is not None and not link.is_over:
+            return link
+        return self._link(to, self._address_of(to))
+
+    def _address_of(self, to: str) -> Address:
+        found = self.membership.hello(to)
+        if found is None:
+            raise PeerLostError(to, self.membership.reason(to))
+        # The first is met where this member was told, whatever it is called there.
+        return self._place if to == self.membership.first else Address.parse(found.address)
+
+    def _link(self, to: str, place: Address) -> Link:
+        with self._linking:
+            link = self._links.get(to)
+            if self._closed:
+                raise ClosedError(f"transport of {self._member.name!r}")
+            if link is None or link.is_over:
+                socket, monitor = self._sockets.connected(to, place, beats=True)
+                link = self._links[to] = Link(
+                    to,
+                    socket,
+                    monitor,
+                    self._calling,
+                    self,
+                    self._limits,
+                    self._config.window,
+                    self._memory,
+                    self._config.liveness_bound,
+                    self._hello.pack(),
+                    lambda proof: self._is_proven(to, proof),
+                )
+                self._ever.append(link)
+        return link
+
+    def _lane(self, to: str) -> Lane:
+        place = self._address_of(to)
+        with self._linking:
+            if self._closed:
+                raise ClosedError(f"transport of {self._member.name!r}")
+            socket, monitor = self._sockets.connected(to, place)
+        return Lane(socket, monitor, self._limits, self._config.window, self._memory)
+
+    def _connect(self, found: Hello) -> None:
+        """As the first member, connect to one that was let in."""
+        try:
+            place = Address.parse(found.address)
+        except ConfigError as error:
+            raise RefusedError(f"where member {found.name!r} is met: {error}") from None
+        self._link(found.name, place)
+
+    def _proof(self, to: str, challenge: bytes) -> bytes:
+        if self._keyring is None or self._address.is_tcp:
+            return b""  # CURVE has proven it, or nothing is to be
+        return self._keyring.proof(to, self._member.name, challenge)
+
+    def _is_proven(self, server: str, proof: bytes) -> bool:
+        if self._keyring is None or self._address.is_tcp:
+            return True
+        me, challenge = self._member.name, self._hello.incarnation
+        return hmac.compare_digest(self._keyring.proof(me, server, challenge), proof)
+
+    def _back(self, route: bytes, kind: Kind, *frames: bytes) -> None:
+        self._server.say(route, kind, *frames)
+
+    def _tell(self, kind: Kind, *frames: bytes) -> None:
+        """Say something to all others, as the first member."""
+        for each in list(self._links.values()):
+            if not each.is_over:
+                each.say(kind, *frames)
+
+    # -- what links tell ----------------------------------------------------------------------
+
+    def came_back(self, link: Link) -> None:
+        """Take other connections to that member for broken too."""
+        self._lanes.forget(link.to)
+
+    def refused(self, link: Link, why: str) -> None:
+        """Take what the other end says."""
+        if link.to == self.membership.first:
+            if not self._met and self._refusal is None:
+                place = self._place
+                message = f"the first member, {link.to!r} at {place}, refuses this one: {why}"
+                self._refusal = AuthenticationError(message)
+            self.membership.lose(link.to, f"refuses this member: {why}")
+        elif self.membership.is_first:
+            self.membership.lose(link.to, f"refuses the first member: {why}")
+        else:
+            self._cut(link, f"refuses this member: {why}")
+
+    def unreachable(self, link: Link, why: str) -> None:
+        """Give up a member that the first cannot reach, or the first; or just the connection."""
+        if link.to == self.membership.first and not self._met and not link.was_up:
+            return  # it may be yet to come
+        if self.membership.is_first or link.to == self.membership.first:
+            self.membership.lose(link.to, why)
+        else:
+            self._cut(link, f"{why} from member {self._member.name!r}")
+
+    def left(self, link: Link) -> None:
+        """Take the other end's leave."""
+        self.membership.lose(link.to, LEFT)
+
+    def _leaving(self, name: str) -> None:
+        link = self._links.get(name)
+        if link is None or link.is_over:
+            self.membership.lose(name, LEFT)
+        else:  # what it has answered last may still be on its way
+            link.expect_leave(LAST)
+
+    def _cut(self, link: Link, why: str) -> None:
+        link.finish(keep=0.0)
+        self._lanes.forget(link.to)
+        link.fail_all(lambda: PeerLostError(link.to, why))
+
+    def _ended(self, name: str, reason: str) -> None:
+        """Tell of the end of a member, once."""
+        link = self._links.get(name)
+        if self.membership.is_first:
+            if reason == LEFT:
+                self._tell_others(link, Kind.LEFT, name.encode())
+            else:
+                told = reason.encode()
+                self._tell_others(link, Kind.LOST, name.encode(), told)
+                if link is not None:  # should it ever hear of it
+                    link.say(Kind.LOST, name.encode(), told)
+        if link is not None:
+            link.finish()
+        self._pending.lose(name, reason)
+        self._lanes.forget(name)
+        self._server.forget(name)
+        self._lost(name, reason)
+
+    def _tell_others(self, but: Link | None, kind: Kind, *frames: bytes) -> None:
+        for each in list(self._links.values()):
+            if each is not but and not each.is_over:
+                each.say(kind, *frames)
+
+    def _unmet(self, first: str, limit: float) -> Exception:
+        link = self._links.get(first)
+        trouble = link.trouble if link is not None else ""
+        what = f"the hello to the first member, {first!r} at {self._place},"
+        if trouble:
+            what = f"{what[:-1]} ({trouble})"
+        return CallTimeoutError(what, limit)
+
+    # -- the end ------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Disconnect; called once. In a thread of its own readers another one finishes it."""
+        with self._linking:
+            self._closed = True
+        self.membership.close()
+        for each in self._ever:
+            each.finish()
+        if self._serving.is_here or self._calling.is_here:
+            threading.Thread(target=self._finish, name="pparallel-zmq-close").start()
+        else:
+            self._finish()
+
+    def _finish(self) -> None:
+        self._lanes.close()
+        self._server.flush(LINGER)
+        for route in list(self._meeting.routes.values()):
+            self._back(route, Kind.BYE)
+        for reader in (self._calling, self._serving):
+            reader.close()
+        for reader in (self._calling, self._serving):
+            reader.join()
+        self._sockets.close()
+        for each in self._ever:
+            each.alarm.close()
+        self._memory.close()

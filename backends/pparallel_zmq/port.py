@@ -1,0 +1,280 @@
+"""A socket that several threads send on, and one reads."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Any, NamedTuple
+
+import zmq
+
+from pparallel_zmq.reader import Reader, Source
+from pparallel_zmq.sockets import Socket
+from pparallel_zmq.streams import Outgoing
+from pparallel_zmq.wire import HEAD, Kind, Raw
+
+BATCH = 16  #: messages that are taken in at a time
+
+Stream = tuple[bytes, int]  #: route and number
+
+# Plain numbers: to combine or compare pyzmq's own takes as long as to send.
+_READABLE = int(zmq.POLLIN)
+_NOW = int(zmq.NOBLOCK)
+_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
+_COPIED = 2**16  #: bytes, below which a copy takes less than to do without
+
+
+class Received(NamedTuple):
+    """A message as it came from a socket."""
+
+    route: bytes  #: the connection it came by; empty on a socket that has one alone
+    sender: str | None  #: who is on the other end, as was proven or, without keys, claimed
+    part: bytes
+    piece: memoryview | None
+
+
+class Port:
+    """Sends and takes in, one thread at a time.
+
+    What ZeroMQ has no room for waits here, in order. Large messages are sent piece by piece, so
+    that others pass them; those of the same thread, in whose order they are to arrive, do not.
+    """
+
+    def __init__(self, socket: Socket, reader: Reader, source: Source, window: int) -> None:
+        self._socket, self._reader, self._source = socket, reader, source
+        self._window = window
+        self._is_router = socket.type == zmq.ROUTER
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        self._backlog: deque[tuple[bytes, list[Raw]]] = deque()
+        self._streams: dict[Stream, Outgoing] = {}
+        self._behind: dict[int, deque[tuple[bytes, bytes, list[Raw], int, int]]] = {}
+        self._threads: dict[Stream, int] = {}
+        self._held = False
+        self._closed = self._is_given_up = False
+        self.fd = int(socket.getsockopt(zmq.FD))
+
+    def hold(self) -> None:
+        """Keep what is sent from now on until :meth:`release`."""
+        with self._lock:
+            self._held = True
+
+    def release(self) -> None:
+        """Send what was kept."""
+        with self._lock:
+            self._held = False
+            if self._closed:
+                return
+            self._flush()
+            self._look()
+
+    def send(
+        self,
+        part: bytes,
+        raws: list[Raw] | None = None,
+        *,
+        route: bytes = b"",
+        number: int = 0,
+        piece: int = 0,
+        thread: int = 0,
+        urgent: bool = False,
+    ) -> bool:
+        """Send a message, and *raws* after it in pieces; return whether there is a receiver.
+
+        Args:
+            part: the message.
+            raws: what belongs to it and is large.
+            route: by which connection.
+            number: of the request.
+            piece: bytes of one piece.
+            thread: messages of the same one stay in order; 0: they need not.
+            urgent: past what is held.
+        """
+        with self._lock:
+            if self._closed:
+                return False
+            if thread and thread in self._behind:
+                self._behind[thread].append((route, part, raws or [], number, piece))
+                return True
+            sent = self._send(route, part, raws, number, piece, thread, urgent=urgent)
+            self._look()
+            return sent
+
+    def wait_for_room(self, most: int) -> None:
+        """Wait until at most *most* messages wait here, or nobody is there to take them."""
+        if len(self._backlog) <= most:
+            return
+        with self._room:
+            self._room.wait_for(
+                lambda: self._closed or self._is_given_up or len(self._backlog) <= most
+            )
+
+    def give_up(self) -> None:
+        """Hold nobody up any more: what waits here may never be sent."""
+        with self._lock:
+            self._is_given_up = True
+            self._room.notify_all()
+
+    def more(self, route: bytes, number: int) -> None:
+        """Send the next piece of a message, for the receiver has taken one in."""
+        with self._lock:
+            if self._closed:
+                return
+            self._pieces((route, number), 1)
+            self._look()
+
+    def drop(self, number: int, route: bytes | None = None) -> None:
+        """Send no more of a message, by whatever route it goes."""
+        with self._lock:
+            for stream in [
+                each for each in self._streams if each[1] == number and route in (None, each[0])
+            ]:
+                self._finished(stream)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether all that was to be sent has been handed to ZeroMQ."""
+        return not self._streams and not self._backlog and not self._behind
+
+    def take(self, signalled: bool) -> list[Received]:
+        """Return some of the messages that have come; called by the reading thread alone.
+
+        Args:
+            signalled: the descriptor has told that something came. To ask the socket costs as
+                much as to receive; what comes one by one is received without asking.
+        """
+        found: list[Received] = []
+        with self._lock:
+            if self._closed:
+                return found
+            if self._backlog:
+                self._flush()
+            if not signalled and not self._is_readable():
+                return found
+            try:
+                found.append(self._receive())
+                while not signalled and len(found) < BATCH:
+                    found.append(self._receive())
+            except zmq.Again:
+                return found
+        return found
+
+    def close(self) -> None:
+        """Close the socket; safe to call again."""
+        with self._lock:
+            self._closed = True
+            self._streams.clear()
+            self._behind.clear()
+            self._backlog.clear()
+            self._room.notify_all()
+            self._socket.close()
+
+    def _is_readable(self) -> bool:
+        return bool(int(self._socket.getsockopt(zmq.EVENTS)) & _READABLE)
+
+    def _receive(self) -> Received:
+        socket = self._socket
+        route = socket.recv(_NOW) if self._is_router else b""
+        frame: Any = socket.recv(_NOW, copy=False)
+        part = frame.bytes
+        sender = None
+        if self._is_router:
+            try:
+                sender = frame.get("User-Id")
+            except zmq.ZMQError:  # it has none: no keys are asked for here
+                sender = route.partition(b"\0")[0].decode(errors="replace")
+        piece = None
+        while frame.more:
+            frame = socket.recv(_NOW, copy=False)
+            piece = frame.buffer if piece is None else memoryview(b"")
+        return Received(route, sender, part, piece)
+
+    def _send(
+        self,
+        route: bytes,
+        part: bytes,
+        raws: list[Raw] | None,
+        number: int,
+        piece: int,
+        thread: int,
+        *,
+        urgent: bool = False,
+    ) -> bool:
+        sent = self._put(route, [part], urgent=urgent)
+        if raws and sent:
+            stream = (route, number)
+            self._streams[stream] = Outgoing(raws, piece)
+            self._threads[stream] = thread
+            if thread:
+                self._behind[thread] = deque()
+            self._pieces(stream, self._window)
+        return sent
+
+    def _pieces(self, stream: Stream, count: int) -> None:
+        outgoing = self._streams.get(stream)
+        if outgoing is None:
+            return
+        route, number = stream
+        head = HEAD.pack(Kind.PIECE, 0, 0, 0, number)
+        pieces = outgoing.take(count)
+        for each in pieces:
+            if not self._put(route, [head, each]):
+                self._finished(stream)
+                return
+        if outgoing.left == 0:
+            self._finished(stream)
+
+    def _finished(self, stream: Stream) -> None:
+        """Forget a message that has been sent, and send those of its thread that waited."""
+        del self._streams[stream]
+        thread = self._threads.pop(stream)
+        behind = self._behind.pop(thread, None) if thread else None
+        while behind:
+            route, part, raws, number, piece = behind.popleft()
+            self._send(route, part, raws, number, piece, thread)
+            if raws and thread in self._behind:
+                self._behind[thread] = behind
+                return
+
+    def _put(self, route: bytes, parts: list[Raw], *, urgent: bool = False) -> bool:
+        if (self._held or self._backlog) and not urgent:
+            self._backlog.append((route, parts))
+            return True
+        try:
+            return self._try(route, parts)
+        except zmq.Again:
+            self._backlog.append((route, parts))
+            return True
+
+    def _try(self, route: bytes, parts: list[Raw]) -> bool:
+        socket = self._socket
+        try:
+            if self._is_router:
+                socket.send(route, _MORE)
+            for each in parts[:-1]:
+                socket.send(each, _MORE)
+            last = parts[-1]
+            socket.send(last, _NOW, copy=len(last) < _COPIED)
+        except zmq.Again:
+            raise
+        except zmq.ZMQError as error:
+            if error.errno == zmq.EHOSTUNREACH:  # that connection is no more
+                return False
+            raise
+        return True
+
+    def _flush(self) -> None:
+        while self._backlog and not self._held:
+            try:
+                self._try(*self._backlog[0])
+            except zmq.Again:
+                break
+            self._backlog.popleft()
+        self._room.notify_all()
+
+    def _look(self) -> None:
+        """Have the reader look, if something came while the socket was touched."""
+        if self._closed or self._reader.is_draining(self._source):
+            return
+        if self._is_readable():
+            self._reader.wake(self._source)

@@ -1,0 +1,192 @@
+"""A thread that waits until one of several sources has something, and has it drained."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import select
+import threading
+import time
+from collections import deque
+from typing import Protocol
+
+from pparallel.runtime.processes import forget_in_children, remember_in_children
+
+logger = logging.getLogger(__name__)
+
+
+class Source(Protocol):
+    """What a reader waits for.
+
+    ZeroMQ's descriptors tell of changes, not of a state: whoever has touched the socket must look
+    whether something is there, and call :meth:`Reader.wake` if he does not drain it himself.
+    """
+
+    @property
+    def fd(self) -> int:
+        """The descriptor that tells that something may have come."""
+
+    def drain(self, signalled: bool) -> bool:
+        """Handle some of what is there; return whether to be called again before waiting.
+
+        Args:
+            signalled: the descriptor has told that something came.
+        """
+
+    def tick(self, now: float) -> float | None:
+        """Do what time has come for; return when to be called again."""
+
+    def end(self) -> None:
+        """Close: nothing more is drained."""
+
+
+class Reader:
+    """Drains its sources, each in turn, in one thread."""
+
+    def __init__(self, name: str) -> None:
+        self._sources: dict[int, Source] = {}
+        self._woken: deque[Source] = deque()
+        self._signalled: list[Source] = []
+        self._changed = True
+        self._polled = select.poll()
+        self._closing = False
+        self._sleeping = False
+        self._draining: Source | None = None
+        self._due = 0.0  # when to look at the sources' times
+        self._nudge = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        forget_in_children(self._nudge)
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def is_draining(self, source: Source) -> bool:
+        """Whether the calling thread drains *source* just now, and will look again itself."""
+        return self._draining is source and threading.get_ident() == self._thread.ident
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the calling thread is the reader's."""
+        return threading.get_ident() == self._thread.ident
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def add(self, source: Source) -> None:
+        """Wait for *source* too; it is drained once at first."""
+        with self._lock:
+            self._sources[source.fd] = source
+            self._changed = True
+        self._due = 0.0
+        self.wake(source)
+
+    def remove(self, source: Source) -> None:
+        """Wait for *source* no more; called by the reader's thread."""
+        with self._lock:
+            for number in [each for each, found in self._sources.items() if found is source]:
+                del self._sources[number]
+            self._changed = True
+
+    def wake(self, source: Source) -> None:
+        """Have *source* drained."""
+        self._woken.append(source)
+        if self._sleeping:
+            self._nudge_it()
+
+    def tick_soon(self) -> None:
+        """Have the thread look at its sources' times; one has changed."""
+        self._due = 0.0
+        if self._sleeping:
+            self._nudge_it()
+
+    def _nudge_it(self) -> None:
+        with self._lock:
+            if self._nudge >= 0:
+                os.eventfd_write(self._nudge, 1)
+
+    def close(self) -> None:
+        """End the thread; its sources are ended by it. Does not wait."""
+        self._closing = True
+        self._nudge_it()
+        if not self._thread.ident:
+            self._end()
+
+    def join(self) -> None:
+        """Wait until the thread has ended."""
+        if self._thread.ident:
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._closing:
+                if self._drain() or self._closing:
+                    continue
+                left = self._due - time.monotonic()
+                if left <= 0:
+                    left = self._tick()
+                self._sleeping = True
+                if not self._woken and self._due:
+                    self._wait(left)
+                self._sleeping = False
+        finally:
+            self._end()
+
+    def _drain(self) -> bool:
+        """Drain what was woken, each source once; return whether something is left."""
+        if not self._signalled and not self._woken:
+            return False
+        signalled, self._signalled = self._signalled, []
+        again = [source for source in signalled if self._drained(source, True)]
+        for _ in range(len(self._woken)):
+            source = self._woken.popleft()
+            if source not in again and self._drained(source, False):
+                again.append(source)
+        self._woken.extend(again)
+        return bool(self._woken)
+
+    def _drained(self, source: Source, signalled: bool) -> bool:
+        self._draining = source
+        try:
+            return source.drain(signalled)
+        except Exception:  # a defect, and no reason to leave all other members unheard
+            logger.exception("A message could not be handled")
+            return True
+        finally:
+            self._draining = None
+
+    def _wait(self, left: float) -> None:
+        if self._changed:
+            self._polled = self._poll()
+        for number, _ in self._polled.poll(None if left == math.inf else left * 1000):
+            if number == self._nudge:
+                os.eventfd_read(number)
+            elif (source := self._sources.get(number)) is not None:
+                self._signalled.append(source)
+
+    def _poll(self) -> select.poll:
+        with self._lock:
+            self._changed = False
+            found = select.poll()
+            for number in (self._nudge, *self._sources):
+                found.register(number, select.POLLIN)
+        return found
+
+    def _tick(self) -> float:
+        """Have the sources do what is due; return how long until the next is."""
+        now = time.monotonic()
+        self._due = math.inf  # who changes a time meanwhile sets it anew
+        times = [source.tick(now) for source in list(self._sources.values())]
+        until = min((each for each in times if each is not None), default=math.inf)
+        if self._due:
+            self._due = until
+        return until - now
+
+    def _end(self) -> None:
+        for source in list(self._sources.values()):
+            source.end()
+        with self._lock:
+            self._sources.clear()
+            if self._nudge >= 0:
+                remember_in_children(self._nudge)
+                os.close(self._nudge)
+                self._nudge = -1

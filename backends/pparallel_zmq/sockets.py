@@ -1,0 +1,157 @@
+"""Makes the sockets of a member, and closes them with it."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import threading
+import time
+
+import zmq
+
+from pparallel_zmq.address import Address
+from pparallel_zmq.config import ZmqTransportConfig
+from pparallel_zmq.keys import Keyring
+from pparallel_zmq.wire import Limits
+from pparallel_zmq.zap import Gatekeeper
+
+Socket = zmq.Socket[bytes]
+
+LINGER = 1.0  #: seconds that closing waits until what was sent has gone
+BEAT, SILENCE = 0.2, 0.55  #: parts of the liveness bound: between pings, and without an answer
+RETURN = 0.15  #: part of it that a connection that broke has to come back
+SEALED = 256  #: bytes that encryption may add to a part
+
+_EVENTS = (
+    zmq.EVENT_CONNECTED
+    | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_CONNECT_RETRIED
+    | zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+)
+
+
+class Sockets:
+    """A context of the member's own, with a judge of who may connect if it has keys.
+
+    Attributes:
+        name: the member's name.
+        keyring: its keys; None: anybody may connect, and is who he says.
+    """
+
+    def __init__(
+        self, name: str, keyring: Keyring | None, config: ZmqTransportConfig, limits: Limits
+    ) -> None:
+        self.name, self.keyring = name, keyring
+        self._config, self._limits = config, limits
+        self._numbers = itertools.count()
+        self._context: zmq.Context[Socket] = zmq.Context()
+        self._context.set(zmq.MAX_SOCKETS, self._context.get(zmq.SOCKET_LIMIT))
+        self._gatekeeper = None if keyring is None else Gatekeeper(self._context, keyring)
+        _Zero.use()
+
+    def bound(self, address: Address) -> tuple[Socket, Address]:
+        """Return the socket where others reach this member, and its address.
+
+        Raises:
+            OSError: the address is taken, or is not of this machine.
+        """
+        socket = self._socket(zmq.ROUTER, address)
+        socket.router_mandatory = True  # who has gone is told of, not skipped silently
+        socket.sndhwm = 0  # replies never wait: there are no more than requests were let in
+        socket.backlog = 128
+        if self.keyring is not None and address.is_tcp:
+            socket.curve_server = True
+            socket.curve_secretkey = self.keyring.pair[1]
+        elif self.keyring is not None:
+            socket.plain_server = True
+        try:
+            socket.bind(str(address))
+        except BaseException:
+            socket.close(0)
+            raise
+        if address.is_tcp:
+            found = Address.parse(socket.get_string(zmq.LAST_ENDPOINT))
+            address = Address(address.host, found.port)
+        return socket, address
+
+    def connected(self, to: str, address: Address, *, beats: bool = False) -> tuple[Socket, Socket]:
+        """Return a socket connected to member *to*, and one that tells of the connection.
+
+        Args:
+            to: the member's name.
+            address: where it is met.
+            beats: whether to ask for signs of life, and break the connection if none come.
+        """
+        socket = self._socket(zmq.DEALER, address)
+        socket.linger = 0
+        bound = self._config.liveness_bound
+        if beats:
+            # libzmq 4.3.5 aborts the process (stream_engine_base.cpp, !_io_error) if it is time to
+            # ask while a connection has ended of which nothing more could be taken in: there is
+            # always room for what comes here, nothing is waited for on closing, and no other
+            # socket asks.
+            socket.rcvhwm = 0
+            socket.heartbeat_ivl = max(1, int(bound * BEAT * 1000))
+            socket.heartbeat_timeout = max(1, int(bound * SILENCE * 1000))
+            socket.heartbeat_ttl = max(100, int(bound * 1000))
+        socket.reconnect_ivl = max(10, int(bound * RETURN / 4 * 1000))
+        socket.reconnect_ivl_max = max(100, int(bound * 1000))
+        if self.keyring is None:
+            socket.routing_id = self.name.encode() + b"\0" + secrets.token_bytes(16)
+        elif address.is_tcp:
+            socket.curve_serverkey = self.keyring.public(to)
+            socket.curve_publickey, socket.curve_secretkey = self.keyring.pair
+        else:
+            socket.plain_username = self.name.encode()
+            socket.plain_password = self.keyring.password(self.name, to).encode()
+        # By default its name is that of a descriptor, which another socket may have had just now.
+        monitor = socket.get_monitor_socket(_EVENTS, f"inproc://monitor-{next(self._numbers)}")
+        socket.connect(str(address))
+        return socket, monitor
+
+    def close(self) -> None:
+        """End the context; all sockets must have been closed, or be about to be."""
+        self._context.term()
+        if self._gatekeeper is not None:
+            self._gatekeeper.join()
+        _Zero.unuse()
+
+    def _socket(self, kind: int, address: Address) -> Socket:
+        socket = self._context.socket(kind)
+        socket.linger = int(LINGER * 1000)
+        socket.maxmsgsize = self._limits.part + SEALED
+        socket.sndhwm = socket.rcvhwm = self._config.high_water_mark
+        socket.handshake_ivl = int(self._config.handshake_timeout * 1000)
+        socket.ipv6 = ":" in address.host
+        return socket
+
+
+class _Zero:
+    """Ends the thread with which pyzmq lets go of what it sent without a copy.
+
+    pyzmq starts it with the first such message, and never ends it.
+    """
+
+    _lock = threading.Lock()
+    _users = 0
+
+    @classmethod
+    def use(cls) -> None:
+        with cls._lock:
+            cls._users += 1
+
+    @classmethod
+    def unuse(cls) -> None:
+        from zmq.utils.garbage import gc
+
+        with cls._lock:
+            cls._users -= 1
+            # All of ours has been sent or dropped by now, and the thread is about to hear of it.
+            until = time.monotonic() + LINGER
+            while cls._users == 0 and gc.refs and time.monotonic() < until:
+                time.sleep(0.001)
+            if cls._users == 0 and not gc.refs:
+                gc.stop()

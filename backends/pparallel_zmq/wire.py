@@ -1,0 +1,159 @@
+"""What members say to one another, in a fixed binary form that is never pickled.
+
+A message is a head, a table with the size of each frame, and the frames themselves::
+
+    head:  kind u8, flags u8, zero u16, count of frames u32, number of the request u64
+    table: for each frame a u64: twice its size, and one more if it was sent writable
+
+One that is large leaves the frames out: they follow one after another as the bytes of pieces.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from enum import IntEnum
+from pickle import PickleBuffer
+from typing import NamedTuple, TypeAlias
+
+from typing_extensions import Buffer
+
+from pparallel.errors import SerializationError
+from pparallel.interfaces.transport import Frames
+
+HEAD = struct.Struct("<BBHIQ")
+INLINE = 2**16  #: bytes of all frames, up to which they travel with the head
+
+FAILED, LARGE = 1, 2  #: flags
+
+Raw: TypeAlias = bytes | memoryview
+
+
+class Kind(IntEnum):
+    """What a message is for."""
+
+    HELLO = 1  #: to a member: who I am
+    WELCOME = 2  #: back: you are let in, and this proves who I am
+    REFUSED = 3  #: back: you are not, and why
+    ROSTER = 4  #: from the first member: all have arrived, and this is what they said
+    REQUEST = 5
+    REPLY = 6
+    PIECE = 7  #: bytes of a large request or reply
+    MORE = 8  #: a piece was taken in, send another
+    ABORT = 9  #: nobody waits for this request any more
+    LOST = 10  #: from the first member: that one is given up, and why
+    LEFT = 11  #: from the first member: that one has left
+    BYE = 12  #: back: I leave
+
+
+_AFTER = HEAD.size
+_tables = [struct.Struct(f"<{count}Q") for count in range(64)]
+
+
+def _table(count: int) -> struct.Struct:
+    return _tables[count] if count < 64 else struct.Struct(f"<{count}Q")
+
+
+class BadMessageError(Exception):
+    """Raised for bytes that are no message; they are dropped."""
+
+
+class Limits(NamedTuple):
+    """What a message may hold."""
+
+    frames: int
+    size: int
+    piece: int
+
+    @property
+    def part(self) -> int:
+        """Bytes that one part of a message on a socket may have."""
+        return max(self.piece, INLINE + 8 * self.frames) + HEAD.size
+
+    def check(self, sizes: Sequence[int]) -> None:
+        """Refuse to send what no member would take.
+
+        Raises:
+            SerializationError: there are too many frames, or they are too large.
+        """
+        if len(sizes) > self.frames:
+            message = f"at most {self.frames} are allowed; raise transport.max_frames"
+            raise SerializationError(f"a message of {len(sizes)} frames", message)
+        if (total := sum(sizes) // 2) > self.size:
+            message = f"at most {self.size} are allowed; raise transport.max_message"
+            raise SerializationError(f"a message of {total} bytes", message)
+
+
+class Message(NamedTuple):
+    """A message as it was received."""
+
+    kind: int
+    flags: int
+    number: int
+    table: tuple[int, ...]
+    frames: list[Buffer]  #: none yet if it is large
+
+
+def pack(
+    kind: int, number: int, frames: Frames, limits: Limits, flags: int = 0
+) -> tuple[bytes, list[Raw]]:
+    """Return a message, and what follows it in pieces: nothing unless it is large.
+
+    Raises:
+        SerializationError: no member would take it.
+    """
+    raws: list[Raw] = []
+    table: list[int] = []
+    total = 0
+    for each in frames:
+        if type(each) is bytes:
+            size = len(each)
+            raws.append(each)
+            table.append(size << 1)
+        else:
+            raw = PickleBuffer(each).raw()
+            size = raw.nbytes
+            raws.append(raw)
+            table.append(size << 1 | (not raw.readonly))
+        total += size
+    count = len(table)
+    if count > limits.frames or total > limits.size:
+        limits.check(table)
+    sizes = _table(count).pack(*table)
+    if total > INLINE:
+        return HEAD.pack(kind, flags | LARGE, 0, count, number) + sizes, raws
+    return b"".join((HEAD.pack(kind, flags, 0, count, number), sizes, *raws)), []
+
+
+def say(kind: int, *frames: bytes, number: int = 0) -> bytes:
+    """Return a small message."""
+    sizes = struct.pack(f"<{len(frames)}Q", *(len(each) << 1 for each in frames))
+    return b"".join((HEAD.pack(kind, 0, 0, len(frames), number), sizes, *frames))
+
+
+def unpack(part: bytes, limits: Limits) -> Message:
+    """Return what was packed.
+
+    Raises:
+        BadMessageError: it is no message, or more than the limits allow.
+    """
+    if len(part) < _AFTER:
+        raise BadMessageError("shorter than a head")
+    kind, flags, zero, count, number = HEAD.unpack_from(part)
+    at = _AFTER + 8 * count
+    if count > limits.frames or at > len(part) or zero:
+        raise BadMessageError("the head announces what is not there")
+    table = _table(count).unpack_from(part, _AFTER)
+    if flags & LARGE:
+        total = sum(each >> 1 for each in table)
+        if total > limits.size or total <= INLINE or at != len(part):
+            raise BadMessageError("a large message of another size than is allowed")
+        return Message(kind, flags, number, table, [])
+    frames: list[Buffer] = []
+    for each in table:
+        end = at + (each >> 1)
+        frames.append(bytearray(part[at:end]) if each & 1 else part[at:end])
+        at = end
+    if at != len(part):
+        raise BadMessageError("the frames are not of the sizes announced")
+    return Message(kind, flags, number, table, frames)

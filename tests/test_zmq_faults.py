@@ -1,0 +1,431 @@
+"""Members on ZeroMQ that die, stop, hang, come again, or cannot be reached."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager, suppress
+
+import pytest
+from zmq_peer import BOUND, Peer, opened, peers, transport
+
+from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
+from pparallel.interfaces.transport import Frames, Meeting
+from pparallel.runtime.links.process import ProcessId
+from pparallel.testing.patience import until
+from pparallel_zmq import ZmqTransportConfig
+from pparallel_zmq.keys import fresh
+from pparallel_zmq.transport import ZmqTransport
+
+PLACES = ("ipc", "tcp://127.0.0.1:0")
+
+
+@contextmanager
+def meeting(names: Sequence[str], place: str = "ipc") -> Iterator[Meeting]:
+    with ZmqTransport.meeting(ZmqTransportConfig(address=place), names) as found:
+        yield found
+
+
+@pytest.fixture
+def unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have members judged by their connections alone, as on another machine."""
+    monkeypatch.setattr(ProcessId, "watchable", property(lambda _: False))
+
+
+def ends_in_time(call: threading.Thread, bound: float = BOUND) -> None:
+    """Check that a call that waits for a dead member is over within the bound, and a little."""
+    call.join(bound + 1.0)
+    assert not call.is_alive(), "the call still waits"
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_member_that_is_killed(place: str) -> None:
+    names = ["m0", "m1", "m2"]
+    with meeting(names, place) as met, peers(names[1:], names, met) as (one, two):
+        own = transport("m0", names, met)
+        with opened(own) as heard:
+            assert (one.opened(), two.opened()) == ("open", "open")
+            waiting = own.request("m1", [b"never"])
+            errors: list[BaseException] = []
+
+            def call() -> None:
+                try:
+                    own.call("m1", [b"never"])
+                except PeerLostError as error:
+                    errors.append(error)
+
+            own.call("m1", [b"here"], 5)
+            caller = threading.Thread(target=call)
+            caller.start()
+            time.sleep(0.1)
+            os.kill(one.pid, signal.SIGKILL)
+            ends_in_time(caller)
+            assert "has died" in str(errors[0])
+            assert isinstance(waiting.exception(BOUND), PeerLostError)
+            assert heard.expect("m1")
+            assert own.members() == ["m0", "m2"]
+            until(lambda: [each[0] for each in two.lost()] == ["m1"], "m2 was not told")
+            assert two.call("m0", "still") == ["m2", "still"]
+            assert len(heard.all) == 1
+            with pytest.raises(PeerLostError):
+                own.call("m1", [b"again"], 5)
+
+
+def test_a_member_of_another_machine_that_is_killed(unwatched: None) -> None:
+    names = ["m0", "m1"]
+    with meeting(names, PLACES[1]) as met, peers(names[1:], names, met) as (one,):
+        own = transport("m0", names, met)
+        with opened(own) as heard:
+            assert one.opened() == "open"
+            waiting = own.request("m1", [b"never"])
+            own.call("m1", [b"here"], 5)
+            os.kill(one.pid, signal.SIGKILL)
+            assert isinstance(waiting.exception(BOUND + 1), PeerLostError)
+            assert "cannot be reached" in heard.expect("m1")
+
+
+def test_the_first_member_is_killed() -> None:
+    names = ["m0", "m1", "m2"]
+    with meeting(names) as met, peers(["m0", "m2"], names, met) as (first, other):
+        own = transport("m1", names, met)
+        with opened(own) as heard:
+            assert (first.opened(), other.opened()) == ("open", "open")
+            waiting = own.request("m0", [b"never"])
+            os.kill(first.pid, signal.SIGKILL)
+            assert isinstance(waiting.exception(BOUND + 1), PeerLostError)
+            assert heard.expect("m0")
+            until(lambda: [each[0] for each in other.lost()] == ["m0"], "m2 did not see it")
+
+
+@pytest.mark.parametrize("watched", [True, False], ids=["by its process", "by its connection"])
+def test_a_member_that_is_stopped_is_given_up(
+    watched: bool, request: pytest.FixtureRequest
+) -> None:
+    if not watched:
+        request.getfixturevalue("unwatched")
+    names = ["m0", "m1"]
+    with meeting(names) as met, peers(names[1:], names, met) as (one,):
+        own = transport("m0", names, met)
+        with opened(own) as heard:
+            assert one.opened() == "open"
+            waiting = own.request("m1", [b"never"])
+            os.kill(one.pid, signal.SIGSTOP)
+            began = time.monotonic()
+            try:
+                assert isinstance(waiting.exception(3 * BOUND), PeerLostError)
+                assert time.monotonic() - began < BOUND + 0.5
+                assert heard.expect("m1")
+            finally:
+                os.kill(one.pid, signal.SIGCONT)
+            until(lambda: bool(one.lost()), "it did not find out that it was given up")
+            name, reason = one.lost()[0]
+            assert name == "m0"
+            assert "gave this member up" in reason or "refuses" in reason or "reached" in reason
+
+
+def test_a_member_that_stops_for_less_is_kept() -> None:
+    names = ["m0", "m1"]
+    with meeting(names) as met, peers(names[1:], names, met) as (one,):
+        own = transport("m0", names, met)
+        with opened(own) as heard:
+            assert one.opened() == "open"
+            os.kill(one.pid, signal.SIGSTOP)
+            later = own.request("m1", [b"later"], 10)
+            time.sleep(BOUND * 0.5)
+            os.kill(one.pid, signal.SIGCONT)
+            assert [bytes(each) for each in later.result()] == [b"m0", b"later"]
+            assert own.call("m1", [b"now"], 10)
+            assert not heard.all
+
+
+def test_who_sends_too_much_waits_and_nothing_is_dropped() -> None:
+    names = ["m0", "m1"]
+    with meeting(names) as met, peers(names[1:], names, met) as (one,):
+        own = transport("m0", names, met, high_water_mark=10, liveness_bound=5.0)
+        with opened(own) as heard:
+            assert one.opened() == "open"
+            own.call("m1", [b"here"], 5)
+            os.kill(one.pid, signal.SIGSTOP)
+            sent: list[Future[Frames]] = []
+
+            def send() -> None:
+                sent.extend(own.request("m1", [bytes(30_000), b"%d" % n], 30) for n in range(300))
+
+            sender = threading.Thread(target=send)
+            sender.start()
+            sender.join(0.3)
+            assert sender.is_alive(), "it was not held up"
+            os.kill(one.pid, signal.SIGCONT)
+            sender.join(20)
+            replies = [int(bytes(memoryview(each.result(20)[2]))) for each in sent]
+            assert replies == [*range(300)]
+            assert not heard.all
+
+
+def test_who_is_held_up_learns_of_the_end() -> None:
+    names = ["m0", "m1"]
+    with meeting(names) as met, peers(names[1:], names, met) as (one,):
+        own = transport("m0", names, met, high_water_mark=10)
+        with opened(own) as heard:
+            assert one.opened() == "open"
+            own.call("m1", [b"here"], 5)
+            os.kill(one.pid, signal.SIGSTOP)
+            errors: list[BaseException] = []
+
+            def send() -> None:
+                try:
+                    while True:
+                        own.request("m1", [bytes(30_000)])
+                except PeerLostError as error:
+                    errors.append(error)
+
+            sender = threading.Thread(target=send)
+            sender.start()
+            ends_in_time(sender)
+            os.kill(one.pid, signal.SIGKILL)
+            assert heard.expect("m1")
+            assert errors
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_member_that_holds_the_gil_is_kept(place: str) -> None:
+    names = ["m0", "m1"]
+    with meeting(names, place) as met, peers(names[1:], names, met) as (one,):
+        own = transport("m0", names, met)
+        with opened(own) as heard:
+            assert one.opened() == "open"
+            own.call("m1", [f"gil {3 * BOUND}".encode()], 10)
+            time.sleep(0.2)
+            began = time.monotonic()
+            assert own.call("m1", [b"after"], 20)
+            assert time.monotonic() - began > BOUND, "the GIL was not held"
+            assert not heard.all
+
+
+def test_a_member_that_is_started_again_is_refused() -> None:
+    names = ["m0", "m1"]
+    with meeting(names, PLACES[1]) as met, peers(names[1:], names, met) as (one,):
+        own = transport("m0", names, met)
+        with opened(own) as heard:
+            assert one.opened() == "open"
+            os.kill(one.pid, signal.SIGKILL)
+            heard.expect("m1")
+            again = Peer("m1", names, met)
+            try:
+                refusal = again.opened()
+                assert "AuthenticationError" in refusal
+                assert "cannot come back" in refusal
+            finally:
+                again.end()
+            assert own.members() == ["m0"]
+
+
+def test_who_is_missing_is_named() -> None:
+    names = ["m0", "m1", "m2"]
+    with meeting(names) as met, peers(["m1"], names, met) as (one,):
+        own = transport("m0", names, met, rendezvous_timeout=1.0)
+        with pytest.raises(CallTimeoutError, match=r"the arrival of m2 .* 1 s"), opened(own):
+            pass
+        assert "m0" in one.opened()
+
+
+def test_the_first_member_is_missing() -> None:
+    names = ["m0", "m1"]
+    with meeting(names, PLACES[1]) as met:
+        own = transport("m1", names, met, rendezvous_timeout=0.5)
+        with pytest.raises(CallTimeoutError, match=rf"'m0' at {met.address}"), opened(own):
+            pass
+
+
+def test_members_that_torchrun_starts_meet_in_its_store() -> None:
+    pytest.importorskip("torch")
+    names = ["m0", "m1"]
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+    met = Meeting(f"torchrun://127.0.0.1:{port}/job/0", fresh(names))
+    with peers(names, names, met) as (first, other):
+        assert (first.opened(), other.opened()) == ("open", "open")
+        assert first.call("m1", "there") == ["m0", "there"]
+        assert other.call("m0", "back") == ["m1", "back"]
+
+
+def test_closing_with_calls_under_way() -> None:
+    names = ["m0", "m1"]
+    with meeting(names) as met, peers(names[1:], names, met) as (one,):
+        own = transport("m0", names, met)
+        with opened(own):
+            assert one.opened() == "open"
+            waiting = [own.request("m1", [b"never"]) for _ in range(50)]
+            own.call("m1", [b"here"], 5)
+            done = waiting[0]
+            threading.Timer(0.1, own.close).start()
+            with pytest.raises(ClosedError):
+                own.call("m1", [b"never"])
+            assert isinstance(done.exception(5), ClosedError)
+        until(lambda: [each[1] for each in one.lost()] == ["has left"], "it was not told")
+
+
+def test_a_child_that_is_forked_uses_nothing() -> None:
+    names = ["m0", "m1"]
+    with meeting(names) as met, peers(names[1:], names, met) as (one,):
+        own = transport("m0", names, met)
+        with opened(own):
+            assert one.opened() == "open"
+            own.call("m1", [b"before"], 5)
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    own.call("m1", [b"in the child"], 1)
+                except ClosedError:
+                    own.close()
+                    os._exit(7)
+                os._exit(1)
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+            assert own.call("m1", [b"after"], 5)
+
+
+class Relay:
+    """Passes on what comes to a port of its own to another, until it is cut."""
+
+    def __init__(self, port: int) -> None:
+        self._to = port
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listening.getsockname()[1]
+        self._ends: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self._start(self._accept)
+
+    def cut(self) -> None:
+        """Break all connections; new ones are passed on again."""
+        for each in self._ends:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)
+        self.cut()
+        for thread in self._threads:
+            thread.join()
+        for each in (self._listening, *self._ends):
+            each.close()
+
+    def _start(self, target: Callable[..., None], *args: object) -> None:
+        thread = threading.Thread(target=target, args=args)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                here = self._listening.accept()[0]
+                self._ends.append(here)
+                try:
+                    there = socket.create_connection(("127.0.0.1", self._to))
+                except ConnectionRefusedError:  # not there yet
+                    here.shutdown(socket.SHUT_RDWR)
+                    continue
+                self._ends.append(there)
+                self._start(self._pass_on, here, there)
+                self._start(self._pass_on, there, here)
+
+    def _pass_on(self, source: socket.socket, to: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(2**16):
+                to.sendall(data)
+            to.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_connection_that_breaks_and_comes_back() -> None:
+    names = ["m0", "m1"]
+    with meeting(names, PLACES[1]) as met, peers(["m0"], names, met) as (first,):
+        relay = Relay(int(met.address.rpartition(":")[2]))
+        own = transport("m1", names, met, address=f"tcp://127.0.0.1:{relay.port}")
+        try:
+            with opened(own) as heard:
+                assert first.opened() == "open"
+                waiting = own.request("m0", [b"never"])
+                errors = []
+
+                def call() -> None:
+                    with pytest.raises(PeerLostError, match="broke the connection") as caught:
+                        own.call("m0", [b"never"])
+                    errors.append(caught.value)
+
+                callers = [threading.Thread(target=call) for _ in range(3)]
+                for each in callers:
+                    each.start()
+                time.sleep(0.1)
+                relay.cut()
+                assert isinstance(waiting.exception(5), PeerLostError)
+                for each in callers:
+                    each.join(5)
+                assert len(errors) == 3
+                for n in range(5):
+                    assert own.call("m0", [b"%d" % n], 5)
+                    assert own.request("m0", [b"%d" % n], 5).result()
+                assert not heard.all
+        finally:
+            relay.close()
+
+
+# -- networks -----------------------------------------------------------------------------------
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)
+
+
+@pytest.fixture
+def machines() -> Iterator[tuple[str, str]]:
+    """Make two network namespaces with a cable between them."""
+    names = tuple(f"pp{os.getpid()}{letter}" for letter in "ab")
+    with ExitStack() as stack:
+        try:
+            for name in names:
+                ip("netns", "add", name)
+                stack.callback(ip, "netns", "delete", name)
+            ends = [f"{name}v"[-15:] for name in names]
+            ip("link", "add", ends[0], "type", "veth", "peer", "name", ends[1])
+            for number, (name, end) in enumerate(zip(names, ends, strict=True)):
+                ip("link", "set", end, "netns", name)
+                ip("-n", name, "addr", "add", f"10.77.0.{number + 1}/24", "dev", end)
+                for device in ("lo", end):
+                    ip("-n", name, "link", "set", device, "up")
+        except (OSError, subprocess.CalledProcessError) as error:
+            told = getattr(error, "stderr", b"") or str(error).encode()
+            pytest.skip(f"no network namespaces here: {told.decode(errors='replace').strip()}")
+        yield names[0], names[1]
+
+
+@pytest.mark.parametrize("cut", ["both ways", "there", "back"])
+def test_a_network_that_is_cut(cut: str, machines: tuple[str, str]) -> None:
+    names = ["m0", "m1"]
+    with meeting(names, "tcp://10.77.0.1:5599") as met:
+        started = [
+            Peer(name, names, met, ["ip", "netns", "exec", where])
+            for name, where in zip(names, machines, strict=True)
+        ]
+        try:
+            first, other = started
+            assert (first.opened(), other.opened()) == ("open", "open")
+            assert first.call("m1", "there") == ["m0", "there"]
+            assert other.call("m0", "back") == ["m1", "back"]
+            began = time.monotonic()
+            for number, where in enumerate(machines):
+                if cut in ("both ways", ("there", "back")[number]):
+                    ip("-n", where, "route", "add", "blackhole", f"10.77.0.{2 - number}/32")
+            assert "PeerLostError" in first.call("m1", "never")
+            assert "PeerLostError" in other.call("m0", "never")
+            assert time.monotonic() - began < BOUND + 1.0
+            for each, who in ((first, "m1"), (other, "m0")):
+                assert [name for name, _ in each.lost()] == [who]
+        finally:
+            for each in started:
+                each.end()
