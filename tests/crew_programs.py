@@ -84,7 +84,7 @@ def call_many_ways(rt: Runtime, to: str, file: Path) -> list[str]:
         lambda: group.rpc_async(to, wait_at, args=(file,)).wait(),
         lambda: group.remote(to, wait_at, args=(file,)).to_here(),
     ]
-    threads = [threading.Thread(target=lambda f=f: found.append(raised_by(f))) for f in calls]  # type: ignore[misc]
+    threads = [threading.Thread(target=lambda f=f: found.append(raised_by(f))) for f in calls]
     for each in threads:
         each.start()
     for each in threads:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
+from typing_extensions import override
 
 import pparallel
 from pparallel.errors import ClosedError
@@ -34,6 +35,7 @@ NAMES = ("a", "b")
 
 class TestIpcTransport(TransportSuite):
     @pytest.fixture
+    @override
     def config(self) -> IpcTransportConfig:
         return IpcTransportConfig()
 
@@ -42,6 +44,7 @@ class TestIpcTransportWithoutSharedMemory(TransportSuite):
     """Whatever is large goes through files: an arena of one byte has no room for anything."""
 
     @pytest.fixture
+    @override
     def config(self) -> IpcTransportConfig:
         return IpcTransportConfig(arena_budget=1)
 
@@ -99,10 +102,7 @@ def test_more_callers_than_lanes() -> None:
 def in_background(count: int, work: Callable[[int], Any]) -> Iterator[list[Any]]:
     """Run *work* in threads, which have ended afterwards; yield what they return."""
     results: list[Any] = []
-    threads = [
-        threading.Thread(target=lambda n=n: results.append(work(n)))  # type: ignore[misc]
-        for n in range(count)
-    ]
+    threads = [threading.Thread(target=lambda n=n: results.append(work(n))) for n in range(count)]
     for each in threads:
         each.start()
     yield results
