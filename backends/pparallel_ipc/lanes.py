@@ -34,7 +34,8 @@ class Lane:
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
-        self._limit = 0.0  # seconds; 0: none
+        self._send, self._receive = sock.send, sock.recv
+        self._limit: float | None = None  # seconds
         forget_in_children(sock.fileno())
 
     def exchange(
@@ -46,14 +47,17 @@ class Lane:
             BlockingIOError: *timeout* seconds have passed.
             OSError: the other end is gone.
         """
-        sock = self._sock
-        if self._limit != (timeout or 0.0):
-            self._set_limit(timeout or 0.0)
+        if self._limit != timeout:
+            self._set_limit(timeout)
         if fds:
-            _send_with_files(sock, message, fds)
+            _send_with_files(self._sock, message, fds)
         else:
-            sock.send(message, socket.MSG_NOSIGNAL)
-        return _receive(sock)
+            self._send(message, socket.MSG_NOSIGNAL)
+        try:
+            data = self._receive(messages.PACKET)
+        except ConnectionResetError:  # told once: what came before the end is there still
+            data = self._receive(messages.PACKET)
+        return messages.receive_with(self._sock) if data == _WITH_FILES else (data, [])
 
     def end(self) -> None:
         """Wake whoever waits on it; any thread may call this, and again."""
@@ -69,8 +73,8 @@ class Lane:
             remember_in_children(number)
             self._sock.close()
 
-    def _set_limit(self, timeout: float) -> None:
-        limit = max(timeout, 1e-6) if timeout else 0.0
+    def _set_limit(self, timeout: float | None) -> None:
+        limit = 0.0 if timeout is None else max(timeout, 1e-6)
         seconds, rest = divmod(limit, 1.0)
         value = _TIMEVAL.pack(int(seconds), int(rest * 1e6))
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
@@ -121,7 +125,10 @@ class ServedLane:
                 if not data:
                     return
                 packed: Packed = messages.loads(data)
-                self._handle(packed, fds)
+                if packed[1] or fds or type(packed[0]) is not list:
+                    self._handle(packed, fds)
+                else:
+                    self._handle_small(packed[0])
                 del data, packed
         except (OSError, RuntimeError, ValueError):
             # The caller is gone, or has given the call up and taken back what it had sent.
@@ -136,6 +143,18 @@ class ServedLane:
             if self._last is not None:
                 self._parcels.drop(self._last)
         self._ended(self)
+
+    def _handle_small(self, frames: Frames) -> None:
+        found = attempt(self._handler, self._sender, frames)
+        if isinstance(found, Future):
+            found.add_done_callback(lambda done: self._reply(*outcome(done)))
+            return
+        data = messages.small_answer(*found)
+        if data is None:
+            self._reply(*found)
+        else:
+            self._last = None  # what went before has been read, or there would be no request
+            self._sock.send(data, socket.MSG_NOSIGNAL)
 
     def _handle(self, packed: Packed, fds: Sequence[int]) -> None:
         # A block stays leased while somebody refers to it, and one that is sent back travels as it

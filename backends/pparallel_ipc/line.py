@@ -99,38 +99,48 @@ class Line:
             RemoteError: the peer's handler failed.
             EOFError: the connection has ended.
         """
-        if self._latest.get(get_ident()) in self._waiting:  # this would overtake it
-            return None
-        lane = self._take_lane()
+        if self._waiting and self._latest.get(get_ident()) in self._waiting:
+            return None  # this would overtake it
+        lane = self._lane()
         if lane is None:
             return None
-        parcels = self._parcels
+        data, files = self._exchange(lane, frames, timeout)
+        status, answer = messages.loads(data)
+        if status == OK and type(answer[0]) is list and not answer[1]:
+            return answer[0]
+        reply = messages.unpack(answer, self._parcels, files)
+        if status != OK:
+            raise failure(self._peer, reply)
+        return reply
+
+    def _exchange(
+        self, lane: Lane, frames: Frames, timeout: float | None
+    ) -> tuple[bytes, list[int]]:
         try:
-            sized = packed, _, fds = messages.pack(frames, parcels)
+            sized = packed, _, fds = messages.pack(frames, self._parcels)
         except BaseException:
-            self._give_back(lane)
+            self._discard(lane)
             raise
         is_done = False
         try:
-            data, files = lane.exchange(messages.dumps(packed), fds, timeout)
-            is_done = bool(data)
+            answer = lane.exchange(messages.dumps(packed), fds, timeout)
+            is_done = bool(answer[0])
         except BlockingIOError:
             raise CallTimeoutError(f"a request to {self._peer!r}", timeout or 0.0) from None
         except OSError:
             raise EOFError from None
         finally:
-            messages.close(fds)
-            if is_done:
-                self._give_back(lane)
-            else:
+            if fds:
+                messages.close(fds)
+            if not is_done:
                 self._give_up(lane, messages.droppable(sized))
         if not is_done:
             raise EOFError
-        status, answer = messages.loads(data)
-        reply = messages.unpack(answer, parcels, files)
-        if status != OK:
-            raise failure(self._peer, reply)
-        return reply
+        if self._is_ended or len(self._idle) >= _KEPT:
+            self._discard(lane)
+        else:
+            self._idle.append(lane)
+        return answer
 
     def flush(self) -> None:
         """Send what is held back."""
@@ -171,11 +181,13 @@ class Line:
 
     # -- lanes ------------------------------------------------------------------------------
 
-    def _take_lane(self) -> Lane | None:
+    def _lane(self) -> Lane | None:
         try:
             return self._idle.pop()  # the one used last: what it needs is in the caches
         except IndexError:
-            pass
+            return self._new_lane()
+
+    def _new_lane(self) -> Lane | None:
         post = self._post
         if post is None or len(self._lanes) >= self._most_lanes:
             return None
@@ -194,12 +206,6 @@ class Line:
             return None
         post.say((messages.LANE,), [theirs.detach()])
         return lane
-
-    def _give_back(self, lane: Lane) -> None:
-        if len(self._idle) < _KEPT and not self._is_ended:
-            self._idle.append(lane)
-        else:
-            self._discard(lane)
 
     def _give_up(self, lane: Lane, head: bytes | None) -> None:
         if head is not None:  # the peer may read it yet; if it ends before, it is dropped

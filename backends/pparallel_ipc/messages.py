@@ -66,6 +66,12 @@ def pack(frames: Frames, parcels: Parcels) -> Sized:
     return (head, writable), len(head), parcel.fds
 
 
+def small_answer(status: int, frames: Frames) -> bytes | None:
+    """Return the message that answers with *frames*, if all are ``bytes`` and few."""
+    raws, writable, size = _measured(frames)
+    return None if writable or size > INLINE else dumps((status, (raws, ())))
+
+
 class Begun(NamedTuple):
     """Large frames that travel without a copy where nobody here refers to them once they leave."""
 

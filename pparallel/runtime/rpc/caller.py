@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 
 RELEASE = "rpc.release"  #: tells which answers need not be kept any more
 
+#: Bytes of ``max_in_flight`` from which on a small call that its thread waits for is not counted:
+#: there are no more of them than threads.
+WIDE = 2**20
+
 T = TypeVar("T")
 
 
@@ -57,6 +61,7 @@ class Caller:
         self._transport = transport
         self._timeout = config.timeout
         self._window = Window(config.max_in_flight, handlers.waiting)
+        self._is_wide = config.max_in_flight >= WIDE
         self.quick = Quick(serializer)
         self._requests = Requests(serializer, self.quick, member.names)
         self._retries = Retries(transport, config.retry_after, self._release, member.name)
@@ -110,8 +115,10 @@ class Caller:
         """Run *what* in member *to* and return its result."""
         if idempotent:
             return self.call_async(to, what, timeout, args, kwargs, idempotent).result()
-        limit = self.limit(timeout)
+        limit = self._timeout if timeout == -1 else self.limit(timeout)
         frames = self._requests.call(to, what, args, kwargs)
+        if self._is_wide and wire.size(frames) <= wire.SMALL:
+            return self._decode_call(to, self._exchange(to, frames, limit))
         taken = self._window.take(wire.size(frames))
         try:
             reply = self._exchange(to, frames, limit)
@@ -199,6 +206,8 @@ class Caller:
 
     def _exchange(self, to: str, frames: Frames, timeout: float | None) -> Frames:
         try:
+            if not self.handlers.run_here:
+                return self._transport.call(to, frames, timeout)
             with self.handlers.waiting():
                 return self._transport.call(to, frames, timeout)
         except (ClosedError, PeerLostError) as error:
@@ -271,7 +280,7 @@ class Caller:
         return Reply(body, message.buffers)
 
     def _decode_call(self, sender: str, frames: Frames) -> Any:
-        if wire.is_quick_result(frames):
+        if memoryview(frames[0])[:2] == wire.QUICK_RESULT:
             return self.quick.read(frames[1])
         message = wire.split(frames)
         if message.number:  # of a function that the other member keeps from now on

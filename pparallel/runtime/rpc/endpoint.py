@@ -20,7 +20,7 @@ from pparallel.errors import (
 from pparallel.interfaces.serializer import Serializer
 from pparallel.interfaces.transport import Frames, Transport, TransportConfig
 from pparallel.runtime import dedicated, remote_errors
-from pparallel.runtime.dedicated import ELSEWHERE, LEADING
+from pparallel.runtime.dedicated import ALONE, ELSEWHERE, LEADING
 from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.member import Member
 from pparallel.runtime.pending import settle
@@ -33,7 +33,7 @@ from pparallel.runtime.rpc.handlers import Handlers
 from pparallel.runtime.rpc.job import Job
 from pparallel.runtime.rpc.refs import RefTable, Registered
 from pparallel.runtime.rpc.service import Reply, Request, Service
-from pparallel.runtime.rpc.wire import IDEMPOTENT, Kind, Status
+from pparallel.runtime.rpc.wire import IDEMPOTENT, QUICK_CALL, Kind, Status
 
 logger = logging.getLogger(__name__)
 
@@ -190,6 +190,8 @@ class Endpoint(Caller):
 
     def _handle(self, sender: str, frames: Frames) -> Frames | Future[Frames]:
         """Answer one request; called by the transport, on any thread, and never blocks."""
+        if dedicated.kind() == ALONE and frames and bytes(frames[0][:2]) == QUICK_CALL:  # type: ignore[index] # a buffer of bytes
+            return self._handle_quick_call(sender, frames)
         try:
             message = wire.split(frames)
         except SerializationError as error:
@@ -203,6 +205,31 @@ class Endpoint(Caller):
         if idempotent:
             arrivals.keep(number, answer)
         return answer
+
+    def _handle_quick_call(self, sender: str, frames: Frames) -> Frames | Future[Frames]:
+        """Answer what is asked most, in a thread that serves nobody else.
+
+        It does what the other two methods do, without what they need for all the rest: where two
+        processes take turns on a core, each function costs a multiple of what it does in a loop.
+        """
+        session, thread, number = wire.numbers(frames[0])
+        arrivals = self._arrivals.get((sender, session))
+        if arrivals is None:
+            arrivals = self._arrivals.setdefault((sender, session), Arrivals())
+        if not arrivals.take(number):
+            return arrivals.answer(number)
+        try:
+            if not self.handlers.enter((sender, thread), quickly=False):
+                return self._answer(sender, wire.split(frames))
+        except ClosedError as error:
+            return Future() if self.closed else self.failed(error)
+        current.act_for(self)
+        try:
+            return self.quick.run(frames[1]) or Job(self, sender, wire.split(frames)).answer()
+        except BaseException as error:  # noqa: BLE001 - goes back to the caller
+            return self.failed(error)
+        finally:
+            self.handlers.leave()
 
     def _answer(self, sender: str, message: wire.Message) -> Frames | Future[Frames]:
         try:

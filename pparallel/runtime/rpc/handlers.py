@@ -168,6 +168,11 @@ class Handlers:
             if not self._slow[stream.key]:
                 del self._slow[stream.key]
 
+    @property
+    def run_here(self) -> bool:
+        """Whether the calling thread runs a job."""
+        return getattr(self._here, "stream", None) is not None
+
     def waiting(self) -> AbstractContextManager[None]:
         """Say that the job of this thread, if it runs one, only waits for others inside."""
         stream: _Stream | None = getattr(self._here, "stream", None)

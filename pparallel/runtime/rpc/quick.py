@@ -17,10 +17,13 @@ from typing_extensions import Buffer
 
 from pparallel.errors import SerializationError
 from pparallel.interfaces.serializer import Serializer
+from pparallel.interfaces.transport import Frames
 from pparallel.runtime.plain import PLAIN
+from pparallel.runtime.rpc import wire
 from pparallel.runtime.rpc.captures import travels_by_name
 from pparallel.runtime.rpc.closures import Told
 from pparallel.runtime.rpc.refs import Registered
+from pparallel.runtime.rpc.wire import Status
 
 _VERSION = 2  #: of marshal's format: the last one without references, three times as quick
 
@@ -77,6 +80,21 @@ class Quick:
         """Return what stands for a function or service, and what it is called with."""
         name, args, kwargs = self.read(data)
         return name, args, kwargs or {}
+
+    def run(self, data: Buffer) -> Frames | None:
+        """Run a call and return the reply; ``None``: it is not one of a function by its name.
+
+        Raises:
+            BaseException: what the function raised.
+        """
+        name, args, kwargs = self.read(data)
+        if type(name[0]) is int:
+            return None
+        function = _there(name) or self.function(name)
+        value = function(*args, **kwargs) if kwargs else function(*args)
+        if type(value) in PLAIN:
+            return [wire.QUICK_OK, marshal.dumps(value, _VERSION)]
+        return wire.join(Status.OK, self._serializer.dumps(value))
 
     def value(self, value: object) -> bytes | None:
         """Return a result as bytes; ``None``: it has no quick form."""

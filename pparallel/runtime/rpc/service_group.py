@@ -143,6 +143,8 @@ class ServiceGroup:
             raise ClosedError(f"group {self._name!r}", "was destroyed")
 
     def _resolve(self, to: object) -> str:
+        if type(to) is str and to in self._members and not self._destroyed:
+            return to
         self._live()
         if isinstance(to, int) and not isinstance(to, bool):
             names = self._endpoint.member.names

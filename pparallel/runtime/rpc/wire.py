@@ -28,7 +28,7 @@ _HEADER = struct.Struct("<BBHIQQ")
 IDEMPOTENT = 1  #: flag of a request that may come again, and is then to be answered again
 QUICK = 2  #: flag of what has the form of :mod:`pparallel.runtime.rpc.quick`
 
-_QUICK_RESULT = bytes((0, QUICK))  #: how a quick answer begins; its kind is ``Status.OK``
+SMALL = 4096  #: bytes up to which a quick request counts for nothing where each thread has one
 
 
 class Kind(IntEnum):
@@ -46,6 +46,11 @@ class Status(IntEnum):
     OK = 0
     FAILED = 1  #: the body is the envelope of an exception
     NOT_REGISTERED = 2  #: nothing was run
+
+
+QUICK_CALL = bytes((Kind.CALL, QUICK))  #: how a quick request to run a function begins
+QUICK_RESULT = bytes((Status.OK, QUICK))  #: how a quick answer begins
+QUICK_OK = _HEADER.pack(Status.OK, QUICK, 1, 0, 0, 0)  #: its whole header
 
 
 class Message(NamedTuple):
@@ -98,14 +103,15 @@ def split(frames: Frames) -> Message:
     return Message(kind, flags, frames[1:end], list(frames[end:]), session, thread, number)
 
 
+def numbers(header: Buffer) -> tuple[int, int, int]:
+    """Return session, thread and number of a request."""
+    _, _, _, session, thread, number = _HEADER.unpack(header)
+    return session, thread, number
+
+
 def quick(kind: int, data: bytes, session: int = 0, thread: int = 0, number: int = 0) -> Frames:
     """Return the frames of a request or reply in the quick form."""
     return [_HEADER.pack(kind, QUICK, 1, session, thread, number), data]
-
-
-def is_quick_result(frames: Frames) -> bool:
-    """Return whether *frames* are a reply in the quick form, which no failure has."""
-    return memoryview(frames[0])[:2] == _QUICK_RESULT
 
 
 def is_service(frames: Frames) -> bool:
