@@ -113,6 +113,34 @@ def have_it_hold_the_gil(rt: Runtime, to: str, seconds: float) -> tuple[float, l
     return time.monotonic() - began, rt.transport.members()
 
 
+def push_to_the_end(rt: Runtime, file: Path) -> tuple[str, int]:
+    """Push whole versions until that fails; return how, and the last that was acknowledged."""
+    acknowledged = 0
+    server = rt.ordered_server
+
+    def push() -> None:
+        nonlocal acknowledged
+        while not rt.stopping:
+            version = acknowledged + 1
+            value = {"numbers": [version] * 50_000, "bytes": bytes([version % 251]) * 500_000}
+            assert server.push("k", value, version, acknowledged or None)
+            acknowledged = version
+            if version == 3:
+                file.touch()
+
+    return raised_by(push), acknowledged
+
+
+def pull_after(rt: Runtime, file: Path) -> tuple[int, bool]:
+    """Wait for *file*, then pull; return the version, and whether what it is, is whole."""
+    until(file.exists, "the test goes on")
+    found = rt.ordered_server.pull("k")
+    assert found is not None
+    value, version = found
+    whole = value["numbers"] == [version] * 50_000
+    return version, whole and value["bytes"] == bytes([version % 251]) * 500_000
+
+
 def raised_by(call: Any) -> str:
     """Return type and message of what *call* raises; empty if nothing."""
     try:

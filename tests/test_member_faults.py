@@ -162,6 +162,37 @@ def test_two_members_cannot_have_one_name(members: Crew) -> None:
     assert "c" not in members.answer("a")
 
 
+def hosted_by(name: str) -> dict[str, Any]:
+    return {"ordered_server": {"backend": "hosted", "host": name}}
+
+
+def test_a_server_killed_in_the_middle_of_a_push(members: Crew) -> None:
+    for name, program in (("a", "serve"), ("b", "push_to_the_end"), ("c", "serve")):
+        file = members.note("pushes" if name == "b" else "over")
+        members.start(name, program, file, **hosted_by("c"))
+    members.noted("pushes")
+    killed(members, "c")
+    error, acknowledged = members.answer("b")
+    assert error.startswith("PeerLostError: member 'c' has died")
+    assert acknowledged >= 3
+    members.note("over").touch()
+    assert members.answer("a") == ["a", "b"]
+
+
+def test_a_member_killed_in_the_middle_of_its_push(members: Crew) -> None:
+    members.start("a", "pull_after", members.note("look"), **hosted_by("c"))
+    members.start("b", "push_to_the_end", members.note("pushes"), **hosted_by("c"))
+    members.start("c", "pull_after", members.note("look"), **hosted_by("c"))
+    members.noted("pushes")
+    killed(members, "b")
+    members.note("look").touch()
+    found = {members.answer(name) for name in "ac"}
+    assert len(found) == 1
+    version, whole = found.pop()
+    assert version >= 3
+    assert whole
+
+
 def test_whoever_is_missing_is_named(tmp_path: Path) -> None:
     for transport in TRANSPORTS.values():
         with crew(tmp_path, {**transport, "rendezvous_timeout": 1.0}) as members:
