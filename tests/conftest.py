@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -42,9 +43,19 @@ LONGEST = (
 )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     ranks = {name: rank for rank, name in enumerate(LONGEST)}
     items.sort(key=lambda item: ranks.get(item.path.stem, len(ranks)))
+    if not FULL and all(Path(each).is_dir() for each in config.args):
+        left_out = _left_out(items)
+        items[:] = [each for each in items if each not in left_out]
+        config.hook.pytest_deselected(items=list(left_out))
+
+
+def _left_out(items: list[pytest.Item]) -> set[pytest.Item]:
+    """Return three in four of the tests that are costly: at full scale, all are run."""
+    costly = [each for each in items if each.get_closest_marker("costly")]
+    return {each for n, each in enumerate(costly) if n % 4}
 
 
 def pytest_collection_finish() -> None:

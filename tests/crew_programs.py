@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pparallel.builder import Runtime
 from pparallel.errors import PparallelError
@@ -136,7 +136,7 @@ def pull_after(rt: Runtime, file: Path) -> tuple[int, bool]:
     until(file.exists, "the test goes on")
     found = rt.ordered_server.pull("k")
     assert found is not None
-    value, version = found
+    value, version = cast("tuple[Any, int]", found)
     whole = value["numbers"] == [version] * 50_000
     return version, whole and value["bytes"] == bytes([version % 251]) * 500_000
 

@@ -24,6 +24,7 @@ from pparallel_local import LocalTransportConfig
 CHANCE = st.floats(0, 1)
 
 
+@pytest.mark.costly
 class TestWithoutFaults(TransportSuite):
     @pytest.fixture
     @override

@@ -40,6 +40,7 @@ class TestIpcTransport(TransportSuite):
         return IpcTransportConfig()
 
 
+@pytest.mark.costly
 class TestIpcTransportWithoutSharedMemory(TransportSuite):
     """Whatever is large goes through files: an arena of one byte has no room for anything."""
 

@@ -48,6 +48,7 @@ class TestForkServerLauncher(ProcessLauncherSuite):
     start_method: ClassVar[StartMethod] = "forkserver"
 
 
+@pytest.mark.costly
 class TestSpawnLauncher(ProcessLauncherSuite):
     start_method: ClassVar[StartMethod] = "spawn"
 

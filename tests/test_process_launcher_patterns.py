@@ -168,7 +168,7 @@ def test_each_rank_changes_its_own_weights(spawn: Spawn, method: str) -> None:
 def test_ranks_that_are_sent_a_model_share_its_memory(spawn: Spawn) -> None:
     import torch
 
-    wrapper = MpModelWrapper(torch.nn.Linear(300, 300))
+    wrapper = MpModelWrapper(torch.nn.Linear(600, 600))
     found = spawn("forkserver", launched_patterns.where_the_weights_are, wrapper, ranks=2)
     assert all("memfd:pparallel-cargo" in each for each in found)
     assert len({each.split()[4] for each in found}) == 1  # it is the same file

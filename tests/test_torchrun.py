@@ -31,6 +31,7 @@ from pparallel_torch import TorchRpcTransportConfig, TorchrunLauncherConfig
 TESTS = Path(__file__).resolve().parent
 
 
+@pytest.mark.costly
 class TestTorchrunLauncher(LauncherSuite):
     @pytest.fixture
     @override

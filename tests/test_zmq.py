@@ -15,6 +15,7 @@ class TestOnTcp(TransportSuite):
         return ZmqTransportConfig(address="tcp://127.0.0.1:0")
 
 
+@pytest.mark.costly
 class TestOnUnixSockets(TransportSuite):
     @pytest.fixture
     @override

@@ -9,6 +9,7 @@ import signal
 from collections.abc import Mapping
 from time import monotonic
 
+from pparallel.errors import ClosedError
 from pparallel.interfaces.serializer import Serializer
 from pparallel.machine.threads import limit_threads
 from pparallel.runtime import processes
@@ -131,20 +132,27 @@ def end(workers: list[Worker], patience: float) -> None:
     for number in (None, signal.SIGTERM, signal.SIGKILL):
         if number is not None:
             for each in workers:
-                if each.process.ended(0) is None:
+                if not _has_ended(each, 0):
                     each.process.signal(number)
             deadline = monotonic() + 1.0
         for each in workers:
             _drain_until_ended(each, deadline)
-        if all(each.process.ended(0) is not None for each in workers):
+        if all(_has_ended(each, 0) for each in workers):
             return
 
 
 def _drain_until_ended(worker: Worker, deadline: float) -> None:
     """Wait for a worker to end, and take in what it says last."""
-    while worker.process.ended(0.02) is None and monotonic() < deadline:
+    while not _has_ended(worker, 0.02) and monotonic() < deadline:
         _hear(worker)
     _hear(worker)
+
+
+def _has_ended(worker: Worker, timeout: float) -> bool:
+    try:
+        return worker.process.ended(timeout) is not None
+    except ClosedError:  # it is garbage together with its pool, and was finalised first
+        return True
 
 
 def _hear(worker: Worker) -> None:

@@ -8,8 +8,6 @@ object that it was, and none can change by itself, the function is what it was t
 from __future__ import annotations
 
 import dis
-import marshal
-import pickle
 import sys
 from collections.abc import Iterator
 from operator import is_
@@ -90,6 +88,8 @@ class Reads:
         namespace = function.__globals__
         if namespace.get("__name__") not in MAIN:
             return b""
+        import marshal
+
         described: Any = [_described(namespace.get(name, _MISSING)) for name in self.names]
         return marshal.dumps(described, 2)
 
@@ -101,6 +101,8 @@ def same(some: list[Any], others: list[Any]) -> bool:
 
 def key_of(captured: list[Any]) -> Key:
     """Return what is equal for equal plain data and the same other objects, while they exist."""
+    import marshal
+
     # What marshal writes tells 1 from True, 0.0 from -0.0, and is the same for each nan.
     others = [each for each in captured if not _is_plain(each)]
     plain: Any = [each if _is_plain(each) else ... for each in captured] if others else captured
@@ -128,6 +130,8 @@ def travels_by_name(what: Any, serializer: Serializer) -> bool:
         frames = serializer.dumps(what)
     except Exception:  # noqa: BLE001 - a serializer of others may refuse in any way
         return False
+    import pickle  # a serializer that sends functions has it loaded
+
     return len(frames) == 1 and bytes(memoryview(frames[0])) == pickle.dumps(what, 5)
 
 

@@ -7,7 +7,6 @@ pickle does, and the transports' hello has made sure that both ends run the same
 from __future__ import annotations
 
 import importlib
-import marshal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
@@ -41,6 +40,11 @@ class Quick:
         self._serializer = serializer
         self._named: dict[object, Name] = {}  # functions that were found to travel by name
         self._trusts = self._names(importlib.import_module) is not None
+        if self._trusts:  # else there is no need of what reads more than data
+            import marshal
+
+            self._dumps: Callable[[Any, int], bytes] = marshal.dumps
+            self._loads: Callable[[Buffer], Any] = marshal.loads
 
     @property
     def trusts(self) -> bool:
@@ -73,8 +77,7 @@ class Quick:
             name = (what[0], what[1]) if isinstance(what, Registered) and self._trusts else None
         if name is None:
             return None
-        call: Any = name, args, kwargs
-        return marshal.dumps(call, _VERSION)
+        return self._dumps((name, args, kwargs), _VERSION)
 
     def read_call(self, data: Buffer) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
         """Return what stands for a function or service, and what it is called with."""
@@ -93,14 +96,14 @@ class Quick:
         function = _there(name) or self.function(name)
         value = function(*args, **kwargs) if kwargs else function(*args)
         if type(value) in PLAIN:
-            return [wire.QUICK_OK, marshal.dumps(value, _VERSION)]
+            return [wire.QUICK_OK, self._dumps(value, _VERSION)]
         return wire.join(Status.OK, self._serializer.dumps(value))
 
     def value(self, value: object) -> bytes | None:
         """Return a result as bytes; ``None``: it has no quick form."""
         if type(value) not in PLAIN or not self._trusts:
             return None
-        return marshal.dumps(value, _VERSION)  # type: ignore[arg-type] # it is one of those
+        return self._dumps(value, _VERSION)
 
     def read(self, data: Buffer) -> Any:
         """Return what was written.
@@ -111,7 +114,7 @@ class Quick:
         if not self._trusts:
             what = f"what was not written by {type(self._serializer).__name__}"
             raise SerializationError(what, "it is taken from nobody", loading=True)
-        return marshal.loads(data)
+        return self._loads(data)
 
     def _names(self, what: object) -> Name | None:
         """Return the name by which the serializer sends *what*, if it does."""
