@@ -13,6 +13,7 @@ from typing import Any
 
 from pparallel.interfaces.pool import Batch, Sink
 from pparallel.interfaces.serializer import Serializer
+from pparallel.runtime.plain import PLAIN
 from pparallel_process.accounts.crew import Crew
 from pparallel_process.accounts.functions import Functions
 from pparallel_process.accounts.jobs import Job
@@ -23,7 +24,6 @@ from pparallel_process.engine.receiving import Receiver
 from pparallel_process.traffic.polling import Polling
 from pparallel_process.traffic.sending import UNSENT, Sender
 from pparallel_process.wire.channel import CALL
-from pparallel_process.wire.values import PLAIN
 from pparallel_process.wire.waiting import Waiter
 
 

@@ -7,25 +7,9 @@ be sent is one task's failure.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import chain
-from typing import Any
-
 from pparallel.errors import SerializationError
 
-#: types whose values cannot be changed
-PLAIN = frozenset({bool, bytes, complex, float, int, str, type(None)})
-_TUPLES = frozenset({tuple})
-
 RANGE, VALUES, PARCELS = range(3)  #: how the items of a lot are written
-
-
-def are_plain(items: Sequence[Any]) -> bool:
-    """Return whether all *items* can be written as they are: nothing in them can be changed."""
-    kinds = set(map(type, items))
-    if kinds <= PLAIN:
-        return True
-    return kinds == _TUPLES and set(map(type, chain.from_iterable(items))) <= PLAIN
 
 
 def head_and_files(entry: bytes | tuple[bytes, int]) -> tuple[bytes, int]:

@@ -15,11 +15,12 @@ from typing_extensions import Buffer
 from pparallel.interfaces.pool import Batch, Style
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime import remote_errors
+from pparallel.runtime.plain import PLAIN
 from pparallel.runtime.shm import Arena, Parcel, Parcels
 from pparallel_process import nesting
 from pparallel_process.wire.board import STEP, Spot, word_of
 from pparallel_process.wire.channel import CALL, DONE, LOT, REPORT, Channel, Received
-from pparallel_process.wire.values import PARCELS, PLAIN, RANGE, head_and_files, unread, unsent
+from pparallel_process.wire.values import PARCELS, RANGE, head_and_files, unread, unsent
 from pparallel_process.wire.waiting import Waiter
 from pparallel_process.worker import memory
 from pparallel_process.worker.reports import LATE, Part, Reports

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any, NamedTuple
 
+from pparallel.runtime.plain import PLAIN
 from pparallel_process.wire.board import Spot
 from pparallel_process.wire.channel import REPORT, Channel
-from pparallel_process.wire.values import PLAIN
 from pparallel_process.worker.alarm import Alarm
 
 PERIOD = 0.001  #: seconds between looks at a lot that takes longer than it should
