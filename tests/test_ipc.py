@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,14 +17,14 @@ import pytest
 from typing_extensions import override
 
 import pparallel
-from pparallel.errors import ClosedError
+from pparallel.errors import ClosedError, PeerLostError
 from pparallel.interfaces.transport import Frames, Handler
 from pparallel.runtime import dedicated
 from pparallel.runtime.member import Member
 from pparallel.testing import TransportSuite
 from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.threads import in_threads
-from pparallel_ipc import IpcTransportConfig
+from pparallel_ipc import IpcTransportConfig, messages
 from pparallel_ipc.patience import Patience
 from pparallel_ipc.transport import IpcTransport
 
@@ -136,6 +137,26 @@ def test_a_lane_is_used_again_and_one_given_up_is_not() -> None:
         for each in held:
             each.set_result([b"late"])
         until(lambda: psutil.Process().num_fds() <= descriptors, "lanes given up are closed")
+
+
+def test_a_member_without_descriptors_says_so(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receive = messages.receive_with
+
+    def receive_none(sock: socket.socket, flags: int = 0) -> tuple[bytes, list[int]]:
+        data, fds = receive(sock, flags)
+        messages.close(fds)  # as the kernel does when there is no room for them
+        return data, []
+
+    with pair(echo) as (a, b):
+        a.call(b.name, [b"first"], PATIENCE)
+        with monkeypatch.context() as changed:
+            changed.setattr(messages, "receive_with", receive_none)
+            with pytest.raises(PeerLostError, match="has dropped the call; its log says why"):
+                a.call(b.name, [b"second"], PATIENCE)
+        assert "b drops a call of a: this process has no descriptors left" in caplog.text
+        assert copied(a.call(b.name, [b"third"], PATIENCE)) == [b"third"]
 
 
 # -- functions on the thread that receives -----------------------------------------------------

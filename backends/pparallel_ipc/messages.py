@@ -149,12 +149,14 @@ def send_with(sock: socket.socket, message: bytes, fds: Sequence[int]) -> None:
 def receive_with(sock: socket.socket, flags: int = 0) -> tuple[bytes, list[int]]:
     """Return the next message and the descriptors that came with it; the first is empty at the end.
 
+    Where this process has no descriptors left, they are missing.
+
     Raises:
         OSError: it is longer than any that is sent.
     """
     data, ancillary, said, _ = sock.recvmsg(PACKET, _RIGHTS, flags | socket.MSG_CMSG_CLOEXEC)
     fds = array("i", b"".join(each for _, _, each in ancillary)).tolist()
-    if said & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+    if said & socket.MSG_TRUNC:
         close(fds)
         raise OSError("a message is longer than allowed")
     return data, fds

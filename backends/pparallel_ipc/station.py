@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import socket
 import threading
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from pparallel.runtime.member import Member
     from pparallel_ipc.config import IpcTransportConfig
 
+logger = logging.getLogger(__name__)
+
+NO_DESCRIPTORS = "this process has no descriptors left; raise the limit (ulimit -n)"
 FLUSH = 1.0  #: seconds that closing waits for answers that are known to leave
 _AGAIN = 0.005  #: seconds after which a member that has not arrived is looked for again
 _ROSTER = 48  #: hellos in one message
@@ -228,8 +232,10 @@ class Station:
     def _take_request(self, name: str, guest: Guest, message: Any, fds: list[int]) -> None:
         if message[0] == messages.MANY:
             guest.take(message[1], fds)
-        elif message[0] == messages.LANE:
+        elif message[0] == messages.LANE and fds:
             guest.add_lane(fds[0])
+        elif message[0] == messages.LANE:
+            logger.warning("%s drops a call of %s: %s", self._me.name, name, NO_DESCRIPTORS)
         else:
             self._take_word(name, message)
 

@@ -171,6 +171,8 @@ class IpcTransport(Transport):
             self._membership.wait_for_end(name)
         if self._closed:
             return ClosedError(f"transport of {self.name!r}")
+        if name in self._membership.names():
+            return PeerLostError(name, "has dropped the call; its log says why")
         return PeerLostError(name, self._membership.reason(name))
 
     def _check_open(self) -> None:
