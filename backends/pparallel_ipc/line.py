@@ -101,9 +101,13 @@ class Line:
         """
         if self._waiting and self._latest.get(get_ident()) in self._waiting:
             return None  # this would overtake it
-        lane = self._lane()
-        if lane is None:
-            return None
+        try:
+            lane = self._idle.pop()  # the one used last: what it needs is in the caches
+        except IndexError:
+            made = self._new_lane()
+            if made is None:
+                return None
+            lane = made
         data, files = self._exchange(lane, frames, timeout)
         status, answer = messages.loads(data)
         if status == OK and type(answer[0]) is list and not answer[1]:
@@ -180,12 +184,6 @@ class Line:
         post.put((number, packed), size, fds, hold=hold)
 
     # -- lanes ------------------------------------------------------------------------------
-
-    def _lane(self) -> Lane | None:
-        try:
-            return self._idle.pop()  # the one used last: what it needs is in the caches
-        except IndexError:
-            return self._new_lane()
 
     def _new_lane(self) -> Lane | None:
         post = self._post

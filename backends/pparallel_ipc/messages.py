@@ -35,6 +35,7 @@ INLINE = 1 << 15  #: bytes of frames above which they travel as a parcel
 PACKET = 1 << 16  #: bytes that a receiver makes room for
 SENDING = 1 << 20  #: bytes that may be on their way; the system may allow less
 
+_BYTES = frozenset({bytes})
 _VERSION = 2  #: of marshal's format: the last one without references, three times as quick
 _RIGHTS = socket.CMSG_SPACE(4 * array("i").itemsize)
 
@@ -68,8 +69,9 @@ def pack(frames: Frames, parcels: Parcels) -> Sized:
 
 def small_answer(status: int, frames: Frames) -> bytes | None:
     """Return the message that answers with *frames*, if all are ``bytes`` and few."""
-    raws, writable, size = _measured(frames)
-    return None if writable or size > INLINE else dumps((status, (raws, ())))
+    if not set(map(type, frames)) <= _BYTES or sum(map(len, frames)) > INLINE:  # type: ignore[arg-type] # they are bytes
+        return None
+    return marshal.dumps((status, (frames, ())), _VERSION)  # type: ignore[arg-type] # likewise
 
 
 class Begun(NamedTuple):
@@ -170,13 +172,8 @@ def close(fds: Sequence[int]) -> None:
 
 def _measured(frames: Frames) -> tuple[Frames, Sequence[int], int]:
     """Return the bytes of frames, which were not ``bytes`` before, and how many there are."""
-    size = 0
-    for each in frames:
-        if type(each) is not bytes:
-            break
-        size += len(each)
-    else:
-        return frames, (), size
+    if set(map(type, frames)) <= _BYTES:
+        return frames, (), sum(map(len, frames))  # type: ignore[arg-type] # they are bytes
     raws = [each if type(each) is bytes else _raw(each) for each in frames]
     writable = tuple(n for n, each in enumerate(frames) if type(each) is not bytes)
     return raws, writable, sum(len(each) for each in raws)

@@ -115,7 +115,9 @@ class IpcTransport(Transport):
 
     @override
     def call(self, to: str, frames: Frames, timeout: float | None = None) -> Frames:
-        line = self._line(to)
+        line = self._lines.get(to)
+        if line is None or self._closed:
+            line = self._line(to)
         if line is not None:
             try:
                 reply = line.call(frames, timeout)

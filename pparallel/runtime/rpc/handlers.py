@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from threading import get_native_id
+from time import monotonic
 
 from pparallel.errors import ClosedError
 from pparallel.runtime import dedicated
@@ -31,7 +32,7 @@ _NOT_RUNNING: AbstractContextManager[None] = nullcontext()
 class _Stream:
     """The requests of one sending thread, in order."""
 
-    __slots__ = ("began", "jobs", "key", "look_at", "owner", "seen", "since", "thread")
+    __slots__ = ("began", "jobs", "key", "look_at", "owner", "quickly", "seen", "since", "thread")
 
     def __init__(self, key: Hashable) -> None:
         self.key = key
@@ -42,20 +43,13 @@ class _Stream:
         self.began = 0.0  # when it started, whatever it does
         self.look_at = 0.0  # when to look whether that job is under way
         self.seen: Progress | None = None
+        self.quickly = False  # whether others wait for the thread that runs it
 
     def take(self) -> Job:
-        self._begin()
-        return self.jobs.popleft()
-
-    def start(self, owner: object) -> None:
-        """Have a job of it run in the calling thread."""
-        self.owner, self.thread = owner, threading.get_native_id()
-        self._begin()
-
-    def _begin(self) -> None:
-        self.began = self.since = time.monotonic()
+        self.began = self.since = monotonic()
         self.look_at = self.since + WINDOW / 4
         self.seen = None
+        return self.jobs.popleft()
 
     def is_under_way(self, now: float) -> bool:
         """Return whether the running job has begun for good, so that the next may start."""
@@ -136,7 +130,9 @@ class Handlers:
                 return False
             self._running += 1
             stream = self._streams[key] = _Stream(key)
-            stream.start(stream)
+            stream.owner, stream.thread, stream.quickly = stream, get_native_id(), quickly
+            stream.began = stream.since = now = monotonic()
+            stream.look_at = now + WINDOW / 4
         self._here.stream = stream
         return True
 
@@ -146,10 +142,11 @@ class Handlers:
         self._here.stream = None
         with self._lock:
             self._running -= 1
-            self._learn(stream)
+            if stream.quickly or self._slow:
+                self._learn(stream)
             if stream.owner is stream:  # no other thread has taken over those behind
-                self._behind.discard(stream)
                 if stream.jobs:
+                    self._behind.discard(stream)
                     stream.owner = None
                     self._ready.append(stream)
                 else:
@@ -159,7 +156,7 @@ class Handlers:
 
     def _learn(self, stream: _Stream) -> None:
         """Remember whose jobs take long, and forget it when they have been quick for a while."""
-        took = time.monotonic() - stream.began
+        took = monotonic() - stream.began
         if took > SLOW:
             if len(self._slow) < MANY:
                 self._slow[stream.key] = AGAIN
@@ -204,10 +201,10 @@ class Handlers:
 
     def join(self, timeout: float) -> bool:
         """Wait until the threads have ended; return whether they all did."""
-        deadline = time.monotonic() + timeout
+        deadline = monotonic() + timeout
         for thread in list(self._threads):
             if thread is not threading.current_thread():
-                thread.join(max(0.0, deadline - time.monotonic()))
+                thread.join(max(0.0, deadline - monotonic()))
         return not any(
             thread.is_alive() for thread in self._threads if thread != threading.current_thread()
         )
@@ -239,14 +236,14 @@ class Handlers:
 
     def _next(self, token: object, counted: bool) -> _Stream | None:
         """Wait for a stream to work on; ``None`` ends the thread."""
-        until = time.monotonic() + IDLE
+        until = monotonic() + IDLE
         with self._work:
             if counted:
                 self._running -= 1
             while not self._closed:
-                now = time.monotonic()
+                now = monotonic()
                 if self._running < self._size and (stream := self._choose(now)):
-                    stream.owner, stream.thread = token, threading.get_native_id()
+                    stream.owner, stream.thread = token, get_native_id()
                     self._running += 1
                     if self._ready or self._behind:
                         self._call_a_thread()
