@@ -117,7 +117,7 @@ class Caller:
             return self.call_async(to, what, timeout, args, kwargs, idempotent).result()
         limit = self._timeout if timeout == -1 else self.limit(timeout)
         frames = self._requests.call(to, what, args, kwargs)
-        if self._is_wide and len(frames) == 2 and len(frames[1]) <= wire.SMALL:  # type: ignore[arg-type] # bytes, or a buffer of them
+        if self._is_wide and len(frames) == 2 and memoryview(frames[1]).nbytes <= wire.SMALL:
             return self._decode_call(to, self._exchange(to, frames, limit))
         taken = self._window.take(wire.size(frames))
         try:

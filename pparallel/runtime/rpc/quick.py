@@ -69,7 +69,7 @@ class Quick:
         if type(what) is FunctionType:
             name = self._named.get(what)
             # As pickle does: what a name stands for may have changed.
-            if name is None or sys.modules[name[0]].__dict__.get(name[1]) is not what:
+            if name is None or _there(name) is not what:
                 name = self._names(what)
         elif type(what) is tuple:
             name = what
