@@ -24,6 +24,7 @@ from typing_extensions import override
 
 import pparallel
 from pparallel.errors import ClosedError, ConfigError, RemoteError
+from pparallel.runtime.processes import Process
 from pparallel.testing.gate import Gate
 from pparallel.testing.patience import PATIENCE, until, until_gone
 from pparallel.testing.pool.tasks import own_pid_of, same
@@ -299,6 +300,19 @@ def test_a_pool_that_is_not_closed_warns(make: Make) -> None:
     pools[0].open()
     assert pools[0].apply(square, (2,)) == 4
     pids = pools[0].map(own_pid_of, range(4))
+    with pytest.warns(ResourceWarning, match="Pool"):
+        collect(pools)
+    until_gone(*pids)
+
+
+def test_a_pool_that_is_garbage_after_its_processes(make: Make) -> None:
+    """Garbage in a circle is finalised in any order: here the pool's processes come first."""
+    pools = [make()]
+    pools[0].open()
+    pids = pools[0].map(own_pid_of, range(4))
+    for each in [found for found in gc.get_objects() if isinstance(found, Process)]:
+        if each.pid in pids:
+            each.__del__()
     with pytest.warns(ResourceWarning, match="Pool"):
         collect(pools)
     until_gone(*pids)

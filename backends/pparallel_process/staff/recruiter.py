@@ -96,6 +96,7 @@ class Recruiter:
                 environment=self._environment,
                 preload=(_WORKER, type(self._serializer).__module__, *config.preload),
             )
+            process.warns = False  # the pool does
         except BaseException:
             here.close()
             if dumps >= 0:

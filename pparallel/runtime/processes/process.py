@@ -39,10 +39,13 @@ class Process(ABC):
         pid: its number.
         name: what it was started as.
         pidfd: a descriptor that is readable once it has ended; this object's own.
+        warns: whether it warns when it is garbage and was not closed; not so where its owner does:
+            of what is garbage together, either may be first.
     """
 
     def __init__(self, pid: int, name: str, pidfd: int, *further: int) -> None:
         self.pid, self.name, self.pidfd = pid, name, pidfd
+        self.warns = True
         self._exit: Exit | None = None
         self._descriptors: tuple[int, ...] = (pidfd, *further)
         self._lock = threading.Lock()
@@ -93,7 +96,8 @@ class Process(ABC):
 
     def __del__(self) -> None:
         if getattr(self, "_descriptors", ()):
-            warnings.warn(f"process {self.name!r} was not closed", ResourceWarning, 2, self)
+            if self.warns:
+                warnings.warn(f"process {self.name!r} was not closed", ResourceWarning, 2, self)
             self.close()
 
     @abstractmethod
