@@ -208,7 +208,7 @@ def patience(lost: list[threading.Thread]) -> Iterator[Patience]:
     made.close()
 
 
-@pytest.mark.parametrize("how", ["blocks", "computes"])
+@pytest.mark.parametrize("how", ["blocks", "computes", "polls"])
 def test_what_takes_long_is_noticed(
     patience: Patience, lost: list[threading.Thread], how: str
 ) -> None:
@@ -222,7 +222,7 @@ def test_what_takes_long_is_noticed(
         else:
             end = time.monotonic() + PATIENCE
             while len(lost) == n and time.monotonic() < end:
-                threading.Event().wait(0.05)
+                threading.Event().wait(0.05 if how == "blocks" else 0.002)
         patience.end(me)
         assert lost == [me] * (n + 1)
 

@@ -61,11 +61,7 @@ class Lane:
 
     def end(self) -> None:
         """Wake whoever waits on it; any thread may call this, and again."""
-        try:
-            self._sock.shutdown(socket.SHUT_RDWR)
-        except OSError as error:
-            if error.errno not in (errno.ENOTCONN, errno.EBADF):
-                raise
+        _shut_down(self._sock)
 
     def close(self) -> None:
         """Close it; nobody may be waiting on it."""
@@ -111,11 +107,7 @@ class ServedLane:
 
     def end(self) -> None:
         """Have the thread end once it has handled what it is at; any thread may call this."""
-        try:
-            self._sock.shutdown(socket.SHUT_RDWR)
-        except OSError as error:
-            if error.errno not in (errno.ENOTCONN, errno.EBADF):
-                raise
+        _shut_down(self._sock)
 
     def _serve(self) -> None:
         dedicated.mark_alone()
@@ -189,6 +181,14 @@ class ServedLane:
                     self._parcels.drop(head)
                     self._last = None
         messages.close(fds)
+
+
+def _shut_down(sock: socket.socket) -> None:
+    try:
+        sock.shutdown(socket.SHUT_RDWR)
+    except OSError as error:  # the other end, or this one, is closed
+        if error.errno not in (errno.ENOTCONN, errno.EBADF):
+            raise
 
 
 def _receive(sock: socket.socket) -> tuple[bytes, list[int]]:

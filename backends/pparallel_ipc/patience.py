@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from pparallel.runtime.thread_progress import COMPUTED, WINDOW, Progress, is_under_way, look
 
+LONGEST = 0.05  #: seconds after which a thread is noticed that only seems to wait to run
 _IDLE = 50  #: looks in vain after which it looks no more until something begins
 
 
@@ -83,6 +84,8 @@ class Patience:
     def _is_under_way(self, who: threading.Thread, since: float) -> bool:
         """Return whether *who* computes or is blocked, and not just waiting to run."""
         now, seen = time.monotonic(), look(who.native_id or 0)
+        if now - since >= LONGEST:  # one that looks for something now and then seems to do no more
+            return True
         if self._seen is None or self._seen[0] != since:
             self._seen = since, now, seen
             return False

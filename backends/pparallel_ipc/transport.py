@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 from pydantic import SecretStr
 from typing_extensions import override
 
-from pparallel.errors import CallTimeoutError, ClosedError, ConfigError, PeerLostError
+from pparallel.errors import ClosedError, ConfigError, PeerLostError
 from pparallel.interfaces.transport import Frames, Handler, Meeting, Transport
 from pparallel.runtime.delivery import Delivery
 from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.links import Hello, Membership, ProcessId
-from pparallel.runtime.pending import Pending, fail
+from pparallel.runtime.pending import Pending, awaited
 from pparallel_ipc.place import checked, new_folder
 from pparallel_ipc.station import Station
 
@@ -125,14 +125,7 @@ class IpcTransport(Transport):
                 raise self._why_ended(to) from None
             if reply is not None:
                 return reply
-        future = self.request(to, frames)  # this thread keeps the time itself
-        try:
-            return future.result(timeout)
-        except TimeoutError as error:
-            if future.done():
-                raise
-            fail(future, error)
-            raise CallTimeoutError(f"a request to {to!r}", timeout or 0.0) from None
+        return awaited(self.request(to, frames), to, timeout)
 
     def forked(self) -> None:
         """Take note that this process is a fork of the one that opened it."""

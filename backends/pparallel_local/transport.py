@@ -15,7 +15,7 @@ from typing_extensions import override
 from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
 from pparallel.interfaces.transport import Frames, Handler, Meeting, Transport
 from pparallel.runtime.delivery import Delivery
-from pparallel.runtime.pending import Pending, fail
+from pparallel.runtime.pending import Pending, awaited
 
 if TYPE_CHECKING:
     from pparallel.runtime.member import Member
@@ -131,14 +131,7 @@ class LocalTransport(Transport):
 
     @override
     def call(self, to: str, frames: Frames, timeout: float | None = None) -> Frames:
-        future = self.request(to, frames)  # this thread keeps the time itself
-        try:
-            return future.result(timeout)
-        except TimeoutError as error:
-            if future.done():
-                raise
-            fail(future, error)
-            raise CallTimeoutError(f"a request to {to!r}", timeout or 0.0) from None
+        return awaited(self.request(to, frames), to, timeout)
 
     def deliver(self, sender: str, frames: Frames, future: Future[Frames]) -> None:
         """Handle a request of *sender* and complete *future* with the reply."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 import threading
 from concurrent.futures import Future
 
-from typing_extensions import Buffer
-
 from pparallel.interfaces.transport import Frames, Handler
+from pparallel.runtime.delivery import own
 from pparallel.runtime.links import FAILED, answer, failure
 from pparallel.runtime.pending import Pending, fail, settle
 
@@ -30,13 +29,13 @@ class Alone:
             if status == FAILED:
                 fail(future, failure(self._name, frames))
             else:
-                settle(future, _own(frames))
+                settle(future, own(frames))
 
         me = threading.get_ident()
         with self._handled:
             self._handling.append(me)
         try:
-            answer(self._handler, self._name, _own(frames), reply)
+            answer(self._handler, self._name, own(frames), reply)
         finally:
             with self._handled:
                 self._handling.remove(me)
@@ -48,8 +47,3 @@ class Alone:
         me = threading.get_ident()
         with self._handled:
             self._handled.wait_for(lambda: all(each == me for each in self._handling), FLUSH)
-
-
-def _own(frames: Frames) -> list[Buffer]:
-    """Return *frames* as the receiver's own: what is immutable needs no copy."""
-    return [each if type(each) is bytes else bytearray(each) for each in frames]

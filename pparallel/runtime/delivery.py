@@ -48,19 +48,19 @@ class Delivery:
 
     def _handle(self, sender: str, frames: Frames, future: Future[Frames]) -> None:
         try:
-            reply = self._handler(sender, _own(frames))
+            reply = self._handler(sender, own(frames))
         except Exception as error:  # noqa: BLE001 - a handler must not raise; its caller must know
             fail(future, self._told(error))
             return
         if not isinstance(reply, Future):
-            settle(future, _own(reply))
+            settle(future, own(reply))
             return
 
         def replied(source: Future[Frames]) -> None:
             if error := source.exception():
                 fail(future, self._told(error))
             else:
-                settle(future, _own(source.result()))
+                settle(future, own(source.result()))
 
         reply.add_done_callback(replied)
 
@@ -68,6 +68,6 @@ class Delivery:
         return RemoteError(self._name, type(error).__name__, str(error), "")
 
 
-def _own(frames: Frames) -> list[Buffer]:
+def own(frames: Frames) -> list[Buffer]:
     """Return *frames* as the receiver's own: what is immutable needs no copy."""
     return [frame if type(frame) is bytes else bytearray(frame) for frame in frames]

@@ -30,6 +30,21 @@ def fail(future: Future[T], error: BaseException) -> None:
         future.set_exception(error)
 
 
+def awaited(future: Future[T], peer: str, timeout: float | None) -> T:
+    """Return what *peer* replies; the calling thread keeps the time, and no clock runs for it.
+
+    Raises:
+        CallTimeoutError: it did not reply within *timeout* seconds; a later reply is dropped.
+    """
+    try:
+        return future.result(timeout)
+    except TimeoutError as error:
+        if future.done():
+            raise
+        fail(future, error)
+        raise CallTimeoutError(f"a request to {peer!r}", timeout or 0.0) from None
+
+
 class Pending(Generic[T]):
     """The futures of requests that wait for a reply, each ended in time whatever happens.
 

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from typing_extensions import Buffer, override
+from typing_extensions import override
 
 from pparallel.errors import (
     CallTimeoutError,
@@ -22,8 +22,9 @@ from pparallel.errors import (
     RemoteError,
 )
 from pparallel.interfaces.transport import Frames, Handler, Meeting, Transport
+from pparallel.runtime.delivery import own
 from pparallel.runtime.links import OK, Membership, answer, failure
-from pparallel.runtime.pending import Pending, fail, settle
+from pparallel.runtime.pending import Pending, awaited, fail, settle
 from pparallel_torch.rpc import agent as torch_agent
 from pparallel_torch.rpc import remote
 from pparallel_torch.rpc.agent import Agent
@@ -125,7 +126,7 @@ class TorchRpcTransport(Transport):
         future = self._pending.add(to, timeout)
         if agent is None or to == self.name:
             reply = _replier(self.name, future)
-            self._handle(to, _own(frames), lambda status, found: reply(status, _own(found)))
+            self._handle(to, own(frames), lambda status, found: reply(status, own(found)))
             return future
         number = next(self._numbers[to])
         rank, mine = self._ranks[to], self._member.rank
@@ -135,14 +136,7 @@ class TorchRpcTransport(Transport):
 
     @override
     def call(self, to: str, frames: Frames, timeout: float | None = None) -> Frames:
-        future = self.request(to, frames)  # this thread keeps the time itself
-        try:
-            return future.result(timeout)
-        except TimeoutError as error:
-            if future.done():
-                raise
-            fail(future, error)
-            raise CallTimeoutError(f"a request to {to!r}", timeout or 0.0) from None
+        return awaited(self.request(to, frames), to, timeout)
 
     @classmethod
     @override
@@ -321,11 +315,6 @@ def _replier(peer: str, future: Future[Frames]) -> Reply:
 
 def _done(calls: list[Ping]) -> bool:
     return all(each.done() for each in calls)
-
-
-def _own(frames: Frames) -> list[Buffer]:
-    """Return *frames* as the receiver's own: what is immutable needs no copy."""
-    return [frame if type(frame) is bytes else bytearray(frame) for frame in frames]
 
 
 def _wait(condition: Callable[[], bool]) -> None:
