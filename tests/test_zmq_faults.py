@@ -11,8 +11,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
 
 import pytest
+import zmq
 from zmq_peer import BOUND, Peer, opened, peers, transport
 
 from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
@@ -20,8 +22,11 @@ from pparallel.interfaces.transport import Frames, Meeting
 from pparallel.runtime.links.process import ProcessId
 from pparallel.testing.patience import until
 from pparallel_zmq import ZmqTransportConfig
+from pparallel_zmq.address import Address
 from pparallel_zmq.keys import fresh
+from pparallel_zmq.sockets import Sockets, close
 from pparallel_zmq.transport import ZmqTransport
+from pparallel_zmq.wire import Limits
 
 PLACES = ("ipc", "tcp://127.0.0.1:0")
 
@@ -373,6 +378,33 @@ def test_a_connection_that_breaks_and_comes_back() -> None:
                 assert not heard.all
         finally:
             relay.close()
+
+
+def test_connections_that_break_while_they_are_closed() -> None:
+    """libzmq's thread must not wait for a monitor that is closed: it serves all other members."""
+    place = Address("127.0.0.1", 0)
+    config = ZmqTransportConfig(allow_insecure=True)
+    limits = Limits(config.max_frames, config.max_message, config.piece_size)
+    sockets = Sockets("m0", None, config, limits)
+
+    def reached(count: int) -> tuple[zmq.Socket[bytes], list[tuple[Any, Any]]]:
+        own, where = sockets.bound(place)
+        ends = [sockets.connected("m1", where) for _ in range(count)]
+        for end, _ in ends:
+            end.send(b"here")
+        for _ in ends:
+            assert own.poll(10_000), "a message did not arrive"
+            own.recv_multipart()
+        return own, ends
+
+    try:
+        for _ in range(20):
+            own, ends = reached(16)
+            close(own)
+            for end, monitor in ends:
+                close(end, monitor)
+    finally:
+        sockets.close()
 
 
 # -- networks -----------------------------------------------------------------------------------

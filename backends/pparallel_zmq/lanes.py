@@ -15,7 +15,7 @@ from pparallel.runtime.links import failure
 from pparallel_zmq import wire
 from pparallel_zmq.links import Link
 from pparallel_zmq.memory import Memory
-from pparallel_zmq.sockets import Socket
+from pparallel_zmq.sockets import Socket, close
 from pparallel_zmq.streams import Incoming, Outgoing
 from pparallel_zmq.wire import HEAD, BadMessageError, Kind, Limits, Raw
 
@@ -73,8 +73,7 @@ class Lane:
 
     def close(self) -> None:
         """Close the sockets."""
-        self._socket.close()
-        self._monitor.close(0)
+        close(self._socket, self._monitor)
 
     def _send_pieces(self, number: int, outgoing: Outgoing, count: int) -> None:
         head = HEAD.pack(Kind.PIECE, 0, 0, 0, number)

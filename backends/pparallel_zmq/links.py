@@ -205,6 +205,8 @@ class Link:
                 return self._closes
             self._drop()
             return None
+        if self._broken is not None:
+            self.events.drain(False)  # this thread may have slept while the connection came back
         if self._leaves is not None and (now >= self._leaves or self._broken is not None):
             self._owner.left(self)
             return None
@@ -231,8 +233,7 @@ class Link:
 
     def end(self) -> None:
         """Close the sockets."""
-        self._port.close()
-        self._monitor.close(0)
+        self._port.close(self._monitor)
 
     # -- messages -----------------------------------------------------------------------------
 

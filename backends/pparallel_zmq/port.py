@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import zmq
 
 from pparallel_zmq.reader import Reader, Source
-from pparallel_zmq.sockets import Socket
+from pparallel_zmq.sockets import Socket, close
 from pparallel_zmq.streams import Outgoing
 from pparallel_zmq.wire import HEAD, Kind, Raw
 
@@ -159,15 +159,15 @@ class Port:
                 return found
         return found
 
-    def close(self) -> None:
-        """Close the socket; safe to call again."""
+    def close(self, monitor: Socket | None = None) -> None:
+        """Close the socket, and the one that tells of its connection; safe to call again."""
         with self._lock:
             self._closed = True
             self._streams.clear()
             self._behind.clear()
             self._backlog.clear()
             self._room.notify_all()
-            self._socket.close()
+            close(self._socket, monitor)
 
     def _is_readable(self) -> bool:
         return bool(int(self._socket.getsockopt(zmq.EVENTS)) & _READABLE)

@@ -6,6 +6,7 @@ import itertools
 import secrets
 import threading
 import time
+from contextlib import suppress
 
 import zmq
 
@@ -18,8 +19,10 @@ from pparallel_zmq.zap import Gatekeeper
 Socket = zmq.Socket[bytes]
 
 LINGER = 1.0  #: seconds that closing waits until what was sent has gone
-BEAT, SILENCE = 0.2, 0.55  #: parts of the liveness bound: between pings, and without an answer
-RETURN = 0.15  #: part of it that a connection that broke has to come back
+#: Parts of the liveness bound: between pings, without an answer to one, and to come back for a
+#: connection that broke. All three may pass before a member is given up.
+BEAT, SILENCE, RETURN = 0.1, 0.5, 0.35
+RETRY = 0.0375  #: part of it between attempts to come back
 SEALED = 256  #: bytes that encryption may add to a part
 
 _EVENTS = (
@@ -97,7 +100,7 @@ class Sockets:
             socket.heartbeat_ivl = max(1, int(bound * BEAT * 1000))
             socket.heartbeat_timeout = max(1, int(bound * SILENCE * 1000))
             socket.heartbeat_ttl = max(100, int(bound * 1000))
-        socket.reconnect_ivl = max(10, int(bound * RETURN / 4 * 1000))
+        socket.reconnect_ivl = max(10, int(bound * RETRY * 1000))
         socket.reconnect_ivl_max = max(100, int(bound * 1000))
         if self.keyring is None:
             socket.routing_id = self.name.encode() + b"\0" + secrets.token_bytes(16)
@@ -107,8 +110,7 @@ class Sockets:
         else:
             socket.plain_username = self.name.encode()
             socket.plain_password = self.keyring.password(self.name, to).encode()
-        # By default its name is that of a descriptor, which another socket may have had just now.
-        monitor = socket.get_monitor_socket(_EVENTS, f"inproc://monitor-{next(self._numbers)}")
+        monitor = self._monitor(socket)
         socket.connect(str(address))
         return socket, monitor
 
@@ -119,6 +121,15 @@ class Sockets:
             self._gatekeeper.join()
         _Zero.unuse()
 
+    def _monitor(self, socket: Socket) -> Socket:
+        """Return a socket that tells of the connection of another; see also :func:`close`."""
+        name = f"inproc://monitor-{next(self._numbers)}"
+        socket.monitor(name, _EVENTS)
+        monitor = self._context.socket(zmq.PAIR)
+        monitor.rcvhwm = 0  # or libzmq's thread stands still once too much is to be told
+        monitor.connect(name)
+        return monitor
+
     def _socket(self, kind: int, address: Address) -> Socket:
         socket = self._context.socket(kind)
         socket.linger = int(LINGER * 1000)
@@ -127,6 +138,20 @@ class Sockets:
         socket.handshake_ivl = int(self._config.handshake_timeout * 1000)
         socket.ipv6 = ":" in address.host
         return socket
+
+
+def close(socket: Socket, monitor: Socket | None = None) -> None:
+    """Close a socket, and the one that tells of its connection; safe to call again.
+
+    Closing takes libzmq a while. If the connection breaks meanwhile, its thread, which serves all
+    sockets of the context, would wait for a monitor that is closed to take that in.
+    """
+    if monitor is not None and not socket.closed:
+        with suppress(zmq.ContextTerminated):
+            socket.disable_monitor()
+    socket.close()
+    if monitor is not None:
+        monitor.close(0)
 
 
 class _Zero:
