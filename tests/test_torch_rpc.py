@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ from pparallel_torch.rpc import frames
 from pparallel_torch.rpc.farewells import Farewells
 from pparallel_torch.rpc.quiet import Quiet, _level
 from pparallel_torch.rpc.sequence import Sequence
+from pparallel_torch.rpc.transport import TorchRpcTransport
 
 #: what would take each member seconds to import
 PRELOAD = ("pparallel.testing", "pparallel_serializers.dill", "pparallel_torch.rpc.transport")
@@ -147,6 +149,32 @@ def test_nothing_says_where_to_meet() -> None:
         pparallel.build(config, member=member),
     ):
         pass
+
+
+def test_closing_from_two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second waits for the first, even if that has only just begun."""
+    starting, goes_on = threading.Event(), threading.Event()
+
+    class LateThread(threading.Thread):
+        @override
+        def start(self) -> None:
+            starting.set()
+            assert goes_on.wait(10)
+            super().start()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading, "Thread", LateThread)
+        transport = TorchRpcTransport(
+            TorchRpcTransportConfig(), member=pparallel.Member("a", 0, 0, 1, ("a",))
+        )
+    transport.open(lambda sender, frames: frames)
+    first, resumes = threading.Thread(target=transport.close), threading.Timer(0.05, goes_on.set)
+    first.start()
+    assert starting.wait(10)
+    resumes.start()
+    transport.close()
+    first.join()
+    resumes.join()
 
 
 def test_frames_of_every_kind() -> None:

@@ -47,7 +47,7 @@ class Guest:
                 sock.close()
                 return
             self._lanes.add(lane)
-        lane.thread.start()
+            lane.thread.start()  # with the lock: what is listed can be waited for
 
     def close(self) -> None:
         """Serve no lane any more, and let go of what the peer will not read."""

@@ -113,9 +113,10 @@ class TorchRpcTransport(Transport):
     def close(self) -> None:
         with self._lock:
             starts, self._closed = not self._closed, True
+            if starts:  # with the lock, for whoever closes at the same time waits for it
+                self._closer.start()
         if starts:
             self._pending.close()
-            self._closer.start()
         if not getattr(self._inside, "callback", False):
             self._closer.join()
 

@@ -202,12 +202,11 @@ class Handlers:
     def join(self, timeout: float) -> bool:
         """Wait until the threads have ended; return whether they all did."""
         deadline = monotonic() + timeout
-        for thread in list(self._threads):
-            if thread is not threading.current_thread():
-                thread.join(max(0.0, deadline - monotonic()))
-        return not any(
-            thread.is_alive() for thread in self._threads if thread != threading.current_thread()
-        )
+        with self._lock:  # held while one is started: only then can it be waited for
+            others = self._threads - {threading.current_thread()}
+        for thread in others:
+            thread.join(max(0.0, deadline - monotonic()))
+        return not any(each.is_alive() for each in others)
 
     def _call_a_thread(self) -> None:
         """Have somebody look for work; called with the lock held."""
