@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 from hypothesis import settings
@@ -24,21 +25,22 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 #: what takes longest comes first: of several processes none is left alone with it at the end
 LONGEST = (
     "test_broken_backends",
-    "test_docs",
-    "test_process_pool_everywhere",
-    "test_benchmarks",
+    "test_torchrun",
+    "test_pools",
     "test_process_pool_stress",
+    "test_process_pool_everywhere",
     "test_examples",
-    "test_process_pool_crashes",
+    "test_cli_live",
     "test_cli",
+    "test_torch_rpc",
+    "test_docs",
+    "test_benchmarks",
     "test_process_pool_ends",
     "test_joblib",
-    "test_pools",
-    "test_torchrun",
-    "test_torch_rpc",
     "test_process_launcher",
     "test_launchers",
     "test_zmq",
+    "test_ipc",
     "test_member_faults",
 )
 
@@ -53,9 +55,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _left_out(items: list[pytest.Item]) -> set[pytest.Item]:
-    """Return three in four of the tests that are costly: at full scale, all are run."""
-    costly = [each for each in items if each.get_closest_marker("costly")]
-    return {each for n, each in enumerate(costly) if n % 4}
+    """Return three in four of the tests that are costly: at full scale, all are run.
+
+    Of each class, and of each function's cases, at least one stays. Their names draw them, which
+    mixes the parameters, and draws the same in every process of a run.
+    """
+    groups: dict[str, list[pytest.Item]] = {}
+    for each in items:
+        if each.get_closest_marker("costly"):
+            groups.setdefault(_group(each), []).append(each)
+    left_out: set[pytest.Item] = set()
+    for group in groups.values():
+        group.sort(key=lambda each: crc32(each.nodeid.encode()))
+        left_out.update(group[(len(group) + 3) // 4 :])
+    return left_out
+
+
+def _group(item: pytest.Item) -> str:
+    whole, _, last = item.nodeid.rpartition("::")
+    return whole if getattr(item, "cls", None) else f"{whole}::{last.partition('[')[0]}"
 
 
 def pytest_collection_finish() -> None:

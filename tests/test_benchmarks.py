@@ -27,6 +27,7 @@ def benchmark(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", names())
 def test_a_benchmark_runs(name: str, tmp_path: Path) -> None:
     done = benchmark(name, "--quick", "--json", str(tmp_path / "found.json"))

@@ -31,9 +31,9 @@ def classes(module: str) -> list[str]:
 
 
 class Run:
-    """A module that runs in a pytest of its own."""
+    """Some classes of a module, which run in a pytest of their own."""
 
-    def __init__(self, module: str, directory: Path) -> None:
+    def __init__(self, module: str, names: list[str], directory: Path) -> None:
         installed = directory / module / "pparallel_broken-1.0.dist-info"
         installed.mkdir(parents=True)
         (installed / "METADATA").write_text(METADATA)
@@ -45,6 +45,7 @@ class Run:
             **os.environ,
             "PYTHONPATH": os.pathsep.join(path),
             "PPARALLEL_BROKEN_OUTCOMES": str(self._found),
+            "PPARALLEL_BROKEN_CLASSES": " ".join(names),
         }
         options = ["-q", "--import-mode=prepend", f"--timeout={LIMIT}", "--timeout-method=signal"]
         # Python's own tracebacks: pytest's parse whole files, which CPython 3.11 refuses while
@@ -76,9 +77,12 @@ def runs(
 ) -> Iterator[dict[str, Run]]:
     """The modules that are asked for, all at work: they wait more than they compute."""
     directory = tmp_path_factory.mktemp("broken")
-    parameters = [getattr(each, "callspec", None) for each in request.session.items]
-    wanted = {each.params.get("module") for each in parameters if each is not None}
-    started = {module: Run(module, directory) for module in MODULES if module in wanted}
+    wanted: dict[str, list[str]] = {}
+    for item in request.session.items:
+        if getattr(item, "function", None) is test_a_broken_backend_is_rejected:
+            params = item.callspec.params  # type: ignore[attr-defined]
+            wanted.setdefault(params["module"], []).append(params["name"])
+    started = {module: Run(module, names, directory) for module, names in wanted.items()}
     yield started
     for each in started.values():
         each.stop()
@@ -99,6 +103,7 @@ CASES = [
 ]
 
 
+@pytest.mark.costly
 @pytest.mark.timeout(600)  # the first of a module waits for the others too
 @pytest.mark.parametrize(("module", "name"), CASES)
 def test_a_broken_backend_is_rejected(module: str, name: str, runs: dict[str, Run]) -> None:

@@ -319,6 +319,7 @@ def interrupted(folder: Path, *args: str) -> tuple[int, str, float]:
             process.kill()
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("config", ["job.yaml", "alone.yaml"])
 @pytest.mark.parametrize("target", ["wait", "spin", "hold", "swallow"])
 def test_an_interrupt_ends_all_members(folder: Path, config: str, target: str) -> None:

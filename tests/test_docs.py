@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pluggy
 import pytest
 import typer
 import yaml
+from warm_interpreter import WarmInterpreter
 
 import pparallel
 from pparallel import plugin
@@ -19,6 +21,7 @@ from pparallel.cli import app
 from pparallel.registry import INTERFACES, default_registry
 
 ROOT = Path(__file__).resolve().parent.parent
+FULL = os.environ.get("PPARALLEL_TEST_SCALE") == "full"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 
 
@@ -29,13 +32,23 @@ def blocks(language: str) -> Iterator[object]:
             yield pytest.param(match[1], id=f"{page.relative_to(ROOT)}-{number}")
 
 
+@pytest.fixture(scope="module")
+def warm() -> Iterator[WarmInterpreter]:
+    with WarmInterpreter() as interpreter:
+        yield interpreter
+
+
 @pytest.mark.parametrize("code", [*blocks("python")])
-def test_python_runs(code: str, tmp_path: Path) -> None:
+def test_python_runs(code: str, tmp_path: Path, warm: WarmInterpreter) -> None:
+    """At full scale in an interpreter of its own, which takes seconds where it imports torch."""
     script = tmp_path / "test_block.py"
     script.write_text(code)
-    runner = ["-m", "pytest"] if "import pytest" in code else []
-    command = [sys.executable, "-W", "error", *runner, str(script)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    if "import pytest" in code or FULL:
+        runner = ["-m", "pytest"] if "import pytest" in code else []
+        command = [sys.executable, "-W", "error", *runner, str(script)]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    else:
+        done = warm.run(script, tmp_path)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
 
 

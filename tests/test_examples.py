@@ -36,6 +36,7 @@ def results_of(running: subprocess.Popen[str]) -> dict[str, Any]:
     return results
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("config", configs("digits"), ids=lambda path: path.stem)
 def test_the_digits_are_learned(config: Path) -> None:
     results = results_of(started(config))

@@ -85,6 +85,7 @@ def close(ours: Any, theirs: Any) -> bool:
     return True
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize("sizes", [[4], [3, 3], [1, 4, 2], [5, 0, 2]], ids=str)

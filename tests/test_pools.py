@@ -33,6 +33,7 @@ class TestProcessPool(PoolSuite):
         return ProcessPoolConfig(preload=PRELOAD)
 
 
+@pytest.mark.costly
 class TestP2PPool(PoolSuite):
     @pytest.fixture
     @override

@@ -108,6 +108,7 @@ def check_deaths(pool: pparallel.Pool, make: Place, names: tuple[str, ...] = ())
         check_use(pool)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("place", PLACES)
 def test_in_the_worker(
     pool: pparallel.Pool, place: str, method: str, scale: Callable[[int], int]
@@ -118,11 +119,13 @@ def test_in_the_worker(
     check_deaths(pool, PLACES[place], ("C exit", "SIGKILL") if few else ())
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("place", IN_THE_CALLER)
 def test_in_the_caller(pool: pparallel.Pool, place: str) -> None:
     check_failures(pool, place, IN_THE_CALLER[place])
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("method", ["fork"], indirect=True)
 @pytest.mark.parametrize("place", ["unpickling the argument", "running", "pickling the result"])
 def test_workers_that_are_forked(pool: pparallel.Pool, place: str) -> None:

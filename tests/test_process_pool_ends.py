@@ -169,6 +169,7 @@ BODIES = {
 }
 
 
+@pytest.mark.costly
 @each_backend
 def test_ctrl_c(tmp_path: Path, backend: str) -> None:
     calls = {what: Case(body.format(task="wait"), backend) for what, body in BODIES.items()}
@@ -195,6 +196,7 @@ def check_ctrl_c(directory: Path, cases: Mapping[str, Case]) -> None:
             check_no_survivors(what, program)
 
 
+@pytest.mark.costly
 @each_backend
 def test_a_pool_survives_ctrl_c_that_is_caught(tmp_path: Path, backend: str) -> None:
     body = """
@@ -282,6 +284,7 @@ with make(size=1) as pool:
 FEW = ("idle", "holding the GIL", "opened in a thread")  # with each method; all with the default
 
 
+@pytest.mark.costly
 @each_backend
 @pytest.mark.parametrize("method", METHODS)
 def test_workers_go_with_a_program_that_is_killed(
@@ -298,6 +301,7 @@ def test_workers_go_with_a_program_that_is_killed(
             check_no_survivors(what, program)
 
 
+@pytest.mark.costly
 @each_backend
 def test_a_pool_with_large_values_is_killed(tmp_path: Path, backend: str) -> None:
     body = """
@@ -315,6 +319,7 @@ with make() as pool:
         check_no_survivors("large values", program)
 
 
+@pytest.mark.costly
 @each_backend
 def test_sigterm_of_the_program(tmp_path: Path, backend: str) -> None:
     body = IN_MAP.format(task="hold_the_gil")
@@ -332,6 +337,7 @@ def test_sigterm_of_the_program(tmp_path: Path, backend: str) -> None:
 # -- the fork server is killed -----------------------------------------------------------------
 
 
+@pytest.mark.costly
 @each_backend
 def test_a_fork_server_that_is_killed(tmp_path: Path, backend: str) -> None:
     """Its workers go with it, and the next ones have another."""

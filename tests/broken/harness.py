@@ -29,6 +29,7 @@ patience.PATIENCE = 2.0  # before a suite takes it: what a fault makes wait in v
 Suite.patience = 1.0
 
 OUTCOMES = "PPARALLEL_BROKEN_OUTCOMES"  #: the file in which a run leaves what came of its tests
+CLASSES = "PPARALLEL_BROKEN_CLASSES"  #: the names of the classes that a run is to try
 _LIMITS = ("Timeout (>", "the test did not end within")  # pytest-timeout's words, and the suites'
 
 
@@ -101,14 +102,15 @@ _found: defaultdict[str, dict[str, str]] = defaultdict(dict)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the tests that must reject their class's backend."""
-    named: set[int] = {id(each) for each in items if _is_named(each)}
+    """Keep the tests that must reject their class's backend, of the classes that are asked for."""
+    classes = os.environ[CLASSES].split()
+    named = {id(each) for each in items if _is_named(each, classes)}
     config.hook.pytest_deselected(items=[each for each in items if id(each) not in named])
     items[:] = [each for each in items if id(each) in named]
 
 
-def _is_named(item: Any) -> bool:
-    return item.originalname in item.cls.verdict.tests
+def _is_named(item: Any, classes: list[str]) -> bool:
+    return item.cls.__name__ in classes and item.originalname in item.cls.verdict.tests
 
 
 @pytest.hookimpl(tryfirst=True)
