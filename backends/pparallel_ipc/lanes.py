@@ -23,6 +23,7 @@ from pparallel.runtime.processes import forget_in_children, remember_in_children
 from pparallel.runtime.shm import Parcels
 from pparallel_ipc import messages
 from pparallel_ipc.messages import Packed, Sized
+from pparallel_ipc.polling import Polling
 
 _WITH_FILES = b"F"  #: says that descriptors come with the message that follows
 _TIMEVAL = struct.Struct("@ll")
@@ -34,7 +35,7 @@ class Lane:
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
-        self._send, self._receive = sock.send, sock.recv
+        self._send, self._receive = sock.send, Polling(sock.recv).receive
         self._limit: float | None = None  # seconds
         forget_in_children(sock.fileno())
 
@@ -54,9 +55,9 @@ class Lane:
         else:
             self._send(message, socket.MSG_NOSIGNAL)
         try:
-            data = self._receive(messages.PACKET)
+            data = self._receive()
         except ConnectionResetError:  # told once: what came before the end is there still
-            data = self._receive(messages.PACKET)
+            data = self._receive()
         return messages.receive_with(self._sock) if data == _WITH_FILES else (data, [])
 
     def end(self) -> None:
@@ -101,6 +102,7 @@ class ServedLane:
         self._sock = sock
         self._sender, self._handler, self._parcels = sender, handler, parcels
         self._ended = ended
+        self._receive_one = Polling(sock.recv).receive
         self._last: bytes | None = None  # the head of the last large answer
         self._answering = threading.Lock()
         self.thread = threading.Thread(target=self._serve, name=f"lane-of-{sender}", daemon=True)
@@ -113,7 +115,7 @@ class ServedLane:
         dedicated.mark_alone()
         try:
             while True:
-                data, fds = _receive(self._sock)
+                data, fds = self._receive()
                 if not data:
                     return
                 packed: Packed = messages.loads(data)
@@ -127,6 +129,15 @@ class ServedLane:
             return
         finally:
             self._close()
+
+    def _receive(self) -> tuple[bytes, list[int]]:
+        try:
+            data = self._receive_one()
+        except ConnectionResetError:  # told once: what came before the end is there still
+            data = self._receive_one()
+        if data == _WITH_FILES:
+            return messages.receive_with(self._sock)
+        return data, []
 
     def _close(self) -> None:
         with self._answering:
@@ -189,16 +200,6 @@ def _shut_down(sock: socket.socket) -> None:
     except OSError as error:  # the other end, or this one, is closed
         if error.errno not in (errno.ENOTCONN, errno.EBADF):
             raise
-
-
-def _receive(sock: socket.socket) -> tuple[bytes, list[int]]:
-    try:
-        data = sock.recv(messages.PACKET)
-    except ConnectionResetError:  # told once: what came before the end is there still
-        data = sock.recv(messages.PACKET)
-    if data == _WITH_FILES:
-        return messages.receive_with(sock)
-    return data, []
 
 
 def _send_with_files(sock: socket.socket, message: bytes, fds: Sequence[int]) -> None:
