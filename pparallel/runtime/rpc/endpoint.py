@@ -225,7 +225,7 @@ class Endpoint(Caller):
             return Future() if self.closed else self.failed(error)
         current.act_for(self)
         try:
-            return self.quick.run(frames[1]) or Job(self, sender, wire.split(frames)).answer()
+            return self.quick.run(frames) or Job(self, sender, wire.split(frames)).answer()
         except BaseException as error:  # noqa: BLE001 - goes back to the caller
             return self.failed(error)
         finally:

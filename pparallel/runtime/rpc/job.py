@@ -91,7 +91,7 @@ class Job:
         """Return the function and its arguments; raises ``_NotHere`` for a service that is not."""
         endpoint, message = self._endpoint, self._message
         if message.flags & QUICK:
-            name, args, kwargs = endpoint.quick.read_call(message.body[0])
+            name, args, kwargs = endpoint.quick.read_call(message.body)
             if message.kind == Kind.CALL:
                 if type(name[0]) is int:
                     return self._sent(name), args, kwargs

@@ -1,6 +1,7 @@
 """The quick form of calls: a function that both ends find by its name, with plain data.
 
-Most calls are of this kind. To write and read them with :mod:`marshal` takes a tenth of what a
+Most calls are of this kind. Arguments that are not plain travel beside it, as the serializer writes
+them, without the function. To write and read them with :mod:`marshal` takes a tenth of what a
 pickle does, and the transports' hello has made sure that both ends run the same Python.
 """
 
@@ -52,16 +53,16 @@ class Quick:
         return self._trusts
 
     def call(
-        self, what: object, args: Sequence[Any], kwargs: Mapping[str, Any] | None
+        self, what: object, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None
     ) -> bytes | None:
         """Return a call of *what* as bytes; ``None``: it has no quick form.
 
         Args:
             what: a function, a service, or what :class:`SentFunctions` tells of a function.
-            args: the arguments.
+            args: the arguments; ``None``: they travel beside it, as the serializer writes them.
             kwargs: those that have a name.
         """
-        if type(args) is not tuple or (args and not set(map(type, args)) <= PLAIN):
+        if args is not None and not is_plain(args):
             return None
         if kwargs and not (type(kwargs) is dict and set(map(type, kwargs.values())) <= PLAIN):
             return None
@@ -79,20 +80,25 @@ class Quick:
             return None
         return self._dumps((name, args, kwargs), _VERSION)
 
-    def read_call(self, data: Buffer) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
+    def read_call(self, body: Frames) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
         """Return what stands for a function or service, and what it is called with."""
-        name, args, kwargs = self.read(data)
+        name, args, kwargs = self.read(body[0])
+        if args is None:
+            args = self._serializer.loads(body[1:])
         return name, args, kwargs or {}
 
-    def run(self, data: Buffer) -> Frames | None:
+    def run(self, frames: Frames) -> Frames | None:
         """Run a call and return the reply; ``None``: it is not one of a function by its name.
 
         Raises:
             BaseException: what the function raised.
         """
+        data = frames[1]
         name, args, kwargs = self._loads(data) if self._trusts else self.read(data)
         if type(name[0]) is int:
             return None
+        if args is None:
+            args = self._serializer.loads(frames[2:])
         function = _there(name) or self.function(name)
         value = function(*args, **kwargs) if kwargs else function(*args)
         if type(value) in PLAIN:
@@ -147,6 +153,11 @@ class Quick:
             why = "there is none of that name"
             raise SerializationError(f"function {'.'.join(name)}", why, loading=True)
         return function
+
+
+def is_plain(args: Sequence[Any]) -> bool:
+    """Return whether arguments are plain data, so that they have a quick form."""
+    return type(args) is tuple and (not args or set(map(type, args)) <= PLAIN)
 
 
 def _there(name: Name) -> Any:

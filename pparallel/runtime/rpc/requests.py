@@ -16,9 +16,11 @@ from pparallel.interfaces.serializer import Serializer
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.rpc import wire
 from pparallel.runtime.rpc.closures import SentFunctions, Told
-from pparallel.runtime.rpc.quick import Quick
+from pparallel.runtime.rpc.quick import Quick, is_plain
 from pparallel.runtime.rpc.refs import Registered
 from pparallel.runtime.rpc.wire import IDEMPOTENT, Kind
+
+NOTHING: Sequence[Buffer] = ()  #: travels beside a request in the quick form
 
 
 class Requests:
@@ -57,14 +59,15 @@ class Requests:
         kind = Kind.REGISTERED if type(what) is Registered else Kind.CALL
         told = None
         if not idempotent:
-            data = self._quick.call(what, args, kwargs)
-            if data is None and (told := self._told(to, what)) is not None:
-                data = self._quick.call(told, args, kwargs)
+            data, beside = self._quick.call(what, args, kwargs), NOTHING
+            if data is None:
+                data, beside, told = self._with_data(to, what, args, kwargs)
             if data is not None:
                 if self._closed is not None:
                     raise self._closed()
                 number = next(self._numbers[to])
-                return wire.quick(kind, data, self.session, threading.get_ident(), number)
+                thread = threading.get_ident()
+                return wire.quick(kind, data, self.session, thread, number, beside)
         return self._join(to, kind, self._call_body(what, args, kwargs, told), (), idempotent)
 
     def remote(
@@ -90,6 +93,23 @@ class Requests:
     def kept(self, by: str, function: int) -> None:
         """Send the function of that number no more: member *by* has said that it keeps it."""
         self._sent.kept(by, function)
+
+    def _with_data(
+        self,
+        to: str,
+        what: Callable[..., Any] | Registered,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any] | None,
+    ) -> tuple[bytes | None, Sequence[Buffer], Told | None]:
+        """Return the quick form of a call and what travels beside it, or what to tell of *what*."""
+        inside = args if is_plain(args) else None
+        told = None
+        data = None if inside is args else self._quick.call(what, None, kwargs)
+        if data is None and (told := self._told(to, what)) is not None:
+            data = self._quick.call(told, inside, kwargs)
+        if data is None or inside is args:
+            return data, NOTHING, told
+        return data, self._body(tuple(args), what), told
 
     def _told(self, to: str, what: object) -> Told | None:
         return self._sent.told(to, what) if self._quick.trusts else None

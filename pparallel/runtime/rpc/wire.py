@@ -109,9 +109,17 @@ def numbers(header: Buffer) -> tuple[int, int, int]:
     return session, thread, number
 
 
-def quick(kind: int, data: bytes, session: int = 0, thread: int = 0, number: int = 0) -> Frames:
-    """Return the frames of a request or reply in the quick form."""
-    return [_HEADER.pack(kind, QUICK, 1, session, thread, number), data]
+def quick(
+    kind: int,
+    data: bytes,
+    session: int = 0,
+    thread: int = 0,
+    number: int = 0,
+    beside: Sequence[Buffer] = (),
+) -> Frames:
+    """Return the frames of a request or reply in the quick form, and what travels beside it."""
+    header = _HEADER.pack(kind, QUICK, 1 + len(beside), session, thread, number)
+    return [header, data, *beside]
 
 
 def is_service(frames: Frames) -> bool:
