@@ -6,7 +6,6 @@ import contextlib
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -21,11 +20,11 @@ from pparallel.errors import ClosedError, PeerLostError
 from pparallel.interfaces.transport import Frames, Handler
 from pparallel.runtime import dedicated
 from pparallel.runtime.member import Member
+from pparallel.runtime.rpc import RpcGroup, current
 from pparallel.testing import TransportSuite
 from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.threads import in_threads
 from pparallel_ipc import IpcTransportConfig, messages
-from pparallel_ipc.patience import Patience
 from pparallel_ipc.transport import IpcTransport
 
 if TYPE_CHECKING:
@@ -196,45 +195,6 @@ def test_the_role_is_passed_on_before_a_function_waits_for_others() -> None:
     assert kinds == [dedicated.LEADING, dedicated.ALONE]
 
 
-@pytest.fixture
-def lost() -> list[threading.Thread]:
-    return []
-
-
-@pytest.fixture
-def patience(lost: list[threading.Thread]) -> Iterator[Patience]:
-    made = Patience(0.002, lost.append)
-    yield made
-    made.close()
-
-
-@pytest.mark.parametrize("how", ["blocks", "computes", "polls"])
-def test_what_takes_long_is_noticed(
-    patience: Patience, lost: list[threading.Thread], how: str
-) -> None:
-    me = threading.current_thread()
-    for n in range(3):
-        patience.begin(me)
-        if how == "computes":
-            end = time.thread_time() + PATIENCE
-            while len(lost) == n and time.thread_time() < end:
-                pass
-        else:
-            end = time.monotonic() + PATIENCE
-            while len(lost) == n and time.monotonic() < end:
-                threading.Event().wait(0.05 if how == "blocks" else 0.002)
-        patience.end(me)
-        assert lost == [me] * (n + 1)
-
-
-def test_what_ends_in_time_is_not_noticed(patience: Patience, lost: list[threading.Thread]) -> None:
-    me = threading.current_thread()
-    for _ in range(2000):
-        patience.begin(me)
-        patience.end(me)
-    assert lost == []
-
-
 # -- processes --------------------------------------------------------------------------------
 
 
@@ -265,6 +225,30 @@ def fork_and_call(rt: Runtime) -> int:
 def test_a_member_may_fork() -> None:
     job = {"members": 2, "launcher": {"backend": "process"}, "reducer": {"backend": "local"}}
     assert pparallel.launch(job, fork_and_call) == [7, 7]
+
+
+def ask_own_member(me: int) -> list[int]:
+    """Call the member in which this runs, while it runs."""
+    endpoint = current.endpoint()
+    group = RpcGroup(endpoint, "world", endpoint.member.names)
+    futures = [group.rpc_async(me, add, args=(n, 1)) for n in range(3)]
+    return [group.rpc_sync(me, add, args=(9, 1)), *(each.wait(PATIENCE) for each in futures)]
+
+
+def ask_others_to(rt: Runtime) -> list[list[int]]:
+    group = rt.group()
+    group.barrier(PATIENCE)
+    there = 1 - rt.rank
+    found = [group.rpc_sync(there, ask_own_member, args=(there,)) for _ in range(3)]
+    found += [group.rpc_async(there, ask_own_member, args=(there,)).wait() for _ in range(3)]
+    group.barrier(PATIENCE)
+    return found
+
+
+@pytest.mark.parametrize("transport", ["ipc", "zmq"])
+def test_a_function_calls_the_member_that_it_runs_in(transport: str) -> None:
+    job = {"members": 2, "transport": {"backend": transport}, "reducer": {"backend": "local"}}
+    assert pparallel.launch(job, ask_others_to) == [[[10, 1, 2, 3]] * 6] * 2
 
 
 def test_a_large_frame_that_goes_back_is_the_same_memory() -> None:

@@ -118,6 +118,16 @@ def test_closed_handlers_take_nothing() -> None:
         handlers.submit("stream", print)
 
 
+def test_a_job_does_not_run_inside_another() -> None:
+    handlers = Handlers(4, "test")
+    assert handlers.enter("a", quickly=False)
+    assert not handlers.enter("b", quickly=False)
+    handlers.leave()
+    assert handlers.enter("b", quickly=False)
+    handlers.leave()
+    handlers.close()
+
+
 def test_a_thread_that_is_about_to_start_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a process that a signal stops just then, and that is told to end when it goes on."""
     starting, goes_on = threading.Event(), threading.Event()

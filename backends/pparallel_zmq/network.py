@@ -89,7 +89,7 @@ class Network:
             self._lanes,
             self._links.get,
             self._link_to,
-            lambda: self._serving.is_here or self._calling.is_here,
+            lambda: self._serving.is_receiving or self._calling.is_receiving,
             lambda: self._closed,
         )
         self._meeting = meeting.Meeting(

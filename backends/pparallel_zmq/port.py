@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import zmq
 
+from pparallel.runtime import dedicated
 from pparallel_zmq.reader import Reader, Source
 from pparallel_zmq.sockets import Socket, close
 from pparallel_zmq.streams import Outgoing
@@ -104,6 +105,7 @@ class Port:
         """Wait until at most *most* messages wait here, or nobody is there to take them."""
         if len(self._backlog) <= most:
             return
+        dedicated.about_to_block()
         with self._room:
             self._room.wait_for(
                 lambda: self._closed or self._is_given_up or len(self._backlog) <= most
@@ -137,7 +139,7 @@ class Port:
         return not self._streams and not self._backlog and not self._behind
 
     def take(self, signalled: bool) -> list[Received]:
-        """Return some of the messages that have come; called by the reading thread alone.
+        """Return some of the messages that have come; called by the thread that receives.
 
         Args:
             signalled: the descriptor has told that something came. To ask the socket costs as
@@ -274,7 +276,7 @@ class Port:
 
     def _look(self) -> None:
         """Have the reader look, if something came while the socket was touched."""
-        if self._closed or self._reader.is_draining(self._source):
+        if self._closed or self._reader.will_drain(self._source):
             return
         if self._is_readable():
             self._reader.wake(self._source)

@@ -1,4 +1,4 @@
-"""A thread that waits until one of several sources has something, and has it drained."""
+"""Waits until one of several sources has something, and has it drained."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import os
 import select
 import threading
 import time
-from collections import deque
 from typing import Protocol
 
+from pparallel.runtime.leading import Leaders
 from pparallel.runtime.processes import forget_in_children, remember_in_children
 
 logger = logging.getLogger(__name__)
+
+LAST = 1.0  #: seconds that the end waits for functions that run
 
 
 class Source(Protocol):
@@ -42,35 +44,45 @@ class Source(Protocol):
 
 
 class Reader:
-    """Drains its sources, each in turn, in one thread."""
+    """Drains its sources, each in turn, and runs what they ask for; one thread at a time does.
+
+    Attributes:
+        do: has an act run after those before it have started; for sources that are drained.
+    """
 
     def __init__(self, name: str) -> None:
         self._sources: dict[int, Source] = {}
-        self._woken: deque[Source] = deque()
+        self._woken: dict[Source, None] = {}  # in order
         self._signalled: list[Source] = []
         self._changed = True
         self._polled = select.poll()
-        self._closing = False
         self._sleeping = False
         self._draining: Source | None = None
+        self._receiving = 0  # the thread that drains or waits
         self._due = 0.0  # when to look at the sources' times
         self._nudge = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         forget_in_children(self._nudge)
         self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._leaders = Leaders(name, self._receive, self._nudge_it, self._end)
+        self.do = self._leaders.do
 
-    def is_draining(self, source: Source) -> bool:
-        """Whether the calling thread drains *source* just now, and will look again itself."""
-        return self._draining is source and threading.get_ident() == self._thread.ident
+    def will_drain(self, source: Source) -> bool:
+        """Whether *source* is going to be drained before anything is waited for."""
+        return source in self._woken or (self._draining is source and self.is_receiving)
+
+    @property
+    def is_receiving(self) -> bool:
+        """Whether the calling thread drains or waits just now, and others wait for it."""
+        return self._receiving == threading.get_ident()
 
     @property
     def is_here(self) -> bool:
-        """Whether the calling thread is the reader's."""
-        return threading.get_ident() == self._thread.ident
+        """Whether the calling thread is one of the reader's."""
+        return threading.current_thread() in self._leaders.threads()
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread.start()
+        self._leaders.start()
 
     def add(self, source: Source) -> None:
         """Wait for *source* too; it is drained once at first."""
@@ -81,7 +93,7 @@ class Reader:
         self.wake(source)
 
     def remove(self, source: Source) -> None:
-        """Wait for *source* no more; called by the reader's thread."""
+        """Wait for *source* no more; called by the thread that receives."""
         with self._lock:
             for number in [each for each, found in self._sources.items() if found is source]:
                 del self._sources[number]
@@ -89,7 +101,7 @@ class Reader:
 
     def wake(self, source: Source) -> None:
         """Have *source* drained."""
-        self._woken.append(source)
+        self._woken[source] = None
         if self._sleeping:
             self._nudge_it()
 
@@ -105,31 +117,31 @@ class Reader:
                 os.eventfd_write(self._nudge, 1)
 
     def close(self) -> None:
-        """End the thread; its sources are ended by it. Does not wait."""
-        self._closing = True
-        self._nudge_it()
-        if not self._thread.ident:
-            self._end()
+        """End the sources, by the thread that receives if one does. Does not wait."""
+        self._leaders.close()
 
     def join(self) -> None:
-        """Wait until the thread has ended."""
-        if self._thread.ident:
-            self._thread.join()
+        """Wait until the sources have been ended, and a while for functions that run."""
+        self._leaders.wait(None)
+        deadline = time.monotonic() + LAST
+        for thread in self._leaders.threads():
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _run(self) -> None:
+    def _receive(self) -> None:
+        self._receiving = threading.get_ident()
         try:
-            while not self._closing:
-                if self._drain() or self._closing:
-                    continue
-                left = self._due - time.monotonic()
-                if left <= 0:
-                    left = self._tick()
-                self._sleeping = True
-                if not self._woken and self._due:
-                    self._wait(left)
-                self._sleeping = False
+            if self._drain():
+                return
+            left = self._due - time.monotonic()
+            if left <= 0:
+                left = self._tick()
+            self._sleeping = True
+            if not self._woken and self._due:
+                self._wait(left)
+            self._sleeping = False
         finally:
-            self._end()
+            self._receiving = 0
 
     def _drain(self) -> bool:
         """Drain what was woken, each source once; return whether something is left."""
@@ -137,11 +149,11 @@ class Reader:
             return False
         signalled, self._signalled = self._signalled, []
         again = [source for source in signalled if self._drained(source, True)]
-        for _ in range(len(self._woken)):
-            source = self._woken.popleft()
+        for source in list(self._woken):
+            del self._woken[source]
             if source not in again and self._drained(source, False):
                 again.append(source)
-        self._woken.extend(again)
+        self._woken.update(dict.fromkeys(again))
         return bool(self._woken)
 
     def _drained(self, source: Source, signalled: bool) -> bool:

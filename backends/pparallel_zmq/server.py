@@ -6,12 +6,14 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
 
 from typing_extensions import Buffer
 
 from pparallel.errors import SerializationError
 from pparallel.interfaces.transport import Frames, Handler
-from pparallel.runtime.links import answer
+from pparallel.runtime.links import attempt, outcome
 from pparallel_zmq import wire
 from pparallel_zmq.memory import IDLE, Memory
 from pparallel_zmq.port import Port, Received
@@ -37,7 +39,8 @@ class _Coming:
 class Server:
     """Reads what members send here, and passes requests to the handler.
 
-    The handler runs in the reading thread; replies may come from any thread.
+    The handler runs in the reader's thread, after all that has come with a request was looked at;
+    replies may come from any thread.
     """
 
     def __init__(
@@ -55,7 +58,7 @@ class Server:
 
         Args:
             socket: that is bound where members reach this one.
-            reader: whose thread drains it.
+            reader: whose thread drains it, and runs the handler.
             limits: what a message may hold.
             window: pieces of one reply that may be under way.
             memory: where large frames go.
@@ -137,7 +140,8 @@ class Server:
             incoming = Incoming(message.table, self._memory)
             self._coming[sender, message.number] = _Coming(route, incoming)
         else:
-            self._answer(sender, route, message.number, message.frames)
+            act = partial(self._answer, sender, route, message.number, message.frames)
+            self._reader.do(act)
 
     def _piece(self, sender: str, route: bytes, number: int, piece: memoryview | None) -> None:
         coming = self._coming.get((sender, number))
@@ -152,7 +156,8 @@ class Server:
             self._port.send(wire.say(Kind.MORE, number=number), route=route)
             return
         del self._coming[sender, number]
-        self._answer(sender, route, number, coming.incoming.frames())
+        frames = coming.incoming.frames()
+        self._reader.do(partial(self._answer, sender, route, number, frames))
 
     def _abort(self, sender: str, number: int) -> None:
         self._port.drop(number)
@@ -163,10 +168,11 @@ class Server:
                 aborted.popitem(last=False)
 
     def _answer(self, sender: str, route: bytes, number: int, frames: list[Buffer]) -> None:
-        def reply(status: int, frames: Frames) -> None:
-            self._reply(route, number, status, frames)
-
-        answer(self._handler, sender, frames, reply)
+        found = attempt(self._handler, sender, frames)
+        if isinstance(found, Future):
+            found.add_done_callback(lambda done: self._reply(route, number, *outcome(done)))
+        else:
+            self._reply(route, number, *found)
 
     def _reply(self, route: bytes, number: int, status: int, frames: Frames) -> None:
         try:

@@ -11,28 +11,48 @@ from collections.abc import Callable
 
 ELSEWHERE, ALONE, LEADING = range(3)  #: what the calling thread is
 
+
+class Role:
+    """What a thread is.
+
+    Attributes:
+        kind: may change: to set an attribute costs less than to call a function.
+    """
+
+    __slots__ = ("kind", "pass_on")
+
+    def __init__(self, kind: int, pass_on: Callable[[], None] | None = None) -> None:
+        self.kind, self.pass_on = kind, pass_on
+
+
 _here = threading.local()
+_NONE = Role(ELSEWHERE)
 
 
 def mark_alone() -> None:
     """Say that the calling thread serves one request at a time."""
-    _here.kind, _here.pass_on = ALONE, None
+    _here.role = Role(ALONE)
 
 
-def mark_leading(pass_on: Callable[[], None]) -> None:
-    """Say that the calling thread receives for others, until *pass_on* has another one do so."""
-    _here.kind, _here.pass_on = LEADING, pass_on
+def mark_leading(pass_on: Callable[[], None]) -> Role:
+    """Say that the calling thread receives for others.
+
+    Returns:
+        Its role, whose kind is to be ``LEADING`` whenever *pass_on* has another thread receive.
+    """
+    role = _here.role = Role(ELSEWHERE, pass_on)
+    return role
 
 
 def kind() -> int:
     """Return what the calling thread is."""
-    found: int = getattr(_here, "kind", ELSEWHERE)
+    found: int = getattr(_here, "role", _NONE).kind
     return found
 
 
 def about_to_block() -> None:
     """Pass the role of the calling thread on, if it has one."""
-    pass_on: Callable[[], None] | None = getattr(_here, "pass_on", None)
-    if pass_on is not None:
-        _here.kind, _here.pass_on = ALONE, None
-        pass_on()
+    role: Role = getattr(_here, "role", _NONE)
+    if role.kind == LEADING and role.pass_on is not None:
+        role.kind = ALONE
+        role.pass_on()

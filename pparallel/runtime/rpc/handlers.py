@@ -115,12 +115,14 @@ class Handlers:
                 long.
 
         Returns:
-            False: the job is to be submitted, for others of its *key* are before it, or as many
-            run already as may.
+            False: the job is to be submitted, for others of its *key* are before it, as many run
+            already as may, or it is that of a job of this thread, which calls its own member.
 
         Raises:
             ClosedError: after :meth:`close`.
         """
+        if getattr(self._here, "stream", None) is not None:
+            return False
         with self._lock:
             if self._closed:
                 raise ClosedError(f"member {self._name!r}")

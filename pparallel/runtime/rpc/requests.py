@@ -141,9 +141,8 @@ class Requests:
     ) -> list[Buffer]:
         # A name travels as data: with a serializer that sends nothing else, it is what can be
         # called.
-        if isinstance(what, Registered):
-            return self._body((tuple(what), args, dict(kwargs or {})), repr(what.key))
-        return self._body((told or what, args, dict(kwargs or {})), what)
+        name = tuple(what) if isinstance(what, Registered) else told or what
+        return self._body((name, args, dict(kwargs or {})), what)
 
     def _body(self, body: object, what: object) -> list[Buffer]:
         if self._closed is not None:
@@ -151,7 +150,8 @@ class Requests:
         try:
             return self._serializer.dumps(body)
         except SerializationError as error:
-            name = getattr(what, "__qualname__", what)
+            is_name = isinstance(what, Registered)
+            name = repr(what.key) if is_name else getattr(what, "__qualname__", what)
             raise SerializationError(f"the call of {name}", f"{error}{self._hint(what)}") from error
 
     def _hint(self, what: object) -> str:

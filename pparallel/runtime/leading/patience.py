@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
 
 from pparallel.runtime.thread_progress import COMPUTED, WINDOW, Progress, is_under_way, look
+
+logger = logging.getLogger(__name__)
 
 LONGEST = 0.05  #: seconds after which a thread is noticed that only seems to wait to run
 _IDLE = 50  #: looks in vain after which it looks no more until something begins
@@ -58,8 +61,14 @@ class Patience:
 
     def _wake(self) -> None:
         if self._thread is None and not self._is_closed:
-            self._thread = threading.Thread(target=self._look, name="ipc-patience", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._look, name="pparallel-patience", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # there are too many threads; perhaps there is room later
+                logger.warning("Nobody looks how long a request takes: %s", error)
+                self._is_asleep = True
+                return
+            self._thread = thread
         self._begun.set()
 
     def _look(self) -> None:
@@ -69,7 +78,8 @@ class Patience:
             if in_vain > _IDLE:
                 self._begun.clear()
                 self._is_asleep = True
-                if not self._since:  # or it began just now, and saw nobody asleep
+                # Or it began or was closed just now, by who saw nobody asleep.
+                if not self._since and not self._is_closed:
                     self._begun.wait()
                 self._is_asleep = False
                 in_vain = 0

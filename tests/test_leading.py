@@ -1,0 +1,219 @@
+"""Threads that receive, one at a time, and run what is asked."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from pparallel.runtime import dedicated
+from pparallel.runtime.dedicated import ALONE, ELSEWHERE, LEADING
+from pparallel.runtime.leading import Leaders, Patience
+from pparallel.testing.patience import PATIENCE, until
+
+Act = Callable[[], None]
+
+# -- who takes long ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lost() -> list[threading.Thread]:
+    return []
+
+
+@pytest.fixture
+def patience(lost: list[threading.Thread]) -> Iterator[Patience]:
+    made = Patience(0.002, lost.append)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("how", ["blocks", "computes", "polls"])
+def test_what_takes_long_is_noticed(
+    patience: Patience, lost: list[threading.Thread], how: str
+) -> None:
+    me = threading.current_thread()
+    for n in range(3):
+        patience.begin(me)
+        if how == "computes":
+            end = time.thread_time() + PATIENCE
+            while len(lost) == n and time.thread_time() < end:
+                pass
+        else:
+            end = time.monotonic() + PATIENCE
+            while len(lost) == n and time.monotonic() < end:
+                threading.Event().wait(0.05 if how == "blocks" else 0.002)
+        patience.end(me)
+        assert lost == [me] * (n + 1)
+
+
+def test_what_ends_in_time_is_not_noticed(patience: Patience, lost: list[threading.Thread]) -> None:
+    me = threading.current_thread()
+    for _ in range(2000):
+        patience.begin(me)
+        patience.end(me)
+    assert lost == []
+
+
+def test_patience_that_is_closed_again_and_again() -> None:
+    for _ in range(50):
+        made = Patience(0.0005, lambda _: None)
+        made.begin(threading.current_thread())
+        made.end(threading.current_thread())
+        made.close()
+        made.close()
+
+
+# -- who leads --------------------------------------------------------------------------------
+
+
+class Source:
+    """Receives acts, and counts how many threads do so at a time."""
+
+    def __init__(self) -> None:
+        self.there: deque[Act] = deque()
+        self.come = threading.Semaphore(0)
+        self.inside = 0
+        self.most = 0
+        self.ends: list[str] = []
+        self.kinds: set[int] = set()
+        self.leaders = Leaders("leader", self._receive, self.come.release, self._end)
+
+    def ask(self, *acts: Act) -> None:
+        self.there.extend(acts)
+        self.come.release()
+
+    def _receive(self) -> None:
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        self.kinds.add(dedicated.kind())
+        dedicated.about_to_block()  # what it calls may think so: nobody else receives for it
+        self.come.acquire()
+        while self.there:
+            self.leaders.do(self.there.popleft())
+        self.inside -= 1
+
+    def _end(self) -> None:
+        self.ends.append(threading.current_thread().name)
+
+
+@pytest.fixture
+def source() -> Iterator[Source]:
+    made = Source()
+    made.leaders.start()
+    yield made
+    made.leaders.close()
+    made.leaders.wait(PATIENCE)
+    for each in made.leaders.threads():
+        each.join(PATIENCE)
+    assert len(made.ends) == 1
+    assert made.most == 1
+    assert made.kinds == {ELSEWHERE}
+
+
+def test_acts_start_in_order_whoever_runs_them(source: Source) -> None:
+    started: list[int] = []
+    threads: set[threading.Thread] = set()
+    go = threading.Event()
+
+    def act(number: int) -> None:
+        started.append(number)
+        threads.add(threading.current_thread())
+        assert number % 10 or go.wait(PATIENCE)
+
+    source.ask(*(lambda n=n: act(n) for n in range(50)))
+    until(lambda: len(started) == 50, "all were started")
+    assert started == list(range(50))
+    assert len(threads) == 6
+    assert len(source.leaders.threads()) == 6
+    go.set()
+    until(lambda: len(source.leaders.threads()) == 1, "those that led before have ended")
+
+
+def test_the_role_is_passed_on_once(source: Source) -> None:
+    kinds: list[int] = []
+    go = threading.Event()
+
+    def act() -> None:
+        kinds.append(dedicated.kind())
+        for _ in range(3):
+            dedicated.about_to_block()
+            kinds.append(dedicated.kind())
+        assert go.wait(PATIENCE)
+
+    source.ask(act)
+    until(lambda: len(kinds) == 4, "it ran")
+    assert kinds == [LEADING, ALONE, ALONE, ALONE]
+    assert len(source.leaders.threads()) == 2
+    go.set()
+
+
+def test_who_fails_leads_on(source: Source, caplog: pytest.LogCaptureFixture) -> None:
+    done = threading.Event()
+
+    def fail() -> None:
+        raise SystemExit("a defect")
+
+    source.ask(fail, done.set)
+    assert done.wait(PATIENCE)
+    assert "A request could not be handled" in caplog.text
+    assert len(source.leaders.threads()) == 1
+
+
+def test_the_end_does_not_wait_for_what_runs(source: Source) -> None:
+    started, go, last = threading.Event(), threading.Event(), threading.Event()
+
+    def block() -> None:
+        started.set()
+        assert go.wait(PATIENCE)
+
+    source.ask(block, last.set)
+    assert started.wait(PATIENCE)
+    source.leaders.close()
+    source.leaders.wait(PATIENCE)
+    assert len(source.ends) == 1
+    assert source.leaders.threads()
+    go.set()
+    assert last.wait(PATIENCE), "what was received was not started"
+
+
+def test_an_act_may_end_it(source: Source) -> None:
+    ended: list[int] = []
+
+    def end() -> None:
+        source.leaders.close()
+        source.leaders.wait(PATIENCE)
+        ended.append(len(source.ends))
+
+    source.ask(end)
+    until(lambda: ended == [1], "it has ended")
+
+
+def test_closing_while_acts_are_run(scale: Callable[[int], int]) -> None:
+    for _ in range(scale(1000)):
+        source = Source()
+        source.leaders.start()
+        source.ask(*[dedicated.about_to_block, lambda: None] * 3)
+        source.leaders.close()
+        source.leaders.wait(PATIENCE)
+        assert len(source.ends) == 1
+        for each in source.leaders.threads():
+            each.join(PATIENCE)
+
+
+def test_without_threads_it_leads_on(
+    source: Source, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    done = threading.Event()
+    with monkeypatch.context() as changed:
+        changed.setattr(threading.Thread, "start", start)
+        source.ask(dedicated.about_to_block, done.set)
+        assert done.wait(PATIENCE)
+    assert "can't start new thread" in caplog.text
+    assert len(source.leaders.threads()) == 1
