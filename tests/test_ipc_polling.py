@@ -101,12 +101,19 @@ def test_one_thread_of_a_process_looks_at_a_time(source: Source) -> None:
     assert source.asked == "wwl"
 
 
-@pytest.mark.parametrize("end", [ConnectionResetError(), OSError("gone")])
-def test_an_error_is_raised(source: Source, end: OSError) -> None:
+def test_an_error_is_raised(source: Source) -> None:
     found = quick(source)
-    source.coming.extend([BlockingIOError(), end, b""])
-    with pytest.raises(type(end)):
+    source.coming.extend([BlockingIOError(), OSError("gone"), b"second"])
+    with pytest.raises(OSError, match="gone"):
         found.receive()
+    assert found.receive() == b"second"
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_what_came_before_a_reset_is_there_still(source: Source, waits: bool) -> None:
+    found = Polling(source.receive) if waits else quick(source)
+    source.coming.extend([ConnectionResetError(), b"last", b""])
+    assert found.receive() == b"last"
     assert found.receive() == b""
 
 

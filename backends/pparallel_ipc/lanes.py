@@ -25,7 +25,8 @@ from pparallel_ipc import messages
 from pparallel_ipc.messages import Packed, Sized
 from pparallel_ipc.polling import Polling
 
-_WITH_FILES = b"F"  #: says that descriptors come with the message that follows
+NOTHING: Sequence[int] = ()  #: descriptors that come with most messages
+_WITH_FILES = b"F"  #: says that some come with the message that follows
 _TIMEVAL = struct.Struct("@ll")
 _AGAIN = 0.001  #: seconds after which descriptors are sent again where too many were on their way
 
@@ -54,10 +55,7 @@ class Lane:
             _send_with_files(self._sock, message, fds)
         else:
             self._send(message, socket.MSG_NOSIGNAL)
-        try:
-            data = self._receive()
-        except ConnectionResetError:  # told once: what came before the end is there still
-            data = self._receive()
+        data = self._receive()
         return messages.receive_with(self._sock) if data == _WITH_FILES else (data, [])
 
     def end(self) -> None:
@@ -102,7 +100,7 @@ class ServedLane:
         self._sock = sock
         self._sender, self._handler, self._parcels = sender, handler, parcels
         self._ended = ended
-        self._receive_one = Polling(sock.recv).receive
+        self._receive = Polling(sock.recv).receive
         self._last: bytes | None = None  # the head of the last large answer
         self._answering = threading.Lock()
         self.thread = threading.Thread(target=self._serve, name=f"lane-of-{sender}", daemon=True)
@@ -115,7 +113,9 @@ class ServedLane:
         dedicated.mark_alone()
         try:
             while True:
-                data, fds = self._receive()
+                data, fds = self._receive(), NOTHING
+                if data == _WITH_FILES:
+                    data, fds = messages.receive_with(self._sock)
                 if not data:
                     return
                 packed: Packed = messages.loads(data)
@@ -129,15 +129,6 @@ class ServedLane:
             return
         finally:
             self._close()
-
-    def _receive(self) -> tuple[bytes, list[int]]:
-        try:
-            data = self._receive_one()
-        except ConnectionResetError:  # told once: what came before the end is there still
-            data = self._receive_one()
-        if data == _WITH_FILES:
-            return messages.receive_with(self._sock)
-        return data, []
 
     def _close(self) -> None:
         with self._answering:

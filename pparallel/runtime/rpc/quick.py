@@ -62,7 +62,7 @@ class Quick:
             args: the arguments; ``None``: they travel beside it, as the serializer writes them.
             kwargs: those that have a name.
         """
-        if args is not None and not is_plain(args):
+        if args is not None and (type(args) is not tuple or not PLAIN.issuperset(map(type, args))):
             return None
         if kwargs and not (type(kwargs) is dict and set(map(type, kwargs.values())) <= PLAIN):
             return None
@@ -157,7 +157,7 @@ class Quick:
 
 def is_plain(args: Sequence[Any]) -> bool:
     """Return whether arguments are plain data, so that they have a quick form."""
-    return type(args) is tuple and (not args or set(map(type, args)) <= PLAIN)
+    return type(args) is tuple and PLAIN.issuperset(map(type, args))
 
 
 def _there(name: Name) -> Any:

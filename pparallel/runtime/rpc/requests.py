@@ -150,8 +150,9 @@ class Requests:
         try:
             return self._serializer.dumps(body)
         except SerializationError as error:
-            is_name = isinstance(what, Registered)
-            name = repr(what.key) if is_name else getattr(what, "__qualname__", what)
+            name = getattr(what, "__qualname__", what)
+            if isinstance(what, Registered):
+                name = repr(what.key)
             raise SerializationError(f"the call of {name}", f"{error}{self._hint(what)}") from error
 
     def _hint(self, what: object) -> str:
