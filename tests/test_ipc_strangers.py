@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import marshal
 import os
 import pickle
@@ -17,7 +18,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import SecretStr
+from typer.testing import CliRunner
 
+import pparallel
+from pparallel import Runtime
+from pparallel.cli import app
 from pparallel.errors import AuthenticationError, ConfigError, PeerLostError, PparallelError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.links import Hello, ProcessId, RefusedError
@@ -342,3 +347,28 @@ def test_the_key_is_shown_nowhere(
     shown += list(psutil.Process().environ().values())
     shown += psutil.Process().cmdline()
     assert not any(KEY in each for each in shown)
+
+
+def look_around(rt: Runtime) -> tuple[str, list[str]]:
+    """Return the job's key, and what anybody may see of this member."""
+    transport = rt.transport
+    assert isinstance(transport, IpcTransport)
+    member, process = transport._member, psutil.Process()
+    seen = [repr(process.cmdline()), repr(process.environ()), repr(rt), repr(rt.config)]
+    rt.group().barrier(PATIENCE)
+    return member.keys["ipc"].get_secret_value(), [*seen, repr(member), repr(vars(transport))]
+
+
+def test_the_key_of_a_job_is_told_to_nobody(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    job = {"members": 2, "launcher": {"backend": "process"}, "transport": {"backend": "ipc"}}
+    found = pparallel.launch(job, look_around)
+    ((key,), seen) = {each for each, _ in found}, [text for _, texts in found for text in texts]
+    assert len(key) >= 32
+    config = IpcTransportConfig(key=SecretStr(key))
+    seen += [repr(config), str(config), config.model_dump_json(), caplog.text, *capfd.readouterr()]
+    seen += [CliRunner().invoke(app, [command]).output for command in ("schema", "doctor")]
+    assert len(seen) == 20
+    assert not [text for text in seen if key in text]

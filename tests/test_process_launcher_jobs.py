@@ -57,8 +57,11 @@ def test_members_that_do_no_torch_work_import_none() -> None:
     assert pparallel.launch(job(2), launched_jobs.imported) == [[], []]
 
 
-def test_many_members_start_meet_and_stop() -> None:
-    found = pparallel.launch(job(64), launched_jobs.meet)
+@pytest.mark.costly
+@pytest.mark.parametrize("transport", ["ipc", "zmq"])
+def test_many_members_start_meet_and_stop(transport: str) -> None:
+    many = {**job(64), "transport": {"backend": transport}}
+    found = pparallel.launch(many, launched_jobs.meet)
     assert len({pid for _, pid, _, _ in found}) == 64
 
 

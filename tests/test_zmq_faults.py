@@ -414,50 +414,96 @@ def ip(*words: str) -> None:
     subprocess.run(["ip", *words], check=True, capture_output=True)
 
 
+@contextmanager
+def network(count: int) -> Iterator[list[str]]:
+    """Make network namespaces, each with an address of its own, 10.77.0.1 and so on, and a hub."""
+    names = [f"pp{os.getpid()}{letter}" for letter in "abcd"[:count]]
+    hub = f"pp{os.getpid()}hub"
+    with ExitStack() as stack:
+        for name in (hub, *names):
+            ip("netns", "add", name)
+            stack.callback(ip, "netns", "delete", name)
+        ip("-n", hub, "link", "add", "hub", "type", "bridge")
+        ip("-n", hub, "link", "set", "hub", "up")
+        for number, name in enumerate(names):
+            end = f"end{number}"
+            peer = ("peer", "name", "cable", "netns", name)
+            ip("-n", hub, "link", "add", end, "type", "veth", *peer)
+            ip("-n", hub, "link", "set", end, "master", "hub", "up")
+            ip("-n", name, "addr", "add", f"10.77.0.{number + 1}/24", "dev", "cable")
+            for device in ("lo", "cable"):
+                ip("-n", name, "link", "set", device, "up")
+        yield names
+
+
 @pytest.fixture
-def machines() -> Iterator[tuple[str, str]]:
-    """Make two network namespaces with a cable between them."""
-    names = tuple(f"pp{os.getpid()}{letter}" for letter in "ab")
+def machines(request: pytest.FixtureRequest) -> Iterator[list[str]]:
+    """Make as many machines as the test's parameter says, or two."""
     with ExitStack() as stack:
         try:
-            for name in names:
-                ip("netns", "add", name)
-                stack.callback(ip, "netns", "delete", name)
-            ends = [f"{name}v"[-15:] for name in names]
-            ip("link", "add", ends[0], "type", "veth", "peer", "name", ends[1])
-            for number, (name, end) in enumerate(zip(names, ends, strict=True)):
-                ip("link", "set", end, "netns", name)
-                ip("-n", name, "addr", "add", f"10.77.0.{number + 1}/24", "dev", end)
-                for device in ("lo", end):
-                    ip("-n", name, "link", "set", device, "up")
+            found = stack.enter_context(network(getattr(request, "param", 2)))
         except (OSError, subprocess.CalledProcessError) as error:
             told = getattr(error, "stderr", b"") or str(error).encode()
             pytest.skip(f"no network namespaces here: {told.decode(errors='replace').strip()}")
-        yield names[0], names[1]
+        yield found
 
 
-@pytest.mark.parametrize("cut", ["both ways", "there", "back"])
-def test_a_network_that_is_cut(cut: str, machines: tuple[str, str]) -> None:
-    names = ["m0", "m1"]
+@contextmanager
+def across(machines: Sequence[str]) -> Iterator[list[Peer]]:
+    """Start a member on each machine, which are m0 and so on, and have each call all others."""
+    names = [f"m{n}" for n in range(len(machines))]
     with meeting(names, "tcp://10.77.0.1:5599") as met:
         started = [
             Peer(name, names, met, ["ip", "netns", "exec", where])
             for name, where in zip(names, machines, strict=True)
         ]
         try:
-            first, other = started
-            assert (first.opened(), other.opened()) == ("open", "open")
-            assert first.call("m1", "there") == ["m0", "there"]
-            assert other.call("m0", "back") == ["m1", "back"]
-            began = time.monotonic()
-            for number, where in enumerate(machines):
-                if cut in ("both ways", ("there", "back")[number]):
-                    ip("-n", where, "route", "add", "blackhole", f"10.77.0.{2 - number}/32")
-            assert "PeerLostError" in first.call("m1", "never")
-            assert "PeerLostError" in other.call("m0", "never")
-            assert time.monotonic() - began < BOUND + 1.0
-            for each, who in ((first, "m1"), (other, "m0")):
-                assert [name for name, _ in each.lost()] == [who]
+            assert [each.opened() for each in started] == ["open"] * len(names)
+            for each in started:
+                for name in names:
+                    assert each.call(name, "there") == [each.name, "there"]
+            yield started
         finally:
             for each in started:
                 each.end()
+
+
+def cut(machines: Sequence[str], here: int, there: int) -> None:
+    """Have nothing from one machine arrive at another."""
+    ip("-n", machines[here], "route", "add", "blackhole", f"10.77.0.{there + 1}/32")
+
+
+@pytest.mark.parametrize("way", ["both ways", "there", "back"])
+def test_a_network_that_is_cut(way: str, machines: list[str]) -> None:
+    with across(machines) as (first, other):
+        began = time.monotonic()
+        if way != "back":
+            cut(machines, 0, 1)
+        if way != "there":
+            cut(machines, 1, 0)
+        assert "PeerLostError" in first.call("m1", "never")
+        assert "PeerLostError" in other.call("m0", "never")
+        assert time.monotonic() - began < BOUND + 1.0
+        for each, who in ((first, "m1"), (other, "m0")):
+            assert [name for name, _ in each.lost()] == [who]
+
+
+@pytest.mark.parametrize("machines", [3], indirect=True)
+def test_a_cut_between_two_that_both_reach_the_first(machines: list[str]) -> None:
+    """Their calls of one another fail, and nobody is lost: the first member judges."""
+    with across(machines) as (first, one, two):
+        began = time.monotonic()
+        cut(machines, 1, 2)
+        cut(machines, 2, 1)
+        for each, who in ((one, "m2"), (two, "m1")):
+            assert f"PeerLostError: member {who!r}" in each.call(who, "never")
+        assert time.monotonic() - began < 2 * (BOUND + 1.0)
+        for each in (one, two):
+            assert each.call("m0", "still") == [each.name, "still"]
+            assert first.call(each.name, "still") == ["m0", "still"]
+            assert each.lost() == []
+        assert first.lost() == []
+        for here, there in ((1, 2), (2, 1)):
+            ip("-n", machines[here], "route", "delete", "blackhole", f"10.77.0.{there + 1}/32")
+        until(lambda: one.call("m2", "again") == ["m1", "again"], "the cable does not help")
+        assert two.call("m1", "again") == ["m2", "again"]
