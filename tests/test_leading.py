@@ -26,7 +26,11 @@ def lost() -> list[threading.Thread]:
 
 @pytest.fixture
 def patience(lost: list[threading.Thread]) -> Iterator[Patience]:
-    made = Patience(0.002, lost.append)
+    def take(who: threading.Thread) -> bool:
+        lost.append(who)
+        return True
+
+    made = Patience(0.002, take)
     yield made
     made.close()
 
@@ -50,6 +54,22 @@ def test_what_takes_long_is_noticed(
         assert lost == [me] * (n + 1)
 
 
+def test_it_is_told_of_until_that_is_taken() -> None:
+    told: list[float] = []
+
+    def take(who: threading.Thread) -> bool:
+        told.append(time.monotonic())
+        return len(told) == 3
+
+    made = Patience(0.002, take)
+    made.begin(threading.current_thread())
+    until(lambda: len(told) == 3, "it was told")
+    until(lambda: made._is_asleep, "there is nothing more to look at")
+    made.begin(threading.current_thread())
+    until(lambda: len(told) == 4, "it was told of what came next")
+    made.close()
+
+
 def test_what_ends_in_time_is_not_noticed(patience: Patience, lost: list[threading.Thread]) -> None:
     me = threading.current_thread()
     for _ in range(2000):
@@ -60,7 +80,7 @@ def test_what_ends_in_time_is_not_noticed(patience: Patience, lost: list[threadi
 
 def test_patience_that_is_closed_again_and_again() -> None:
     for _ in range(50):
-        made = Patience(0.0005, lambda _: None)
+        made = Patience(0.0005, lambda _: True)
         made.begin(threading.current_thread())
         made.end(threading.current_thread())
         made.close()
@@ -131,6 +151,27 @@ def test_acts_start_in_order_whoever_runs_them(source: Source) -> None:
     assert len(source.leaders.threads()) == 6
     go.set()
     until(lambda: len(source.leaders.threads()) == 1, "those that led before have ended")
+
+
+def test_one_that_is_held_up_before_it_runs_what_blocks(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that is to notice may look while the leader is about to run something."""
+    begin = Patience.begin
+
+    def begin_slowly(patience: Patience, who: threading.Thread) -> None:
+        begin(patience, who)
+        threading.Event().wait(0.2)
+
+    monkeypatch.setattr(Patience, "begin", begin_slowly)
+    go, ran = threading.Event(), threading.Event()
+
+    def block() -> None:
+        assert go.wait(PATIENCE)
+
+    source.ask(block, ran.set)
+    assert ran.wait(PATIENCE)
+    go.set()
 
 
 def test_the_role_is_passed_on_once(source: Source) -> None:

@@ -76,6 +76,9 @@ class Guest:
             return
         status, frames = found
         del found
+        if (size := messages.small_size(frames)) >= 0:
+            self.post.put((number, status, (frames, ())), size, (), hold=True)
+            return
         status, begun = messages.begin(status, frames, self._parcels)
         del frames
         self._put(number, *messages.finish(status, begun))

@@ -174,6 +174,9 @@ class Line:
         self.flush()
 
     def _put(self, post: Post, number: int, frames: Frames, *, hold: bool) -> None:
+        if (size := messages.small_size(frames)) >= 0:
+            post.put((number, (frames, ())), size, (), hold=hold)
+            return
         try:
             sized = packed, size, fds = messages.pack(frames, self._parcels)
         except OSError as error:

@@ -67,11 +67,19 @@ def pack(frames: Frames, parcels: Parcels) -> Sized:
     return (head, writable), len(head), parcel.fds
 
 
+def small_size(frames: Frames) -> int:
+    """Return how many bytes there are, if *frames* may travel as they are; -1 otherwise."""
+    if not _BYTES.issuperset(map(type, frames)):
+        return -1
+    size = sum(map(len, frames))  # type: ignore[arg-type] # they are bytes
+    return size if size <= INLINE else -1
+
+
 def small_answer(status: int, frames: Frames) -> bytes | None:
     """Return the message that answers with *frames*, if all are ``bytes`` and few."""
-    if not set(map(type, frames)) <= _BYTES or sum(map(len, frames)) > INLINE:  # type: ignore[arg-type] # they are bytes
+    if small_size(frames) < 0:
         return None
-    return marshal.dumps((status, (frames, ())), _VERSION)  # type: ignore[arg-type] # likewise
+    return marshal.dumps((status, (frames, ())), _VERSION)  # type: ignore[arg-type] # they are bytes
 
 
 class Begun(NamedTuple):

@@ -21,7 +21,7 @@ class Role:
 
     __slots__ = ("kind", "pass_on")
 
-    def __init__(self, kind: int, pass_on: Callable[[], None] | None = None) -> None:
+    def __init__(self, kind: int, pass_on: Callable[[], object] | None = None) -> None:
         self.kind, self.pass_on = kind, pass_on
 
 
@@ -34,7 +34,7 @@ def mark_alone() -> None:
     _here.role = Role(ALONE)
 
 
-def mark_leading(pass_on: Callable[[], None]) -> Role:
+def mark_leading(pass_on: Callable[[], object]) -> Role:
     """Say that the calling thread receives for others.
 
     Returns:

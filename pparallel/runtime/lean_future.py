@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 from typing_extensions import override
 
 T = TypeVar("T")
 
-_PENDING, _FINISHED = "PENDING", "FINISHED"  #: as :mod:`concurrent.futures` writes its states
+PENDING, FINISHED = "PENDING", "FINISHED"  #: as :mod:`concurrent.futures` writes its states
 
 #: Held for as long as it takes to look whether a future has a condition. One that has none has
 #: nobody who waits for it, and this lock is the one under which its state changes.
@@ -37,7 +37,7 @@ class LeanFuture(Future[T], Generic[T]):
 
     def __init__(self) -> None:
         # Instead of Future's own; a test compares the attributes.
-        self._state = _PENDING
+        self._state = PENDING
         self._result: T | None = None
         self._exception: BaseException | None = None
         self._waiters: list[Any] = []
@@ -45,55 +45,52 @@ class LeanFuture(Future[T], Generic[T]):
 
     @override
     def done(self) -> bool:
-        return self._state != _PENDING and self._state != "RUNNING"
+        return self._state != PENDING and self._state != "RUNNING"
 
     @override
     def result(self, timeout: float | None = None) -> T:
-        if self._state == _FINISHED and self._exception is None:
+        if self._state == FINISHED and self._exception is None:
             return self._result  # type: ignore[return-value] # None is a T if it is the result
         return super().result(timeout)
 
     @override
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        return self._exception if self._state == _FINISHED else super().exception(timeout)
+        return self._exception if self._state == FINISHED else super().exception(timeout)
 
     @override
     def set_result(self, result: T) -> None:
         with _bare:
             is_bare = "_condition" not in vars(self)
             if is_bare:
-                self._check_pending()
-                self._result, self._state = result, _FINISHED
-        if is_bare:
-            self._call_back()
-        else:
+                if self._state != PENDING:
+                    self._refuse()
+                self._result, self._state = result, FINISHED
+        if not is_bare:
             super().set_result(result)
+        elif self._done_callbacks:
+            self._invoke_callbacks()  # type: ignore[attr-defined] # logs what they raise
 
     @override
     def set_exception(self, exception: BaseException | None) -> None:
         with _bare:
             is_bare = "_condition" not in vars(self)
             if is_bare:
-                self._check_pending()
-                self._exception, self._state = exception, _FINISHED
-        if is_bare:
-            self._call_back()
-        else:
+                if self._state != PENDING:
+                    self._refuse()
+                self._exception, self._state = exception, FINISHED
+        if not is_bare:
             super().set_exception(exception)
+        elif self._done_callbacks:
+            self._invoke_callbacks()  # type: ignore[attr-defined] # logs what they raise
 
     @override
     def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
         with _bare:
-            is_early = "_condition" not in vars(self) and self._state == _PENDING
+            is_early = "_condition" not in vars(self) and self._state == PENDING
             if is_early:
                 self._done_callbacks.append(fn)
         if not is_early:
             super().add_done_callback(fn)
 
-    def _check_pending(self) -> None:
-        if self._state != _PENDING:
-            raise InvalidStateError(f"{self._state}: {object.__repr__(self)}")
-
-    def _call_back(self) -> None:
-        if self._done_callbacks:
-            self._invoke_callbacks()  # type: ignore[attr-defined] # logs what they raise
+    def _refuse(self) -> NoReturn:
+        raise InvalidStateError(f"{self._state}: {object.__repr__(self)}")

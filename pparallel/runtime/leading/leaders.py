@@ -100,15 +100,20 @@ class Leaders:
                 return
         self._finish()
 
-    def _pass_on(self, leader: threading.Thread) -> None:
-        """Have another thread lead, if *leader* runs something and has not been replaced yet."""
+    def _pass_on(self, leader: threading.Thread) -> bool:
+        """Have another thread lead, if *leader* runs something and has not been replaced yet.
+
+        Returns:
+            Whether that is settled; False: *leader* leads, and runs nothing just now.
+        """
         if not self._take_from(leader):
-            return
+            return self._leader is not leader
         try:
             self._lead_anew()
         except RuntimeError as error:  # there are too many threads
             logger.warning("%s receives nothing until a request ends: %s", self._name, error)
             self._running.add(leader)
+        return True
 
     def _take_from(self, leader: threading.Thread) -> bool:
         try:

@@ -22,13 +22,14 @@ class Patience:
     something costs next to nothing.
     """
 
-    def __init__(self, limit: float, lost: Callable[[threading.Thread], None]) -> None:
+    def __init__(self, limit: float, lost: Callable[[threading.Thread], bool]) -> None:
         """Know the limit.
 
         Args:
             limit: seconds. What computes is noticed after about twice as many, what is blocked
                 some milliseconds later: it looks as if it only waited for the GIL at first.
-            lost: called with the thread.
+            lost: called with the thread, and again after a while if it returns False: it did not
+                find the thread at what it had begun.
         """
         self._limit, self._lost = limit, lost
         self._since = 0.0  # when the thing began; 0: nothing is under way
@@ -72,24 +73,27 @@ class Patience:
         self._begun.set()
 
     def _look(self) -> None:
-        in_vain = 0
+        in_vain, told = 0, 0.0  # looks, and when that began of which has been told
         pause = threading.Event()
         while not self._is_closed:
             if in_vain > _IDLE:
                 self._begun.clear()
                 self._is_asleep = True
                 # Or it began or was closed just now, by who saw nobody asleep.
-                if not self._since and not self._is_closed:
+                if self._since in (0.0, told) and not self._is_closed:
                     self._begun.wait()
                 self._is_asleep = False
                 in_vain = 0
             pause.wait(self._limit)
+            # Only who begins and ends something writes these: it may be at the next thing already.
             who, since = self._who, self._since
-            in_vain = 0 if since else in_vain + 1
-            takes_long = since and time.monotonic() - since > self._limit
-            if takes_long and who is not None and self._is_under_way(who, since):
-                self._since = 0.0
-                self._lost(who)
+            if who is None or since in (0.0, told):
+                in_vain += 1
+                continue
+            in_vain = 0
+            takes_long = time.monotonic() - since > self._limit
+            if takes_long and self._is_under_way(who, since) and self._lost(who):
+                told = since
 
     def _is_under_way(self, who: threading.Thread, since: float) -> bool:
         """Return whether *who* computes or is blocked, and not just waiting to run."""

@@ -136,7 +136,7 @@ class Caller:
         idempotent: bool = False,
     ) -> RpcFuture[Any]:
         """Run *what* in member *to* and return a future of its result."""
-        limit = self.limit(timeout)
+        limit = self._timeout if timeout == -1 else self.limit(timeout)
         frames = self._requests.call(to, what, args, kwargs, idempotent)
         future = self._future(lambda reply: self._decode_call(to, reply))
         if isinstance(what, Registered):

@@ -20,7 +20,7 @@ from pparallel.errors import (
 from pparallel.interfaces.serializer import Serializer
 from pparallel.interfaces.transport import Frames, Transport, TransportConfig
 from pparallel.runtime import dedicated, remote_errors
-from pparallel.runtime.dedicated import ALONE, ELSEWHERE, LEADING
+from pparallel.runtime.dedicated import ELSEWHERE, LEADING
 from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.member import Member
 from pparallel.runtime.pending import settle
@@ -190,8 +190,9 @@ class Endpoint(Caller):
 
     def _handle(self, sender: str, frames: Frames) -> Frames | Future[Frames]:
         """Answer one request; called by the transport, on any thread, and never blocks."""
-        if dedicated.kind() == ALONE and frames and bytes(frames[0][:2]) == QUICK_CALL:  # type: ignore[index] # a buffer of bytes
-            return self._handle_quick_call(sender, frames)
+        where = dedicated.kind()
+        if where and frames and bytes(frames[0][:2]) == QUICK_CALL:  # type: ignore[index] # a buffer of bytes
+            return self._handle_quick_call(sender, frames, where == LEADING)
         try:
             message = wire.split(frames)
         except SerializationError as error:
@@ -206,8 +207,10 @@ class Endpoint(Caller):
             arrivals.keep(number, answer)
         return answer
 
-    def _handle_quick_call(self, sender: str, frames: Frames) -> Frames | Future[Frames]:
-        """Answer what is asked most, in a thread that serves nobody else.
+    def _handle_quick_call(
+        self, sender: str, frames: Frames, quickly: bool
+    ) -> Frames | Future[Frames]:
+        """Answer what is asked most, in a thread in which it may run.
 
         It does what the other two methods do, without what they need for all the rest: where two
         processes take turns on a core, each function costs a multiple of what it does in a loop.
@@ -219,7 +222,7 @@ class Endpoint(Caller):
         if not arrivals.take(number):
             return arrivals.answer(number)
         try:
-            if not self.handlers.enter((sender, thread), quickly=False):
+            if not self.handlers.enter((sender, thread), quickly=quickly):
                 return self._answer(sender, wire.split(frames))
         except ClosedError as error:
             return Future() if self.closed else self.failed(error)

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar, cast
 from typing_extensions import override
 
 from pparallel.interfaces.transport import Frames
-from pparallel.runtime.lean_future import LeanFuture
+from pparallel.runtime.lean_future import FINISHED, LeanFuture
 from pparallel.runtime.pending import fail, settle
 
 T = TypeVar("T")
@@ -64,11 +64,11 @@ class RpcFuture(LeanFuture[T], Generic[T]):
 
     @override
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        if not self.done():
+        if self._state == FINISHED:
+            failed = self._exception
+        else:
             with self._waiting():
                 failed = super().exception(timeout)
-        else:
-            failed = super().exception()
         if failed is not None:
             return failed
         with self._decoding:
@@ -85,7 +85,7 @@ class RpcFuture(LeanFuture[T], Generic[T]):
 
     def _finish(self, decode: Callable[[Frames], T]) -> None:
         try:
-            self._value = decode(cast("Frames", super().result()))
+            self._value = decode(self._result)  # type: ignore[arg-type] # frames until now
         except BaseException as error:  # noqa: BLE001 - handed to whoever asks
             self._error = error
         self._decode = None

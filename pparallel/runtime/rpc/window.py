@@ -35,7 +35,7 @@ class Window:
         """
         size += self.OVERHEAD
         with self._lock:
-            if self._full(size):
+            if self._used + size > self._limit:
                 self._wait_for(size)
             if self._closed:
                 raise ClosedError("the runtime")
@@ -56,6 +56,8 @@ class Window:
             self._room.notify_all()
 
     def _wait_for(self, size: int) -> None:
+        if not self._full(size):
+            return
         self._waiters += 1
         try:
             with self._waiting():
