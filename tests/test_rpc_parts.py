@@ -10,7 +10,7 @@ from contextlib import nullcontext
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typing_extensions import override
+from late_threads import held_back
 
 from pparallel.errors import (
     CallTimeoutError,
@@ -128,24 +128,14 @@ def test_a_job_does_not_run_inside_another() -> None:
     handlers.close()
 
 
-def test_a_thread_that_is_about_to_start_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_is_about_to_start_is_waited_for() -> None:
     """As in a process that a signal stops just then, and that is told to end when it goes on."""
-    starting, goes_on = threading.Event(), threading.Event()
-
-    class LateThread(threading.Thread):
-        @override
-        def start(self) -> None:
-            starting.set()
-            assert goes_on.wait(10)
-            super().start()
-
     handlers, ran = Handlers(1, "test"), threading.Event()
     submits = threading.Thread(target=handlers.submit, args=("stream", ran.set))
+    with held_back() as (starting, goes_on):
+        submits.start()
+        assert starting.wait(10)
     resumes = threading.Timer(0.05, goes_on.set)
-    monkeypatch.setattr(threading, "Thread", LateThread)
-    submits.start()
-    assert starting.wait(10)
-    monkeypatch.undo()
     resumes.start()
     assert not handlers.join(0.05)
     assert ran.wait(10)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch_members as members
+from late_threads import held_back
 from typing_extensions import Buffer, override
 
 import pparallel
@@ -151,19 +152,9 @@ def test_nothing_says_where_to_meet() -> None:
         pass
 
 
-def test_closing_from_two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_from_two_threads() -> None:
     """The second waits for the first, even if that has only just begun."""
-    starting, goes_on = threading.Event(), threading.Event()
-
-    class LateThread(threading.Thread):
-        @override
-        def start(self) -> None:
-            starting.set()
-            assert goes_on.wait(10)
-            super().start()
-
-    with monkeypatch.context() as patch:
-        patch.setattr(threading, "Thread", LateThread)
+    with held_back() as (starting, goes_on):
         transport = TorchRpcTransport(
             TorchRpcTransportConfig(), member=pparallel.Member("a", 0, 0, 1, ("a",))
         )

@@ -1,8 +1,8 @@
 """The quick form of calls: a function that both ends find by its name, with plain data.
 
-Most calls are of this kind. Arguments that are not plain travel beside it, as the serializer writes
-them, without the function. To write and read them with :mod:`marshal` takes a tenth of what a
-pickle does, and the transports' hello has made sure that both ends run the same Python.
+Most calls are of this kind. To write and read them with :mod:`marshal` takes a tenth of what a
+pickle does, and the transports' hello has made sure that both ends run the same Python. Arguments
+that are not plain travel beside it, as the serializer writes them.
 """
 
 from __future__ import annotations
