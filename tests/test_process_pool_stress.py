@@ -158,7 +158,7 @@ def test_tensors_while_workers_are_killed(backend: str, tmp_path: Path, scale: S
     chance = random.Random(4)
     started = tmp_path / "started"
     with mortal(backend, started, 5, 0.03, TORCH) as (pool, killed):
-        for value in range(scale(600)):
+        for value in range(scale(200)):
             tensor = torch.full((chance.choice((100, 20_000, 100_000, 1_000_000)),), float(value))
             tasks = (same, keep, add_one)
             handles = [pool.submit(note_and_call, started, each, tensor) for each in tasks]
