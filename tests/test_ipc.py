@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from pparallel.testing import TransportSuite
 from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.threads import in_threads
 from pparallel_ipc import IpcTransportConfig, messages
+from pparallel_ipc.lanes import Lane, new_pair
 from pparallel_ipc.transport import IpcTransport
 
 if TYPE_CHECKING:
@@ -265,3 +267,19 @@ def test_a_large_frame_that_goes_back_is_the_same_memory() -> None:
             assert theirs
             assert theirs.blocks == 0
             del back
+
+
+def test_an_answer_that_came_before_a_reset_is_there_still() -> None:
+    ours, theirs = new_pair()
+    lane = Lane(ours)
+
+    def answer_without_reading() -> None:
+        select.select([theirs], [], [])
+        theirs.send(b"the answer")
+        theirs.close()  # with the request unread: the other end hears of a reset
+
+    thread = threading.Thread(target=answer_without_reading)
+    thread.start()
+    assert lane.exchange(b"a request", (), PATIENCE) == (b"the answer", [])
+    thread.join()
+    lane.close()

@@ -234,8 +234,9 @@ def test_a_member_that_is_started_again_is_refused() -> None:
 def test_who_is_missing_is_named() -> None:
     names = ["m0", "m1", "m2"]
     with meeting(names) as met, peers(["m1"], names, met) as (one,):
-        own = transport("m0", names, met, rendezvous_timeout=1.0)
-        with pytest.raises(CallTimeoutError, match=r"the arrival of m2 .* 1 s"), opened(own):
+        own = transport("m0", names, met, rendezvous_timeout=3.0)
+        one.begins()
+        with pytest.raises(CallTimeoutError, match=r"the arrival of m2 .* 3 s"), opened(own):
             pass
         assert "m0" in one.opened()
 

@@ -78,6 +78,7 @@ class Peer:
         command = [*prefix, sys.executable, "-W", "error", __file__]
         pipe = subprocess.PIPE
         self.name = name
+        self._has_begun = False
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
         keys = {key: each.get_secret_value() for key, each in meeting.keys.get(name, {}).items()}
         self._say([name, list(names), meeting.address, keys, options])
@@ -87,8 +88,14 @@ class Peer:
         """The process."""
         return self.process.pid
 
+    def begins(self) -> None:
+        """Wait until it begins to open."""
+        if not self._has_begun:
+            self._has_begun = self.next() == "begins"
+
     def opened(self) -> Any:
         """Return whether it has opened, or why not."""
+        self.begins()
         return self.next()
 
     def call(self, to: str, what: str, timeout: float = 20.0) -> Any:
@@ -164,6 +171,7 @@ def _run(name: str, names: list[str], address: str, keys: Mapping[str, str], opt
     secret = {key: SecretStr(each) for key, each in keys.items()}
     own = transport(name, names, Meeting(address, {name: secret}), **options)
     heard = Heard(own)
+    _say("begins")
     try:
         own.open(handle)
     except Exception as error:  # noqa: BLE001 - told to the test

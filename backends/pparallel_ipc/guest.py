@@ -35,8 +35,13 @@ class Guest:
 
     def take(self, entries: Sequence[Any], fds: list[int]) -> None:
         """Have requests handled: called by the hub."""
+        do = self._hub.do
         for number, packed in entries:
-            self._hub.do(partial(self._handle, number, packed, fds))
+            frames, writable = packed
+            if writable or type(frames) is not list:
+                do(partial(self._handle, number, packed, fds))
+            else:
+                do(partial(self._handle_small, number, frames))
 
     def add_lane(self, descriptor: int) -> None:
         """Serve a lane from now on."""
@@ -64,6 +69,17 @@ class Guest:
         with self._lock:
             return [each.thread for each in self._lanes]
 
+    def _handle_small(self, number: int, frames: Frames) -> None:
+        found = attempt(self._handler, self.peer, frames)
+        if isinstance(found, Future):
+            found.add_done_callback(lambda done: self._reply(number, *outcome(done)))
+            return
+        status, reply = found
+        if (size := messages.small_size(reply)) >= 0:
+            self.post.put((number, status, (reply, ())), size, (), hold=True)
+        else:
+            self._reply(number, status, reply)
+
     def _handle(self, number: int, packed: Packed, fds: list[int]) -> None:
         try:
             # No name here holds what came, or what goes: see the lanes.
@@ -76,9 +92,6 @@ class Guest:
             return
         status, frames = found
         del found
-        if (size := messages.small_size(frames)) >= 0:
-            self.post.put((number, status, (frames, ())), size, (), hold=True)
-            return
         status, begun = messages.begin(status, frames, self._parcels)
         del frames
         self._put(number, *messages.finish(status, begun))

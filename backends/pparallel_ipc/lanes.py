@@ -15,15 +15,16 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 
 from pparallel.interfaces.transport import Frames, Handler
 from pparallel.runtime import dedicated
 from pparallel.runtime.links import attempt, outcome
+from pparallel.runtime.polling import Polling
 from pparallel.runtime.processes import forget_in_children, remember_in_children
 from pparallel.runtime.shm import Parcels
 from pparallel_ipc import messages
-from pparallel_ipc.messages import Packed, Sized
-from pparallel_ipc.polling import Polling
+from pparallel_ipc.messages import PACKET, Packed, Sized
 
 NOTHING: Sequence[int] = ()  #: descriptors that come with most messages
 _WITH_FILES = b"F"  #: says that some come with the message that follows
@@ -36,7 +37,7 @@ class Lane:
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
-        self._send, self._receive = sock.send, Polling(sock.recv).receive
+        self._send, self._receive = sock.send, _receiver(sock)
         self._limit: float | None = None  # seconds
         forget_in_children(sock.fileno())
 
@@ -55,7 +56,10 @@ class Lane:
             _send_with_files(self._sock, message, fds)
         else:
             self._send(message, socket.MSG_NOSIGNAL)
-        data = self._receive()
+        try:
+            data = self._receive()
+        except ConnectionResetError:  # told once: what came before the end is there still
+            data = self._sock.recv(PACKET)
         return messages.receive_with(self._sock) if data == _WITH_FILES else (data, [])
 
     def end(self) -> None:
@@ -100,7 +104,7 @@ class ServedLane:
         self._sock = sock
         self._sender, self._handler, self._parcels = sender, handler, parcels
         self._ended = ended
-        self._receive = Polling(sock.recv).receive
+        self._receive = _receiver(sock)
         self._last: bytes | None = None  # the head of the last large answer
         self._answering = threading.Lock()
         self.thread = threading.Thread(target=self._serve, name=f"lane-of-{sender}", daemon=True)
@@ -143,7 +147,8 @@ class ServedLane:
         if isinstance(found, Future):
             found.add_done_callback(lambda done: self._reply(*outcome(done)))
             return
-        data = messages.small_answer(*found)
+        status, reply = found
+        data = messages.small(reply, status)
         if data is None:
             self._reply(*found)
         else:
@@ -183,6 +188,18 @@ class ServedLane:
                     self._parcels.drop(head)
                     self._last = None
         messages.close(fds)
+
+
+def _receiver(sock: socket.socket) -> Callable[[], bytes]:
+    """Return what receives the next message; it is empty at the end."""
+
+    def look() -> bytes | None:
+        try:
+            return sock.recv(PACKET, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return None
+
+    return Polling(partial(sock.recv, PACKET), look).receive
 
 
 def _shut_down(sock: socket.socket) -> None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from threading import get_ident
 from typing import Any
 
 from pparallel.errors import CallTimeoutError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.links import OK, failure
-from pparallel.runtime.pending import fail, settle
+from pparallel.runtime.pending import fail
 from pparallel.runtime.shm import Parcels
 from pparallel_ipc import messages
-from pparallel_ipc.lanes import Lane, new_pair
+from pparallel_ipc.lanes import NOTHING, Lane, new_pair
 from pparallel_ipc.post import Post
 
 _KEPT = 8  #: idle lanes that are kept
@@ -89,7 +89,11 @@ class Line:
                 if post is None:
                     self._early.append((number, frames))
                     return
-        self._put(post, number, frames, hold=len(self._waiting) > _FEW)
+        hold = len(self._waiting) > _FEW
+        if (size := messages.small_size(frames)) >= 0:
+            post.put((number, (frames, ())), size, (), hold=hold)
+        else:
+            self._put(post, number, frames, hold=hold)
 
     def call(self, frames: Frames, timeout: float | None) -> Frames | None:
         """Send a request in a lane and return its answer; ``None``: no lane can be taken.
@@ -120,14 +124,18 @@ class Line:
     def _exchange(
         self, lane: Lane, frames: Frames, timeout: float | None
     ) -> tuple[bytes, list[int]]:
+        fds, head = NOTHING, None
         try:
-            sized = packed, _, fds = messages.pack(frames, self._parcels)
+            message = messages.small(frames)
+            if message is None:
+                sized = packed, _, fds = messages.pack(frames, self._parcels)
+                message, head = messages.dumps(packed), messages.droppable(sized)
         except BaseException:
             self._discard(lane)
             raise
         is_done = False
         try:
-            answer = lane.exchange(messages.dumps(packed), fds, timeout)
+            answer = lane.exchange(message, fds, timeout)
             is_done = bool(answer[0])
         except BlockingIOError:
             raise CallTimeoutError(f"a request to {self._peer!r}", timeout or 0.0) from None
@@ -137,7 +145,7 @@ class Line:
             if fds:
                 messages.close(fds)
             if not is_done:
-                self._give_up(lane, messages.droppable(sized))
+                self._give_up(lane, head)
         if not is_done:
             raise EOFError
         if self._is_ended or len(self._idle) >= _KEPT:
@@ -159,24 +167,26 @@ class Line:
         for number, status, packed in entries:
             future = self._waiting.pop(number, None)
             self._large.pop(number, None)
-            try:
-                frames = messages.unpack(packed, parcels, fds)
-            except (OSError, RuntimeError) as error:
-                if future is not None:
-                    fail(future, error)
-                continue
+            frames, writable = packed
+            if writable or type(frames) is not list:
+                try:
+                    frames = messages.unpack(packed, parcels, fds)
+                except (OSError, RuntimeError) as error:
+                    if future is not None:
+                        fail(future, error)
+                    continue
             if future is None:
                 continue
             if status == OK:
-                settle(future, frames)
+                try:  # as settle() does
+                    future.set_result(frames)
+                except InvalidStateError:
+                    continue
             else:
                 fail(future, failure(self._peer, frames))
         self.flush()
 
     def _put(self, post: Post, number: int, frames: Frames, *, hold: bool) -> None:
-        if (size := messages.small_size(frames)) >= 0:
-            post.put((number, (frames, ())), size, (), hold=hold)
-            return
         try:
             sized = packed, size, fds = messages.pack(frames, self._parcels)
         except OSError as error:

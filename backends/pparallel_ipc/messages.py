@@ -75,11 +75,18 @@ def small_size(frames: Frames) -> int:
     return size if size <= INLINE else -1
 
 
-def small_answer(status: int, frames: Frames) -> bytes | None:
-    """Return the message that answers with *frames*, if all are ``bytes`` and few."""
-    if small_size(frames) < 0:
+def small(frames: Frames, status: int | None = None) -> bytes | None:
+    """Return the message that consists of *frames*, if all are ``bytes`` and few.
+
+    Args:
+        frames: of a request, or an answer.
+        status: how it ended, for an answer.
+    """
+    # Written out again, for a function more is felt where every call needs it.
+    if not _BYTES.issuperset(map(type, frames)) or sum(map(len, frames)) > INLINE:  # type: ignore[arg-type] # they are bytes
         return None
-    return marshal.dumps((status, (frames, ())), _VERSION)  # type: ignore[arg-type] # they are bytes
+    packed = frames, ()
+    return marshal.dumps(packed if status is None else (status, packed), _VERSION)  # type: ignore[arg-type] # they are bytes
 
 
 class Begun(NamedTuple):

@@ -14,6 +14,7 @@ from pparallel_ipc import messages
 from pparallel_ipc.hub import READ, WRITE, Hub
 
 _TOGETHER = 16  #: entries that are not held back any longer
+_AT_ONCE = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 _AGAIN = 0.002  #: seconds after which descriptors are sent again where too many were on their way
 
 
@@ -31,6 +32,7 @@ class Post:
         self._entries: deque[tuple[Any, int, Sequence[int]]] = deque()
         self._stuck: deque[tuple[bytes, Sequence[int]]] = deque()  # packets that wait for room
         self._is_open = False
+        self._is_held = False  # and the hub is going to flush it
         self._is_dead = False
 
     def open(self) -> None:
@@ -43,10 +45,11 @@ class Post:
     def put(self, entry: Any, size: int, fds: Sequence[int], *, hold: bool) -> None:
         """Send an entry: at once, or with the next ones if it may be held back."""
         self._entries.append((entry, size, fds))
-        if hold and len(self._entries) < _TOGETHER:
-            self._hub.hold(self)
-        else:
+        if not hold or len(self._entries) >= _TOGETHER:
             self.flush()
+        elif not self._is_held:
+            self._is_held = True
+            self._hub.hold(self)
 
     def say(self, message: Any, fds: Sequence[int] = ()) -> None:
         """Send a message by itself, after what was put before; closes *fds*."""
@@ -57,6 +60,7 @@ class Post:
 
     def flush(self) -> None:
         """Send what has been held back."""
+        self._is_held = False  # first: who finds it set may rely on what he put being sent below
         with self._lock:
             if self._is_open and not self._stuck:
                 self._pack()
@@ -121,7 +125,7 @@ class Post:
         if fds:
             messages.send_with(self._sock, packet, fds)
         else:
-            self._sock.send(packet, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            self._sock.send(packet, _AT_ONCE)
 
     def _drop(self) -> None:
         for _, fds in self._stuck:

@@ -105,7 +105,9 @@ class IpcTransport(Transport):
 
     @override
     def send(self, to: str, frames: Frames, timeout: float | None, future: Future[Frames]) -> None:
-        line = self._line(to)
+        line = self._lines.get(to)
+        if line is None or self._closed:
+            line = self._line(to)
         self._pending.watch(future, to, timeout)
         if line is None:
             assert self._to_self is not None

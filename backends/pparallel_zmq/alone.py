@@ -21,9 +21,9 @@ class Alone:
         self._handled = threading.Condition()
         self._handling: list[int] = []  # threads that are inside the handler
 
-    def request(self, frames: Frames, timeout: float | None) -> Future[Frames]:
-        """Handle a request, and return a future of its reply."""
-        future = self._pending.add(self._name, timeout)
+    def send(self, frames: Frames, timeout: float | None, future: Future[Frames]) -> None:
+        """Handle a request, whose reply completes *future*."""
+        self._pending.watch(future, self._name, timeout)
 
         def reply(status: int, frames: Frames) -> None:
             if status == FAILED:
@@ -40,7 +40,6 @@ class Alone:
             with self._handled:
                 self._handling.remove(me)
                 self._handled.notify_all()
-        return future
 
     def finish(self) -> None:
         """Let replies that are known be given; handlers never block, so that it is soon done."""

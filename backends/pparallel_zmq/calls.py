@@ -7,9 +7,11 @@ import select
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from threading import get_ident
 
 from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
 from pparallel.interfaces.transport import Frames
+from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.links import Membership
 from pparallel.runtime.pending import Pending
 from pparallel_zmq import wire
@@ -17,6 +19,13 @@ from pparallel_zmq.config import ZmqTransportConfig
 from pparallel_zmq.lanes import BrokenError, Lanes
 from pparallel_zmq.links import Link
 from pparallel_zmq.wire import Kind, Limits
+
+
+class _Here(threading.local):
+    """What the calling thread has asked of each member last, if not by a lane."""
+
+    def __init__(self) -> None:
+        self.last: dict[str, int] = {}
 
 
 class Calls:
@@ -56,31 +65,30 @@ class Calls:
         self._is_reading, self._is_closed = is_reading, is_closed
         self._most, self._patience = config.high_water_mark, config.liveness_bound / 2
         self._numbers = itertools.count(1)
-        self._here = threading.local()
+        self._here = _Here()
 
-    def request(self, to: str, frames: Frames, timeout: float | None) -> Future[Frames]:
-        """Send a request, and return a future of its reply."""
+    def send(self, to: str, frames: Frames, timeout: float | None, future: Future[Frames]) -> None:
+        """Send a request, whose reply completes *future*."""
         self._membership.check(to)
         link = self._link_to(to)
         number = next(self._numbers)
         part, raws = wire.pack(Kind.REQUEST, number, frames, self._limits)
-        future = self._pending.add(to, timeout)
+        self._pending.watch(future, to, timeout)
         link.expect(number, future)
-        link.request(part, raws, number, threading.get_ident())
-        asked = self._last()[to] = _Asked()
-        future.add_done_callback(asked.ended)
-        if not self._is_reading():
+        self._note(to, link, number)
+        link.request(part, raws, number, get_ident())
+        if len(link.backlog) > self._most and not self._is_reading():
             link.wait_for_room(self._most)
         if link.is_over:
             link.fail_all(lambda: self._why_over(to))
-        return future
 
     def call(self, to: str, frames: Frames, timeout: float | None) -> Frames:
         """Send a request, and return its reply."""
-        last = self._last().get(to)
         link = self._found(to)
-        if link is None or not link.is_usable or not (last is None or last.is_answered):
-            return self.request(to, frames, timeout).result()
+        if link is None or not link.is_usable or self._here.last.get(to) in link.unanswered:
+            future: Future[Frames] = LeanFuture()
+            self.send(to, frames, timeout, future)
+            return future.result()
         self._membership.check(to)
         number = next(self._numbers)
         part, raws = wire.pack(Kind.REQUEST, number, frames, self._limits)
@@ -93,16 +101,15 @@ class Calls:
                 # It may be on its way still. What says that it is given up goes by the link, and
                 # so does what this thread sends next: it comes there first.
                 link.abort(number)
-                self._last()[to] = _Asked()
+                self._note(to, link, number)
             raise
 
-    def _last(self) -> dict[str, _Asked]:
-        """Return what this thread has asked of each member last, if not by a lane."""
-        try:
-            found: dict[str, _Asked] = self._here.last
-        except AttributeError:
-            found = self._here.last = {}
-        return found
+    def _note(self, to: str, link: Link, number: int) -> None:
+        """Remember what this thread has asked of a member last, if not by a lane."""
+        last = self._here.last
+        link.unanswered.discard(last.get(to))
+        link.unanswered.add(number)
+        last[to] = number
 
     def _broken(self, to: str, link: Link) -> Exception:
         """Return why a lane has broken; that is known soon after."""
@@ -119,18 +126,3 @@ class Calls:
             return PeerLostError(to, self._membership.reason(to))
         message = "broke the connection; whether it has run what was asked of it is not known"
         return PeerLostError(to, message)
-
-
-class _Asked:
-    """Whether the reply to a request has come, so that the request has been handled.
-
-    It takes the place of the future, which would keep whatever waits for that.
-    """
-
-    __slots__ = ("is_answered",)
-
-    def __init__(self) -> None:
-        self.is_answered = False
-
-    def ended(self, future: Future[Frames]) -> None:
-        self.is_answered = not future.cancelled() and future.exception() is None

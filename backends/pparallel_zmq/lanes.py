@@ -12,6 +12,7 @@ from typing_extensions import Buffer
 
 from pparallel.errors import CallTimeoutError, PeerLostError
 from pparallel.runtime.links import failure
+from pparallel.runtime.polling import Polling
 from pparallel_zmq import wire
 from pparallel_zmq.links import Link
 from pparallel_zmq.memory import Memory
@@ -23,6 +24,7 @@ QUICK = 0.005  #: seconds that a reply is waited for with nothing else in mind
 LAST = 0.25  #: seconds that the reply of a member that leaves may take to come
 SPARE = 16  #: idle lanes to one member
 
+_NOW = int(zmq.NOBLOCK)
 _EVENT = struct.Struct("=hi")
 
 
@@ -39,6 +41,7 @@ class Lane:
         self._socket, self._monitor = socket, monitor
         self._limits, self._window, self._memory = limits, window, memory
         socket.rcvtimeo = int(QUICK * 1000)
+        self._wait = Polling(socket.recv, self._look).receive
 
     def exchange(
         self, number: int, part: bytes, raws: list[Raw], deadline: float | None, alarm: int
@@ -85,7 +88,7 @@ class Lane:
         socket = self._socket
         if deadline is None or deadline - time.monotonic() > QUICK:
             try:
-                part = socket.recv()
+                part = self._wait()
             except zmq.Again:
                 part = self._receive_slowly(deadline, alarm)
         else:
@@ -94,6 +97,12 @@ class Lane:
             return part, None
         frame: Any = socket.recv(copy=False)
         return part, frame.buffer
+
+    def _look(self) -> bytes | None:
+        try:
+            return self._socket.recv(_NOW)
+        except zmq.Again:
+            return None
 
     def _receive_slowly(self, deadline: float | None, alarm: int) -> bytes:
         socket, is_last = self._socket, False

@@ -88,6 +88,8 @@ class Link:
         is_over: whether it is of no use any more.
         was_up: whether it has ever been connected to who was meant.
         trouble: what went wrong with the connection last.
+        unanswered: the last request of each thread, until the other end has answered it.
+        backlog: what waits to be sent.
     """
 
     def __init__(
@@ -120,7 +122,8 @@ class Link:
         self._is_connected = False
         self._broken: float | None = time.monotonic()
         self._port = Port(socket, reader, self, window)
-        self.fd = self._port.fd
+        self.fd, self.backlog = self._port.fd, self._port.backlog
+        self.unanswered: set[int | None] = set()
         self._port.hold()  # until it is known who is there
         self._port.send(wire.say(Kind.HELLO, hello), urgent=True)
         self.events = Events(self, monitor)
@@ -258,6 +261,7 @@ class Link:
 
     def _reply(self, message: Message) -> None:
         number = message.number
+        self.unanswered.discard(number)
         if number not in self._calls:
             if message.flags & wire.LARGE:
                 self.abort(number)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hmac
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from pparallel.errors import (
@@ -81,7 +80,7 @@ class Network:
         self._serving = Reader("pparallel-zmq-serve")
         self._calling = Reader("pparallel-zmq-call")
         self._lanes = Lanes(self._lane)
-        self._calls = Calls(
+        self.calls = Calls(
             config,
             self.membership,
             pending,
@@ -126,14 +125,6 @@ class Network:
             for each in roster[1:]:
                 self._connect(each)  # that last one let in may not have been connected to yet
             self._tell(Kind.ROSTER, *(each.pack() for each in roster))
-
-    def request(self, to: str, frames: Frames, timeout: float | None) -> Future[Frames]:
-        """Send a request, and return a future of its reply."""
-        return self._calls.request(to, frames, timeout)
-
-    def call(self, to: str, frames: Frames, timeout: float | None) -> Frames:
-        """Send a request, and return its reply."""
-        return self._calls.call(to, frames, timeout)
 
     # -- connections --------------------------------------------------------------------------
 

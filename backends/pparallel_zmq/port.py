@@ -39,6 +39,9 @@ class Port:
 
     What ZeroMQ has no room for waits here, in order. Large messages are sent piece by piece, so
     that others pass them; those of the same thread, in whose order they are to arrive, do not.
+
+    Attributes:
+        backlog: what waits.
     """
 
     def __init__(self, socket: Socket, reader: Reader, source: Source, window: int) -> None:
@@ -47,7 +50,7 @@ class Port:
         self._is_router = socket.type == zmq.ROUTER
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
-        self._backlog: deque[tuple[bytes, list[Raw]]] = deque()
+        self.backlog: deque[tuple[bytes, list[Raw]]] = deque()
         self._streams: dict[Stream, Outgoing] = {}
         self._behind: dict[int, deque[tuple[bytes, bytes, list[Raw], int, int]]] = {}
         self._threads: dict[Stream, int] = {}
@@ -97,18 +100,21 @@ class Port:
             if thread and thread in self._behind:
                 self._behind[thread].append((route, part, raws or [], number, piece))
                 return True
-            sent = self._send(route, part, raws, number, piece, thread, urgent=urgent)
+            if raws:
+                sent = self._send(route, part, raws, number, piece, thread, urgent=urgent)
+            else:
+                sent = self._put(route, [part], urgent=urgent)
             self._look()
             return sent
 
     def wait_for_room(self, most: int) -> None:
         """Wait until at most *most* messages wait here, or nobody is there to take them."""
-        if len(self._backlog) <= most:
+        if len(self.backlog) <= most:
             return
         dedicated.about_to_block()
         with self._room:
             self._room.wait_for(
-                lambda: self._closed or self._is_given_up or len(self._backlog) <= most
+                lambda: self._closed or self._is_given_up or len(self.backlog) <= most
             )
 
     def give_up(self) -> None:
@@ -136,7 +142,7 @@ class Port:
     @property
     def is_empty(self) -> bool:
         """Whether all that was to be sent has been handed to ZeroMQ."""
-        return not self._streams and not self._backlog and not self._behind
+        return not self._streams and not self.backlog and not self._behind
 
     def take(self, signalled: bool) -> list[Received]:
         """Return some of the messages that have come; called by the thread that receives.
@@ -149,7 +155,7 @@ class Port:
         with self._lock:
             if self._closed:
                 return found
-            if self._backlog:
+            if self.backlog:
                 self._flush()
             if not signalled and not self._is_readable():
                 return found
@@ -167,7 +173,7 @@ class Port:
             self._closed = True
             self._streams.clear()
             self._behind.clear()
-            self._backlog.clear()
+            self.backlog.clear()
             self._room.notify_all()
             close(self._socket, monitor)
 
@@ -239,13 +245,13 @@ class Port:
                 return
 
     def _put(self, route: bytes, parts: list[Raw], *, urgent: bool = False) -> bool:
-        if (self._held or self._backlog) and not urgent:
-            self._backlog.append((route, parts))
+        if (self._held or self.backlog) and not urgent:
+            self.backlog.append((route, parts))
             return True
         try:
             return self._try(route, parts)
         except zmq.Again:
-            self._backlog.append((route, parts))
+            self.backlog.append((route, parts))
             return True
 
     def _try(self, route: bytes, parts: list[Raw]) -> bool:
@@ -266,12 +272,12 @@ class Port:
         return True
 
     def _flush(self) -> None:
-        while self._backlog and not self._held:
+        while self.backlog and not self._held:
             try:
-                self._try(*self._backlog[0])
+                self._try(*self.backlog[0])
             except zmq.Again:
                 break
-            self._backlog.popleft()
+            self.backlog.popleft()
         self._room.notify_all()
 
     def _look(self) -> None:

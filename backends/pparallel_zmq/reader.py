@@ -11,11 +11,14 @@ import time
 from typing import Protocol
 
 from pparallel.runtime.leading import Leaders
+from pparallel.runtime.polling import Polling
 from pparallel.runtime.processes import forget_in_children, remember_in_children
 
 logger = logging.getLogger(__name__)
 
 LAST = 1.0  #: seconds that the end waits for functions that run
+
+Ready = list[tuple[int, int]]  #: descriptors, and what poll says of them
 
 
 class Source(Protocol):
@@ -56,6 +59,8 @@ class Reader:
         self._signalled: list[Source] = []
         self._changed = True
         self._polled = select.poll()
+        self._left = math.inf
+        self._polling = Polling(self._sleep, self._look)
         self._sleeping = False
         self._draining: Source | None = None
         self._receiving = 0  # the thread that drains or waits
@@ -169,11 +174,19 @@ class Reader:
     def _wait(self, left: float) -> None:
         if self._changed:
             self._polled = self._poll()
-        for number, _ in self._polled.poll(None if left == math.inf else left * 1000):
+        self._left = left
+        for number, _ in self._polling.receive():
             if number == self._nudge:
                 os.eventfd_read(number)
             elif (source := self._sources.get(number)) is not None:
                 self._signalled.append(source)
+
+    def _sleep(self) -> Ready:
+        left = self._left
+        return self._polled.poll(None if left == math.inf else left * 1000)
+
+    def _look(self) -> Ready | None:
+        return self._polled.poll(0) or None
 
     def _poll(self) -> select.poll:
         with self._lock:

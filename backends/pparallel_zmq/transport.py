@@ -13,9 +13,11 @@ from typing_extensions import override
 
 from pparallel.errors import ClosedError, PeerLostError
 from pparallel.interfaces.transport import Frames, Handler, Meeting, Transport
+from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.pending import Pending
 from pparallel_zmq import address, keys
 from pparallel_zmq.alone import Alone
+from pparallel_zmq.calls import Calls
 from pparallel_zmq.config import ZmqTransportConfig
 from pparallel_zmq.network import Network
 
@@ -37,6 +39,7 @@ class ZmqTransport(Transport):
         self._pending: Pending[Frames] = Pending(f"transport of {member.name!r}")
         self._alone: Alone | None = None
         self._network: Network | None = None
+        self._calls: Calls | None = None  # the network's
         self._pid = 0
         self._lock = threading.Lock()
         self._closed = False
@@ -61,6 +64,7 @@ class ZmqTransport(Transport):
                 self._network = Network(
                     self._config, self._member, handler, self._pending, self.lost
                 )
+                self._calls = self._network.calls
         self._alone = Alone(self.name, handler, self._pending)
         if self._network is not None:
             self._network.meet()
@@ -79,21 +83,26 @@ class ZmqTransport(Transport):
 
     @override
     def request(self, to: str, frames: Frames, timeout: float | None = None) -> Future[Frames]:
+        future: Future[Frames] = LeanFuture()
+        self.send(to, frames, timeout, future)
+        return future
+
+    @override
+    def send(self, to: str, frames: Frames, timeout: float | None, future: Future[Frames]) -> None:
         alone = self._opened()
-        if to == self.name:
-            return alone.request(frames, timeout)
-        if self._network is None:
+        if to == self._member.name:
+            alone.send(frames, timeout, future)
+        elif self._calls is None:
             raise PeerLostError(to, "is not a member")
-        return self._network.request(to, frames, timeout)
+        else:
+            self._calls.send(to, frames, timeout, future)
 
     @override
     def call(self, to: str, frames: Frames, timeout: float | None = None) -> Frames:
-        alone = self._opened()
-        if to == self.name:
-            return alone.request(frames, timeout).result()
-        if self._network is None:
-            raise PeerLostError(to, "is not a member")
-        return self._network.call(to, frames, timeout)
+        self._opened()
+        if to == self._member.name or self._calls is None:
+            return self.request(to, frames, timeout).result()
+        return self._calls.call(to, frames, timeout)
 
     @classmethod
     @override

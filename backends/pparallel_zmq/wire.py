@@ -47,11 +47,19 @@ class Kind(IntEnum):
 
 
 _AFTER = HEAD.size
-_tables = [struct.Struct(f"<{count}Q") for count in range(64)]
 
 
-def _table(count: int) -> struct.Struct:
-    return _tables[count] if count < 64 else struct.Struct(f"<{count}Q")
+class _Tables(dict[int, struct.Struct]):
+    """The form of a table of so many sizes; those of short ones are kept."""
+
+    def __missing__(self, count: int) -> struct.Struct:
+        made = struct.Struct(f"<{count}Q")
+        if count < 64:
+            self[count] = made
+        return made
+
+
+_tables = _Tables()
 
 
 class BadMessageError(Exception):
@@ -119,7 +127,7 @@ def pack(
     count = len(table)
     if count > limits.frames or total > limits.size:
         limits.check(table)
-    sizes = _table(count).pack(*table)
+    sizes = _tables[count].pack(*table)
     if total > INLINE:
         return HEAD.pack(kind, flags | LARGE, 0, count, number) + sizes, raws
     return b"".join((HEAD.pack(kind, flags, 0, count, number), sizes, *raws)), []
@@ -143,7 +151,7 @@ def unpack(part: bytes, limits: Limits) -> Message:
     at = _AFTER + 8 * count
     if count > limits.frames or at > len(part) or zero:
         raise BadMessageError("the head announces what is not there")
-    table = _table(count).unpack_from(part, _AFTER)
+    table = _tables[count].unpack_from(part, _AFTER)
     if flags & LARGE:
         total = sum(each >> 1 for each in table)
         if total > limits.size or total <= INLINE or at != len(part):

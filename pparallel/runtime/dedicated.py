@@ -25,13 +25,16 @@ class Role:
         self.kind, self.pass_on = kind, pass_on
 
 
-_here = threading.local()
-_NONE = Role(ELSEWHERE)
+class _Here(threading.local):
+    role = Role(ELSEWHERE)
+
+
+here = _Here()  #: has the role of the calling thread
 
 
 def mark_alone() -> None:
     """Say that the calling thread serves one request at a time."""
-    _here.role = Role(ALONE)
+    here.role = Role(ALONE)
 
 
 def mark_leading(pass_on: Callable[[], object]) -> Role:
@@ -40,19 +43,18 @@ def mark_leading(pass_on: Callable[[], object]) -> Role:
     Returns:
         Its role, whose kind is to be ``LEADING`` whenever *pass_on* has another thread receive.
     """
-    role = _here.role = Role(ELSEWHERE, pass_on)
+    role = here.role = Role(ELSEWHERE, pass_on)
     return role
 
 
 def kind() -> int:
     """Return what the calling thread is."""
-    found: int = getattr(_here, "role", _NONE).kind
-    return found
+    return here.role.kind
 
 
 def about_to_block() -> None:
     """Pass the role of the calling thread on, if it has one."""
-    role: Role = getattr(_here, "role", _NONE)
+    role = here.role
     if role.kind == LEADING and role.pass_on is not None:
         role.kind = ALONE
         role.pass_on()

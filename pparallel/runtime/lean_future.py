@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from typing import Any, Generic, NoReturn, TypeVar
 
 from typing_extensions import override
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -33,13 +36,13 @@ class LeanFuture(Future[T], Generic[T]):
     It completes once; whatever comes later is an ``InvalidStateError``, as for any future.
     """
 
+    # Instead of what Future sets in each; a test compares the attributes.
     _condition = _Condition()
+    _state = PENDING
+    _result: T | None = None
+    _exception: BaseException | None = None
 
     def __init__(self) -> None:
-        # Instead of Future's own; a test compares the attributes.
-        self._state = PENDING
-        self._result: T | None = None
-        self._exception: BaseException | None = None
         self._waiters: list[Any] = []
         self._done_callbacks: list[Callable[[Future[T]], object]] = []
 
@@ -67,8 +70,12 @@ class LeanFuture(Future[T], Generic[T]):
                 self._result, self._state = result, FINISHED
         if not is_bare:
             super().set_result(result)
-        elif self._done_callbacks:
-            self._invoke_callbacks()  # type: ignore[attr-defined] # logs what they raise
+        else:
+            for callback in self._done_callbacks:
+                try:
+                    callback(self)
+                except Exception:
+                    logger.exception("What was to be called when %r is done has failed", self)
 
     @override
     def set_exception(self, exception: BaseException | None) -> None:

@@ -89,7 +89,7 @@ class Pending(Generic[T]):
             raise PeerLostError(peer, self._lost[peer])
         if deadline < self._next:
             self._wake_clock(deadline)
-        future.add_done_callback(self._forget)
+        future.add_done_callback(self._waiting.__delitem__)
 
     def lose(self, peer: str, reason: str) -> None:
         """Fail every request that waits for *peer*, and those to come."""
@@ -106,9 +106,6 @@ class Pending(Generic[T]):
         clock = self._clock
         if clock is not None and clock is not threading.current_thread():
             clock.join()
-
-    def _forget(self, future: Future[T]) -> None:
-        self._waiting.pop(future, None)
 
     def _fail_where(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from typing_extensions import Buffer
@@ -90,7 +91,7 @@ class Caller:
     ) -> Future[Reply]:
         """Return a future of what the service *key* of member *to* answers."""
         frames = self._requests.service(to, key, body, buffers)
-        future = self._future(lambda reply: self._decode_service(to, reply))
+        future = self._future(self._decode_service, to)
         self._send(to, frames, timeout).add_done_callback(future.follow)
         return future
 
@@ -138,15 +139,15 @@ class Caller:
         """Run *what* in member *to* and return a future of its result."""
         limit = self._timeout if timeout == -1 else self.limit(timeout)
         frames = self._requests.call(to, what, args, kwargs, idempotent)
-        future = self._future(lambda reply: self._decode_call(to, reply))
+        if not (idempotent or isinstance(what, Registered)):
+            return self._send_call(to, frames, limit)
+        future = self._future(self._decode_call, to)
         if isinstance(what, Registered):
             self._send_in_window(to, frames, limit, idempotent).add_done_callback(
                 lambda reply: self._follow(future, reply, what, frames, limit, idempotent)
             )
-        elif idempotent:
-            self._send_in_window(to, frames, limit, True).add_done_callback(future.follow)
         else:
-            self._send_for(future, to, frames, limit)
+            self._send_in_window(to, frames, limit, True).add_done_callback(future.follow)
         return future
 
     def remote(
@@ -162,7 +163,7 @@ class Caller:
         limit = self.limit(timeout)
         ref = self.refs.held(to, self.refs.new_id())
         frames = self._requests.remote(to, what, args, kwargs, idempotent, ref.ref_id)
-        ref._confirmed = confirmed = self._future(lambda reply: self._decode_call(to, reply))
+        ref._confirmed = confirmed = self._future(self._decode_call, to)
         self._send_in_window(to, frames, limit, idempotent).add_done_callback(confirmed.follow)
         if idempotent:
             confirmed.result()  # what is asked of the reference must not overtake a second attempt
@@ -206,7 +207,7 @@ class Caller:
 
     def _exchange(self, to: str, frames: Frames, timeout: float | None) -> Frames:
         try:
-            if not self.handlers.run_here:
+            if self.handlers.here.stream is None:
                 return self._transport.call(to, frames, timeout)
             with self.handlers.waiting():
                 return self._transport.call(to, frames, timeout)
@@ -232,15 +233,15 @@ class Caller:
         except BaseException:
             self._window.give_back(taken)
             raise
-        reply.add_done_callback(lambda _: self._window.give_back(taken))
+        reply.add_done_callback(partial(self._window.give_back, taken))
         return reply
 
-    def _send_for(
-        self, future: RpcFuture[Any], to: str, frames: Frames, timeout: float | None
-    ) -> None:
-        """Send *frames*, and have the reply complete *future*."""
-        taken = self._window.take(wire.size(frames))
-        future.add_done_callback(lambda _: self._window.give_back(taken))
+    def _send_call(self, to: str, frames: Frames, timeout: float | None) -> RpcFuture[Any]:
+        """Send the request of a call, and return the future that the reply completes."""
+        ended = partial(self._window.give_back, self._window.take(wire.size(frames)))
+        future: RpcFuture[Any] = RpcFuture(
+            self._decode_call, to, self.handlers.waiting, self._explain, ended
+        )
         try:
             self._transport.send(to, frames, timeout, future)
         except BaseException as error:
@@ -248,14 +249,15 @@ class Caller:
             if isinstance(error, (ClosedError, PeerLostError)):
                 raise self._explain(error) from None
             raise
+        return future
 
     def _release(self, to: str, numbers: Sequence[int]) -> Future[Reply]:
         return self.ask_async(
             to, RELEASE, (self._requests.session, list(numbers)), timeout=self._timeout
         )
 
-    def _future(self, decode: Callable[[Frames], T]) -> RpcFuture[T]:
-        return RpcFuture(decode, self.handlers.waiting, self._explain)
+    def _future(self, decode: Callable[[str, Frames], T], to: str) -> RpcFuture[T]:
+        return RpcFuture(decode, to, self.handlers.waiting, self._explain)
 
     def _explain(self, error: BaseException) -> BaseException:
         """Return *error*, or what it only follows from."""

@@ -14,7 +14,8 @@ from pparallel.runtime import member
 if TYPE_CHECKING:
     from pparallel.runtime.rpc.endpoint import Endpoint
 
-_current: ContextVar[Endpoint | None] = ContextVar("pparallel_endpoint", default=None)
+#: the endpoint that the calling thread works for, where that is known
+acting: ContextVar[Endpoint | None] = ContextVar("pparallel_endpoint", default=None)
 _open: weakref.WeakSet[Endpoint] = weakref.WeakSet()
 _open_lock = threading.Lock()
 
@@ -25,7 +26,7 @@ def endpoint() -> Endpoint:
     Raises:
         ClosedError: there is none, or several and this thread belongs to none of them.
     """
-    found = _current.get()
+    found = acting.get()
     if found is not None:
         return found
     with _open_lock:
@@ -66,18 +67,18 @@ class _Acting:
         self._endpoint = endpoint
 
     def __enter__(self) -> None:
-        self._token = _current.set(self._endpoint)
+        self._token = acting.set(self._endpoint)
         self._member = member.act_as(self._endpoint.member)
 
     def __exit__(self, *_: object) -> None:
         member.act_no_more(self._member)
-        _current.reset(self._token)
+        acting.reset(self._token)
 
 
 def act_for(endpoint: Endpoint) -> None:
     """Have what the calling thread does from now on be done for *endpoint*."""
-    if _current.get() is not endpoint:
-        _current.set(endpoint)
+    if acting.get() is not endpoint:
+        acting.set(endpoint)
         member.act_as(endpoint.member)
 
 
@@ -86,4 +87,4 @@ _ALREADY: AbstractContextManager[None] = nullcontext()
 
 def acting_for(endpoint: Endpoint) -> AbstractContextManager[None]:
     """Have groups and references that are met inside belong to *endpoint*."""
-    return _ALREADY if _current.get() is endpoint else _Acting(endpoint)
+    return _ALREADY if acting.get() is endpoint else _Acting(endpoint)

@@ -190,7 +190,7 @@ class Endpoint(Caller):
 
     def _handle(self, sender: str, frames: Frames) -> Frames | Future[Frames]:
         """Answer one request; called by the transport, on any thread, and never blocks."""
-        where = dedicated.kind()
+        where = dedicated.here.role.kind
         if where and frames and bytes(frames[0][:2]) == QUICK_CALL:  # type: ignore[index] # a buffer of bytes
             return self._handle_quick_call(sender, frames, where == LEADING)
         try:
@@ -215,7 +215,7 @@ class Endpoint(Caller):
         It does what the other two methods do, without what they need for all the rest: where two
         processes take turns on a core, each function costs a multiple of what it does in a loop.
         """
-        session, thread, number = wire.numbers(frames[0])
+        _, _, _, session, thread, number = wire.fields(frames[0])
         arrivals = self._arrivals.get((sender, session))
         if arrivals is None:
             arrivals = self._arrivals.setdefault((sender, session), Arrivals())
@@ -226,7 +226,8 @@ class Endpoint(Caller):
                 return self._answer(sender, wire.split(frames))
         except ClosedError as error:
             return Future() if self.closed else self.failed(error)
-        current.act_for(self)
+        if current.acting.get() is not self:
+            current.act_for(self)
         try:
             return self.quick.run(frames) or Job(self, sender, wire.split(frames)).answer()
         except BaseException as error:  # noqa: BLE001 - goes back to the caller

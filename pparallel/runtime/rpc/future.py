@@ -24,27 +24,36 @@ class RpcFuture(LeanFuture[T], Generic[T]):
     received it.
     """
 
+    _value: Any = None
+    _error: BaseException | None = None
+
     def __init__(
         self,
-        decode: Callable[[Frames], T],
+        decode: Callable[[str, Frames], T],
+        to: str,
         waiting: Callable[[], AbstractContextManager[None]],
         explain: Callable[[BaseException], BaseException],
+        ended: Callable[[Future[T]], object] | None = None,
     ) -> None:
-        super().__init__()
-        self._explain = explain
-        self._decode: Callable[[Frames], T] | None = decode
-        self._waiting = waiting
+        """Wait for a reply.
+
+        Args:
+            decode: called with *to* and the reply.
+            to: the member that is asked.
+            waiting: entered while a thread waits.
+            explain: returns what is to be raised for an error.
+            ended: the first of the callbacks.
+        """
+        # Instead of what the base class does: to call it would cost as much again.
+        self._waiters = []
+        self._done_callbacks = [] if ended is None else [ended]
+        self._decode: Callable[[str, Frames], T] | None = decode
+        self._to, self._waiting, self._explain = to, waiting, explain
         self._decoding = threading.Lock()
-        self._value: Any = None
-        self._error: BaseException | None = None
 
     @override
     def set_exception(self, exception: BaseException | None) -> None:
         super().set_exception(None if exception is None else self._explain(exception))
-
-    def wait(self, timeout: float | None = None) -> T:
-        """Return the result, waiting for it as :meth:`result` does."""
-        return self.result(timeout)
 
     @override
     def cancel(self) -> bool:
@@ -53,7 +62,13 @@ class RpcFuture(LeanFuture[T], Generic[T]):
 
     @override
     def result(self, timeout: float | None = None) -> T:
-        error = self.exception(timeout)
+        if self._state == FINISHED and self._exception is None:
+            with self._decoding:
+                if self._decode is not None:
+                    self._finish(self._decode)
+            error = self._error
+        else:
+            error = self.exception(timeout)
         if error is not None:
             try:
                 raise error
@@ -61,6 +76,8 @@ class RpcFuture(LeanFuture[T], Generic[T]):
                 del error  # no cycle of exception, traceback and this frame
         value: T = self._value
         return value
+
+    wait = result
 
     @override
     def exception(self, timeout: float | None = None) -> BaseException | None:
@@ -83,9 +100,9 @@ class RpcFuture(LeanFuture[T], Generic[T]):
         else:
             settle(cast("Future[Any]", self), reply.result())  # frames until asked for
 
-    def _finish(self, decode: Callable[[Frames], T]) -> None:
+    def _finish(self, decode: Callable[[str, Frames], T]) -> None:
         try:
-            self._value = decode(self._result)  # type: ignore[arg-type] # frames until now
+            self._value = decode(self._to, self._result)  # type: ignore[arg-type] # frames until now
         except BaseException as error:  # noqa: BLE001 - handed to whoever asks
             self._error = error
         self._decode = None

@@ -62,6 +62,12 @@ class _Stream:
         return seen is not None and self.seen is not None and is_under_way(seen, self.seen)
 
 
+class _Here(threading.local):
+    """What the calling thread does."""
+
+    stream: _Stream | None = None  #: of the job that it runs
+
+
 class Handlers:
     """Runs jobs: those of one stream start in order, and at most *size* run at once.
 
@@ -71,6 +77,9 @@ class Handlers:
     its effects it has not started. A job that waits for another member, inside
     :meth:`waiting`, does not count as running: another thread takes its place, so that members
     that call one another cannot use up their threads and stop.
+
+    Attributes:
+        here: tells whether the calling thread runs a job.
     """
 
     def __init__(self, size: int, name: str) -> None:
@@ -86,7 +95,7 @@ class Handlers:
         self._running = 0
         self._idle = 0
         self._closed = False
-        self._here = threading.local()
+        self.here = _Here()
 
     def submit(self, key: Hashable, job: Job) -> None:
         """Run *job* after those submitted before it under the same *key* have started.
@@ -121,7 +130,7 @@ class Handlers:
         Raises:
             ClosedError: after :meth:`close`.
         """
-        if getattr(self._here, "stream", None) is not None:
+        if self.here.stream is not None:
             return False
         with self._lock:
             if self._closed:
@@ -135,16 +144,17 @@ class Handlers:
             stream.owner, stream.thread, stream.quickly = stream, get_native_id(), quickly
             stream.began = stream.since = now = monotonic()
             stream.look_at = now + WINDOW / 4
-        self._here.stream = stream
+        self.here.stream = stream
         return True
 
     def leave(self) -> None:
         """Say that the job for which this thread has entered is done."""
-        stream: _Stream = self._here.stream
-        self._here.stream = None
+        stream = self.here.stream
+        assert stream is not None
+        self.here.stream = None
         with self._lock:
             self._running -= 1
-            if stream.quickly or self._slow:
+            if self._slow or (stream.quickly and monotonic() - stream.began > SLOW):
                 self._learn(stream)
             if stream.owner is stream:  # no other thread has taken over those behind
                 if stream.jobs:
@@ -167,14 +177,9 @@ class Handlers:
             if not self._slow[stream.key]:
                 del self._slow[stream.key]
 
-    @property
-    def run_here(self) -> bool:
-        """Whether the calling thread runs a job."""
-        return getattr(self._here, "stream", None) is not None
-
     def waiting(self) -> AbstractContextManager[None]:
         """Say that the job of this thread, if it runs one, only waits for others inside."""
-        stream: _Stream | None = getattr(self._here, "stream", None)
+        stream = self.here.stream
         if stream is None:
             return _NOT_RUNNING
         dedicated.about_to_block()
@@ -228,9 +233,9 @@ class Handlers:
         try:
             while (stream := self._next(token, counted)) is not None:
                 counted = True
-                self._here.stream = stream
+                self.here.stream = stream
                 self._run(stream, token)
-                self._here.stream = None
+                self.here.stream = None
         finally:
             with self._work:
                 self._threads.discard(threading.current_thread())

@@ -62,7 +62,7 @@ class Job:
             value = function(*args, **kwargs)
             data = endpoint.quick.value(value)
             if data is not None and not self._function:
-                return wire.quick(Status.OK, data)
+                return [wire.QUICK_OK, data]
             return self._numbered(wire.join(Status.OK, endpoint.serializer.dumps(value)))
         except _NotHere as missing:
             return self._refusal(missing.name)

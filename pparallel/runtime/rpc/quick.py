@@ -11,7 +11,7 @@ import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
-from typing import Any
+from typing import Any, NoReturn
 
 from typing_extensions import Buffer
 
@@ -35,17 +35,22 @@ class Quick:
 
     A function is named only if the serializer sends it by its name too; with one that sends no
     functions at all, such as ``safe``, none is named, and none that is named is run.
+
+    Attributes:
+        read: returns what was written; raises ``SerializationError`` where nothing is taken that
+            is not written by the serializer.
     """
 
     def __init__(self, serializer: Serializer) -> None:
         self._serializer = serializer
         self._named: dict[object, Name] = {}  # functions that were found to travel by name
         self._trusts = self._names(importlib.import_module) is not None
+        self.read: Callable[[Buffer], Any] = self._refuse
         if self._trusts:  # else there is no need of what reads more than data
             import marshal
 
             self._dumps: Callable[[Any, int], bytes] = marshal.dumps
-            self._loads: Callable[[Buffer], Any] = marshal.loads
+            self.read = marshal.loads
 
     @property
     def trusts(self) -> bool:
@@ -94,7 +99,7 @@ class Quick:
             BaseException: what the function raised.
         """
         data = frames[1]
-        name, args, kwargs = self._loads(data) if self._trusts else self.read(data)
+        name, args, kwargs = self.read(data)
         if type(name[0]) is int:
             return None
         if args is None:
@@ -111,16 +116,9 @@ class Quick:
             return None
         return self._dumps(value, _VERSION)
 
-    def read(self, data: Buffer) -> Any:
-        """Return what was written.
-
-        Raises:
-            SerializationError: this member takes nothing that is not written by its serializer.
-        """
-        if not self._trusts:
-            what = f"what was not written by {type(self._serializer).__name__}"
-            raise SerializationError(what, "it is taken from nobody", loading=True)
-        return self._loads(data)
+    def _refuse(self, _: Buffer) -> NoReturn:
+        what = f"what was not written by {type(self._serializer).__name__}"
+        raise SerializationError(what, "it is taken from nobody", loading=True)
 
     def _names(self, what: object) -> Name | None:
         """Return the name by which the serializer sends *what*, if it does."""

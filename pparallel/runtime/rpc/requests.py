@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import secrets
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from threading import get_ident
 from typing import Any
 
 from typing_extensions import Buffer
@@ -18,7 +18,7 @@ from pparallel.runtime.rpc import wire
 from pparallel.runtime.rpc.closures import SentFunctions, Told
 from pparallel.runtime.rpc.quick import Quick, is_plain
 from pparallel.runtime.rpc.refs import Registered
-from pparallel.runtime.rpc.wire import IDEMPOTENT, Kind
+from pparallel.runtime.rpc.wire import IDEMPOTENT, QUICK, Kind
 
 NOTHING: Sequence[Buffer] = ()  #: travels beside a request in the quick form
 
@@ -65,9 +65,9 @@ class Requests:
             if data is not None:
                 if self._closed is not None:
                     raise self._closed()
-                number = next(self._numbers[to])
-                thread = threading.get_ident()
-                return wire.quick(kind, data, self.session, thread, number, beside)
+                number, thread, frames = next(self._numbers[to]), get_ident(), 1 + len(beside)
+                header = wire.header(kind, QUICK, frames, self.session, thread, number)
+                return [header, data, *beside]
         return self._join(to, kind, self._call_body(what, args, kwargs, told), (), idempotent)
 
     def remote(
@@ -128,7 +128,7 @@ class Requests:
             buffers,
             flags=IDEMPOTENT if idempotent else 0,
             session=self.session,
-            thread=threading.get_ident(),
+            thread=get_ident(),
             number=next(self._numbers[to]),
         )
 

@@ -143,15 +143,18 @@ class ServiceGroup:
             raise ClosedError(f"group {self._name!r}", "was destroyed")
 
     def _resolve(self, to: object) -> str:
-        if type(to) is str and to in self._members and not self._destroyed:
+        if self._destroyed:
+            self._live()
+        if type(to) is str and to in self._members:
             return to
-        self._live()
         if isinstance(to, int) and not isinstance(to, bool):
             names = self._endpoint.member.names
             if not 0 <= to < len(names):
                 message = f"there is no member of rank {to}; ranks go from 0 to {len(names) - 1}"
                 raise ValueError(message)
             to = names[to]
+            if to in self._members:
+                return to
         name = _name_of(to)
         if name not in self._members:
             hint = did_you_mean(name, self._members)

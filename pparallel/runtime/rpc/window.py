@@ -42,8 +42,8 @@ class Window:
             self._used += size
         return size
 
-    def give_back(self, size: int) -> None:
-        """Make room for others."""
+    def give_back(self, size: int, _: object = None) -> None:
+        """Make room for others; also as what a future calls when it is done."""
         with self._lock:
             self._used -= size
             if self._waiters:

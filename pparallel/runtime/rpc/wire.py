@@ -24,6 +24,7 @@ from pparallel.errors import SerializationError
 from pparallel.interfaces.transport import Frames
 
 _HEADER = struct.Struct("<BBHIQQ")
+header, fields = _HEADER.pack, _HEADER.unpack  #: of and from the fields above
 
 IDEMPOTENT = 1  #: flag of a request that may come again, and is then to be answered again
 QUICK = 2  #: flag of what has the form of :mod:`pparallel.runtime.rpc.quick`
@@ -50,7 +51,7 @@ class Status(IntEnum):
 
 QUICK_CALL = bytes((Kind.CALL, QUICK))  #: how a quick request to run a function begins
 QUICK_RESULT = bytes((Status.OK, QUICK))  #: how a quick answer begins
-QUICK_OK = _HEADER.pack(Status.OK, QUICK, 1, 0, 0, 0)  #: its whole header
+QUICK_OK = header(Status.OK, QUICK, 1, 0, 0, 0)  #: its whole header
 
 
 class Message(NamedTuple):
@@ -76,14 +77,13 @@ def join(
     number: int = 0,
 ) -> list[Buffer]:
     """Return the frames of a request or reply."""
-    header = _HEADER.pack(kind, flags, len(body), session, thread, number)
-    return [header, *body, *buffers]
+    return [header(kind, flags, len(body), session, thread, number), *body, *buffers]
 
 
 def renumbered(frames: Frames, number: int) -> list[Buffer]:
     """Return the frames of a request as one with another number."""
-    kind, flags, count, session, thread, _ = _HEADER.unpack(frames[0])
-    return [_HEADER.pack(kind, flags, count, session, thread, number), *frames[1:]]
+    kind, flags, count, session, thread, _ = fields(frames[0])
+    return [header(kind, flags, count, session, thread, number), *frames[1:]]
 
 
 def split(frames: Frames) -> Message:
@@ -93,7 +93,7 @@ def split(frames: Frames) -> Message:
         SerializationError: *frames* are none.
     """
     try:
-        kind, flags, count, session, thread, number = _HEADER.unpack(frames[0])
+        kind, flags, count, session, thread, number = fields(frames[0])
     except (IndexError, struct.error) as error:
         raise SerializationError("a message without a header", error, loading=True) from error
     end = count + 1
@@ -103,29 +103,10 @@ def split(frames: Frames) -> Message:
     return Message(kind, flags, frames[1:end], list(frames[end:]), session, thread, number)
 
 
-def numbers(header: Buffer) -> tuple[int, int, int]:
-    """Return session, thread and number of a request."""
-    _, _, _, session, thread, number = _HEADER.unpack(header)
-    return session, thread, number
-
-
-def quick(
-    kind: int,
-    data: bytes,
-    session: int = 0,
-    thread: int = 0,
-    number: int = 0,
-    beside: Sequence[Buffer] = (),
-) -> Frames:
-    """Return the frames of a request or reply in the quick form, and what travels beside it."""
-    header = _HEADER.pack(kind, QUICK, 1 + len(beside), session, thread, number)
-    return [header, data, *beside]
-
-
 def is_service(frames: Frames) -> bool:
     """Return whether *frames* are a request to a service of the system."""
-    header = memoryview(frames[0]) if frames else memoryview(b"")
-    return header.nbytes == _HEADER.size and header.cast("B")[0] == Kind.SERVICE
+    first = memoryview(frames[0]) if frames else memoryview(b"")
+    return first.nbytes == _HEADER.size and first.cast("B")[0] == Kind.SERVICE
 
 
 def size(frames: Frames) -> int:

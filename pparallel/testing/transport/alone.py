@@ -50,11 +50,12 @@ class Later:
     """A handler whose replies come when the test says so."""
 
     def __init__(self) -> None:
-        self.replies: list[Future[Frames]] = []
+        self.replies: list[tuple[bytes, Future[Frames]]] = []  # to what, in any order
 
     def __call__(self, sender: str, frames: Frames) -> Future[Frames]:
-        self.replies.append(Future())
-        return self.replies[-1]
+        reply: Future[Frames] = Future()
+        self.replies.append((b"".join(map(bytes, frames)), reply))
+        return reply
 
     def has(self, count: int) -> None:
         """Wait until *count* requests have come."""
@@ -123,9 +124,9 @@ class AloneTests(TransportTests):
     def test_each_reply_is_that_to_its_request(self, open_transport: Open) -> None:
         later = Later()
         transport, to = open_transport(later)
-        futures = [transport.request(to, [b"?"], PATIENCE) for _ in range(300)]
+        futures = [transport.request(to, [b"%d" % n], PATIENCE) for n in range(300)]
         later.has(300)
-        replies = dict(enumerate(later.replies))
+        replies = {int(asked): reply for asked, reply in later.replies}
         answered = [futures[n] for n in range(0, 300, 2)]
         for n in reversed(range(300)):
             if n % 2 == 0:
@@ -161,10 +162,10 @@ class AloneTests(TransportTests):
 
         in_threads(1, call)
         later.has(2)
-        next_one = transport.request(to, [b"?"], PATIENCE)
+        next_one = transport.request(to, [b"!"], PATIENCE)
         later.has(3)
-        for n, reply in enumerate(later.replies):
-            reply.set_result([b"late", b"late", b"in time"][n : n + 1])
+        for asked, reply in later.replies:
+            reply.set_result([b"in time" if asked == b"!" else b"late"])
         assert copied(next_one.result(PATIENCE)) == [b"in time"]
 
     def test_a_request_does_not_wait_for_its_reply(self, open_transport: Open) -> None:

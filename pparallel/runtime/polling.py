@@ -11,9 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from socket import MSG_DONTWAIT
-
-from pparallel_ipc.messages import PACKET
+from typing import Generic, TypeVar
 
 SHORT = 150e-6  #: seconds for which it looks at least
 SOON = 2e-3  #: seconds: what took longer to come is not looked for the next time
@@ -23,45 +21,48 @@ SELDOM = 64  #: waits after which it is tried again there, at the most
 _alone = threading.Lock()  # two threads of a process would only take the interpreter off each other
 _pays = (os.cpu_count() or 1) > 1
 
+T = TypeVar("T")
 
-class Polling:
-    """Receives from one socket, by one thread at a time."""
 
-    __slots__ = ("_in_vain", "_limit", "_receive", "_waits")
+class Polling(Generic[T]):
+    """Receives from one source, by one thread at a time."""
 
-    def __init__(self, receive: Callable[..., bytes]) -> None:
-        """Receive by *receive*, a socket's own."""
-        self._receive = receive
+    __slots__ = ("_in_vain", "_limit", "_look_once", "_wait", "_waits")
+
+    def __init__(self, wait: Callable[[], T], look: Callable[[], T | None]) -> None:
+        """Know how to receive.
+
+        Args:
+            wait: returns what comes next.
+            look: returns what has come, ``None`` if nothing has.
+        """
+        self._wait, self._look_once = wait, look
         self._limit = 0.0  # seconds for which to look
         self._in_vain = 1
         self._waits = 0 if _pays else -1  # how many times to wait without a look at the time
 
-    def receive(self) -> bytes:
-        """Return what comes next; it is empty at the end."""
-        try:
-            if self._waits:
-                self._waits -= 1
-                return self._receive(PACKET)
-            began = time.perf_counter()
-            data = self._look(began) if self._limit and _alone.acquire(False) else None
-            if data is None:
-                data = self._receive(PACKET)
-        except ConnectionResetError:  # told once: what came before the end is there still
-            return self._receive(PACKET)
+    def receive(self) -> T:
+        """Return what comes next; raises what *wait* and *look* do."""
+        if self._waits:
+            self._waits -= 1
+            return self._wait()
+        began = time.perf_counter()
+        data = self._look(began) if self._limit and _alone.acquire(False) else None
+        if data is None:
+            data = self._wait()
         waited = time.perf_counter() - began
         self._limit = min(max(2 * waited, SHORT), SOON) if waited < SOON else 0.0
         return data
 
-    def _look(self, began: float) -> bytes | None:
-        receive, now, rest, limit = self._receive, time.perf_counter, os.sched_yield, self._limit
-        rounds, waited, data = 1, 0.0, None
+    def _look(self, began: float) -> T | None:
+        look, now, rest, limit = self._look_once, time.perf_counter, os.sched_yield, self._limit
+        rounds, waited, data = 0, 0.0, None
         try:
             while data is None and waited < limit:
-                try:
-                    data = receive(PACKET, MSG_DONTWAIT)
-                except BlockingIOError:
+                if rounds:
                     rest()
-                    rounds += 1
+                data = look()
+                rounds += 1
                 waited = now() - began
         finally:
             _alone.release()
