@@ -76,7 +76,10 @@ class Calls:
         self._pending.watch(future, to, timeout)
         link.expect(number, future)
         self._note(to, link, number)
-        link.request(part, raws, number, get_ident())
+        if raws:
+            link.request(part, raws, number, get_ident())
+        else:
+            link.request_small(part, get_ident())
         if len(link.backlog) > self._most and not self._is_reading():
             link.wait_for_room(self._most)
         if link.is_over:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
-import os
-import struct
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from typing import Protocol
 
 import zmq
@@ -18,9 +15,10 @@ from typing_extensions import Buffer
 from pparallel.errors import PeerLostError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.links import failure
-from pparallel.runtime.pending import fail, settle
-from pparallel.runtime.processes import forget_in_children, remember_in_children
+from pparallel.runtime.pending import fail
 from pparallel_zmq import wire
+from pparallel_zmq.alarm import Alarm
+from pparallel_zmq.events import Events
 from pparallel_zmq.memory import Memory
 from pparallel_zmq.port import Port
 from pparallel_zmq.reader import Reader
@@ -30,9 +28,9 @@ from pparallel_zmq.wire import BadMessageError, Kind, Limits, Message
 
 logger = logging.getLogger(__name__)
 
+FEW = 2  #: requests without a reply up to which the next does not wait for others
 KEPT = 60.0  #: seconds that the connection to a member that was given up is kept
 
-_EVENT = struct.Struct("=hi")
 _FAILED = (
     zmq.EVENT_HANDSHAKE_FAILED_AUTH,
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
@@ -54,28 +52,6 @@ class LinkOwner(Protocol):
 
     def left(self, link: Link) -> None:
         """The other end leaves."""
-
-
-class Alarm:
-    """A descriptor that tells all who wait for one member that they need wait no more."""
-
-    def __init__(self) -> None:
-        self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        forget_in_children(self.fd)
-        self._lock = threading.Lock()
-
-    def ring(self) -> None:
-        """Tell them; it is never taken back."""
-        with self._lock:
-            if self.fd >= 0:
-                os.eventfd_write(self.fd, 1)
-
-    def close(self) -> None:
-        """Close the descriptor; nobody may wait any more."""
-        with self._lock:
-            remember_in_children(self.fd)
-            os.close(self.fd)
-            self.fd = -1
 
 
 class Link:
@@ -149,6 +125,10 @@ class Link:
         """Send a request."""
         piece = self._limits.piece
         self._port.send(part, raws, number=number, piece=piece, thread=thread)
+
+    def request_small(self, part: bytes, thread: int) -> None:
+        """Send a request that nothing follows, perhaps with the next ones."""
+        self._port.put(part, thread=thread, wait=len(self._calls) > FEW)
 
     def wait_for_room(self, most: int) -> None:
         """Wait while more than *most* messages wait to be sent."""
@@ -250,8 +230,15 @@ class Link:
             self._owner.refused(self, bytes(memoryview(frames[0])).decode(errors="replace"))
         elif not self.is_welcome:
             raise BadMessageError("it came before the member was known")
-        elif kind == Kind.REPLY:
+        else:
+            self._take(kind, number, message, piece)
+
+    def _take(self, kind: int, number: int, message: Message, piece: memoryview | None) -> None:
+        if kind == Kind.REPLY:
             self._reply(message)
+        elif kind == Kind.MANY:
+            for each in wire.many(message, Kind.REPLY, self._limits):
+                self._reply(each)
         elif kind == Kind.PIECE and piece is not None:
             self._piece(number, piece)
         elif kind == Kind.MORE:
@@ -288,8 +275,11 @@ class Link:
             return
         if flags & wire.FAILED:
             fail(future, failure(self.to, frames))
-        else:
-            settle(future, frames)
+            return
+        try:  # as settle() does
+            future.set_result(frames)
+        except InvalidStateError:
+            return
 
     # -- the connection -----------------------------------------------------------------------
 
@@ -324,28 +314,3 @@ class Link:
             self._owner.refused(self, "it does not know the key of this member")
         else:
             self.trouble = "who answers there does not prove to be it"
-
-
-class Events:
-    """Tells a link what becomes of its connection."""
-
-    def __init__(self, link: Link, monitor: Socket) -> None:
-        self._link, self._monitor = link, monitor
-        self.fd = int(monitor.getsockopt(zmq.FD))
-
-    def drain(self, signalled: bool) -> bool:
-        """Handle what has happened."""
-        try:
-            while not self._monitor.closed:
-                event, value = _EVENT.unpack(self._monitor.recv_multipart(zmq.NOBLOCK)[0])
-                self._link.happened(event, value)
-        except zmq.Again:
-            pass
-        return False
-
-    def tick(self, now: float) -> float | None:
-        """Nothing has a time here."""
-        return None
-
-    def end(self) -> None:
-        """Close nothing: the link does."""

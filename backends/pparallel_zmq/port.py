@@ -12,9 +12,11 @@ from pparallel.runtime import dedicated
 from pparallel_zmq.reader import Reader, Source
 from pparallel_zmq.sockets import Socket, close
 from pparallel_zmq.streams import Outgoing
-from pparallel_zmq.wire import HEAD, Kind, Raw
+from pparallel_zmq.wire import HEAD, Kind, Raw, say
 
 BATCH = 16  #: messages that are taken in at a time
+TOGETHER = 16  #: and those that leave as one, at the most
+SMALL = 2048  #: bytes up to which a message may leave with others
 
 Stream = tuple[bytes, int]  #: route and number
 
@@ -39,6 +41,7 @@ class Port:
 
     What ZeroMQ has no room for waits here, in order. Large messages are sent piece by piece, so
     that others pass them; those of the same thread, in whose order they are to arrive, do not.
+    Small ones may leave together: a message takes ZeroMQ and this module longer than what it holds.
 
     Attributes:
         backlog: what waits.
@@ -55,6 +58,8 @@ class Port:
         self._behind: dict[int, deque[tuple[bytes, bytes, list[Raw], int, int]]] = {}
         self._threads: dict[Stream, int] = {}
         self._held = False
+        self._together: dict[bytes, list[bytes]] = {}  # by route
+        self._count = 0  # of those
         self._closed = self._is_given_up = False
         self.fd = int(socket.getsockopt(zmq.FD))
 
@@ -71,6 +76,40 @@ class Port:
                 return
             self._flush()
             self._look()
+
+    def put(self, part: bytes, *, route: bytes = b"", thread: int = 0, wait: bool = False) -> None:
+        """Send a small message, perhaps with others.
+
+        Args:
+            part: the message.
+            route: by which connection.
+            thread: as for :meth:`send`.
+            wait: whether others will come soon: it leaves with them, or when the reader next looks.
+        """
+        if len(part) > SMALL or (thread and thread in self._behind):
+            self.send(part, route=route, thread=thread)
+            return
+        with self._lock:
+            if self._closed:
+                return
+            others = self._together.get(route)
+            if others is None:
+                self._together[route] = [part]
+            else:
+                others.append(part)
+            self._count += 1
+            if not wait or self._count >= TOGETHER:
+                self._leave()
+                self._look()
+            elif self._count == 1:
+                self._reader.hold(self)
+
+    def flush(self) -> None:
+        """Send what waits for others."""
+        with self._lock:
+            if self._count and not self._closed:
+                self._leave()
+                self._look()
 
     def send(
         self,
@@ -97,6 +136,7 @@ class Port:
         with self._lock:
             if self._closed:
                 return False
+            self._leave()
             if thread and thread in self._behind:
                 self._behind[thread].append((route, part, raws or [], number, piece))
                 return True
@@ -142,7 +182,7 @@ class Port:
     @property
     def is_empty(self) -> bool:
         """Whether all that was to be sent has been handed to ZeroMQ."""
-        return not self._streams and not self.backlog and not self._behind
+        return not (self._streams or self.backlog or self._behind or self._count)
 
     def take(self, signalled: bool) -> list[Received]:
         """Return some of the messages that have come; called by the thread that receives.
@@ -174,6 +214,8 @@ class Port:
             self._streams.clear()
             self._behind.clear()
             self.backlog.clear()
+            self._together.clear()
+            self._count = 0
             self._room.notify_all()
             close(self._socket, monitor)
 
@@ -196,6 +238,14 @@ class Port:
             frame = socket.recv(_NOW, copy=False)
             piece = frame.buffer if piece is None else memoryview(b"")
         return Received(route, sender, part, piece)
+
+    def _leave(self) -> None:
+        """Send what waits for others; called with the lock held, as are those below."""
+        if not self._count:
+            return
+        together, self._together, self._count = self._together, {}, 0
+        for route, parts in together.items():
+            self._put(route, [parts[0] if len(parts) == 1 else say(Kind.MANY, *parts)])
 
     def _send(
         self,

@@ -46,6 +46,13 @@ class Source(Protocol):
         """Close: nothing more is drained."""
 
 
+class Holder(Protocol):
+    """Has messages that wait for others to leave with them."""
+
+    def flush(self) -> None:
+        """Send them."""
+
+
 class Reader:
     """Drains its sources, each in turn, and runs what they ask for; one thread at a time does.
 
@@ -56,6 +63,7 @@ class Reader:
     def __init__(self, name: str) -> None:
         self._sources: dict[int, Source] = {}
         self._woken: dict[Source, None] = {}  # in order
+        self._holders: set[Holder] = set()
         self._signalled: list[Source] = []
         self._changed = True
         self._polled = select.poll()
@@ -110,6 +118,13 @@ class Reader:
         if self._sleeping:
             self._nudge_it()
 
+    def hold(self, holder: Holder) -> None:
+        """Have *holder* flushed before anything is waited for."""
+        self._holders.add(holder)
+        if self._sleeping:
+            self._sleeping = False  # one nudge is enough
+            self._nudge_it()
+
     def tick_soon(self) -> None:
         """Have the thread look at its sources' times; one has changed."""
         self._due = 0.0
@@ -136,13 +151,15 @@ class Reader:
     def _receive(self) -> None:
         self._receiving = threading.get_ident()
         try:
+            while self._holders:
+                self._holders.pop().flush()
             if self._drain():
                 return
             left = self._due - time.monotonic()
             if left <= 0:
                 left = self._tick()
             self._sleeping = True
-            if not self._woken and self._due:
+            if not self._woken and not self._holders and self._due:
                 self._wait(left)
             self._sleeping = False
         finally:

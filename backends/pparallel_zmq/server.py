@@ -13,6 +13,8 @@ from typing_extensions import Buffer
 
 from pparallel.errors import SerializationError
 from pparallel.interfaces.transport import Frames, Handler
+from pparallel.runtime import dedicated
+from pparallel.runtime.dedicated import LEADING
 from pparallel.runtime.links import attempt, outcome
 from pparallel_zmq import wire
 from pparallel_zmq.memory import IDLE, Memory
@@ -123,6 +125,10 @@ class Server:
         if kind == Kind.REQUEST:
             if self._admits(sender):
                 self._request(sender, route, message)
+        elif kind == Kind.MANY:
+            if self._admits(sender):
+                for each in wire.many(message, Kind.REQUEST, self._limits):
+                    self._request(sender, route, each)
         elif kind == Kind.PIECE:
             self._piece(sender, route, number, received.piece)
         elif kind == Kind.MORE:
@@ -180,4 +186,7 @@ class Server:
         except (SerializationError, BufferError) as error:
             told = [type(error).__name__.encode(), str(error).encode(errors="replace")]
             part, raws = wire.pack(Kind.REPLY, number, told, self._limits, wire.FAILED)
-        self._port.send(part, raws, route=route, number=number, piece=self._limits.piece)
+        if raws:
+            self._port.send(part, raws, route=route, number=number, piece=self._limits.piece)
+        else:
+            self._port.put(part, route=route, wait=dedicated.here.role.kind == LEADING)

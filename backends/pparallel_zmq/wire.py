@@ -44,6 +44,7 @@ class Kind(IntEnum):
     LOST = 10  #: from the first member: that one is given up, and why
     LEFT = 11  #: from the first member: that one has left
     BYE = 12  #: back: I leave
+    MANY = 13  #: each frame is a request, or a reply, that came with others
 
 
 _AFTER = HEAD.size
@@ -135,7 +136,7 @@ def pack(
 
 def say(kind: int, *frames: bytes, number: int = 0) -> bytes:
     """Return a small message."""
-    sizes = struct.pack(f"<{len(frames)}Q", *(len(each) << 1 for each in frames))
+    sizes = struct.pack(f"<{len(frames)}Q", *[len(each) << 1 for each in frames])
     return b"".join((HEAD.pack(kind, 0, 0, len(frames), number), sizes, *frames))
 
 
@@ -165,3 +166,16 @@ def unpack(part: bytes, limits: Limits) -> Message:
     if at != len(part):
         raise BadMessageError("the frames are not of the sizes announced")
     return Message(kind, flags, number, table, frames)
+
+
+def many(message: Message, kind: Kind, limits: Limits) -> list[Message]:
+    """Return the messages of a :data:`Kind.MANY`.
+
+    Raises:
+        BadMessageError: not all are small ones of that *kind*.
+    """
+    found = [unpack(bytes(memoryview(each)), limits) for each in message.frames]
+    for each in found:
+        if each.kind != kind or each.flags & LARGE:
+            raise BadMessageError(f"not all that came together is a {kind.name.lower()}")
+    return found
