@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import socket
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
@@ -81,6 +83,23 @@ def interrupted() -> tuple[Interrupted, Channel, Channel]:
     ours, its = pair()
     sock = Interrupted(fileno=ours.detach())
     return sock, Channel(sock, NOWHERE), Channel(its, NOWHERE)
+
+
+def test_a_channel_that_is_garbage_complains_of_nothing() -> None:
+    """Garbage in a circle is finalised in any order: here the sockets, which are older, first."""
+    numbers = []
+    for sock in pair():
+        numbers.append(sock.fileno())
+        garbage: dict[str, Any] = {"channel": Channel(sock, NOWHERE)}
+        garbage["itself"] = garbage
+    del sock, garbage
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        gc.collect()
+    assert told == []
+    for number in numbers:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(number)
 
 
 def test_a_message_that_comes_in_between_takes_no_descriptors_away() -> None:

@@ -75,10 +75,13 @@ class Guest:
             found.add_done_callback(lambda done: self._reply(number, *outcome(done)))
             return
         status, reply = found
+        del found
         if (size := messages.small_size(reply)) >= 0:
             self.post.put((number, status, (reply, ())), size, (), hold=True)
-        else:
-            self._reply(number, status, reply)
+            return
+        status, begun = messages.begin(status, reply, self._parcels)
+        del reply
+        self._put(number, *messages.finish(status, begun))
 
     def _handle(self, number: int, packed: Packed, fds: list[int]) -> None:
         try:

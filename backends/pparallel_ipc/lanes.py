@@ -148,12 +148,15 @@ class ServedLane:
             found.add_done_callback(lambda done: self._reply(*outcome(done)))
             return
         status, reply = found
+        del found
         data = messages.small(reply, status)
-        if data is None:
-            self._reply(*found)
-        else:
+        if data is not None:
             self._last = None  # what went before has been read, or there would be no request
             self._sock.send(data, socket.MSG_NOSIGNAL)
+            return
+        status, begun = messages.begin(status, reply, self._parcels)
+        del reply
+        self._send(*messages.finish(status, begun))
 
     def _handle(self, packed: Packed, fds: Sequence[int]) -> None:
         # A block stays leased while somebody refers to it, and one that is sent back travels as it

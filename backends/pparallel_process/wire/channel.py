@@ -39,6 +39,10 @@ _LARGE = -1
 
 Received = tuple[tuple[Any, ...], list[int]]  #: a message and the descriptors that came with it
 
+#: Sockets that have not been closed. Garbage in a circle is finalised in any order, and a socket
+#: whose turn comes before that of its channel would complain that nobody has closed it.
+_open: set[socket.socket] = set()
+
 
 class Channel:
     """One end.
@@ -49,13 +53,17 @@ class Channel:
     """
 
     def __init__(self, sock: socket.socket, parcels: Parcels) -> None:
-        sock.setblocking(True)
         self._sock = sock
+        _open.add(sock)
+        sock.setblocking(True)
         self._parcels = parcels
         self._buffer = memoryview(bytearray(_BUFFER))
         self._marked = 0  # messages with descriptors that were announced and have not come
         self._large: deque[bytes] = deque(maxlen=_UNREAD)
         self.fileno = sock.fileno()
+
+    def __del__(self) -> None:
+        self.close()
 
     def use(self, parcels: Parcels) -> None:
         """Have what does not fit in a message travel in *parcels* from now on."""
@@ -69,6 +77,7 @@ class Channel:
     def close(self) -> None:
         """Close this end; safe to call again."""
         self._sock.close()
+        _open.discard(self._sock)
 
     def send(self, message: tuple[Any, ...], files: list[int] | None = None) -> None:
         """Send a message, with descriptors that the caller closes.

@@ -77,7 +77,7 @@ class RpcFuture(LeanFuture[T], Generic[T]):
         value: T = self._value
         return value
 
-    wait = result
+    wait = result  #: as torch's futures name it
 
     @override
     def exception(self, timeout: float | None = None) -> BaseException | None:

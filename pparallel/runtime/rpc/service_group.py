@@ -144,7 +144,7 @@ class ServiceGroup:
 
     def _resolve(self, to: object) -> str:
         if self._destroyed:
-            self._live()
+            self._live()  # it raises
         if type(to) is str and to in self._members:
             return to
         if isinstance(to, int) and not isinstance(to, bool):
