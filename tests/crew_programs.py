@@ -56,9 +56,10 @@ def wait_for_the_end(rt: Runtime) -> str:
     return "stopping"
 
 
-def serve(rt: Runtime, file: Path) -> list[str]:
-    """Do nothing but answer until *file* is there; return who is there then."""
+def serve(rt: Runtime, file: Path, *gone: str) -> list[str]:
+    """Do nothing but answer until *file* is there, and *gone* are not; return who is then."""
     until(lambda: file.exists() or rt.stopping, "nobody said that it is over")
+    until(lambda: not {*gone} & {*rt.transport.members()}, f"not all of {gone} were given up")
     return rt.transport.members()
 
 

@@ -35,7 +35,7 @@ def killed(members: Crew, name: str) -> None:
 
 
 def test_a_member_killed_in_the_middle_of_a_call(members: Crew) -> None:
-    members.start("a", "serve", members.note("over"))
+    members.start("a", "serve", members.note("over"), "c")
     members.start("b", "call_to_the_end", "c", members.note("waits"))
     members.start("c", "serve", members.note("over"))
     members.noted("waits")
@@ -87,7 +87,7 @@ def test_the_end_of_the_first_member_ends_the_job_by_name(members: Crew) -> None
 
 
 def test_one_that_was_stopped_finds_that_it_was_given_up(members: Crew) -> None:
-    members.start("a", "serve", members.note("over"))
+    members.start("a", "serve", members.note("over"), "c")
     members.start("b", "call_to_the_end", "c", members.note("waits"))
     members.start("c", "wait_for_the_end")
     members.noted("waits")
@@ -152,7 +152,7 @@ def test_a_member_cannot_come_back_under_its_name(members: Crew) -> None:
 
 
 def test_two_members_cannot_have_one_name(members: Crew) -> None:
-    members.start("a", "serve", members.note("over"))
+    members.start("a", "serve", members.note("over"), "c")
     members.start("b", "serve", members.note("over"))
     members.start("c", "call_to_the_end", "b", members.note("waits"))
     members.noted("waits")
@@ -171,9 +171,9 @@ def hosted_by(name: str) -> dict[str, Any]:
 
 
 def test_a_server_killed_in_the_middle_of_a_push(members: Crew) -> None:
-    for name, program in (("a", "serve"), ("b", "push_to_the_end"), ("c", "serve")):
-        file = members.note("pushes" if name == "b" else "over")
-        members.start(name, program, file, **hosted_by("c"))
+    members.start("a", "serve", members.note("over"), "c", **hosted_by("c"))
+    members.start("b", "push_to_the_end", members.note("pushes"), **hosted_by("c"))
+    members.start("c", "serve", members.note("over"), **hosted_by("c"))
     members.noted("pushes")
     killed(members, "c")
     error, acknowledged = members.answer("b")

@@ -32,7 +32,7 @@ class Job:
         self.later: list[Future[Frames]] = []
 
     def handle(self, sender: str, frames: Frames) -> Frames | Future[Frames]:
-        self.asked.append(bytes(memoryview(frames[0]))[:10])
+        self.asked.append(bytes(memoryview(frames[0])[:10]))
         if self.asked[-1] not in (b"never", b"later"):
             return frames
         self.later.append(Future())
