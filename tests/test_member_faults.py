@@ -199,9 +199,9 @@ def test_a_member_killed_in_the_middle_of_its_push(members: Crew) -> None:
 
 def test_whoever_is_missing_is_named(tmp_path: Path) -> None:
     for transport in TRANSPORTS.values():
-        with crew(tmp_path, {**transport, "rendezvous_timeout": 1.0}) as members:
+        with crew(tmp_path, {**transport, "rendezvous_timeout": 3.0}) as members:
             members.start("a", "serve", members.note("over"))
             members.start("c", "serve", members.note("over"))
             for name in "ac":
                 error = members.outcome(name).error
-                assert "CallTimeoutError: the arrival of b was not answered within 1 s" in error
+                assert "CallTimeoutError: the arrival of b was not answered within 3 s" in error

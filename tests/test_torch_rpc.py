@@ -97,7 +97,7 @@ def test_a_stopped_member_is_given_up(launcher: Launcher, tmp_path: Path, far: b
 def test_a_member_that_holds_the_gil_is_not_lost(
     launcher: Launcher, tmp_path: Path, far: bool
 ) -> None:
-    given = (tmp_path, far, 6.0 if far else 2.4)
+    given = (tmp_path, far, 9.0 if far else 2.4)
     found = launcher.spawn(members.hold_the_gil, given, 2, start_method="forkserver")
     assert found == [["m0", "m1"]] * 2
 
