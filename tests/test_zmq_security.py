@@ -161,12 +161,12 @@ def test_wrong_passwords_are_refused_on_unix_sockets() -> None:
 def test_a_known_key_under_anothers_name_is_refused(place: str) -> None:
     names = ["m0", "m1", "m2"]
     with ZmqTransport.meeting(ZmqTransportConfig(address=place), names) as met:
-        own = transport("m0", names, met, rendezvous_timeout=1.0)
+        own = transport("m0", names, met, rendezvous_timeout=3.0)
         keys = dict(met.keys["m2"])
         # m2 says that it is m1: its keys are its own, only the names are changed
         keys |= {"public:m1": keys["public:m2"], "public:m2": keys["public:m1"]}
         keys |= {"shared:m2": keys["shared:m1"]}
-        liar = transport("m1", names, Meeting(met.address, {"m1": keys}), rendezvous_timeout=1.0)
+        liar = transport("m1", names, Meeting(met.address, {"m1": keys}), rendezvous_timeout=3.0)
         with ThreadOpened(own) as first:
             with pytest.raises((AuthenticationError, PeerLostError)) as caught, opened(liar):
                 pass
