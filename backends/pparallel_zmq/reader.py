@@ -58,6 +58,7 @@ class Reader:
 
     Attributes:
         do: has an act run after those before it have started; for sources that are drained.
+        rest: the acts that are still to run.
     """
 
     def __init__(self, name: str) -> None:
@@ -77,7 +78,7 @@ class Reader:
         forget_in_children(self._nudge)
         self._lock = threading.Lock()
         self._leaders = Leaders(name, self._receive, self._nudge_it, self._end)
-        self.do = self._leaders.do
+        self.do, self.rest = self._leaders.do, self._leaders.rest
 
     def will_drain(self, source: Source) -> bool:
         """Whether *source* is going to be drained before anything is waited for."""

@@ -189,4 +189,5 @@ class Server:
         if raws:
             self._port.send(part, raws, route=route, number=number, piece=self._limits.piece)
         else:
-            self._port.put(part, route=route, wait=dedicated.here.role.kind == LEADING)
+            others_follow = bool(self._reader.rest) and dedicated.here.role.kind == LEADING
+            self._port.put(part, route=route, wait=others_follow)

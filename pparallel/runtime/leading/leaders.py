@@ -34,6 +34,7 @@ class Leaders:
 
     Attributes:
         do: has an act run after those before it have started; for the leader alone to call.
+        rest: what there is to do still, without what is being run.
     """
 
     def __init__(
@@ -50,8 +51,8 @@ class Leaders:
             patience: seconds that an act may take the leader.
         """
         self._name, self._receive, self._nudge, self._end = name, receive, nudge, end
-        self._to_do: deque[Act] = deque()
-        self.do: Callable[[Act], None] = self._to_do.append
+        self.rest: deque[Act] = deque()
+        self.do: Callable[[Act], None] = self.rest.append
         self._lock = threading.Lock()
         self._leader: threading.Thread | None = None
         # The leader, while it runs something. Whoever takes it out of here has the role: it itself
@@ -128,7 +129,7 @@ class Leaders:
         leads = True
         try:
             while leads:
-                if self._to_do:
+                if self.rest:
                     leads = self._work(me, role)
                 elif self._ended:
                     break
@@ -144,10 +145,10 @@ class Leaders:
 
     def _work(self, me: threading.Thread, role: Role) -> bool:
         """Run what there is to do; return whether this thread leads still."""
-        to_do, running, watch = self._to_do, self._running, self._watch
+        rest, running, watch = self.rest, self._running, self._watch
         role.kind = LEADING
-        while to_do:
-            act = to_do.popleft()
+        while rest:
+            act = rest.popleft()
             watch.begin(me)
             running.add(me)
             try:
@@ -176,7 +177,7 @@ class Leaders:
         """Run what was received before the end: it may hold what has to be given back."""
         while True:
             try:
-                act = self._to_do.popleft()
+                act = self.rest.popleft()
             except IndexError:
                 return
             try:
