@@ -94,12 +94,14 @@ def test_one_that_was_stopped_finds_that_it_was_given_up(members: Crew) -> None:
     members.note("killed").touch()
     members.signal("c", signal.SIGSTOP)
     error, late, here = members.answer("b")
+    reasons = (f"was stopped by a signal for {BOUND:g} s", UNREACHABLE)
     reason = error.removeprefix("PeerLostError: member 'c' ").partition(" (process")[0]
-    assert reason in (f"was stopped by a signal for {BOUND:g} s", UNREACHABLE)
+    assert reason.removesuffix(" from member 'b'") in reasons  # b's own connection may end first
     assert BOUND * 0.8 < late < BOUND + LATE
     assert here == ["a", "b"]
     members.signal("c", signal.SIGCONT)
-    assert f"member 'a' gave this member up: it {reason}" in members.outcome("c").error
+    told = members.outcome("c").error
+    assert any(f"member 'a' gave this member up: it {each}" in told for each in reasons)
     members.note("over").touch()
     assert members.answer("a") == ["a", "b"]
 
