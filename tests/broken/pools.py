@@ -277,7 +277,9 @@ class CallsBackLater(ThreadPool):
         return handle
 
 
-@rejected_by("test_a_result_waits_for_its_callback")
+# If the task is done before the callback is known, that is called by the thread of the test, which
+# waits for itself.
+@rejected_by("test_a_result_waits_for_its_callback", hangs=True)
 class TestCallsBackLater(BrokenPoolSuite):
     config = backends.config(CallsBackLater)
 
