@@ -221,7 +221,7 @@ class Link:
     # -- messages -----------------------------------------------------------------------------
 
     def _handle(self, message: Message, piece: memoryview | None) -> None:
-        kind, number, frames = message.kind, message.number, message.frames
+        kind, frames = message.kind, message.frames
         if kind == Kind.WELCOME:
             if not self.is_welcome and frames and self._proof(bytes(memoryview(frames[0]))):
                 self.is_welcome = True
@@ -231,9 +231,10 @@ class Link:
         elif not self.is_welcome:
             raise BadMessageError("it came before the member was known")
         else:
-            self._take(kind, number, message, piece)
+            self._take(message, piece)
 
-    def _take(self, kind: int, number: int, message: Message, piece: memoryview | None) -> None:
+    def _take(self, message: Message, piece: memoryview | None) -> None:
+        kind, number = message.kind, message.number
         if kind == Kind.REPLY:
             self._reply(message)
         elif kind == Kind.MANY:
