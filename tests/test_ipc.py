@@ -9,30 +9,25 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
+from ipc_peer import echo, pair
 from typing_extensions import override
 
 import pparallel
 from pparallel.errors import ClosedError, PeerLostError
-from pparallel.interfaces.transport import Frames, Handler
+from pparallel.interfaces.transport import Frames
 from pparallel.runtime import dedicated
-from pparallel.runtime.member import Member
 from pparallel.runtime.rpc import RpcGroup, current
 from pparallel.testing import TransportSuite
 from pparallel.testing.patience import PATIENCE, until
-from pparallel.testing.threads import in_threads
 from pparallel_ipc import IpcTransportConfig, messages
 from pparallel_ipc.lanes import Lane, new_pair
-from pparallel_ipc.transport import IpcTransport
 
 if TYPE_CHECKING:
     from pparallel.builder import Runtime
-
-NAMES = ("a", "b")
 
 
 class TestIpcTransport(TransportSuite):
@@ -50,29 +45,6 @@ class TestIpcTransportWithoutSharedMemory(TransportSuite):
     @override
     def config(self) -> IpcTransportConfig:
         return IpcTransportConfig(arena_budget=1)
-
-
-@contextlib.contextmanager
-def pair(
-    handler: Handler, config: IpcTransportConfig | None = None
-) -> Iterator[tuple[IpcTransport, IpcTransport]]:
-    """Open two members, whose requests *handler* handles."""
-    config = config or IpcTransportConfig()
-    with ExitStack() as stack:
-        meeting = stack.enter_context(IpcTransport.meeting(config, NAMES))
-        members = [
-            Member(name, n, n, 2, NAMES, meeting.address, meeting.keys[name])
-            for n, name in enumerate(NAMES)
-        ]
-        a, b = (IpcTransport(config, member=each) for each in members)
-        for each in (a, b):
-            stack.callback(each.close)
-        in_threads(2, lambda n: (a, b)[n].open(handler))
-        yield a, b
-
-
-def echo(sender: str, frames: Frames) -> Frames:
-    return frames
 
 
 def copied(frames: Frames) -> list[bytes]:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import logging
+import select
 import socket
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from pparallel.errors import AuthenticationError
@@ -19,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 _AT_ONCE = 32  #: packets that are read before others have their turn
 _ALL = 1 << 20
+PATIENCE = 1.0  #: seconds that closing waits for who reads
 
 Taken = Callable[[Any, list[int]], None]  #: (message, descriptors)
 Ended = Callable[["Connection"], None]
@@ -38,6 +44,9 @@ class Connection:
         forget_in_children(sock.fileno())
         self.sock, self.hub = sock, hub
         self.post = Post(sock, hub)
+        self._reading = threading.RLock()  # held by who reads; it may close what it reads
+        self._poll = select.poll()  # for who reads in place of the hub
+        self._poll.register(sock.fileno(), select.POLLIN)
         self._taken: Taken | None = None
         self._ended: Ended | None = None
 
@@ -47,26 +56,90 @@ class Connection:
         self.hub.unregister(self.sock.fileno())
         self.hub.register(self.sock.fileno(), self._event)
 
+    def receive(self, is_done: Callable[[], bool], timeout: float) -> None:
+        """Read in the calling thread until *is_done*, for *timeout* seconds at most.
+
+        What comes is passed on in this thread, as long as it is an answer.
+        """
+        if self._taken is None or not self._reading.acquire(blocking=False):
+            return
+        number = self.sock.fileno()
+        try:
+            if number < 0:
+                return
+            self.hub.lend(number)
+            until = time.monotonic() + timeout
+            while not is_done():
+                if not self._receive_one(until):
+                    self.hub.take_back(number)
+                    return
+        finally:
+            self._reading.release()
+
+    def take_back(self) -> None:
+        """Have the hub read again, and whoever does now leave off soon."""
+        self.hub.take_back(self.sock.fileno())
+
+    def _receive_one(self, until: float) -> bool:
+        """Pass the next message on; return False if none comes, or the hub must see to it."""
+        try:
+            data, fds = messages.receive_with(self.sock)
+        except BlockingIOError:
+            left = until - time.monotonic()
+            return left > 0 and bool(self._poll.poll(left * 1000))
+        except OSError:
+            return False
+        if not data:
+            return False
+        self._pass_on_answers(messages.loads(data), fds)
+        return True
+
+    def _pass_on_answers(self, message: Any, fds: list[int]) -> None:
+        assert self._taken is not None
+        if message[0] != messages.MANY:
+            self.hub.later(0.0, partial(self._taken, message, fds))
+            return
+        try:
+            self._taken(message, fds)
+        except BaseException:  # an interrupt of this thread, which does not concern others
+            self.hub.later(0.0, partial(self._taken, message, fds))
+            raise
+
     def drain(self) -> None:
         """Pass on what has come, and not be told of the end any more."""
         self._ended = None
         if self._taken is not None and self.sock.fileno() >= 0:
-            self._read(_ALL)
+            with self._alone():
+                self._read(_ALL)
 
     def close(self) -> None:
         """Close it; safe to call again."""
-        number = self.sock.fileno()
-        if number >= 0:
-            self.post.die()
-            self.hub.unregister(number)
-            remember_in_children(number)
-            self.sock.close()
+        with self._alone():
+            number = self.sock.fileno()
+            if number >= 0:
+                self.post.die()
+                self.hub.unregister(number)
+                remember_in_children(number)
+                self.sock.close()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Have nobody else read inside, unless that one does not leave off."""
+        has = self._reading.acquire(timeout=PATIENCE)
+        try:
+            yield
+        finally:
+            if has:
+                self._reading.release()
 
     def _event(self, said: int) -> None:
         if said & WRITE:
             self.post.can_write()
-        if said & ~WRITE:
-            self._read(_AT_ONCE)
+        if said & ~WRITE and self._reading.acquire(blocking=False):
+            try:
+                self._read(_AT_ONCE)
+            finally:
+                self._reading.release()
 
     def _read(self, most: int) -> None:
         assert self._taken is not None

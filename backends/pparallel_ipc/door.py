@@ -100,12 +100,14 @@ class Door:
                 return
             except OSError as error:
                 logger.warning("%s cannot let members in: %s", self._me.name, error.strerror)
-                self._hub.change(sock.fileno(), 0)
+                self._hub.change(sock.fileno(), remove=READ)
                 self._hub.later(1.0, self._open_again)
                 return
             self._receive(accepted)
         if sock is not None:
-            self._hub.change(sock.fileno(), 0)  # until somebody has been let in, or has gone
+            self._hub.change(
+                sock.fileno(), remove=READ
+            )  # until somebody has been let in, or has gone
 
     def _receive(self, accepted: socket.socket) -> None:
         try:
@@ -153,7 +155,7 @@ class Door:
     def _open_again(self) -> None:
         sock = self._sock
         if sock is not None:
-            self._hub.change(sock.fileno(), READ)
+            self._hub.change(sock.fileno(), add=READ)
 
 
 def _answers(address: str) -> bool:

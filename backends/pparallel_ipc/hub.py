@@ -19,7 +19,7 @@ from pparallel.runtime.processes import forget_in_children, remember_in_children
 logger = logging.getLogger(__name__)
 
 READ, WRITE = select.EPOLLIN, select.EPOLLOUT
-HELD = 0.001  #: seconds that a message may be held back so that others go with it
+HELD = 0.001  #: seconds that a message may be held back so that others go with it, and so on
 LAST = 1.0  #: seconds that the end waits for what is being received
 
 Event = Callable[[int], None]  #: called with what epoll says of a descriptor
@@ -48,11 +48,14 @@ class Hub:
         forget_in_children(self._poll.fileno(), self._nudge)
         self._poll.register(self._nudge, READ)
         self._events: dict[int, Event] = {}
+        self._masks: dict[int, int] = {}
         self._holders: set[Holder] = set()
+        self._lent: dict[int, bool] = {}  # descriptors that others read, and whether just now
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._sleeps = False
+        self._due_back = 0.0  # when to look which are not used any more
         self._leaders = Leaders(f"{name}-ipc", self._receive, self.nudge, self._give_back)
         self.do = self._leaders.do
 
@@ -63,15 +66,23 @@ class Hub:
     def register(self, descriptor: int, event: Event, mask: int = READ) -> None:
         """Have *event* called when *descriptor* is readable, or whatever *mask* says."""
         self._events[descriptor] = event
+        self._masks[descriptor] = mask
         self._poll.register(descriptor, mask)
 
-    def change(self, descriptor: int, mask: int) -> None:
-        """Change what a descriptor is watched for; harmless if it is not."""
-        with suppress(OSError, ValueError):
-            self._poll.modify(descriptor, mask)
+    def change(self, descriptor: int, *, add: int = 0, remove: int = 0) -> None:
+        """Watch a descriptor for more, or less; harmless if it is not watched."""
+        with self._lock:
+            mask = self._masks.get(descriptor, 0) & ~remove | add
+            if self._masks.get(descriptor) in (None, mask):
+                return
+            self._masks[descriptor] = mask
+            with suppress(OSError, ValueError):
+                self._poll.modify(descriptor, mask)
 
     def unregister(self, descriptor: int) -> None:
         """Watch a descriptor no more; safe to call again. It is to be closed afterwards."""
+        self._lent.pop(descriptor, None)
+        self._masks.pop(descriptor, None)
         if self._events.pop(descriptor, None) is not None:
             with suppress(OSError, ValueError):
                 self._poll.unregister(descriptor)
@@ -82,6 +93,24 @@ class Hub:
         if self._sleeps:
             self._sleeps = False
             self.nudge()
+
+    def lend(self, descriptor: int) -> None:
+        """Do not look whether *descriptor* is readable while somebody else does.
+
+        That is until :meth:`take_back`, or until it has not been lent again for :data:`HELD`
+        seconds: who receives again and again in its own thread is not disturbed in between.
+        """
+        if descriptor not in self._lent:
+            self.change(descriptor, remove=READ)
+        self._lent[descriptor] = True
+        if self._sleeps:
+            self._sleeps = False
+            self.nudge()
+
+    def take_back(self, descriptor: int) -> None:
+        """Look at *descriptor* again; harmless if it is not lent."""
+        if self._lent.pop(descriptor, None) is not None:
+            self.change(descriptor, add=READ)
 
     def later(self, delay: float, act: Callable[[], None]) -> None:
         """Have *act* called in *delay* seconds."""
@@ -106,14 +135,16 @@ class Hub:
 
     def _receive(self) -> None:
         self._flush()
+        if self._lent and time.monotonic() >= self._due_back:
+            self._take_back_unused()
         for descriptor, said in self._wait():
             self._handle(descriptor, said)
         self._run_timers()
 
     def _wait(self) -> list[tuple[int, int]]:
-        self._sleeps = True
         timeout = self._timeout()
-        if self._holders:
+        self._sleeps = not self._lent
+        if self._holders or self._lent:
             timeout = HELD if timeout is None else min(timeout, HELD)
         found = self._poll.poll(timeout)
         self._sleeps = False
@@ -144,6 +175,14 @@ class Hub:
                     return
                 _, _, act = heapq.heappop(self._timers)
             act()
+
+    def _take_back_unused(self) -> None:
+        self._due_back = time.monotonic() + HELD
+        for descriptor, is_used in list(self._lent.items()):
+            if is_used:
+                self._lent[descriptor] = False
+            else:
+                self.take_back(descriptor)
 
     def _flush(self) -> None:
         while self._holders:

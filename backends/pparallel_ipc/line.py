@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
+from contextlib import contextmanager
 from threading import get_ident
 from typing import Any
 
@@ -15,10 +16,13 @@ from pparallel.runtime.links import OK, failure
 from pparallel.runtime.pending import fail
 from pparallel.runtime.shm import Parcels
 from pparallel_ipc import messages
+from pparallel_ipc.connection import Connection
 from pparallel_ipc.lanes import NOTHING, Lane, new_pair
 from pparallel_ipc.post import Post
 
 _KEPT = 8  #: idle lanes that are kept
+_LENT = 0.005  #: seconds for which a thread that waits receives; what takes longer is not quick
+_LITTLE = 256  #: bytes of a request that may wait for others
 _FEW = 2  #: requests without an answer up to which the next is not held back
 
 
@@ -32,6 +36,8 @@ class Line:
     def __init__(self, peer: str, most_lanes: int) -> None:
         self._peer, self._most_lanes = peer, most_lanes
         self._post: Post | None = None
+        self._connection: Connection | None = None
+        self._waiters: list[object] = []  # threads that wait for an answer by it
         self._parcels = Parcels(None, {})
         self._lock = threading.Lock()
         self._numbers = itertools.count()
@@ -45,9 +51,11 @@ class Line:
 
     # -- life -------------------------------------------------------------------------------
 
-    def established(self, post: Post, parcels: Parcels) -> None:
+    def established(self, connection: Connection, parcels: Parcels) -> None:
         """Go: the peer has let this member in. What was asked meanwhile is sent."""
+        post = connection.post
         with self._lock:
+            self._connection = connection
             self._parcels, early, self._early = parcels, self._early, []
             for number, frames in early:
                 self._put(post, number, frames, hold=True)
@@ -91,7 +99,7 @@ class Line:
                     return
         hold = len(self._waiting) > _FEW
         if (size := messages.small_size(frames)) >= 0:
-            post.put((number, (frames, ())), size, (), hold=hold)
+            post.put((number, (frames, ())), size, (), hold=hold and size < _LITTLE)
         else:
             self._put(post, number, frames, hold=hold)
 
@@ -153,6 +161,26 @@ class Line:
         else:
             self._idle.append(lane)
         return answer
+
+    @contextmanager
+    def awaiting(self, is_done: Callable[[], bool], timeout: float | None) -> Iterator[None]:
+        """Say that this thread waits inside for an answer that does not come by a lane.
+
+        One that waits alone receives what comes, for a while; where several wait, the hub does.
+        """
+        waiters, me = self._waiters, object()
+        waiters.append(me)
+        try:
+            connection = self._connection
+            if connection is not None:
+                if len(waiters) == 1:
+                    longest = _LENT if timeout is None else min(timeout, _LENT)
+                    connection.receive(lambda: is_done() or len(waiters) > 1, longest)
+                if len(waiters) > 1:
+                    connection.take_back()
+            yield
+        finally:
+            waiters.remove(me)
 
     def flush(self) -> None:
         """Send what is held back."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pparallel_ipc import messages
-from pparallel_ipc.hub import READ, WRITE, Hub
+from pparallel_ipc.hub import WRITE, Hub
 
 _TOGETHER = 16  #: entries that are not held back any longer
 _AT_ONCE = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
@@ -60,6 +60,8 @@ class Post:
 
     def flush(self) -> None:
         """Send what has been held back."""
+        if not (self._is_held or self._entries):
+            return
         self._is_held = False  # first: who finds it set may rely on what he put being sent below
         with self._lock:
             if self._is_open and not self._stuck:
@@ -73,7 +75,7 @@ class Post:
     def can_write(self) -> None:
         """Go on, for there is room: called by the hub."""
         with self._lock:
-            self._hub.change(self._number, READ)
+            self._hub.change(self._number, remove=WRITE)
             self._send()
         self.flush()
 
@@ -108,7 +110,7 @@ class Post:
             try:
                 self._send_one(packet, fds)
             except BlockingIOError:
-                self._hub.change(self._number, READ | WRITE)
+                self._hub.change(self._number, add=WRITE)
                 return
             except OSError as error:
                 if error.errno == errno.ETOOMANYREFS:

@@ -185,7 +185,7 @@ class Station:
             return
         connection.serve(partial(self._take_answer, name, line), self._connection_ended)
         connection.post.open()
-        line.established(connection.post, parcels)
+        line.established(connection, parcels)
 
     def _turned_away(self, connection: Connection, name: str, error: Exception) -> None:
         with self._lock:

@@ -7,9 +7,9 @@ import secrets
 import threading
 import uuid
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -127,7 +127,18 @@ class IpcTransport(Transport):
                 raise self._why_ended(to) from None
             if reply is not None:
                 return reply
-        return awaited(self.request(to, frames), to, timeout)
+        future = self.request(to, frames)
+        with self.awaiting(to, future.done, timeout):
+            return awaited(future, to, timeout)
+
+    @override
+    def awaiting(
+        self, to: str, is_done: Callable[[], bool], timeout: float | None
+    ) -> AbstractContextManager[object]:
+        line = self._lines.get(to)
+        if line is None:
+            return super().awaiting(to, is_done, timeout)
+        return line.awaiting(is_done, timeout)
 
     def forked(self) -> None:
         """Take note that this process is a fork of the one that opened it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -17,6 +17,8 @@ from pparallel.config import BackendConfig
 Frames = Sequence[Buffer]
 Handler = Callable[[str, Frames], "Frames | Future[Frames]"]  #: (sender, frames) -> reply
 Lost = Callable[[str, str], None]  #: (name, what is known of its end)
+
+_NOTHING: AbstractContextManager[object] = nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,16 @@ class Transport(ABC):
                     future.set_result(reply.result())
 
         self.request(to, frames, timeout).add_done_callback(ended)
+
+    def awaiting(
+        self, to: str, is_done: Callable[[], bool], timeout: float | None
+    ) -> AbstractContextManager[object]:
+        """Return what is entered while a thread waits for a reply of member *to*.
+
+        A transport overrides this where that thread may receive meanwhile, until *is_done*, and so
+        spares others the work.
+        """
+        return _NOTHING
 
     def when_lost(self, callback: Lost) -> None:
         """Have *callback* called, once for each member that ends; set before :meth:`open`."""
