@@ -9,6 +9,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+Act = Callable[[], None]
+
 ELSEWHERE, ALONE, LEADING = range(3)  #: what the calling thread is
 
 
@@ -17,12 +19,18 @@ class Role:
 
     Attributes:
         kind: may change: to set an attribute costs less than to call a function.
+        do: has the thread that leads run something after what it runs now; for that thread itself.
     """
 
-    __slots__ = ("kind", "pass_on")
+    __slots__ = ("do", "kind", "pass_on")
 
-    def __init__(self, kind: int, pass_on: Callable[[], object] | None = None) -> None:
-        self.kind, self.pass_on = kind, pass_on
+    def __init__(
+        self,
+        kind: int,
+        pass_on: Callable[[], object] | None = None,
+        do: Callable[[Act], None] | None = None,
+    ) -> None:
+        self.kind, self.pass_on, self.do = kind, pass_on, do
 
 
 class _Here(threading.local):
@@ -37,13 +45,17 @@ def mark_alone() -> None:
     here.role = Role(ALONE)
 
 
-def mark_leading(pass_on: Callable[[], object]) -> Role:
+def mark_leading(pass_on: Callable[[], object], do: Callable[[Act], None]) -> Role:
     """Say that the calling thread receives for others.
+
+    Args:
+        pass_on: has another thread receive.
+        do: has something run after what is run now.
 
     Returns:
         Its role, whose kind is to be ``LEADING`` whenever *pass_on* has another thread receive.
     """
-    role = here.role = Role(ELSEWHERE, pass_on)
+    role = here.role = Role(ELSEWHERE, pass_on, do)
     return role
 
 

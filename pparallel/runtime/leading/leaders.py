@@ -125,7 +125,7 @@ class Leaders:
 
     def _run(self) -> None:
         me = threading.current_thread()
-        role = dedicated.mark_leading(partial(self._pass_on, me))
+        role = dedicated.mark_leading(partial(self._pass_on, me), self.do)
         leads = True
         try:
             while leads:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from typing_extensions import Buffer
@@ -17,6 +19,7 @@ from pparallel.runtime import remote_errors
 from pparallel.runtime.member import Member
 from pparallel.runtime.pending import fail
 from pparallel.runtime.rpc import current, wire
+from pparallel.runtime.rpc.batches import Batches
 from pparallel.runtime.rpc.directory import FIND
 from pparallel.runtime.rpc.future import RpcFuture
 from pparallel.runtime.rpc.handlers import Handlers
@@ -66,6 +69,8 @@ class Caller:
         self.quick = Quick(serializer)
         self._requests = Requests(serializer, self.quick, member.names)
         self._retries = Retries(transport, config.retry_after, self._release, member.name)
+        self.batches = Batches(transport, self._requests, self.quick, self._window, member.name)
+        self._held = self.batches.held
         self._ended: BaseException | None = None
         self._failing: BaseException | None = None  # why it will soon: another member has failed
 
@@ -138,6 +143,15 @@ class Caller:
     ) -> RpcFuture[Any]:
         """Run *what* in member *to* and return a future of its result."""
         limit = self._timeout if timeout == -1 else self.limit(timeout)
+        if type(what) is FunctionType and self._is_wide and not idempotent:
+            data = self.quick.call(what, args, kwargs)
+            if data is not None:
+                held: RpcFuture[Any] = self._future(self._decode_call, to)
+                try:
+                    if self.batches.put(to, what, data, limit, held):
+                        return held
+                except (ClosedError, PeerLostError) as error:
+                    raise self._explain(error) from None
         frames = self._requests.call(to, what, args, kwargs, idempotent)
         if not (idempotent or isinstance(what, Registered)):
             return self._send_call(to, frames, limit)
@@ -205,7 +219,22 @@ class Caller:
 
     # -- sending ------------------------------------------------------------------------------
 
+    def _waiting(
+        self, to: str, is_done: Callable[[], bool], timeout: float | None
+    ) -> AbstractContextManager[object]:
+        """Send what is held, and say that this thread waits for member *to* inside."""
+        if self._held:
+            self.batches.flush_all()
+        if self.handlers.here.stream is None:
+            return self._transport.awaiting(to, is_done, timeout)
+        with ExitStack() as stack:
+            stack.enter_context(self.handlers.waiting())
+            stack.enter_context(self._transport.awaiting(to, is_done, timeout))
+            return stack.pop_all()
+
     def _exchange(self, to: str, frames: Frames, timeout: float | None) -> Frames:
+        if self._held:
+            self.batches.flush(to)
         try:
             if self.handlers.here.stream is None:
                 return self._transport.call(to, frames, timeout)
@@ -217,6 +246,8 @@ class Caller:
     def _send(
         self, to: str, frames: Frames, timeout: float | None, idempotent: bool = False
     ) -> Future[Frames]:
+        if self._held:
+            self.batches.flush(to)
         if idempotent:
             return self._retries.send(to, wire.split(frames).number, frames, timeout)
         try:
@@ -238,9 +269,11 @@ class Caller:
 
     def _send_call(self, to: str, frames: Frames, timeout: float | None) -> RpcFuture[Any]:
         """Send the request of a call, and return the future that the reply completes."""
+        if self._held:
+            self.batches.flush(to)
         ended = partial(self._window.give_back, self._window.take(wire.size(frames)))
         future: RpcFuture[Any] = RpcFuture(
-            self._decode_call, to, self.handlers.waiting, self._explain, ended
+            self._decode_call, to, self._waiting, self._explain, ended
         )
         try:
             self._transport.send(to, frames, timeout, future)
@@ -257,7 +290,7 @@ class Caller:
         )
 
     def _future(self, decode: Callable[[str, Frames], T], to: str) -> RpcFuture[T]:
-        return RpcFuture(decode, to, self.handlers.waiting, self._explain)
+        return RpcFuture(decode, to, self._waiting, self._explain)
 
     def _explain(self, error: BaseException) -> BaseException:
         """Return *error*, or what it only follows from."""
@@ -274,7 +307,7 @@ class Caller:
 
     def _decode_service(self, sender: str, frames: Frames) -> Reply:
         message = wire.split(frames)
-        body = self._load(message.body)
+        body = current.loads(cast("Endpoint", self), message.body)
         if message.kind != Status.OK:
             if self._ended is not None:
                 raise self._why()  # the system fails because the job ends, not the other way round
@@ -288,15 +321,11 @@ class Caller:
         if message.number:  # of a function that the other member keeps from now on
             self._requests.kept(sender, message.number)
         if message.kind == Status.NOT_REGISTERED:
-            group, key = self._load(message.body)
+            group, key = current.loads(cast("Endpoint", self), message.body)
             raise NotRegisteredHereError(group, key, sender)
-        body = self._load(message.body)
+        body = current.loads(cast("Endpoint", self), message.body)
         if message.kind == Status.OK:
             return body
         with current.acting_for(cast("Endpoint", self)):
             error = remote_errors.unpack(body, sender, self.serializer)
         raise self._explain(error) if isinstance(error, PeerLostError) else error
-
-    def _load(self, body: Frames) -> Any:
-        with current.acting_for(cast("Endpoint", self)):
-            return self.serializer.loads(body)

@@ -6,9 +6,10 @@ import threading
 import weakref
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pparallel.errors import ClosedError
+from pparallel.interfaces.transport import Frames
 from pparallel.runtime import member
 
 if TYPE_CHECKING:
@@ -88,3 +89,9 @@ _ALREADY: AbstractContextManager[None] = nullcontext()
 def acting_for(endpoint: Endpoint) -> AbstractContextManager[None]:
     """Have groups and references that are met inside belong to *endpoint*."""
     return _ALREADY if acting.get() is endpoint else _Acting(endpoint)
+
+
+def loads(endpoint: Endpoint, body: Frames) -> Any:
+    """Return the object that *body* holds, and that belongs to *endpoint*."""
+    with acting_for(endpoint):
+        return endpoint.serializer.loads(body)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from contextlib import AbstractContextManager
 from typing import Any, Generic, TypeVar, cast
 
@@ -15,6 +15,8 @@ from pparallel.runtime.lean_future import FINISHED, LeanFuture
 from pparallel.runtime.pending import fail, settle
 
 T = TypeVar("T")
+
+Waiting = Callable[[str, Callable[[], bool], "float | None"], AbstractContextManager[object]]
 
 
 class RpcFuture(LeanFuture[T], Generic[T]):
@@ -31,7 +33,7 @@ class RpcFuture(LeanFuture[T], Generic[T]):
         self,
         decode: Callable[[str, Frames], T],
         to: str,
-        waiting: Callable[[], AbstractContextManager[None]],
+        waiting: Waiting,
         explain: Callable[[BaseException], BaseException],
         ended: Callable[[Future[T]], object] | None = None,
     ) -> None:
@@ -40,7 +42,8 @@ class RpcFuture(LeanFuture[T], Generic[T]):
         Args:
             decode: called with *to* and the reply.
             to: the member that is asked.
-            waiting: entered while a thread waits.
+            waiting: entered while a thread waits; called with *to*, what tells whether this is
+                done, and how many seconds it waits.
             explain: returns what is to be raised for an error.
             ended: the first of the callbacks.
         """
@@ -63,9 +66,8 @@ class RpcFuture(LeanFuture[T], Generic[T]):
     @override
     def result(self, timeout: float | None = None) -> T:
         if self._state == FINISHED and self._exception is None:
-            with self._decoding:
-                if self._decode is not None:
-                    self._finish(self._decode)
+            if self._decode is not None:
+                self._finish()
             error = self._error
         else:
             error = self.exception(timeout)
@@ -84,14 +86,20 @@ class RpcFuture(LeanFuture[T], Generic[T]):
         if self._state == FINISHED:
             failed = self._exception
         else:
-            with self._waiting():
+            with self._waiting(self._to, self.done, timeout):
                 failed = super().exception(timeout)
         if failed is not None:
             return failed
-        with self._decoding:
-            if self._decode is not None:
-                self._finish(self._decode)
+        self._finish()
         return self._error
+
+    def give(self, value: T) -> None:
+        """End with *value*, which came as it is, unless it has ended meanwhile."""
+        self._value, self._decode = value, None
+        try:  # as settle() does
+            self.set_result(cast("T", None))
+        except InvalidStateError:
+            return
 
     def follow(self, reply: Future[Frames]) -> None:
         """End as *reply* does."""
@@ -100,10 +108,13 @@ class RpcFuture(LeanFuture[T], Generic[T]):
         else:
             settle(cast("Future[Any]", self), reply.result())  # frames until asked for
 
-    def _finish(self, decode: Callable[[str, Frames], T]) -> None:
-        try:
-            self._value = decode(self._to, self._result)  # type: ignore[arg-type] # frames until now
-        except BaseException as error:  # noqa: BLE001 - handed to whoever asks
-            self._error = error
-        self._decode = None
-        self._result = None  # the frames
+    def _finish(self) -> None:
+        with self._decoding:
+            if self._decode is None:
+                return
+            try:
+                self._value = self._decode(self._to, self._result)  # type: ignore[arg-type] # frames
+            except BaseException as error:  # noqa: BLE001 - handed to whoever asks
+                self._error = error
+            self._decode = None
+            self._result = None  # the frames

@@ -29,6 +29,9 @@ class RpcGroup(ServiceGroup):
           (``TransportSuite.test_what_is_lost_is_sent_again``).
         - Calls from one thread to one member start in the order sent, where the transport has the
           feature ``ordered`` (``TransportSuite.test_order``).
+        - The result of a call does not wait for calls that were made before or after it
+          (``TransportSuite.test_results_do_not_wait_for_one_another``), whatever they return
+          (``TransportSuite.test_calls_that_differ``).
         - Arguments and results arrive as copies of the receiver's own
           (``TransportSuite.test_tensors_are_the_receivers_own``).
         - A time-out is honoured (``TransportSuite.test_timeout``).

@@ -5,21 +5,19 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from threading import get_native_id
 from time import monotonic
 
 from pparallel.errors import ClosedError
 from pparallel.runtime import dedicated
-from pparallel.runtime.thread_progress import WINDOW, Progress, is_under_way, look
+from pparallel.runtime.rpc.stream import Job, Stream
+from pparallel.runtime.thread_progress import WINDOW
 
 logger = logging.getLogger(__name__)
 
-Job = Callable[[], None]
-
-#: Seconds after which the requests behind a running one go on even if it does not seem to.
-PATIENCE = 0.5
 IDLE = 10.0  #: seconds after which a thread without work ends
 
 SLOW = 0.001  #: seconds from which on a job has taken long
@@ -29,43 +27,10 @@ MANY = 4096  #: keys that are remembered for taking long
 _NOT_RUNNING: AbstractContextManager[None] = nullcontext()
 
 
-class _Stream:
-    """The requests of one sending thread, in order."""
-
-    __slots__ = ("began", "jobs", "key", "look_at", "owner", "quickly", "seen", "since", "thread")
-
-    def __init__(self, key: Hashable) -> None:
-        self.key = key
-        self.jobs: deque[Job] = deque()
-        self.owner: object | None = None  # the token of the thread that works on it
-        self.thread = 0  # and its native id
-        self.since = 0.0  # when its running job started; 0: it only waits
-        self.began = 0.0  # when it started, whatever it does
-        self.look_at = 0.0  # when to look whether that job is under way
-        self.seen: Progress | None = None
-        self.quickly = False  # whether others wait for the thread that runs it
-
-    def take(self) -> Job:
-        self.began = self.since = monotonic()
-        self.look_at = self.since + WINDOW / 4
-        self.seen = None
-        return self.jobs.popleft()
-
-    def is_under_way(self, now: float) -> bool:
-        """Return whether the running job has begun for good, so that the next may start."""
-        if now < self.look_at:
-            return False
-        self.look_at = now + WINDOW
-        seen, self.seen = self.seen, look(self.thread)
-        if now - self.since >= PATIENCE or self.since == 0.0:
-            return True
-        return seen is not None and self.seen is not None and is_under_way(seen, self.seen)
-
-
 class _Here(threading.local):
     """What the calling thread does."""
 
-    stream: _Stream | None = None  #: of the job that it runs
+    stream: Stream | None = None  #: of the job that it runs
 
 
 class Handlers:
@@ -87,9 +52,9 @@ class Handlers:
         self._name = name
         self._lock = threading.RLock()
         self._work = threading.Condition(self._lock)
-        self._streams: dict[Hashable, _Stream] = {}
-        self._ready: deque[_Stream] = deque()
-        self._behind: set[_Stream] = set()  # owned, with jobs behind the running one
+        self._streams: dict[Hashable, Stream] = {}
+        self._ready: deque[Stream] = deque()
+        self._behind: set[Stream] = set()  # owned, with jobs behind the running one
         self._threads: set[threading.Thread] = set()
         self._slow: dict[Hashable, int] = {}  # quick jobs that are to come first
         self._running = 0
@@ -97,8 +62,8 @@ class Handlers:
         self._closed = False
         self.here = _Here()
 
-    def submit(self, key: Hashable, job: Job) -> None:
-        """Run *job* after those submitted before it under the same *key* have started.
+    def submit(self, key: Hashable, *jobs: Job) -> None:
+        """Run *jobs* after those submitted before them under the same *key* have started.
 
         Raises:
             ClosedError: after :meth:`close`.
@@ -108,11 +73,11 @@ class Handlers:
                 raise ClosedError(f"member {self._name!r}")
             stream = self._streams.get(key)
             if stream is None:
-                stream = self._streams[key] = _Stream(key)
+                stream = self._streams[key] = Stream(key)
                 self._ready.append(stream)
             elif stream.owner is not None:
                 self._behind.add(stream)
-            stream.jobs.append(job)
+            stream.jobs.extend(jobs)
             self._call_a_thread()
 
     def enter(self, key: Hashable, *, quickly: bool) -> bool:
@@ -140,12 +105,82 @@ class Handlers:
             if quickly and key in self._slow:
                 return False
             self._running += 1
-            stream = self._streams[key] = _Stream(key)
+            stream = self._streams[key] = Stream(key)
             stream.owner, stream.thread, stream.quickly = stream, get_native_id(), quickly
             stream.began = stream.since = now = monotonic()
             stream.look_at = now + WINDOW / 4
         self.here.stream = stream
         return True
+
+    def reserve(
+        self, key: Hashable, jobs: Iterable[Job], begin: Callable[[Job], None]
+    ) -> Stream | None:
+        """Have the calling thread, whose time others need, run *jobs* soon.
+
+        Nobody looks whether they take long: that is to be told by :meth:`hand_over`.
+
+        Args:
+            key: of the jobs.
+            jobs: to run in order.
+            begin: is passed what the thread is to call then.
+
+        Returns:
+            Where they stand; ``None``: they are to be submitted, as :meth:`enter` says.
+
+        Raises:
+            ClosedError: after :meth:`close`.
+        """
+        if self.here.stream is not None:
+            return None
+        with self._lock:
+            if self._closed:
+                raise ClosedError(f"member {self._name!r}")
+            stream = self._streams.get(key)
+            if stream is not None and stream.owner is stream and stream.quickly:
+                stream.jobs.extend(jobs)
+                if stream.since == 0.0:
+                    self._behind.add(stream)
+                    self._call_a_thread()
+                return stream
+            if self._running >= self._size or stream is not None or key in self._slow:
+                return None
+            self._running += 1
+            stream = self._streams[key] = Stream(key)
+            stream.owner, stream.thread, stream.quickly = stream, get_native_id(), True
+            stream.began = stream.since = now = monotonic()
+            stream.look_at = now + WINDOW / 4
+            stream.jobs.extend(jobs)
+        begin(partial(self._run_reserved, stream))
+        return stream
+
+    def hand_over(self, stream: Stream) -> None:
+        """Have other threads look after what was reserved, for it takes long."""
+        with self._lock:
+            if stream.owner is not stream or not stream.jobs:
+                return
+            if stream.since and monotonic() - stream.since > SLOW and len(self._slow) < MANY:
+                self._slow[stream.key] = AGAIN
+            self._behind.add(stream)
+            self._call_a_thread()
+
+    def _run_reserved(self, stream: Stream) -> None:
+        """Run jobs in the calling thread, as long as nobody takes over."""
+        self.here.stream = stream
+        try:
+            while (job := self._take(stream)) is not None:
+                job()
+        finally:
+            self.leave()
+
+    def _take(self, stream: Stream) -> Job | None:
+        with self._lock:
+            if stream.owner is not stream or not stream.jobs or self._closed:
+                return None
+            stream.thread = get_native_id()
+            job = stream.take()
+            if not stream.jobs:
+                self._behind.discard(stream)
+            return job
 
     def leave(self) -> None:
         """Say that the job for which this thread has entered is done."""
@@ -166,7 +201,7 @@ class Handlers:
             if self._ready or self._behind:
                 self._call_a_thread()
 
-    def _learn(self, stream: _Stream) -> None:
+    def _learn(self, stream: Stream) -> None:
         """Remember whose jobs take long, and forget it when they have been quick for a while."""
         took = monotonic() - stream.began
         if took > SLOW:
@@ -186,10 +221,12 @@ class Handlers:
         return self._waiting(stream)
 
     @contextmanager
-    def _waiting(self, stream: _Stream) -> Iterator[None]:
+    def _waiting(self, stream: Stream) -> Iterator[None]:
         with self._work:
             self._running -= 1
             stream.since = stream.look_at = 0.0
+            if stream.jobs:
+                self._behind.add(stream)
             self._call_a_thread()
         try:
             yield
@@ -240,7 +277,7 @@ class Handlers:
             with self._work:
                 self._threads.discard(threading.current_thread())
 
-    def _next(self, token: object, counted: bool) -> _Stream | None:
+    def _next(self, token: object, counted: bool) -> Stream | None:
         """Wait for a stream to work on; ``None`` ends the thread."""
         until = monotonic() + IDLE
         with self._work:
@@ -262,7 +299,7 @@ class Handlers:
                 self._idle -= 1
         return None
 
-    def _choose(self, now: float) -> _Stream | None:
+    def _choose(self, now: float) -> Stream | None:
         if self._ready:
             return self._ready.popleft()
         for stream in self._behind:
@@ -277,7 +314,7 @@ class Handlers:
             return None
         return min((each.look_at for each in self._behind), default=None)
 
-    def _run(self, stream: _Stream, token: object) -> None:
+    def _run(self, stream: Stream, token: object) -> None:
         while True:
             with self._work:
                 if stream.owner is not token or self._closed:

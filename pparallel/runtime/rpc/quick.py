@@ -92,6 +92,16 @@ class Quick:
             args = self._serializer.loads(body[1:])
         return name, args, kwargs or {}
 
+    def run_one(self, data: bytes) -> Any:
+        """Run a call with all its arguments, of a function by its name, and return its result.
+
+        Raises:
+            BaseException: what the function raised.
+        """
+        name, args, kwargs = self.read(data)
+        function = _there(name) or self.function(name)
+        return function(*args, **kwargs) if kwargs else function(*args)
+
     def run(self, frames: Frames) -> Frames | None:
         """Run a call and return the reply; ``None``: it is not one of a function by its name.
 
@@ -109,6 +119,10 @@ class Quick:
         if type(value) in PLAIN:
             return [wire.QUICK_OK, self._dumps(value, _VERSION)]
         return wire.join(Status.OK, self._serializer.dumps(value))
+
+    def dumps(self, data: object) -> bytes:
+        """Return data of which all is plain, as bytes that :attr:`read` reads."""
+        return self._dumps(data, _VERSION)
 
     def value(self, value: object) -> bytes | None:
         """Return a result as bytes; ``None``: it has no quick form."""

@@ -86,6 +86,21 @@ class Requests:
         # that a reference passed on meanwhile finds it.
         return self._join(to, Kind.REMOTE, body, [ref_id.encode()], idempotent)
 
+    def next_number(self, to: str) -> int:
+        """Return the number of the next request to a member."""
+        return next(self._numbers[to])
+
+    def batch(self, thread: int, number: int, calls: Sequence[bytes]) -> Frames:
+        """Return the request of calls of *thread*, each in the quick form, that leave together."""
+        header = wire.header(Kind.BATCH, QUICK, 1, self.session, thread, number)
+        return [header, self._quick.dumps(calls)]
+
+    def rest(self, to: str, batch: int) -> Frames:
+        """Return the request for results of the batch *batch* that were not there."""
+        number = next(self._numbers[to])
+        header = wire.header(Kind.REST, QUICK, 1, self.session, get_ident(), number)
+        return [header, self._quick.dumps(batch)]
+
     def readdressed(self, to: str, frames: Frames) -> Frames:
         """Return the request *frames* as one to another member, or a new one to the same."""
         return wire.renumbered(frames, next(self._numbers[to]))

@@ -39,6 +39,8 @@ class Kind(IntEnum):
     CALL = 1  #: a function that comes with the request
     REGISTERED = 2  #: a function that is registered there
     REMOTE = 3  #: as CALL or REGISTERED, but the result stays there
+    BATCH = 4  #: several calls: see :mod:`pparallel.runtime.rpc.batches`
+    REST = 5  #: those results of a batch that were not there when it was answered
 
 
 class Status(IntEnum):

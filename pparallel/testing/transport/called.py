@@ -21,6 +21,11 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
+def give_back(value: Any) -> Any:
+    """Return *value*."""
+    return value
+
+
 def note(value: object) -> None:
     """Remember *value* in the member where this runs."""
     _here().append(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -22,6 +22,7 @@ from pparallel.testing.transport.called import (
     bounce,
     fail,
     fail_unfriendly,
+    give_back,
     note,
     noted,
     open_gate,
@@ -177,6 +178,60 @@ def remote_exceptions(rt: Runtime) -> None:
             group.rpc_sync("nobody", add, args=(1, 1))
 
 
+def calls_that_differ(rt: Runtime, count: int) -> None:
+    import torch
+
+    group = rt.group()
+    group.barrier(PATIENCE)
+    other = rt.members[1 - rt.rank]
+
+    def made(function: Any, n: int | None) -> Any:
+        return group.rpc_async(other, function, args=(n,))
+
+    futures = []
+    for n in range(count):  # without a pause, so that they are carried together where they may be
+        futures += [made(give_back, n), made(fail, n), made(bytes, 1000 * n), made(torch.arange, n)]
+        futures += [made(lambda n: -n, n), made(give_back, None)]
+    if rt.rank == 0:
+        assert futures[1].exception() is not None  # out of order
+    for n in range(count):
+        plain, failed, large, tensor, closure, nothing = futures[6 * n : 6 * n + 6]
+        assert plain.wait() == n
+        with pytest.raises(LookupError, match=rf"^{n}$"):
+            failed.wait()
+        assert large.wait() == bytes(1000 * n)
+        assert torch.equal(tensor.wait(), torch.arange(n))
+        assert closure.wait() == -n
+        assert nothing.wait() is None
+    group.barrier(PATIENCE)
+
+
+def calls_that_wait_for_later_ones(rt: Runtime, count: int) -> None:
+    group = rt.group()
+    group.barrier(PATIENCE)
+    if rt.rank == 0:
+        # Those behind have results, and what it waits for among them, before it ends.
+        quick = [group.rpc_async(1, add, args=(n, 1)) for n in range(count)]
+        first = group.rpc_async(1, wait_at_gate)
+        more = [group.rpc_async(1, add, args=(n, 2)) for n in range(count)]
+        assert [each.wait(PATIENCE) for each in quick + more] == [
+            *range(1, count + 1),
+            *range(2, count + 2),
+        ]
+        assert not first.done()
+        opens = group.rpc_async(1, open_gate)
+        assert first.wait(PATIENCE) == rt.members[1]
+        assert opens.wait(PATIENCE) is None
+        done: list[int] = []
+        for n in range(count):  # nobody waits for these, and they come all the same
+            group.rpc_async(1, add, args=(n, 3)).add_done_callback(
+                lambda future: done.append(future.result())
+            )
+        until(lambda: len(done) == count, "what nobody waits for did not come")
+        assert sorted(done) == list(range(3, count + 3))
+    group.barrier(PATIENCE)
+
+
 def calls_in_a_circle(rt: Runtime) -> None:
     group = rt.group()
     other = rt.members[1 - rt.rank]
@@ -243,6 +298,15 @@ class CallTests(TransportTests):
 
     def test_remote_exceptions(self, config: TransportConfig, launcher: LauncherConfig) -> None:
         assert self.launch(launcher, config, 2, remote_exceptions) == [None] * 2
+
+    def test_calls_that_differ(self, config: TransportConfig, launcher: LauncherConfig) -> None:
+        assert self.launch(launcher, config, 2, calls_that_differ, 40) == [None] * 2
+
+    def test_results_do_not_wait_for_one_another(
+        self, config: TransportConfig, launcher: LauncherConfig
+    ) -> None:
+        few = changed(config, handler_threads=2)
+        assert self.launch(launcher, few, 2, calls_that_wait_for_later_ones, 70) == [None] * 2
 
     def test_calls_in_a_circle(self, config: TransportConfig, launcher: LauncherConfig) -> None:
         narrow = changed(config, handler_threads=1)

@@ -1,0 +1,262 @@
+"""Calls that leave together.
+
+To carry a call that nobody waits for costs both members, and the transport, more than most
+functions take. So quick calls with little data wait for one another while others are under way: up
+to 32 of one thread to one member are one request, and their results one reply::
+
+    request: calls, each as in the quick form
+    reply: (which have ended, their results, (which, how many) frames follow for results that are
+        not plain)
+
+The reply comes when all have ended. Where that takes longer it tells of those that have, and the
+caller asks for the rest; see :mod:`pparallel.runtime.rpc.batch_run`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from concurrent.futures import Future
+from threading import RLock, get_ident
+from types import FunctionType
+from typing import Any, Protocol
+
+from pparallel.interfaces.transport import Frames
+from pparallel.runtime.lean_future import LeanFuture
+from pparallel.runtime.pending import fail, settle
+from pparallel.runtime.rpc import wire
+from pparallel.runtime.rpc.future import RpcFuture
+from pparallel.runtime.rpc.quick import Quick
+from pparallel.runtime.rpc.requests import Requests
+from pparallel.runtime.rpc.window import Window
+from pparallel.runtime.ticker import Ticker
+
+TOGETHER = 32  #: calls in a batch, at the most
+SMALL = 512  #: bytes of a call, at the most
+HELD = 0.001  #: seconds after which a batch leaves as it is
+LARGE = 2**16  #: bytes of results from which on those of a function are large
+ALONE = 256  #: calls for which a function that was slow, or has large results, goes alone
+
+_ROOM = TOGETHER * (SMALL + Window.OVERHEAD) - Window.OVERHEAD  # of a batch in the window
+
+
+class Sender(Protocol):
+    """Sends requests: a transport."""
+
+    def send(self, to: str, frames: Frames, timeout: float | None, future: Future[Frames]) -> None:
+        """Send a request, whose reply completes *future*."""
+
+
+class Batches:
+    """The batches of one member.
+
+    Attributes:
+        held: those that have not left, by member and calling thread. Whoever sends anything else
+            calls :meth:`flush` first, and who waits :meth:`flush_all`.
+    """
+
+    def __init__(
+        self, sender: Sender, requests: Requests, quick: Quick, window: Window, name: str
+    ) -> None:
+        self.sender, self.requests, self.quick, self.window = sender, requests, quick, window
+        self.held: dict[tuple[str, int], _Batch] = {}
+        self.under_way: defaultdict[str, set[_Batch]] = defaultdict(set)  # by member
+        self.ticker = Ticker(f"{name}-batches", HELD)
+        self._alone: dict[FunctionType, int] = {}  # calls until it may go with others again
+        self._is_closed = False
+
+    def put(
+        self,
+        to: str,
+        what: FunctionType,
+        data: bytes,
+        timeout: float | None,
+        future: RpcFuture[Any],
+    ) -> bool:
+        """Send a call, perhaps with others; return False if it must go alone.
+
+        Args:
+            to: the member to call.
+            what: the function, which it knows by its name.
+            data: the call in the quick form.
+            timeout: seconds, from when it leaves.
+            future: of the result.
+
+        Raises:
+            Exception: what the transport raises, if this call alone was to leave.
+        """
+        if len(data) > SMALL or self._is_closed or (self._alone and self._goes_alone(what)):
+            return False
+        key = to, get_ident()
+        batch = self.held.get(key)
+        while batch is None or not batch.add(what, data, future, timeout):
+            if batch is not None:
+                batch.leave()
+            batch = self.held[key] = _Batch(self, key, timeout, self.window.take(_ROOM))
+            self.ticker.add(batch.tick)
+        many = len(batch.functions)
+        # Looked at last: who closes flushes what it finds.
+        if many >= TOGETHER or not self.under_way[to] or self._is_closed:
+            error = batch.leave()
+            if error is not None and many == 1:
+                raise error
+        return True
+
+    def flush(self, to: str) -> None:
+        """Send what the calling thread has for a member."""
+        batch = self.held.get((to, get_ident()))
+        if batch is not None:
+            batch.leave()
+
+    def flush_all(self) -> None:
+        """Send everything."""
+        for batch in list(self.held.values()):
+            batch.leave()
+
+    def refuse(self) -> None:
+        """Take nothing more."""
+        self._is_closed = True
+
+    def close(self) -> None:
+        """Fail what has not left, for the transport is closed; safe to call again."""
+        self.refuse()
+        self.flush_all()
+        self.ticker.close()
+
+    def go_alone(self, what: FunctionType) -> None:
+        """Have the next calls of a function go alone."""
+        self._alone[what] = ALONE
+
+    def _goes_alone(self, what: FunctionType) -> bool:
+        left = self._alone.get(what)
+        if left is None:
+            return False
+        if left > 1:
+            self._alone[what] = left - 1
+        else:
+            self._alone.pop(what, None)
+        return True
+
+
+class _Batch:
+    """Calls of one thread to one member.
+
+    Attributes:
+        functions: that are called.
+    """
+
+    def __init__(
+        self, batches: Batches, key: tuple[str, int], timeout: float | None, taken: int
+    ) -> None:
+        self._batches, self._key, self._timeout, self._taken = batches, key, timeout, taken
+        self._to = key[0]
+        self._lock = RLock()  # a transport may complete a future inside, and call what follows
+        self._since = time.monotonic()  # when it began, and later when it left
+        self._number = -1  # of its request; there is one from when it leaves
+        self._data: list[bytes] = []
+        self.functions: list[FunctionType] = []
+        self._futures: dict[int, RpcFuture[Any]] = {}  # of the calls that have not ended
+
+    def add(
+        self, what: FunctionType, data: bytes, future: RpcFuture[Any], timeout: float | None
+    ) -> bool:
+        """Take a call in; return False if it must go with another batch."""
+        with self._lock:
+            if self._number >= 0 or timeout != self._timeout:
+                return False
+            self._futures[len(self._data)] = future
+            self._data.append(data)
+            self.functions.append(what)
+        return True
+
+    def tick(self, now: float) -> None:
+        """Leave, if it is time."""
+        if now - self._since >= HELD:
+            self.leave()
+
+    def leave(self) -> Exception | None:
+        """Be sent, if it is not yet; return why that failed, and so the calls."""
+        batches, requests = self._batches, self._batches.requests
+        with self._lock:
+            if self._number >= 0:
+                return None
+            self._number = requests.next_number(self._to)
+            if batches.held.get(self._key) is self:
+                del batches.held[self._key]
+            batches.ticker.remove(self.tick)
+            data, self._data = self._data, []
+            if not data:  # whoever began it has not come to add its call, and will begin another
+                batches.window.give_back(self._taken)
+                return None
+            batches.under_way[self._to].add(self)
+            self._since = time.monotonic()
+            return self._send(requests.batch(self._key[1], self._number, data), self._timeout)
+
+    def _send(self, frames: Frames, timeout: float | None) -> Exception | None:
+        reply: LeanFuture[Frames] = LeanFuture()
+        reply.add_done_callback(self._replied)
+        try:
+            self._batches.sender.send(self._to, frames, timeout, reply)
+        except BaseException as error:
+            fail(reply, error)
+            if not isinstance(error, Exception):
+                raise
+            return error
+        return None
+
+    def _replied(self, reply: Future[Frames]) -> None:
+        """Take results in: called by the transport, once for each request."""
+        self._batches.under_way[self._to].discard(self)
+        try:
+            self._take(reply)
+        except Exception as error:  # noqa: BLE001 - goes to those who wait
+            self._fail(error)
+        except BaseException:  # an interrupt of the thread that receives: results are not its own
+            self._take(reply)
+            raise
+        finally:
+            if self._futures:
+                self._ask_again()
+            else:
+                self._batches.window.give_back(self._taken)
+
+    def _take(self, reply: Future[Frames]) -> None:
+        if error := reply.exception():
+            self._fail(error)
+            return
+        frames = reply.result()
+        futures = self._futures
+        if memoryview(frames[0])[:2] != wire.QUICK_RESULT:  # it says why there are no results
+            for future in futures.values():
+                settle(future, frames)
+            futures.clear()
+            return
+        indices, values, framed = self._batches.quick.read(frames[1])
+        for index, value in zip(indices, values, strict=True):
+            if index in futures:  # else this is not the first time: see above
+                futures[index].give(value)
+                del futures[index]
+        at = 2
+        are_large = bool(framed) and wire.size(frames) > LARGE
+        for index, count in framed:
+            if index in futures:
+                settle(futures[index], frames[at : at + count])
+                del futures[index]
+            at += count
+            if are_large:
+                self._batches.go_alone(self.functions[index])
+
+    def _fail(self, error: BaseException) -> None:
+        for future in self._futures.values():
+            fail(future, error)
+        self._futures.clear()
+
+    def _ask_again(self) -> None:
+        """Ask for the results that are not there yet."""
+        batches = self._batches
+        for index in self._futures:
+            batches.go_alone(self.functions[index])
+        left = None
+        if self._timeout is not None:
+            left = max(self._since + self._timeout - time.monotonic(), 0.001)
+        self._send(batches.requests.rest(self._to, self._number), left)

@@ -1,0 +1,220 @@
+"""The side of a member that is called: requests in, answers out."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+from pparallel.errors import ClosedError, DirectoryError, SerializationError
+from pparallel.interfaces.serializer import Serializer
+from pparallel.interfaces.transport import Frames
+from pparallel.runtime import dedicated, remote_errors
+from pparallel.runtime.dedicated import ELSEWHERE, LEADING
+from pparallel.runtime.lean_future import LeanFuture
+from pparallel.runtime.pending import settle
+from pparallel.runtime.rpc import current, wire
+from pparallel.runtime.rpc.arrivals import Arrivals
+from pparallel.runtime.rpc.batch_run import LATE, BatchRun, Key
+from pparallel.runtime.rpc.closures import KeptFunctions
+from pparallel.runtime.rpc.handlers import Handlers
+from pparallel.runtime.rpc.job import Job
+from pparallel.runtime.rpc.quick import Quick
+from pparallel.runtime.rpc.refs import RefTable, Registered
+from pparallel.runtime.rpc.service import Reply, Request, Service
+from pparallel.runtime.rpc.wire import IDEMPOTENT, QUICK_CALL, Kind, Status
+from pparallel.runtime.ticker import Ticker
+
+if TYPE_CHECKING:
+    from pparallel.runtime.rpc.endpoint import Endpoint
+
+
+class Called(ABC):
+    """Runs the functions that other members call, and the services that they ask.
+
+    Services run on the thread that received the request and never block; user functions run on
+    :class:`~pparallel.runtime.rpc.handlers.Handlers`, or in that thread where they may.
+    """
+
+    name: str
+    serializer: Serializer
+    handlers: Handlers
+    quick: Quick
+    refs: RefTable
+
+    def __init__(self) -> None:
+        self.registered: dict[Registered, Callable[..., Any]] = {}
+        self.functions = KeptFunctions(self.serializer)
+        self.ticker = Ticker(f"{self.name}-late", LATE)
+        self.late_batches: dict[Key, BatchRun] = {}  # whose senders may ask for the rest
+        self._arrivals: dict[tuple[str, int], Arrivals] = {}  # by sender and its session
+        self._services: dict[str, Service] = {}
+        self._serving = threading.Lock()
+        self._me = cast("Endpoint", self)  # there is no other kind
+
+    @property
+    @abstractmethod
+    def closed(self) -> bool:
+        """Whether nothing can be asked any more."""
+
+    def serve(self, key: str, service: Service) -> None:
+        """Answer requests for *key* with *service*."""
+        with self._serving:
+            if key in self._services:
+                raise DirectoryError(f"service {key!r} is served already by {self.name!r}")
+            self._services[key] = service
+
+    def withdraw(self, key: str) -> None:
+        """Answer requests for *key* no more; harmless if it was not served."""
+        with self._serving:
+            self._services.pop(key, None)
+
+    @property
+    def answers_kept(self) -> int:
+        """How many answers are kept for members that may ask again."""
+        return sum(each.answers for each in list(self._arrivals.values()))
+
+    # -- being called -------------------------------------------------------------------------
+
+    def _handle(self, sender: str, frames: Frames) -> Frames | Future[Frames]:
+        """Answer one request; called by the transport, on any thread, and never blocks."""
+        where = dedicated.here.role.kind
+        if where and frames and bytes(frames[0][:2]) == QUICK_CALL:  # type: ignore[index] # a buffer of bytes
+            return self._handle_quick_call(sender, frames, where == LEADING)
+        try:
+            message = wire.split(frames)
+        except SerializationError as error:
+            return self.failed(error)
+        key = sender, message.session
+        arrivals = self._arrivals.get(key) or self._arrivals.setdefault(key, Arrivals())
+        number, idempotent = message.number, message.flags & IDEMPOTENT
+        if not arrivals.take(number, idempotent):
+            return arrivals.answer(number)
+        answer = self._answer(sender, message)
+        if idempotent:
+            arrivals.keep(number, answer)
+        return answer
+
+    def _handle_quick_call(
+        self, sender: str, frames: Frames, quickly: bool
+    ) -> Frames | Future[Frames]:
+        """Answer what is asked most, in a thread in which it may run.
+
+        It does what the other two methods do, without what they need for all the rest: where two
+        processes take turns on a core, each function costs a multiple of what it does in a loop.
+        """
+        _, _, _, session, thread, number = wire.fields(frames[0])
+        arrivals = self._arrivals.get((sender, session))
+        if arrivals is None:
+            arrivals = self._arrivals.setdefault((sender, session), Arrivals())
+        if not arrivals.take(number):
+            return arrivals.answer(number)
+        try:
+            if not self.handlers.enter((sender, thread), quickly=quickly):
+                return self._answer(sender, wire.split(frames))
+        except ClosedError as error:
+            return Future() if self.closed else self.failed(error)
+        if current.acting.get() is not self:
+            current.act_for(self._me)
+        try:
+            return self.quick.run(frames) or Job(self._me, sender, wire.split(frames)).answer()
+        except BaseException as error:  # noqa: BLE001 - goes back to the caller
+            return self.failed(error)
+        finally:
+            self.handlers.leave()
+
+    def _answer(self, sender: str, message: wire.Message) -> Frames | Future[Frames]:
+        try:
+            if message.kind == Kind.SERVICE:
+                return self._run_service(sender, message)
+            if message.kind in (Kind.BATCH, Kind.REST):
+                return self._run_batch(sender, message)
+            key = sender, message.thread
+            where = dedicated.kind() if message.kind != Kind.REMOTE else ELSEWHERE
+            if where and self.handlers.enter(key, quickly=where == LEADING):
+                return self._run_here(Job(self._me, sender, message))
+            reply: Future[Frames] = LeanFuture()
+            kept = None
+            if message.kind == Kind.REMOTE:
+                kept = self.refs.keep(bytes(message.buffers[0]).decode(), sender)
+            job = partial(Job(self._me, sender, message, kept).run, reply)
+            self.handlers.submit(key, job)
+        except ClosedError as error:
+            # The transport closes next and reports this member lost: that is the answer.
+            return Future() if self.closed else self.failed(error)
+        except Exception as error:  # noqa: BLE001 - goes back to whoever asked
+            return self.failed(error)
+        return reply
+
+    def _run_batch(self, sender: str, message: wire.Message) -> Frames | Future[Frames]:
+        """Run calls that came together, or return more of their results."""
+        data = self.quick.read(message.body[0])
+        if message.kind == Kind.REST:
+            late = self.late_batches.get((sender, message.session, data))
+            return late.reply() if late is not None else Future()
+        batch = BatchRun(self._me, (sender, message.session, message.number), data)
+        reply = batch.reply()
+        key = sender, message.thread
+        role = dedicated.here.role
+        if role.kind == LEADING and role.do is not None:
+            batch.stream = self.handlers.reserve(key, batch.jobs, role.do)
+        if batch.stream is None:
+            self.handlers.submit(key, *batch.jobs)
+        self.ticker.add(batch.tick)
+        return reply
+
+    def _run_here(self, job: Job) -> Frames:
+        """Run a function in this thread, which the transport lets it do."""
+        current.act_for(self._me)
+        try:
+            return job.answer()
+        finally:
+            self.handlers.leave()
+
+    def _run_service(self, sender: str, message: wire.Message) -> Frames | Future[Frames]:
+        key, body = current.loads(self._me, message.body)
+        service = self._services.get(key)
+        if service is None:
+            raise DirectoryError(f"service {key!r} is not served by {self.name!r}")
+        reply = service(Request(sender, body, message.buffers))
+        if isinstance(reply, Reply):
+            return self._replied(reply)
+        deferred: Future[Frames] = Future()
+
+        def ended(source: Future[Reply]) -> None:
+            error = source.exception()
+            frames = self._replied(source.result()) if error is None else self.failed(error)
+            settle(deferred, frames)
+
+        reply.add_done_callback(ended)
+        return deferred
+
+    def _replied(self, reply: Reply) -> Frames:
+        try:
+            return wire.join(Status.OK, self.serializer.dumps(reply.body), reply.buffers)
+        except SerializationError as error:
+            return self.failed(error)
+
+    def failed(self, error: BaseException) -> Frames:
+        """Return the reply that says that a request failed with *error*."""
+        envelope = tuple(remote_errors.pack(error, self.serializer))
+        return wire.join(Status.FAILED, self.serializer.dumps(envelope))
+
+    def _forget_answers(self, request: Request) -> Reply:
+        session, numbers = request.body
+        if arrivals := self._arrivals.get((request.sender, session)):
+            arrivals.release(numbers)
+        return Reply()
+
+    def forget_sender(self, name: str) -> None:
+        """Forget what was asked by a member that has ended."""
+        for (sender, _), arrivals in list(self._arrivals.items()):
+            if sender == name:
+                arrivals.end()
+        for key in list(self.late_batches):
+            if key[0] == name:
+                self.late_batches.pop(key, None)
+        self.functions.forget(name)

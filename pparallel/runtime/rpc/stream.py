@@ -1,0 +1,48 @@
+"""The requests of one sending thread, in order."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable
+from time import monotonic
+
+from pparallel.runtime.thread_progress import WINDOW, Progress, is_under_way, look
+
+Job = Callable[[], None]
+
+#: Seconds after which the requests behind a running one go on even if it does not seem to.
+PATIENCE = 0.5
+
+
+class Stream:
+    """The requests of one sending thread, in order."""
+
+    __slots__ = ("began", "jobs", "key", "look_at", "owner", "quickly", "seen", "since", "thread")
+
+    def __init__(self, key: Hashable) -> None:
+        self.key = key
+        self.jobs: deque[Job] = deque()
+        self.owner: object | None = None  # the token of the thread that works on it
+        self.thread = 0  # and its native id
+        self.since = 0.0  # when its running job started; 0: it only waits
+        self.began = 0.0  # when it started, whatever it does
+        self.look_at = 0.0  # when to look whether that job is under way
+        self.seen: Progress | None = None
+        self.quickly = False  # whether others wait for the thread that runs it
+
+    def take(self) -> Job:
+        """Return the next job, which starts now."""
+        self.began = self.since = monotonic()
+        self.look_at = self.since + WINDOW / 4
+        self.seen = None
+        return self.jobs.popleft()
+
+    def is_under_way(self, now: float) -> bool:
+        """Return whether the running job has begun for good, so that the next may start."""
+        if now < self.look_at:
+            return False
+        self.look_at = now + WINDOW
+        seen, self.seen = self.seen, look(self.thread)
+        if now - self.since >= PATIENCE or self.since == 0.0:
+            return True
+        return seen is not None and self.seen is not None and is_under_way(seen, self.seen)

@@ -1,0 +1,287 @@
+"""Calls that came together: who runs them, and when their results are told."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+import pparallel
+from pparallel.errors import ClosedError
+from pparallel.interfaces.transport import Frames
+from pparallel.runtime.rpc import wire
+from pparallel.runtime.rpc.batch_run import BatchRun
+from pparallel.runtime.rpc.endpoint import Endpoint
+from pparallel.runtime.rpc.handlers import Handlers
+from pparallel.runtime.rpc.quick import Quick
+from pparallel.runtime.rpc.wire import Status
+from pparallel.testing.patience import PATIENCE, until
+from pparallel_serializers import PickleSerializerConfig
+
+SERIALIZER = pparallel.build(PickleSerializerConfig())
+QUICK = Quick(SERIALIZER)
+KEY = ("sender", 1, 2)
+
+
+# -- the threads -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def handlers() -> Iterator[Handlers]:
+    handlers = Handlers(3, "test")
+    yield handlers
+    handlers.close()
+    assert handlers.join(PATIENCE)
+
+
+class Jobs:
+    """Jobs that note that they start; some block until they are let go."""
+
+    def __init__(self) -> None:
+        self.started: list[tuple[Any, str]] = []
+        self.go = threading.Event()
+
+    def __call__(self, *names: Any) -> list[Callable[[], None]]:
+        return [lambda name=each: self._start(name) for each in names]  # type: ignore[misc]
+
+    def names(self) -> list[Any]:
+        return [name for name, _ in self.started]
+
+    def threads(self) -> set[str]:
+        return {thread for _, thread in self.started}
+
+    def _start(self, name: Any) -> None:
+        self.started.append((name, threading.current_thread().name))
+        if str(name).startswith("block"):
+            assert self.go.wait(PATIENCE)
+
+
+@pytest.fixture
+def jobs() -> Iterator[Jobs]:
+    found = Jobs()
+    yield found
+    found.go.set()
+
+
+def test_jobs_that_are_reserved_run_in_the_thread_that_reserved_them(
+    handlers: Handlers, jobs: Jobs
+) -> None:
+    acts: list[Callable[[], None]] = []
+    stream = handlers.reserve("key", jobs(1, 2), acts.append)
+    assert stream is not None
+    assert handlers.reserve("key", jobs(3), acts.append) is stream
+    assert len(acts) == 1
+    assert not jobs.started
+    acts[0]()
+    assert jobs.names() == [1, 2, 3]
+    assert jobs.threads() == {threading.current_thread().name}
+    assert not handlers._streams
+    assert handlers._running == 0
+
+
+def test_what_is_submitted_behind_them_starts_after_them(handlers: Handlers, jobs: Jobs) -> None:
+    acts: list[Callable[[], None]] = []
+    assert handlers.reserve("key", jobs(1, 2), acts.append) is not None
+    handlers.submit("key", *jobs(3, 4))
+    acts[0]()
+    until(lambda: len(jobs.started) == 4, "not all were run")
+    assert jobs.names() == [1, 2, 3, 4]
+
+
+def test_others_take_over_from_one_that_takes_long(handlers: Handlers, jobs: Jobs) -> None:
+    acts: list[Callable[[], None]] = []
+    stream = handlers.reserve("key", jobs(1, "block", 3, "block too", 5), acts.append)
+    assert stream is not None
+    runs = threading.Thread(target=acts[0], name="reserved")
+    runs.start()
+    until(lambda: "block" in jobs.names(), "it was not run")
+    time.sleep(0.002)
+    handlers.hand_over(stream)
+    until(lambda: len(jobs.started) == 5, "nobody took over")
+    assert jobs.names() == [1, "block", 3, "block too", 5]
+    assert [name for name, thread in jobs.started if thread == "reserved"] == [1, "block"]
+    assert handlers.reserve("key", jobs(6), acts.append) is None  # its jobs take long
+    jobs.go.set()
+    runs.join(PATIENCE)
+    until(lambda: handlers._running == 0, "one still runs")
+    handlers.hand_over(stream)  # harmless now
+
+
+def test_a_job_that_waits_lets_those_behind_it_go_on(handlers: Handlers, jobs: Jobs) -> None:
+    acts: list[Callable[[], None]] = []
+    waits = threading.Event()
+
+    def wait() -> None:
+        with handlers.waiting():
+            waits.set()
+            assert jobs.go.wait(PATIENCE)
+
+    assert handlers.reserve("key", [wait, *jobs(1)], acts.append) is not None
+    runs = threading.Thread(target=acts[0])
+    runs.start()
+    assert waits.wait(PATIENCE)
+    until(lambda: jobs.names() == [1], "nobody took over")
+    jobs.go.set()
+    runs.join(PATIENCE)
+
+    jobs.go.clear()
+    waits.clear()
+    assert handlers.reserve("other", [wait], acts.append) is not None
+    runs = threading.Thread(target=acts[1])
+    runs.start()
+    assert waits.wait(PATIENCE)
+    handlers.reserve("other", jobs(2), acts.append)  # when it waits already
+    until(lambda: jobs.names() == [1, 2], "nobody took over")
+    jobs.go.set()
+    runs.join(PATIENCE)
+
+
+def test_there_is_no_room_or_no_need(handlers: Handlers, jobs: Jobs) -> None:
+    for n in range(3):
+        handlers.submit(n, *jobs("block"))
+    until(lambda: len(jobs.started) == 3, "they were not run")
+    assert handlers.reserve("key", jobs(1), cast("Any", None)) is None  # as many run as may
+    assert handlers.reserve(0, jobs(1), cast("Any", None)) is None  # others are before it
+    jobs.go.set()
+    until(lambda: handlers._running == 0, "one still runs")
+    assert handlers.enter("key", quickly=True)
+    assert handlers.reserve("other", jobs(1), cast("Any", None)) is None  # inside another
+    handlers.leave()
+    handlers.close()
+    with pytest.raises(ClosedError):
+        handlers.reserve("key", jobs(1), cast("Any", None))
+
+
+def test_what_is_reserved_at_the_end_is_not_run(jobs: Jobs) -> None:
+    handlers, acts = Handlers(1, "test"), list[Callable[[], None]]()
+    assert handlers.reserve("key", jobs(1), acts.append) is not None
+    handlers.close()
+    acts[0]()
+    assert not jobs.started
+    assert handlers.join(PATIENCE)
+
+
+# -- results -----------------------------------------------------------------------------------
+
+
+class Ticks:
+    """Stands for a ticker that the test drives."""
+
+    def __init__(self) -> None:
+        self.there: set[Any] = set()
+
+    def remove(self, what: Any) -> None:
+        self.there.discard(what)
+
+
+@pytest.fixture
+def endpoint() -> Any:
+    def failed(error: BaseException) -> Frames:
+        return wire.join(Status.FAILED, [repr(error).encode()])
+
+    return SimpleNamespace(
+        quick=QUICK, serializer=SERIALIZER, failed=failed, ticker=Ticks(), late_batches={}
+    )
+
+
+@pytest.fixture(autouse=True)
+def _acting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pparallel.runtime.rpc.current.act_for", lambda _: None)
+
+
+def double(n: int) -> int:
+    return 2 * n
+
+
+def listed(n: int) -> list[int]:
+    return [n]
+
+
+def fail(n: int) -> None:
+    raise LookupError(n)
+
+
+def batch(endpoint: Any, *functions: Any) -> BatchRun:
+    calls = [QUICK.call(each, (n,), None) for n, each in enumerate(functions)]
+    return BatchRun(cast("Endpoint", endpoint), KEY, cast("Sequence[bytes]", calls))
+
+
+def told(reply: Frames | Future[Frames]) -> tuple[list[int], list[Any], dict[int, Frames]]:
+    """Return which results a reply has, plain ones and the frames of others."""
+    frames = reply.result(0) if isinstance(reply, Future) else reply
+    indices, values, framed = QUICK.read(frames[1])
+    at, others = 2, {}
+    for index, count in framed:
+        others[index] = frames[at : at + count]
+        at += count
+    assert at == len(frames)
+    return indices, values, others
+
+
+def test_all_results_are_told_at_once(endpoint: Any) -> None:
+    run = batch(endpoint, double, listed, fail, double)
+    reply = run.reply()
+    for each in run.jobs:
+        assert not cast("Future[Frames]", reply).done()
+        each()
+    indices, values, others = told(reply)
+    assert (indices, values) == ([0, 3], [0, 6])
+    assert SERIALIZER.loads(wire.split(others[1]).body) == [1]
+    assert others[2][1:] == [b"LookupError(2)"]
+    assert not endpoint.late_batches
+
+
+def test_those_that_are_there_do_not_wait_for_one_that_takes_long(endpoint: Any) -> None:
+    run = batch(endpoint, double, double, double, double)
+    reply = cast("Future[Frames]", run.reply())
+    run.jobs[0]()
+    run.jobs[2]()
+    run.tick(time.monotonic() - 1)  # too early
+    assert not reply.done()
+    run.tick(time.monotonic() + 1)
+    assert told(reply) == ([0, 2], [0, 4], {})
+    assert endpoint.late_batches == {KEY: run}
+    rest = cast("Future[Frames]", run.reply())
+    assert not rest.done()
+    run.jobs[3]()
+    assert told(rest) == ([3], [6], {})  # at once, from now on
+    run.jobs[1]()
+    assert endpoint.late_batches == {KEY: run}
+    assert told(run.reply()) == ([1], [2], {})  # it had ended before it was asked for
+    assert not endpoint.late_batches
+
+
+def test_nothing_is_told_before_there_is_something(endpoint: Any) -> None:
+    run = batch(endpoint, double)
+    reply = cast("Future[Frames]", run.reply())
+    run.tick(time.monotonic() + 1)
+    assert not reply.done()
+    run.jobs[0]()
+    assert told(reply) == ([0], [0], {})
+    assert not endpoint.late_batches
+
+
+def test_a_tick_that_comes_when_all_is_told(endpoint: Any) -> None:
+    run = batch(endpoint, double)
+    reply = run.reply()
+    run.jobs[0]()
+    run.tick(time.monotonic() + 1)
+    assert told(reply) == ([0], [0], {})
+    assert not endpoint.late_batches
+
+
+def test_what_is_no_call_fails_alone(endpoint: Any) -> None:
+    calls = [b"", QUICK.call(double, (1,), None), QUICK.dumps(("no", "call")), 7]
+    run = BatchRun(endpoint, KEY, cast("Any", calls))
+    reply = run.reply()
+    for each in run.jobs:
+        each()
+    indices, values, others = told(reply)
+    assert (indices, values) == ([1], [2])
+    assert sorted(others) == [0, 2, 3]
+    assert all(wire.split(each).kind == Status.FAILED for each in others.values())

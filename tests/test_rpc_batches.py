@@ -1,0 +1,388 @@
+"""Calls that leave together: what is sent and when, and whatever comes back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import nullcontext
+from types import FunctionType
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pparallel
+from pparallel.errors import ClosedError, PeerLostError
+from pparallel.interfaces.transport import Frames
+from pparallel.runtime.rpc import batches, wire
+from pparallel.runtime.rpc.batches import ALONE, LARGE, SMALL, TOGETHER, Batches
+from pparallel.runtime.rpc.future import RpcFuture
+from pparallel.runtime.rpc.quick import Quick
+from pparallel.runtime.rpc.requests import Requests
+from pparallel.runtime.rpc.window import Window
+from pparallel.runtime.rpc.wire import Kind, Status
+from pparallel.runtime.ticker import Ticker
+from pparallel.testing.patience import PATIENCE, until
+from pparallel.testing.threads import in_threads
+from pparallel_serializers import PickleSerializerConfig
+
+ROOM = 2**20
+SERIALIZER = pparallel.build(PickleSerializerConfig())
+
+
+def one(n: int) -> int:
+    return n
+
+
+def two(n: int) -> int:
+    return -n
+
+
+first, second = cast("FunctionType", one), cast("FunctionType", two)
+
+
+class Member:
+    """Calls another one, whose part the test plays."""
+
+    def __init__(self, room: int = ROOM) -> None:
+        self.quick = Quick(SERIALIZER)
+        requests = Requests(SERIALIZER, self.quick, ["a", "b"])
+        self.window = Window(room, nullcontext)
+        self.sent: list[tuple[Kind, int, Any, Future[Frames]]] = []
+        self.problem: BaseException | None = None
+        self.batches = Batches(self, requests, self.quick, self.window, "test")
+
+    def send(self, to: str, frames: Frames, timeout: float | None, future: Future[Frames]) -> None:
+        if self.problem is not None:
+            raise self.problem
+        kind, _, _, _, _, number = wire.fields(frames[0])
+        self.sent.append((Kind(kind), number, self.quick.read(frames[1]), future))
+
+    def call(
+        self, n: int, to: str = "a", what: Any = first, timeout: float | None = None
+    ) -> RpcFuture[Any]:
+        data = self.quick.call(what, (n,), None)
+        assert data is not None
+        future: RpcFuture[Any] = RpcFuture(
+            lambda _, frames: self.quick.read(frames[1]), to, lambda *_: nullcontext(), _same
+        )
+        assert self.batches.put(to, what, data, timeout, future)
+        return future
+
+    def asked(self) -> list[list[int]]:
+        """Return the arguments of the calls in what was sent."""
+        return [
+            [self.quick.read(each)[1][0] for each in data]
+            for kind, _, data, _ in self.sent
+            if kind == Kind.BATCH
+        ]
+
+    def numbers(self) -> list[int]:
+        """Return the arguments of all calls that were sent."""
+        return [n for each in self.asked() for n in each]
+
+    def answer(
+        self,
+        indices: Sequence[int],
+        values: Sequence[Any],
+        framed: Sequence[tuple[int, int]] = (),
+        *frames: Any,
+        of: int = -1,
+    ) -> None:
+        body = self.quick.dumps((list(indices), list(values), list(framed)))
+        self.sent[of][3].set_result([wire.QUICK_OK, body, *frames])
+
+    def free(self) -> int:
+        """Return how much room there is."""
+        return ROOM - self.window._used
+
+
+def _same(error: BaseException) -> BaseException:
+    return error
+
+
+@pytest.fixture
+def member() -> Iterator[Member]:
+    found = Member()
+    yield found
+    found.problem = ClosedError("the transport")
+    found.batches.close()
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is held does not leave by itself."""
+    monkeypatch.setattr(batches, "HELD", PATIENCE)
+
+
+# -- what leaves, and when --------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("patient")
+def test_the_first_leaves_at_once_and_others_wait_for_one_another(member: Member) -> None:
+    futures = [member.call(n) for n in range(1 + 2 * TOGETHER + 1)]
+    full = [list(range(start, start + TOGETHER)) for start in (1, 1 + TOGETHER)]
+    assert member.asked() == [[0], *full]
+    member.batches.flush("b")
+    assert len(member.sent) == 3
+    member.batches.flush("a")
+    assert member.asked() == [[0], *full, [1 + 2 * TOGETHER]]
+    for n, numbers in enumerate(member.asked()):
+        member.answer(range(len(numbers)), numbers, of=n)
+    assert [each.result(0) for each in futures] == list(range(2 + 2 * TOGETHER))
+    assert member.free() == ROOM
+    assert not member.batches.held
+    member.call(7)  # nothing is under way any more
+    assert member.asked()[-1] == [7]
+
+
+def test_what_nobody_flushes_leaves_soon(member: Member) -> None:
+    for n in range(3):
+        member.call(n)
+    until(lambda: member.numbers() == [0, 1, 2], "it was kept")
+
+
+@pytest.mark.usefixtures("patient")
+def test_members_threads_and_time_outs_are_kept_apart(member: Member) -> None:
+    for n in range(2):
+        member.call(n, "a", timeout=1.0)
+        member.call(10 + n, "b")
+    both = threading.Barrier(2)  # else the second may be the first, as the system names threads
+
+    def call(thread: int) -> None:
+        both.wait(PATIENCE)
+        for n in range(2):
+            member.call(100 * (thread + 1) + n, "b")
+        both.wait(PATIENCE)
+
+    in_threads(2, call)
+    member.call(2, "a", timeout=2.0)
+    assert member.asked() == [[0], [10], [1]]  # the last two have different time-outs
+    member.batches.flush_all()
+    assert sorted(member.asked()[3:]) == [[2], [11], [100, 101], [200, 201]]
+    assert not member.batches.held
+
+
+@given(st.lists(st.sampled_from(["call", "other", "flush", "reply"]), max_size=120))
+def test_calls_of_a_thread_leave_in_order_and_each_once(steps: list[str]) -> None:
+    member, called, answered = Member(), {"a": 0, "b": 0}, 0
+    futures = []
+    for step in steps:
+        if step in ("call", "other"):
+            to = "a" if step == "call" else "b"
+            futures.append((called[to], member.call(called[to], to)))
+            called[to] += 1
+        elif step == "flush":
+            member.batches.flush_all()
+        elif answered < len(member.sent):
+            numbers = member.asked()[answered]
+            member.answer(range(len(numbers)), numbers, of=answered)
+            answered += 1
+    member.batches.flush_all()
+    for n in range(answered, len(member.sent)):
+        member.answer(range(len(member.asked()[n])), member.asked()[n], of=n)
+    assert [each.result(0) for _, each in futures] == [n for n, _ in futures]
+    assert sum(len(each) for each in member.asked()) == sum(called.values())
+    assert member.free() == ROOM
+    member.batches.close()
+
+
+def test_a_full_window_holds_callers_back() -> None:
+    room = 3 * TOGETHER * (SMALL + Window.OVERHEAD)
+    member = Member(room)
+    many, done = 5 * TOGETHER, threading.Event()
+
+    def work(thread: int) -> None:
+        if thread == 0:
+            for n in range(many):
+                member.call(n)
+            done.set()
+            return
+        while not done.wait(0.001):
+            for n, sent in enumerate(list(member.sent)):
+                if not sent[3].done():
+                    member.answer(range(len(sent[2])), sent[2], of=n)
+
+    in_threads(2, work)
+    assert member.numbers()[:TOGETHER] == list(range(TOGETHER))
+    assert len(member.sent) >= many // TOGETHER - 1
+    member.problem = ClosedError("the transport")
+    member.batches.close()
+
+
+# -- what comes back ---------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("patient")
+def test_results_come_in_parts(member: Member) -> None:
+    futures = [member.call(n, timeout=60.0) for n in range(5)]
+    member.batches.flush_all()
+    one, numbers = member.sent[1][1], [1, 2, 3, 4]
+    assert member.asked()[1] == numbers
+    member.answer([2, 0], [3, 1], of=1)
+    assert [each.done() for each in futures] == [False, True, False, True, False]
+    assert member.sent[2][0] == Kind.REST
+    assert member.sent[2][2] == one
+    failed = wire.join(Status.OK, [member.quick.dumps("framed")])
+    member.answer([], [], [(3, len(failed))], *failed)
+    assert futures[4].result(0) == "framed"
+    assert member.sent[3][2] == one
+    member.answer([1], [2])
+    assert [each.result(0) for each in futures[1:4]] == [1, 2, 3]
+    member.answer([0], [0], of=0)
+    assert member.free() == ROOM
+
+
+@pytest.mark.usefixtures("patient")
+def test_functions_that_are_slow_or_whose_results_are_large_go_alone(member: Member) -> None:
+    for n in range(2):
+        member.call(n)
+        member.call(n, what=second)
+    member.batches.flush_all()
+    large = wire.join(Status.OK, [member.quick.dumps(bytes(LARGE))])
+    member.answer([0], [1], [(1, 2)], *large, of=1)  # the last one, of the second, is not there
+    for what in (first, second):
+        data = member.quick.call(what, (0,), None) or b""
+        found = [member.batches.put("a", what, data, None, _nobody()) for _ in range(ALONE + 1)]
+        assert found == [False] * ALONE + [True]
+    too_long = member.quick.call(first, (bytes(SMALL),), None) or b""
+    assert not member.batches.put("a", first, too_long, None, _nobody())
+
+
+def _nobody() -> RpcFuture[Any]:
+    return RpcFuture(lambda _, frames: frames, "a", lambda *_: nullcontext(), _same)
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [],
+        [b""],
+        [wire.QUICK_OK],
+        [wire.QUICK_OK, b""],
+        [wire.QUICK_OK, b"no marshal"],
+        [wire.QUICK_OK, Quick(SERIALIZER).dumps(7)],
+        [wire.QUICK_OK, Quick(SERIALIZER).dumps(([0], [], []))],
+        [wire.QUICK_OK, Quick(SERIALIZER).dumps((["?"], [1], [2]))],
+    ],
+)
+def test_a_reply_that_is_none_fails_all(member: Member, frames: Frames) -> None:
+    futures = [member.call(n) for n in range(4)]
+    member.batches.flush_all()
+    member.sent[1][3].set_result(frames)
+    for each in futures[1:]:
+        assert isinstance(each.exception(0), Exception)
+    assert not futures[0].done()
+    member.answer([0], [0], of=0)
+    assert member.free() == ROOM
+
+
+@pytest.mark.usefixtures("patient")
+def test_why_there_are_no_results_is_told_to_all(member: Member) -> None:
+    futures = [member.call(n) for n in range(3)]
+    member.batches.flush_all()
+    member.sent[1][3].set_result([wire.header(Status.FAILED, 0, 1, 0, 0, 0), member.quick.dumps(5)])
+    assert [each.result(0) for each in futures[1:]] == [5, 5]  # decoded as any reply is
+    member.sent[0][3].set_exception(PeerLostError("a", "has died"))
+    assert isinstance(futures[0].exception(0), PeerLostError)
+    assert member.free() == ROOM
+
+
+@pytest.mark.usefixtures("patient")
+def test_what_cannot_be_sent(member: Member) -> None:
+    futures = [member.call(n) for n in range(3)]
+    member.problem = PeerLostError("a", "has died")
+    member.batches.flush_all()
+    assert [type(each.exception(0)) for each in futures[1:]] == [PeerLostError] * 2
+    member.sent[0][3].set_exception(member.problem)
+    with pytest.raises(PeerLostError):
+        member.call(3)
+    member.problem = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        member.call(4)
+    assert member.free() == ROOM
+
+
+@pytest.mark.usefixtures("patient")
+def test_an_interrupt_while_results_are_taken_loses_none(member: Member) -> None:
+    futures = [member.call(n) for n in range(5)]
+    member.batches.flush_all()
+
+    def interrupt(_: Future[Any]) -> None:
+        raise KeyboardInterrupt
+
+    futures[2].add_done_callback(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        member.answer(range(4), [1, 2, 3, 4], of=1)
+    assert [each.result(0) for each in futures[1:]] == [1, 2, 3, 4]
+    member.answer([0], [0], of=0)
+    assert member.free() == ROOM
+
+
+@pytest.mark.usefixtures("patient")
+def test_the_end_fails_what_has_not_left(member: Member) -> None:
+    futures = [member.call(n) for n in range(3)]
+    member.batches.refuse()
+    data = member.quick.call(first, (0,), None) or b""
+    assert not member.batches.put("a", first, data, None, _nobody())
+    member.problem = ClosedError("the transport")
+    member.batches.close()
+    assert [type(each.exception(0)) for each in futures[1:]] == [ClosedError] * 2
+    member.batches.close()
+
+
+def test_one_thread_calls_while_another_flushes(scale: Callable[[int], int]) -> None:
+    member = Member(2**30)
+    count = scale(20_000)
+    stop = threading.Event()
+
+    def work(thread: int) -> list[RpcFuture[Any]]:
+        if thread == 2:
+            while not stop.is_set():
+                member.batches.flush_all()
+            return []
+        found = [member.call(n, "b") for n in range(count)]
+        if thread == 0:
+            stop.set()
+        return found
+
+    in_threads(3, work)
+    until(lambda: not member.batches.held, "something was kept")
+    assert sorted(member.numbers()) == sorted([*range(count), *range(count)])
+    assert all(member.asked()), "an empty batch was sent"
+    member.problem = ClosedError("the transport")
+    member.batches.close()
+
+
+# -- the ticker --------------------------------------------------------------------------------
+
+
+def test_a_ticker_calls_what_is_there_and_sleeps_when_there_is_nothing() -> None:
+    ticker, calls = Ticker("test", 0.001), list[float]()
+    for _ in range(3):
+        ticker.add(calls.append)
+        until(lambda: len(calls) > 2, "it was not called")
+        ticker.remove(calls.append)
+        until(lambda: ticker._is_asleep, "it goes on with nothing to call")
+        assert calls == sorted(calls)
+        calls.clear()
+    ticker.close()
+    ticker.close()
+    ticker.add(calls.append)
+    assert not calls
+
+
+def test_a_ticker_goes_on_after_one_that_fails(caplog: pytest.LogCaptureFixture) -> None:
+    ticker, calls = Ticker("test", 0.001), list[float]()
+
+    def fail(now: float) -> None:
+        raise LookupError(now)
+
+    ticker.add(fail)
+    ticker.add(calls.append)
+    until(lambda: len(calls) > 2, "it was not called")
+    ticker.close()
+    assert "What test had to call failed" in caplog.text
