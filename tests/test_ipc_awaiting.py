@@ -167,6 +167,19 @@ def test_there_is_nothing_to_receive_from_this_member_or_an_unknown_one() -> Non
             pass
 
 
+def test_the_hub_lets_somebody_finish_who_reads() -> None:
+    with pair(echo) as (a, b):
+        a.request(b.name, [b"first"], PATIENCE).result(PATIENCE)
+        connection = a._lines["b"]._connection
+        assert connection is not None
+        with connection._reading:
+            future = a.request(b.name, [b"second"], PATIENCE)
+            until(lambda: connection.sock.fileno() in connection.hub._lent, "it is not left alone")
+            assert not future.done()
+        assert bytes(future.result(PATIENCE)[0]) == b"second"
+        until(lambda: not connection.hub._lent, "the hub does not look again")
+
+
 def test_only_one_reads(monkeypatch: pytest.MonkeyPatch, scale: Callable[[int], int]) -> None:
     reading: list[int] = []
     once = Connection._pass_on_answers

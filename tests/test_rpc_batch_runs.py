@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,7 @@ from pparallel.errors import ClosedError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.rpc import wire
 from pparallel.runtime.rpc.batch_run import BatchRun
+from pparallel.runtime.rpc.called import MANY_LATE, Called
 from pparallel.runtime.rpc.endpoint import Endpoint
 from pparallel.runtime.rpc.handlers import Handlers
 from pparallel.runtime.rpc.quick import Quick
@@ -184,8 +186,14 @@ def endpoint() -> Any:
     def failed(error: BaseException) -> Frames:
         return wire.join(Status.FAILED, [repr(error).encode()])
 
+    late: dict[Any, Any] = {}
     return SimpleNamespace(
-        quick=QUICK, serializer=SERIALIZER, failed=failed, ticker=Ticks(), late_batches={}
+        quick=QUICK,
+        serializer=SERIALIZER,
+        failed=failed,
+        ticker=Ticks(),
+        late_batches=late,
+        keep_late=late.__setitem__,
     )
 
 
@@ -226,7 +234,7 @@ def told(reply: Frames | Future[Frames]) -> tuple[list[int], list[Any], dict[int
 def test_all_results_are_told_at_once(endpoint: Any) -> None:
     run = batch(endpoint, double, listed, fail, double)
     reply = run.reply()
-    for each in run.jobs:
+    for each in run.jobs():
         assert not cast("Future[Frames]", reply).done()
         each()
     indices, values, others = told(reply)
@@ -239,8 +247,8 @@ def test_all_results_are_told_at_once(endpoint: Any) -> None:
 def test_those_that_are_there_do_not_wait_for_one_that_takes_long(endpoint: Any) -> None:
     run = batch(endpoint, double, double, double, double)
     reply = cast("Future[Frames]", run.reply())
-    run.jobs[0]()
-    run.jobs[2]()
+    run.jobs()[0]()
+    run.jobs()[2]()
     run.tick(time.monotonic() - 1)  # too early
     assert not reply.done()
     run.tick(time.monotonic() + 1)
@@ -248,9 +256,9 @@ def test_those_that_are_there_do_not_wait_for_one_that_takes_long(endpoint: Any)
     assert endpoint.late_batches == {KEY: run}
     rest = cast("Future[Frames]", run.reply())
     assert not rest.done()
-    run.jobs[3]()
+    run.jobs()[3]()
     assert told(rest) == ([3], [6], {})  # at once, from now on
-    run.jobs[1]()
+    run.jobs()[1]()
     assert endpoint.late_batches == {KEY: run}
     assert told(run.reply()) == ([1], [2], {})  # it had ended before it was asked for
     assert not endpoint.late_batches
@@ -261,7 +269,7 @@ def test_nothing_is_told_before_there_is_something(endpoint: Any) -> None:
     reply = cast("Future[Frames]", run.reply())
     run.tick(time.monotonic() + 1)
     assert not reply.done()
-    run.jobs[0]()
+    run.jobs()[0]()
     assert told(reply) == ([0], [0], {})
     assert not endpoint.late_batches
 
@@ -269,7 +277,7 @@ def test_nothing_is_told_before_there_is_something(endpoint: Any) -> None:
 def test_a_tick_that_comes_when_all_is_told(endpoint: Any) -> None:
     run = batch(endpoint, double)
     reply = run.reply()
-    run.jobs[0]()
+    run.jobs()[0]()
     run.tick(time.monotonic() + 1)
     assert told(reply) == ([0], [0], {})
     assert not endpoint.late_batches
@@ -279,9 +287,25 @@ def test_what_is_no_call_fails_alone(endpoint: Any) -> None:
     calls = [b"", QUICK.call(double, (1,), None), QUICK.dumps(("no", "call")), 7]
     run = BatchRun(endpoint, KEY, cast("Any", calls))
     reply = run.reply()
-    for each in run.jobs:
+    for each in run.jobs():
         each()
     indices, values, others = told(reply)
     assert (indices, values) == ([1], [2])
     assert sorted(others) == [0, 2, 3]
     assert all(wire.split(each).kind == Status.FAILED for each in others.values())
+
+
+def test_batches_that_nobody_asks_for_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Alone(Called):
+        name, serializer, closed = "alone", SERIALIZER, False
+
+    called = Alone()
+    running, over = (SimpleNamespace(over=each) for each in (math.inf, time.monotonic()))
+    for n in range(MANY_LATE):
+        called.keep_late(("", 0, n), cast("BatchRun", running if n % 2 else over))
+    assert len(called.late_batches) == MANY_LATE
+    monkeypatch.setattr("pparallel.runtime.rpc.called.GIVEN_UP", -1.0)
+    for n in range(MANY_LATE, 2 * MANY_LATE):
+        called.keep_late(("", 0, n), cast("BatchRun", running))
+    assert all(each is running for each in called.late_batches.values())
+    called.ticker.close()

@@ -135,11 +135,15 @@ class Connection:
     def _event(self, said: int) -> None:
         if said & WRITE:
             self.post.can_write()
-        if said & ~WRITE and self._reading.acquire(blocking=False):
-            try:
-                self._read(_AT_ONCE)
-            finally:
-                self._reading.release()
+        if not said & ~WRITE:
+            return
+        if not self._reading.acquire(blocking=False):
+            self.hub.lend(self.sock.fileno())  # somebody else reads; look again a little later
+            return
+        try:
+            self._read(_AT_ONCE)
+        finally:
+            self._reading.release()
 
     def _read(self, most: int) -> None:
         assert self._taken is not None

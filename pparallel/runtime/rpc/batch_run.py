@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ from pparallel.runtime.rpc.wire import Status
 
 if TYPE_CHECKING:
     from pparallel.runtime.rpc.endpoint import Endpoint
-    from pparallel.runtime.rpc.stream import Stream
+    from pparallel.runtime.rpc.stream import Job, Stream
 
 LATE = 0.001  #: seconds after which the results that are there do not wait for the others
 
@@ -36,14 +37,15 @@ class BatchRun:
     """Runs calls, each once, and answers with their results.
 
     Attributes:
-        jobs: the calls, to be run in order by whatever threads.
-        stream: of these jobs, where the thread that received them is to run them.
+        stream: of its jobs, where the thread that received them is to run them.
+        over: when the last of them ended.
     """
 
     def __init__(self, endpoint: Endpoint, key: Key, calls: Sequence[bytes]) -> None:
         """Know the calls, each of which is in the quick form."""
-        self._endpoint, self._key = endpoint, key
+        self._endpoint, self._key, self._calls = endpoint, key, calls
         self.stream: Stream | None = None
+        self.over = math.inf
         self._began = time.monotonic()
         self._lock = threading.Lock()
         self._left = len(calls)
@@ -53,7 +55,10 @@ class BatchRun:
         self._framed: list[tuple[int, int]] = []
         self._frames: list[Buffer] = []
         self._reply: Future[Frames] | None = None
-        self.jobs = [partial(self._run, *each) for each in enumerate(calls)]
+
+    def jobs(self) -> list[Job]:
+        """Return the calls, to be run in order by whatever threads."""
+        return [partial(self._run, *each) for each in enumerate(self._calls)]
 
     def reply(self) -> Frames | Future[Frames]:
         """Return the next reply, or what will be it: the sender waits for one at a time."""
@@ -69,7 +74,7 @@ class BatchRun:
             return
         endpoint = self._endpoint
         endpoint.ticker.remove(self.tick)
-        endpoint.late_batches[self._key] = self  # first: from then on its sender may ask for it
+        endpoint.keep_late(self._key, self)  # first: from then on its sender may ask for it
         with self._lock:
             self._is_late = True
             told = self._told()
@@ -103,6 +108,7 @@ class BatchRun:
                 return
             told = self._told()
         if not self._left:
+            self.over = time.monotonic()
             endpoint.ticker.remove(self.tick)
         if told is not None:
             settle(*told)

@@ -21,6 +21,7 @@ from threading import RLock, get_ident
 from types import FunctionType
 from typing import Any, Protocol
 
+from pparallel.errors import CallTimeoutError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.pending import fail, settle
@@ -222,6 +223,8 @@ class _Batch:
 
     def _take(self, reply: Future[Frames]) -> None:
         if error := reply.exception():
+            if isinstance(error, CallTimeoutError):  # of the last request, perhaps
+                error = CallTimeoutError(f"a request to {self._to!r}", self._timeout or 0.0)
             self._fail(error)
             return
         frames = reply.result()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -30,6 +31,10 @@ from pparallel.runtime.ticker import Ticker
 
 if TYPE_CHECKING:
     from pparallel.runtime.rpc.endpoint import Endpoint
+
+
+MANY_LATE = 64  #: batches after which it is looked which of them nobody will ask for any more
+GIVEN_UP = 60.0  #: seconds after the end of their last call
 
 
 class Called(ABC):
@@ -160,9 +165,9 @@ class Called(ABC):
         key = sender, message.thread
         role = dedicated.here.role
         if role.kind == LEADING and role.do is not None:
-            batch.stream = self.handlers.reserve(key, batch.jobs, role.do)
+            batch.stream = self.handlers.reserve(key, batch.jobs(), role.do)
         if batch.stream is None:
-            self.handlers.submit(key, *batch.jobs)
+            self.handlers.submit(key, *batch.jobs())
         self.ticker.add(batch.tick)
         return reply
 
@@ -208,6 +213,18 @@ class Called(ABC):
         if arrivals := self._arrivals.get((request.sender, session)):
             arrivals.release(numbers)
         return Reply()
+
+    def keep_late(self, key: Key, batch: BatchRun) -> None:
+        """Keep a batch until its sender has asked for all results, as it does at once.
+
+        One whose calls have timed out meanwhile does not: what was over long ago is forgotten.
+        """
+        self.late_batches[key] = batch
+        if len(self.late_batches) % MANY_LATE == 0:
+            before = time.monotonic() - GIVEN_UP
+            for each, kept in list(self.late_batches.items()):
+                if kept.over < before:
+                    self.late_batches.pop(each, None)
 
     def forget_sender(self, name: str) -> None:
         """Forget what was asked by a member that has ended."""
