@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from ipc_peer import echo, pair
 
-from pparallel.errors import ClosedError, PeerLostError
+from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
 from pparallel.interfaces.transport import Frames
 from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.threads import in_threads
-from pparallel_ipc.connection import Connection
+from pparallel_ipc.line import Line
 from pparallel_ipc.transport import IpcTransport
 
 
@@ -182,15 +182,15 @@ def test_the_hub_lets_somebody_finish_who_reads() -> None:
 
 def test_only_one_reads(monkeypatch: pytest.MonkeyPatch, scale: Callable[[int], int]) -> None:
     reading: list[int] = []
-    once = Connection._pass_on_answers
+    once = Line.answered
 
-    def pass_on(self: Connection, message: Any, fds: list[int]) -> None:
+    def answered_(self: Line, entries: list[Any], fds: list[int]) -> None:
         reading.append(1)
         assert len(reading) == 1
-        once(self, message, fds)
+        once(self, entries, fds)
         reading.pop()
 
-    monkeypatch.setattr(Connection, "_pass_on_answers", pass_on)
+    monkeypatch.setattr(Line, "answered", answered_)
     with pair(echo) as (a, _):
 
         def ask(thread: int) -> None:
@@ -198,3 +198,19 @@ def test_only_one_reads(monkeypatch: pytest.MonkeyPatch, scale: Callable[[int], 
                 assert answered(a, b"%d" % n) == [b"%d" % n]
 
         in_threads(3, ask)
+
+
+def test_an_answer_that_is_none_ends_the_connection(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(self: Line, entries: list[Any], fds: list[int]) -> None:
+        raise LookupError(entries)
+
+    with pair(soon) as (a, b):
+        assert answered(a, b"first") == [b"first"]
+        with monkeypatch.context() as changed:
+            changed.setattr(Line, "answered", fail)
+            future = a.request(b.name, [b"?"], 0.1)
+            with a.awaiting(b.name, future.done, PATIENCE), pytest.raises(CallTimeoutError):
+                future.result(PATIENCE)
+        assert "A connection could not be served" in caplog.text

@@ -300,12 +300,14 @@ def test_batches_that_nobody_asks_for_are_forgotten(monkeypatch: pytest.MonkeyPa
         name, serializer, closed = "alone", SERIALIZER, False
 
     called = Alone()
-    running, over = (SimpleNamespace(over=each) for each in (math.inf, time.monotonic()))
+    running, over = (
+        cast("BatchRun", SimpleNamespace(over=each)) for each in (math.inf, time.monotonic())
+    )
     for n in range(MANY_LATE):
-        called.keep_late(("", 0, n), cast("BatchRun", running if n % 2 else over))
+        called.keep_late(("", 0, n), running if n % 2 else over)
     assert len(called.late_batches) == MANY_LATE
     monkeypatch.setattr("pparallel.runtime.rpc.called.GIVEN_UP", -1.0)
     for n in range(MANY_LATE, 2 * MANY_LATE):
-        called.keep_late(("", 0, n), cast("BatchRun", running))
+        called.keep_late(("", 0, n), running)
     assert all(each is running for each in called.late_batches.values())
     called.ticker.close()

@@ -17,7 +17,7 @@ from pparallel.runtime.links import Hello, RefusedError
 from pparallel.runtime.processes import forget_in_children, remember_in_children
 from pparallel_ipc import handshake, messages
 from pparallel_ipc.handshake import Called, Caller
-from pparallel_ipc.hub import READ, WRITE, Hub
+from pparallel_ipc.hub import NOT_SERVED, READ, WRITE, Hub
 from pparallel_ipc.post import Post
 
 logger = logging.getLogger(__name__)
@@ -91,19 +91,22 @@ class Connection:
             return False
         if not data:
             return False
-        self._pass_on_answers(messages.loads(data), fds)
-        return True
-
-    def _pass_on_answers(self, message: Any, fds: list[int]) -> None:
         assert self._taken is not None
+        message = messages.loads(data)
+        by_hub = partial(self._taken, message, fds)
         if message[0] != messages.MANY:
-            self.hub.later(0.0, partial(self._taken, message, fds))
-            return
+            self.hub.later(0.0, by_hub)
+            return True
         try:
             self._taken(message, fds)
-        except BaseException:  # an interrupt of this thread, which does not concern others
-            self.hub.later(0.0, partial(self._taken, message, fds))
+        except Exception:  # as in the hub
+            logger.exception(NOT_SERVED)
+            self.hub.unregister(self.sock.fileno())
+            return False
+        except BaseException:  # an interrupt of this thread: these are answers for others, too
+            self.hub.later(0.0, by_hub)
             raise
+        return True
 
     def drain(self) -> None:
         """Pass on what has come, and not be told of the end any more."""

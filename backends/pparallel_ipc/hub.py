@@ -22,6 +22,8 @@ READ, WRITE = select.EPOLLIN, select.EPOLLOUT
 HELD = 0.001  #: seconds that a message may be held back so that others go with it, and so on
 LAST = 1.0  #: seconds that the end waits for what is being received
 
+NOT_SERVED = "A connection could not be served"
+
 Event = Callable[[int], None]  #: called with what epoll says of a descriptor
 
 
@@ -165,7 +167,7 @@ class Hub:
         try:
             event(said)
         except Exception:
-            logger.exception("A connection could not be served")
+            logger.exception(NOT_SERVED)
             self.unregister(descriptor)
 
     def _run_timers(self) -> None:
@@ -174,7 +176,10 @@ class Hub:
                 if not self._timers or self._timers[0][0] > time.monotonic():
                     return
                 _, _, act = heapq.heappop(self._timers)
-            act()
+            try:
+                act()
+            except Exception:
+                logger.exception("What was to be done later could not be done")
 
     def _take_back_unused(self) -> None:
         self._due_back = time.monotonic() + HELD

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager
 from threading import get_ident
@@ -189,10 +189,11 @@ class Line:
 
     # -- answers ----------------------------------------------------------------------------
 
-    def answered(self, entries: Sequence[Any], fds: list[int]) -> None:
-        """Take answers in: called by the hub."""
+    def answered(self, entries: list[Any], fds: list[int]) -> None:
+        """Take answers in, and out of *entries*: called by who receives."""
         parcels = self._parcels
-        for number, status, packed in entries:
+        while entries:
+            number, status, packed = entries.pop(0)
             future = self._waiting.pop(number, None)
             self._large.pop(number, None)
             frames, writable = packed
