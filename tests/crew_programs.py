@@ -7,12 +7,13 @@ import os
 import signal
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
 from pparallel.builder import Runtime
 from pparallel.errors import PparallelError
-from pparallel.runtime.rpc import current
+from pparallel.runtime.rpc import RpcFuture, current
 from pparallel.testing.patience import PATIENCE, until
 
 
@@ -74,6 +75,30 @@ def call_to_the_end(rt: Runtime, to: str, file: Path) -> tuple[str, float, list[
         return error, late, []
     until(lambda: to not in rt.transport.members(), f"{to} is still a member")
     return error, late, rt.transport.members()
+
+
+def call_without_a_pause(rt: Runtime, to: str, file: Path) -> tuple[int, list[str], list[int]]:
+    """Call *to* with 64 calls under way until it is gone.
+
+    Returns:
+        How many results there were before the first error, the errors' texts, and which calls
+        have a result that is not their own.
+    """
+    group, calls = rt.group(), list[RpcFuture[Any]]()
+
+    def has_failed() -> bool:
+        if len(calls) > 1000:
+            file.touch()
+        for _ in range(64):
+            calls.append(group.rpc_async(to, add, args=(len(calls), 1)))
+        return calls[-64].exception(PATIENCE) is not None
+
+    with suppress(PparallelError):  # it cannot even be asked any more
+        until(has_failed, "the other goes on")
+    errors = [each.exception(PATIENCE) for each in calls]
+    results = [n for n, error in enumerate(errors) if error is None]
+    wrong = [n for n in results if calls[n].result() != n + 1]
+    return len(results), sorted({str(each) for each in errors if each}), wrong
 
 
 def call_many_ways(rt: Runtime, to: str, file: Path) -> list[str]:

@@ -48,6 +48,20 @@ def test_a_member_killed_in_the_middle_of_a_call(members: Crew) -> None:
     assert members.answer("a") == ["a", "b"]
 
 
+def test_a_member_killed_with_many_calls_under_way(members: Crew) -> None:
+    members.start("a", "serve", members.note("over"))
+    members.start("b", "call_without_a_pause", "c", members.note("calls"))
+    members.start("c", "serve", members.note("over"))
+    members.noted("calls")
+    killed(members, "c")
+    results, errors, wrong = members.answer("b")
+    assert results > 0
+    assert errors
+    assert all(each.startswith("member 'c' has died") for each in errors), errors
+    assert not wrong
+    members.note("over").touch()
+
+
 def test_whoever_waits_for_it_wakes(members: Crew) -> None:
     members.start("a", "call_many_ways", "c", members.note("waits"))
     members.start("b", "call_many_ways", "c", members.note("waits"))

@@ -79,14 +79,14 @@ class Batches:
         Args:
             to: the member to call.
             what: the function, which it knows by its name.
-            data: the call in the quick form.
+            data: the call in the quick form, of at most :data:`SMALL` bytes.
             timeout: seconds, from when it leaves.
             future: of the result.
 
         Raises:
             Exception: what the transport raises, if this call alone was to leave.
         """
-        if len(data) > SMALL or self._is_closed or (self._alone and self._goes_alone(what)):
+        if self._is_closed or (self._alone and self._goes_alone(what)):
             return False
         key = to, get_ident()
         batch = self.held.get(key)

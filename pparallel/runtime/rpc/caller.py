@@ -19,7 +19,7 @@ from pparallel.runtime import remote_errors
 from pparallel.runtime.member import Member
 from pparallel.runtime.pending import fail
 from pparallel.runtime.rpc import current, wire
-from pparallel.runtime.rpc.batches import Batches
+from pparallel.runtime.rpc.batches import SMALL, Batches
 from pparallel.runtime.rpc.directory import FIND
 from pparallel.runtime.rpc.future import RpcFuture
 from pparallel.runtime.rpc.handlers import Handlers
@@ -143,16 +143,17 @@ class Caller:
     ) -> RpcFuture[Any]:
         """Run *what* in member *to* and return a future of its result."""
         limit = self._timeout if timeout == -1 else self.limit(timeout)
+        data = None
         if type(what) is FunctionType and self._is_wide and not idempotent:
             data = self.quick.call(what, args, kwargs)
-            if data is not None:
+            if data is not None and len(data) <= SMALL:
                 held: RpcFuture[Any] = self._future(self._decode_call, to)
                 try:
                     if self.batches.put(to, what, data, limit, held):
                         return held
                 except (ClosedError, PeerLostError) as error:
                     raise self._explain(error) from None
-        frames = self._requests.call(to, what, args, kwargs, idempotent)
+        frames = self._requests.call(to, what, args, kwargs, idempotent, data)
         if not (idempotent or isinstance(what, Registered)):
             return self._send_call(to, frames, limit)
         future = self._future(self._decode_call, to)

@@ -54,12 +54,15 @@ class Requests:
         args: Sequence[Any],
         kwargs: Mapping[str, Any] | None,
         idempotent: bool = False,
+        data: bytes | None = None,
     ) -> Frames:
-        """Return the request to run a function."""
+        """Return the request to run a function; *data* is its quick form, where that is known."""
         kind = Kind.REGISTERED if type(what) is Registered else Kind.CALL
         told = None
         if not idempotent:
-            data, beside = self._quick.call(what, args, kwargs), NOTHING
+            beside = NOTHING
+            if data is None:
+                data = self._quick.call(what, args, kwargs)
             if data is None:
                 data, beside, told = self._with_data(to, what, args, kwargs)
             if data is not None:
