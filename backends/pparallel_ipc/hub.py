@@ -19,7 +19,7 @@ from pparallel.runtime.processes import forget_in_children, remember_in_children
 logger = logging.getLogger(__name__)
 
 READ, WRITE = select.EPOLLIN, select.EPOLLOUT
-HELD = 0.001  #: seconds that a message may be held back so that others go with it, and so on
+HELD = 0.001  #: seconds that a message waits for others, and a connection for who reads it
 LAST = 1.0  #: seconds that the end waits for what is being received
 
 NOT_SERVED = "A connection could not be served"
