@@ -9,6 +9,7 @@ import gc
 import subprocess
 import sys
 import threading
+import time
 import traceback
 import warnings
 import weakref
@@ -166,6 +167,33 @@ def test_callbacks_that_are_slow_hold_nobody_up(pool: pparallel.Pool) -> None:
     released.set()
     thread.join()
     assert handle.ready()
+
+
+def test_a_callback_may_want_a_lock_that_is_held_where_work_is_handed_over(
+    pool: pparallel.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pparallel_process.engine.engine._PUMP", 0.0)  # each call could receive
+    lock, called = threading.Lock(), list[object]()
+
+    def note(_: object) -> None:
+        with lock:
+            called.append(1)
+
+    def hand_over() -> None:
+        for n in range(200):
+            with lock:
+                pool.apply_async(square, (n,), callback=note)
+                time.sleep(0.001)  # a result has come when the next is handed over
+                pool.submit(square, n).add_done_callback(note)
+                time.sleep(0.001)
+
+    thread = threading.Thread(target=hand_over, daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
+    until(lambda: len(called) == 400, "not all were called")
+    assert pool._publishing is not None
+    until(lambda: pool._publishing.listeners == 0, "one is still listened to")  # type: ignore[union-attr]
 
 
 def test_a_callback_may_use_the_pool(pool: pparallel.Pool) -> None:

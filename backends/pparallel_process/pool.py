@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from pparallel.errors import ConfigError
 from pparallel.interfaces.pool import Batch, Pool, Sink
+from pparallel.interfaces.pool.results import Publishing
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime.member import Member
 from pparallel.runtime.streams import Streams
@@ -44,7 +45,10 @@ class ProcessPool(Pool):
         if config.share_tensors != "copy":
             serializer = _sharing(serializer, config.share_tensors)
         title = name if member.world_size == 1 else f"{member.name}-{name}"
-        self._engine = Engine(config, repr(self), title, serializer, streams, dealt=self.dealt)
+        self._publishing = publishing = Publishing()
+        self._engine = Engine(
+            config, repr(self), title, serializer, streams, publishing, dealt=self.dealt
+        )
         self._is_open = False
 
     def __del__(self) -> None:

@@ -15,6 +15,7 @@ from time import monotonic
 
 from pparallel.errors import ClosedError
 from pparallel.interfaces.pool import Batch, PoolState, Sink
+from pparallel.interfaces.pool.results import Publishing
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime.shm import Arena
 from pparallel.runtime.streams import Streams
@@ -51,6 +52,7 @@ class Engine:
         name: what the pool is called; its workers are named after it.
         serializer: what functions, items and results are turned into bytes with.
         streams: the pool's random streams.
+        publishing: of the pool's results.
         dealt: tasks are dealt to the workers in turn, else each goes to one that is idle.
     """
 
@@ -61,10 +63,12 @@ class Engine:
         name: str,
         serializer: Serializer,
         streams: Streams,
+        publishing: Publishing,
         *,
         dealt: bool,
     ) -> None:
         self._config = config
+        self._publishing = publishing
         self._what = what
         self._name = name
         self._serializer = serializer
@@ -266,9 +270,13 @@ class Engine:
         found: bool | None = False
         if not batch.awaited:
             self._leadership.see_to_it()
-            if monotonic() - self._pumped < _PUMP:
+            now = monotonic()
+            if now - self._pumped < _PUMP:
                 return
-            found = self.look()
+            if self._publishing.listeners:  # what they call must not wait for this thread
+                self._pumped = now
+            else:
+                found = self.look()
         # Whoever leads may wait for what this thread took in, and had nothing to look after so far.
         if self._leadership.is_taken and (found or self._oversight.stalls()):
             self._polling.nudge()

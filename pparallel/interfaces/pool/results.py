@@ -30,14 +30,19 @@ class Publishing:
     """What the results of one pool share: the lock under which their states change.
 
     Nobody waits at its condition: whoever waits for a result has an alarm among its waiters.
+
+    Attributes:
+        listeners: how many results call functions of the user's when they end. Such a function may
+            want a lock that a thread holds which hands over work: no pool calls it in there.
     """
 
-    __slots__ = ("condition", "mutex")
+    __slots__ = ("condition", "listeners", "mutex")
 
     def __init__(self) -> None:
         # "with" on a lock itself is safe from Ctrl-C; the methods of a condition are not
         self.mutex = threading.RLock()
         self.condition = threading.Condition(self.mutex)
+        self.listeners = 0
 
 
 class PoolResult(Future[R], Generic[R]):
@@ -46,10 +51,12 @@ class PoolResult(Future[R], Generic[R]):
     It can be awaited in a coroutine. :meth:`cancel` succeeds until the call's first task starts.
     """
 
+    _is_listened_to = False
+
     def __init__(self, attend: Attend, publishing: Publishing) -> None:
         # Instead of Future's own, which makes a condition: half of what a call would cost. A test
         # compares the attributes.
-        self._mutex = publishing.mutex
+        self._publishing, self._mutex = publishing, publishing.mutex
         self._condition = publishing.condition
         self._state = _PENDING
         self._result: R | None = None
@@ -70,7 +77,13 @@ class PoolResult(Future[R], Generic[R]):
             for waiter in self._waiters:
                 waiter.add_cancelled(self)
         self._tell_done()
+        self._listen_no_more()
         return True
+
+    @override
+    def add_done_callback(self, fn: Callable[[Future[R]], object]) -> None:
+        self.listen()
+        super().add_done_callback(fn)
 
     @override
     def done(self) -> bool:
@@ -136,6 +149,13 @@ class PoolResult(Future[R], Generic[R]):
     def __await__(self) -> Generator[Any, None, R]:
         return asyncio.wrap_future(self).__await__()
 
+    def listen(self) -> None:
+        """Say that functions of the user's are called at the end."""
+        with self._mutex:
+            if not (self._is_listened_to or self._claimed or self._state == _CANCELLED):
+                self._is_listened_to = True
+                self._publishing.listeners += 1
+
     def begin(self) -> bool:
         """Say that the first task starts: called by the pool, as are the three methods below.
 
@@ -177,15 +197,25 @@ class PoolResult(Future[R], Generic[R]):
                 self._state = _FINISHED
                 if self._waiters:
                     self._wake()
-        if callback is not None:
-            try:
-                _call_back(callback, value if error is None else error)
-            finally:
-                with self._mutex:
-                    self._state = _FINISHED
-                    self._wake()
-        if self._done_callbacks:
-            self._tell_done()
+        try:
+            if callback is not None:
+                try:
+                    _call_back(callback, value if error is None else error)
+                finally:
+                    with self._mutex:
+                        self._state = _FINISHED
+                        self._wake()
+            if self._done_callbacks:
+                self._tell_done()
+        finally:
+            if self._is_listened_to:
+                self._listen_no_more()
+
+    def _listen_no_more(self) -> None:
+        with self._mutex:
+            if self._is_listened_to:
+                self._is_listened_to = False
+                self._publishing.listeners -= 1
 
     def _wake(self) -> None:
         failed = self._exception is not None

@@ -28,6 +28,8 @@ class CallSink(Sink, Generic[R]):
         self._handle = handle
         self._callback = callback
         self._error_callback = error_callback
+        if callback is not None or error_callback is not None:
+            handle.listen()
 
     @property
     @override

@@ -184,13 +184,21 @@ class IsolationTests(PoolTests):
         def work(thread: int) -> None:
             own = range(100 * thread, 100 * thread + 100)
             for at, end in zip(own, ends_of(pool.imap(task, own), 100), strict=True):
-                assert end == at or isinstance(end, WorkerLostError)
+                if isinstance(end, WorkerLostError):
+                    lost.add(str(at))
+                else:
+                    assert end == at
 
+        lost: set[str] = set()
         task = partial(die_on_some, notes, (130, 270, 399))
         with make(size=2) as pool:
             in_threads(4, work)
             assert pool.map(double, range(10)) == list(range(0, 20, 2))
-        assert Counter(noted(notes)) == Counter(map(str, range(400)))
+        ran = Counter(noted(notes))
+        assert max(ran.values()) == 1, "a task ran twice"
+        # With one that died those are lost, run or not, that a quick worker takes with it.
+        assert {*map(str, range(400))} - lost <= {*ran}
+        assert {"130", "270", "399"} <= lost & {*ran}
 
 
 def _pids(pool: Pool, gate: Gate) -> set[int]:
