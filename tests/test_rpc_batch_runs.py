@@ -17,6 +17,7 @@ from pparallel.errors import ClosedError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.rpc import wire
 from pparallel.runtime.rpc.batch_run import BatchRun
+from pparallel.runtime.rpc.batches import LARGE
 from pparallel.runtime.rpc.called import MANY_LATE, Called
 from pparallel.runtime.rpc.endpoint import Endpoint
 from pparallel.runtime.rpc.handlers import Handlers
@@ -271,6 +272,29 @@ def test_nothing_is_told_before_there_is_something(endpoint: Any) -> None:
     assert not reply.done()
     run.jobs()[0]()
     assert told(reply) == ([0], [0], {})
+    assert not endpoint.late_batches
+
+
+def long(n: int) -> bytes:
+    return bytes([n]) * LARGE
+
+
+def test_large_results_are_told_one_after_another(endpoint: Any) -> None:
+    run = batch(endpoint, long, double, long, long)
+    reply = cast("Future[Frames]", run.reply())
+    for each in run.jobs():
+        each()
+    found = {}
+    indices, values, others = told(reply)
+    assert (indices, values) == ([1], [2])
+    for _ in range(3):
+        assert len(others) == 1
+        found.update({n: QUICK.read(frames[1]) for n, frames in others.items()})
+        if len(found) < 3:
+            assert endpoint.late_batches == {KEY: run}
+            indices, values, others = told(run.reply())
+            assert not indices
+    assert found == {n: long(n) for n in (0, 2, 3)}
     assert not endpoint.late_batches
 
 

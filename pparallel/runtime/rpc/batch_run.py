@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -20,6 +21,7 @@ from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.pending import settle
 from pparallel.runtime.plain import PLAIN
 from pparallel.runtime.rpc import current, wire
+from pparallel.runtime.rpc.batches import LARGE, SMALL
 from pparallel.runtime.rpc.wire import Status
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ LATE = 0.001  #: seconds after which the results that are there do not wait for 
 Key = tuple[str, int, int]  #: sender, its session, and the number of its request
 
 _NOTHING: Sequence[Buffer] = ()
+_LONG = frozenset({bytes, str})
 
 
 class BatchRun:
@@ -52,8 +55,7 @@ class BatchRun:
         self._is_late = False
         self._indices: list[int] = []  # of the results that are to be told
         self._values: list[object] = []
-        self._framed: list[tuple[int, int]] = []
-        self._frames: list[Buffer] = []
+        self._framed: deque[tuple[int, Frames]] = deque()  # of those that are not small data
         self._reply: Future[Frames] | None = None
 
     def jobs(self) -> list[Job]:
@@ -92,14 +94,16 @@ class BatchRun:
         frames = _NOTHING
         try:
             value = endpoint.quick.run_one(data)
-            if type(value) not in PLAIN:
+            kind = type(value)
+            if kind in _LONG and len(value) > SMALL:
+                frames = [wire.QUICK_OK, endpoint.quick.dumps(value)]
+            elif kind not in PLAIN:
                 frames = wire.join(Status.OK, endpoint.serializer.dumps(value))
         except BaseException as error:  # noqa: BLE001 - goes back to the caller
             frames = endpoint.failed(error)
         with self._lock:
             if frames:
-                self._framed.append((index, len(frames)))
-                self._frames += frames
+                self._framed.append((index, frames))
             else:
                 self._indices.append(index)
                 self._values.append(value)
@@ -128,9 +132,20 @@ class BatchRun:
         return not self._left or (self._is_late and not self._is_told())
 
     def _take(self) -> Frames:
-        body = self._endpoint.quick.dumps((self._indices, self._values, self._framed))
-        frames = [wire.QUICK_OK, body, *self._frames]
-        self._indices, self._values, self._framed, self._frames = [], [], [], []
-        if not self._left and self._is_late:
+        """Return the next reply; of large results, as many as go well into one message."""
+        counts: list[tuple[int, int]] = []
+        frames: list[Buffer] = []
+        size = 0
+        while self._framed and size <= LARGE:
+            index, each = self._framed.popleft()
+            counts.append((index, len(each)))
+            frames += each
+            size += wire.size(each)
+        body = self._endpoint.quick.dumps((self._indices, self._values, counts))
+        self._indices, self._values = [], []
+        if self._framed and not self._is_late:
+            self._is_late = True
+            self._endpoint.keep_late(self._key, self)
+        elif self._is_late and not self._left and self._is_told():
             self._endpoint.late_batches.pop(self._key, None)
-        return frames
+        return [wire.QUICK_OK, body, *frames]
