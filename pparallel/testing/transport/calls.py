@@ -129,14 +129,15 @@ def end_while_others_wait(rt: Runtime, directory: str) -> None:
     calling = threading.Event()
 
     def wait(thread: int) -> str:
-        if thread == 0:
-            error = group.rpc_async(1, wait_at_gate, timeout=0).exception(PATIENCE)
-        else:
-            calling.set()
-            try:
+        error: BaseException | None = None
+        try:
+            if thread == 0:
+                error = group.rpc_async(1, wait_at_gate, timeout=0).exception(PATIENCE)
+            else:
+                calling.set()
                 group.rpc_sync(1, wait_at_gate, timeout=0)
-            except Exception as raised:  # noqa: BLE001 - its type is what is looked at
-                error = raised
+        except Exception as raised:  # noqa: BLE001 - its type is what is looked at
+            error = raised  # at once, where the end has come before the call
         return type(error).__name__
 
     def tell(thread: int) -> str:
