@@ -5,8 +5,8 @@ functions take. So quick calls with little data wait for one another while other
 to 32 of one thread to one member are one request, and their results one reply::
 
     request: calls, each as in the quick form
-    reply: (which have ended, their results, (which, how many) frames follow for results that are
-        not plain)
+    reply: (which have ended with small plain data, that data, (which, how many frames) for others),
+        and those frames
 
 The reply comes when all have ended. Where that takes longer it tells of those that have, and the
 caller asks for the rest; see :mod:`pparallel.runtime.rpc.batch_run`.

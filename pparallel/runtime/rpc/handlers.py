@@ -14,7 +14,6 @@ from time import monotonic
 from pparallel.errors import ClosedError
 from pparallel.runtime import dedicated
 from pparallel.runtime.rpc.stream import Job, Stream
-from pparallel.runtime.thread_progress import WINDOW
 
 logger = logging.getLogger(__name__)
 
@@ -105,10 +104,7 @@ class Handlers:
             if quickly and key in self._slow:
                 return False
             self._running += 1
-            stream = self._streams[key] = Stream(key)
-            stream.owner, stream.thread, stream.quickly = stream, get_native_id(), quickly
-            stream.began = stream.since = now = monotonic()
-            stream.look_at = now + WINDOW / 4
+            stream = self._streams[key] = Stream(key, get_native_id(), quickly=quickly)
         self.here.stream = stream
         return True
 
@@ -145,10 +141,7 @@ class Handlers:
             if self._running >= self._size or stream is not None or key in self._slow:
                 return None
             self._running += 1
-            stream = self._streams[key] = Stream(key)
-            stream.owner, stream.thread, stream.quickly = stream, get_native_id(), True
-            stream.began = stream.since = now = monotonic()
-            stream.look_at = now + WINDOW / 4
+            stream = self._streams[key] = Stream(key, get_native_id(), quickly=True)
             stream.jobs.extend(jobs)
         begin(partial(self._run_reserved, stream))
         return stream

@@ -19,16 +19,27 @@ class Stream:
 
     __slots__ = ("began", "jobs", "key", "look_at", "owner", "quickly", "seen", "since", "thread")
 
-    def __init__(self, key: Hashable) -> None:
+    def __init__(self, key: Hashable, thread: int = 0, *, quickly: bool = False) -> None:
+        """Know whose they are.
+
+        Args:
+            key: of the sender.
+            thread: native id of the one that works on it, without a token; 0: none does yet.
+            quickly: whether others wait for that thread.
+        """
         self.key = key
         self.jobs: deque[Job] = deque()
         self.owner: object | None = None  # the token of the thread that works on it
-        self.thread = 0  # and its native id
+        self.thread = thread
         self.since = 0.0  # when its running job started; 0: it only waits
         self.began = 0.0  # when it started, whatever it does
         self.look_at = 0.0  # when to look whether that job is under way
         self.seen: Progress | None = None
-        self.quickly = False  # whether others wait for the thread that runs it
+        self.quickly = quickly
+        if thread:
+            self.owner = self
+            self.began = self.since = monotonic()
+            self.look_at = self.since + WINDOW / 4
 
     def take(self) -> Job:
         """Return the next job, which starts now."""
