@@ -26,7 +26,7 @@ class Tally:
         self._where = (events.member, reducer)
         self._lock = threading.Lock()
         self._counts = dict.fromkeys(("pushed", "reduced", "late", "refused", "lost"), 0)
-        self._behind = 0
+        self._behind = self._sent_bytes = 0
 
     def pushed(self) -> None:
         """Count a gradient of this member that was accepted."""
@@ -59,11 +59,16 @@ class Tally:
         if self._events.listening:
             self._events.emit(GradientsLost(*self._where, count, holder))
 
+    def sent(self, nbytes: int) -> None:
+        """Count *nbytes* of gradients or parameters that left for another member."""
+        with self._lock:
+            self._sent_bytes += nbytes
+
     def counters(self) -> Counters:
         """Return the counts so far."""
         with self._lock:
             staleness = self._behind / max(1, self._counts["reduced"])
-            return Counters(**self._counts, staleness=staleness)
+            return Counters(**self._counts, staleness=staleness, sent_bytes=self._sent_bytes)
 
     def _add(self, what: str, count: int) -> None:
         with self._lock:

@@ -26,6 +26,8 @@ class Counters(NamedTuple):
             or a reducing thread that had failed.
         lost: acknowledged gradients of this member that ended with the member that held them.
         staleness: mean number of steps by which gradients reduced here were behind.
+        sent_bytes: bytes of gradients and parameters that this member has sent to other members;
+            those that it took from them are counted where they were sent.
     """
 
     pushed: int = 0
@@ -34,6 +36,7 @@ class Counters(NamedTuple):
     refused: int = 0
     lost: int = 0
     staleness: float = 0.0
+    sent_bytes: int = 0
 
 
 class Reducer(Resource):

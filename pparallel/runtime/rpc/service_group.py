@@ -113,6 +113,21 @@ class ServiceGroup:
         """As :meth:`ask`, but return a future."""
         return self._endpoint.ask_async(to, self._scoped(key), body, buffers, timeout)
 
+    def memory(self, nbytes: int) -> memoryview:
+        """Return writable memory for what is to be sent to others.
+
+        Where members share memory it lies there: what is sent of it after :meth:`publish` is not
+        copied. It is used again when nothing refers to it any more, here or elsewhere.
+        """
+        return memoryview(bytearray(nbytes))
+
+    def publish(self, memory: memoryview) -> None:
+        """Promise that *memory*, which :meth:`memory` returned, is not written to any more.
+
+        Whoever it is sent to may from now on be given the memory itself, to read: a view that is
+        read-only.
+        """
+
     def meet(self, key: str, timeout: float | None = None) -> list[str]:
         """Wait until every member that still lives has called this; return who has.
 
