@@ -37,6 +37,10 @@ class Arenas:
         """One's own arena's, for others to attach to; -1: there is none."""
         return -1 if self._own is None else self._own.fd
 
+    def of(self, name: str, own: bool) -> Arena | None:
+        """Return one's own, or that of member *name*; ``None``: there is none, or not yet."""
+        return self._own if own else self._others.get(name)
+
     def parcels(self, hello: Hello, fds: Sequence[int], *, calling: bool) -> Parcels:
         """Return what carries large data to and from a member.
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pparallel.errors import AuthenticationError, ClosedError, PeerLostError
 from pparallel.interfaces.transport import Handler
 from pparallel.runtime.links import Hello, Membership, RefusedError
+from pparallel.runtime.shm import Arena
 from pparallel_ipc import messages
 from pparallel_ipc.arenas import Arenas
 from pparallel_ipc.connection import Approach, Connection
@@ -123,6 +124,10 @@ class Station:
             guest.post.say((messages.MEMBERS, hellos[start : start + _ROSTER]))
 
     # -- lines ------------------------------------------------------------------------------
+
+    def arena(self, of: str) -> Arena | None:
+        """Return the arena of a member, as far as this one has it."""
+        return self._arenas.of(of, of == self._member.name)
 
     def line(self, name: str) -> Line:
         """Return the way to member *name*, which is there from the first use on.

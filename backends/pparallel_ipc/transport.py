@@ -22,6 +22,7 @@ from pparallel.runtime.delivery import Delivery
 from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.links import Hello, Membership, ProcessId
 from pparallel.runtime.pending import Pending, awaited
+from pparallel.runtime.shm import Arena
 from pparallel_ipc.place import checked, new_folder
 from pparallel_ipc.station import Station
 
@@ -139,6 +140,11 @@ class IpcTransport(Transport):
         if line is None:
             return super().awaiting(to, is_done, timeout)
         return line.awaiting(is_done, timeout)
+
+    def arena(self, of: str) -> Arena | None:
+        """As :meth:`SharesMemory.arena`."""
+        station = self._station
+        return None if station is None else station.arena(of)
 
     def forked(self) -> None:
         """Take note that this process is a fork of the one that opened it."""

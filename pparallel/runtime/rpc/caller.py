@@ -31,6 +31,7 @@ from pparallel.runtime.rpc.retries import Retries
 from pparallel.runtime.rpc.service import Reply
 from pparallel.runtime.rpc.window import Window
 from pparallel.runtime.rpc.wire import Status
+from pparallel.runtime.shm import Arena, SharesMemory
 
 if TYPE_CHECKING:
     from pparallel.runtime.rpc.endpoint import Endpoint
@@ -99,6 +100,13 @@ class Caller:
         future = self._future(self._decode_service, to)
         self._send(to, frames, timeout).add_done_callback(future.follow)
         return future
+
+    def arena(self, of: str | None = None) -> Arena | None:
+        """Return this member's shared memory, or that of member *of* as far as it sees it."""
+        transport = self._transport
+        if not isinstance(transport, SharesMemory):
+            return None
+        return transport.arena(self.name if of is None else of)
 
     def limit(self, timeout: float) -> float | None:
         """Return the time-out in seconds that -1 (the default) or 0 (none) stands for."""

@@ -13,6 +13,7 @@ from pparallel.errors import CallTimeoutError, ClosedError, did_you_mean
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime.rpc import directory
 from pparallel.runtime.rpc.service import Reply, Service
+from pparallel.runtime.shm import SMALLEST, Arena
 
 if TYPE_CHECKING:
     from pparallel.runtime.rpc.endpoint import Endpoint
@@ -119,7 +120,9 @@ class ServiceGroup:
         Where members share memory it lies there: what is sent of it after :meth:`publish` is not
         copied. It is used again when nothing refers to it any more, here or elsewhere.
         """
-        return memoryview(bytearray(nbytes))
+        arena = self._endpoint.arena() if nbytes >= SMALLEST else None
+        block = None if arena is None else arena.allocate(nbytes)
+        return memoryview(bytearray(nbytes)) if block is None else block.view()
 
     def publish(self, memory: memoryview) -> None:
         """Promise that *memory*, which :meth:`memory` returned, is not written to any more.
@@ -127,6 +130,13 @@ class ServiceGroup:
         Whoever it is sent to may from now on be given the memory itself, to read: a view that is
         read-only.
         """
+        arena = self._endpoint.arena()
+        if arena is not None and not isinstance(memory.obj, bytearray):
+            arena.publish(memory)
+
+    def arena(self, of: str) -> Arena | None:
+        """Return the shared memory of member *of*, as far as this one sees it."""
+        return self._endpoint.arena(of)
 
     def meet(self, key: str, timeout: float | None = None) -> list[str]:
         """Wait until every member that still lives has called this; return who has.

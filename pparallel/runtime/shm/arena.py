@@ -174,6 +174,56 @@ class Arena:
         with self._locked(pid) as held:
             return self._room.share(block, readers, pid) if held else []
 
+    def publish(self, view: memoryview) -> None:
+        """Promise that nobody writes any more to a block that this process views as *view*.
+
+        What is sent of it from now on is not copied: its receiver reads the block itself.
+
+        Raises:
+            ValueError: *view* is not what this arena gave.
+        """
+        ledger, slot = self.ledger, getattr(view.obj, "slot", -1)
+        if slot < 0 or getattr(view.obj, "ledger", None) is not ledger:
+            raise ValueError("only a block of this arena can be published")
+        ledger.published[slot] = ledger.turns[slot]
+
+    def lend(self, block: Block, pid: int) -> Ticket:
+        """Let the process *pid* write to *block*, which it finds by the ticket that this returns.
+
+        When that process dies the block is free; :meth:`take_back` ends the loan before.
+        """
+        ledger, slot = self.ledger, block.slot
+        ledger.holders[slot] = pid
+        return slot, ledger.turns[slot], block.nbytes
+
+    def borrowed(self, ticket: Ticket) -> memoryview:
+        """Return the memory that another process has lent to this one, to write to.
+
+        Raises:
+            RuntimeError: it is not lent to this process any more.
+        """
+        self._expect_loan(ticket, os.getpid())
+        slot, _, nbytes = ticket
+        start = self.ledger.offsets[slot]
+        return self.ledger.mapping.bytes[start : start + nbytes]
+
+    def take_back(self, ticket: Ticket, pid: int) -> memoryview:
+        """End a loan to the process *pid*, which writes no more; return the block as memory.
+
+        Raises:
+            RuntimeError: it is not lent to that process any more.
+        """
+        self._expect_loan(ticket, pid)
+        slot, _, nbytes = ticket
+        self.ledger.holders[slot] = os.getpid()
+        return Block(self.ledger, slot, nbytes).view()
+
+    def _expect_loan(self, ticket: Ticket, pid: int) -> None:
+        ledger, (slot, turn, _) = self.ledger, ticket
+        held = ledger.holders[slot] == pid and ledger.codes[slot] == LEASED
+        if not held or ledger.turns[slot] != turn:
+            raise RuntimeError(f"block {slot} is not lent to process {pid}")
+
     def reclaim(self, pid: int) -> None:
         """Free all that the process *pid*, which has died, held or had on its way.
 

@@ -73,6 +73,8 @@ class Ledger:
         self.movers: dict[int, object] = {}
         #: those of them whose view has died
         self.gone: set[int] = set()
+        #: blocks of which nobody changes anything any more, and in which turn that was said
+        self.published: dict[int, int] = {}
 
     @classmethod
     def make(cls, mapping: Mapping, budget: int, *, shared: bool, smallest: int) -> Ledger:
@@ -161,6 +163,10 @@ class Ledger:
     def reader_slots(self) -> range:
         """Return the slots that stand for further readers."""
         return range(SLOTS - self.fields[_READERS], SLOTS)
+
+    def reads(self, slot: int) -> bool:
+        """Return whether a slot stands for a further reader of a shared block."""
+        return slot >= SLOTS - self.fields[_READERS]
 
     def claim(self, slot: int, holder: int) -> None:
         """Lease a free block to *holder*."""
