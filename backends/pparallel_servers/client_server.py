@@ -13,6 +13,7 @@ from pparallel.interfaces.ordered_server import (
     OrderedServer,
     check_hashable,
     check_version,
+    copy_into,
 )
 from pparallel_servers.clients import Client
 
@@ -35,6 +36,19 @@ class ClientOrderedServer(OrderedServer):
     def fetch(self, key: Hashable, version: Hashable | None) -> Found | None:
         self._check(key, version)
         return self._opened().fetch(key, version)
+
+    @override
+    def pull(
+        self, key: Hashable, version: Hashable | None = None, into: Any = None
+    ) -> Found | None:
+        if into is None:
+            return self.fetch(key, version)
+        self._check(key, version)
+        found = self._opened().peek(key, version)
+        if found is None:
+            return None
+        copy_into(found[0], into)
+        return into, found[1]
 
     @override
     def wait(

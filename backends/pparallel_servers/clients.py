@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import concurrent.futures
 import itertools
+import os
 from abc import abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Protocol
@@ -18,7 +19,15 @@ from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime import stopping
 from pparallel.runtime.pending import fail
 from pparallel.runtime.rpc import Reply, RpcGroup
+from pparallel.runtime.shm import Arena, copy, writable
+from pparallel_servers.flat import Flat, Flattener
 from pparallel_servers.store import Snapshot, VersionedStore
+
+Memory = Callable[[int], memoryview]  #: returns memory of so many bytes
+
+
+def _memory(nbytes: int) -> memoryview:
+    return memoryview(bytearray(nbytes))
 
 
 class Client(Protocol):
@@ -33,6 +42,10 @@ class Client(Protocol):
     @abstractmethod
     def fetch(self, key: Hashable, version: Hashable | None) -> Found | None:
         """As :meth:`OrderedServer.fetch`."""
+
+    @abstractmethod
+    def peek(self, key: Hashable, version: Hashable | None) -> Found | None:
+        """As :meth:`fetch`, of a value that the caller only reads, and soon lets go."""
 
     @abstractmethod
     def fetch_unless(self, key: Hashable, version: Hashable | None) -> Found | None:
@@ -62,20 +75,42 @@ class Client(Protocol):
 class StoreClient(Client):
     """Uses a store in this process, and copies what goes in and out."""
 
-    def __init__(self, store: VersionedStore, serializer: Serializer) -> None:
+    def __init__(
+        self, store: VersionedStore, serializer: Serializer, memory: Memory = _memory
+    ) -> None:
         self._store = store
-        self._serializer = serializer
+        self._flattener = Flattener(serializer)
+        self._memory = memory
 
     @override
     def push(
         self, key: Hashable, value: Any, version: Hashable, prev_version: Hashable | None
     ) -> bool:
-        buffers = [bytearray(each) for each in self._serializer.dumps(value)]
-        return self._store.push(key, buffers, version, prev_version)
+        form = self._flattener.dumps(value)
+        if not isinstance(form, Flat):
+            buffers = [bytearray(each) for each in form]
+            return self._store.push(key, buffers, version, prev_version)
+        if not self._store.would_accept(key, prev_version):
+            return False
+        memory = self._memory(form.nbytes)
+        form.write(memory)
+        self.kept(memory)
+        return self._store.push(key, [memory], version, prev_version, form.head)
+
+    def kept(self, memory: memoryview) -> None:
+        """Take note that *memory* is written."""
 
     @override
     def fetch(self, key: Hashable, version: Hashable | None) -> Found | None:
         return self._found(self._store.pull(key, version))
+
+    @override
+    def peek(self, key: Hashable, version: Hashable | None) -> Found | None:
+        snapshot = self._store.pull(key, version)
+        if snapshot is None or not snapshot.head:
+            return self._found(snapshot)
+        (memory,) = snapshot.buffers
+        return self._flattener.loads(snapshot.head, memoryview(memory)), snapshot.version
 
     @override
     def fetch_unless(self, key: Hashable, version: Hashable | None) -> Found | None:
@@ -111,29 +146,50 @@ class StoreClient(Client):
     def _found(self, snapshot: Snapshot | None) -> Found | None:
         if snapshot is None:
             return None
+        if snapshot.head:
+            (memory,) = snapshot.buffers
+            own = _copy(memoryview(memory), self._memory)
+            return self._flattener.loads(snapshot.head, own), snapshot.version
         copies: list[Buffer] = [bytearray(each) for each in snapshot.buffers]
-        return self._serializer.loads(copies), snapshot.version
+        return self._flattener.serializer.loads(copies), snapshot.version
 
 
 class HostClient(Client):
-    """Asks the member that keeps the values; values travel as raw buffers."""
+    """Asks the member that keeps the values.
+
+    Where this member sees the host's memory a large value is written to a block there, between
+    two requests, and read from there; elsewhere it travels with the request and the answer.
+    """
 
     def __init__(self, group: RpcGroup, host: str, serializer: Serializer) -> None:
         self._group = group
         self._host = host
-        self._serializer = serializer
+        self._flattener = Flattener(serializer)
         self._tickets = itertools.count()
 
     @override
     def push(
         self, key: Hashable, value: Any, version: Hashable, prev_version: Hashable | None
     ) -> bool:
-        buffers = self._serializer.dumps(value)
-        return bool(self._ask("push", (key, version, prev_version), buffers).body)
+        arena = self._group.arena(self._host)
+        if arena is None:
+            return self._push(key, self._flattener.serializer.dumps(value), version, prev_version)
+        form = self._flattener.dumps(value)
+        if not isinstance(form, Flat):
+            return self._push(key, form, version, prev_version)
+        done = self._push_flat(arena, key, form, (version, prev_version))
+        if done is None:
+            form = self._flattener.serializer.dumps(value)
+            return self._push(key, form, version, prev_version)
+        return done
 
     @override
     def fetch(self, key: Hashable, version: Hashable | None) -> Found | None:
         return self._found(self._ask("pull", (key, version)))
+
+    @override
+    def peek(self, key: Hashable, version: Hashable | None) -> Found | None:
+        return self._found(self._ask("pull", (key, version)), copied=False)
 
     @override
     def fetch_unless(self, key: Hashable, version: Hashable | None) -> Found | None:
@@ -185,11 +241,41 @@ class HostClient(Client):
         with suppress(ClosedError, PeerLostError):
             self._group.ask_async(self._host, key, body)
 
-    def _found(self, reply: Reply) -> Found | None:
+    def _push(self, key: Hashable, buffers: Sequence[Buffer], *versions: Hashable | None) -> bool:
+        return bool(self._ask("push", (key, *versions), buffers).body)
+
+    def _push_flat(
+        self, arena: Arena, key: Hashable, form: Flat, versions: tuple[Hashable, Hashable | None]
+    ) -> bool | None:
+        """Push through a block that the host lends; return None where it has none."""
+        ticket = next(self._tickets)
+        try:
+            begun = self._ask("begin", (ticket, key, versions[1], form.nbytes, os.getpid())).body
+            if not isinstance(begun, tuple):
+                return None if begun is None else False  # there is no room, or it would be refused
+            form.write(arena.borrowed(begun))
+            return bool(self._ask("commit", (ticket, key, *versions, form.head)).body)
+        except BaseException:
+            self._tell("abandon", ticket)
+            raise
+
+    def _found(self, reply: Reply, *, copied: bool = True) -> Found | None:
         if reply.body is None:
             return None
-        (version,) = reply.body
-        return self._serializer.loads(reply.buffers), version
+        version, head = reply.body
+        if not head:
+            return self._flattener.serializer.loads(reply.buffers), version
+        (buffer,) = reply.buffers
+        memory = memoryview(buffer)
+        if memory.readonly:  # it is the host's, which this member reads
+            memory = _copy(memory, self._group.memory) if copied else writable(memory)
+        return self._flattener.loads(head, memory), version
+
+
+def _copy(memory: memoryview, of_size: Memory) -> memoryview:
+    own = of_size(len(memory))
+    copy(own, memory)
+    return own
 
 
 def _stop(future: Future[Snapshot]) -> None:

@@ -18,6 +18,7 @@ from pparallel.runtime.rpc import Reply, Request, RpcGroup, Service
 from pparallel_servers.client_server import ClientOrderedServer
 from pparallel_servers.clients import HostClient, StoreClient
 from pparallel_servers.config import HostedOrderedServerConfig
+from pparallel_servers.loans import Loans
 from pparallel_servers.store import Snapshot, VersionedStore, Waiter
 
 
@@ -75,8 +76,13 @@ class _HostsClient(StoreClient):
     """
 
     def __init__(self, store: VersionedStore, serializer: Serializer, group: RpcGroup) -> None:
-        super().__init__(store, serializer)
+        super().__init__(store, serializer, group.memory)
+        self._group = group
         self._asking = HostClient(group, group.get_cur_name(), serializer)
+
+    @override
+    def kept(self, memory: memoryview) -> None:
+        self._group.publish(memory)
 
     @override
     def wait(self, key: Hashable, version: Hashable | None, timeout: float | None) -> Found | None:
@@ -93,8 +99,12 @@ class _Desk:
         self._left = False
         self._lock = threading.Lock()
         self._tickets: dict[tuple[str, int], Waiter] = {}
+        self._loans = Loans(store, group)
         self._services: dict[str, Service] = {
             "push": self._push,
+            "begin": self._loans.begin,
+            "commit": self._commit,
+            "abandon": self._loans.abandon,
             "pull": lambda asked: _reply(store.pull(*asked.body)),
             "pull_unless": lambda asked: _reply(store.pull_unless(*asked.body)),
             "wait": self._wait,
@@ -134,6 +144,11 @@ class _Desk:
         key, version, prev_version = asked.body
         return Reply(self._store.push(key, asked.buffers, version, prev_version))
 
+    def _commit(self, asked: Request) -> Reply:
+        ticket, key, version, prev_version, head = asked.body
+        memory = self._loans.end(asked.sender, ticket)
+        return Reply(self._store.push(key, [memory], version, prev_version, head))
+
     def _wait(self, asked: Request) -> Future[Reply]:
         key, version, number = asked.body
         ticket = (asked.sender, number)
@@ -168,8 +183,11 @@ class _Desk:
         return Reply()
 
     def _lost(self, member: str, reason: str) -> None:
+        self._loans.forget(member)
         self._store.dismiss(member, PeerLostError(member, reason))
 
 
 def _reply(snapshot: Snapshot | None) -> Reply:
-    return Reply() if snapshot is None else Reply((snapshot.version,), snapshot.buffers)
+    if snapshot is None:
+        return Reply()
+    return Reply((snapshot.version, snapshot.head), snapshot.buffers)

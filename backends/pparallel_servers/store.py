@@ -15,10 +15,16 @@ from pparallel.runtime.pending import fail, settle
 
 
 class Snapshot(NamedTuple):
-    """A serialised value and its version; the buffers are the store's own and never change."""
+    """A value and its version; the buffers are the store's own and never change.
+
+    Attributes:
+        buffers: what a serializer made; one only, where the value lies flat.
+        head: what says how it lies there; empty where it does not.
+    """
 
     buffers: Sequence[Buffer]
     version: Any
+    head: bytes = b""
 
 
 @dataclass(eq=False, slots=True)
@@ -54,9 +60,10 @@ class VersionedStore:
         buffers: Sequence[Buffer],
         version: Hashable,
         prev_version: Hashable | None,
+        head: bytes = b"",
     ) -> bool:
         """Store *buffers*, which the store keeps, if *prev_version* is the newest of *key*."""
-        snapshot = Snapshot(buffers, version)
+        snapshot = Snapshot(buffers, version, head)
         with self._lock:
             versions = self._held.get(key)
             if versions and next(reversed(versions)) != prev_version:
@@ -71,6 +78,12 @@ class VersionedStore:
         for waiter in woken:
             settle(waiter.future, snapshot)
         return True
+
+    def would_accept(self, key: Hashable, prev_version: Hashable | None) -> bool:
+        """Return whether a push after *prev_version* would be stored now."""
+        with self._lock:
+            newest = self._newest(key)
+            return newest is None or bool(newest.version == prev_version)
 
     def pull(self, key: Hashable, version: Hashable | None) -> Snapshot | None:
         """Return what is held of *version*, or of the newest."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from pparallel.runtime.shm.arena import SMALLEST, Arena, Usage
 from pparallel.runtime.shm.block import Block
-from pparallel.runtime.shm.copying import copy
+from pparallel.runtime.shm.copying import address_of, copy
 from pparallel.runtime.shm.parcels import Parcel, Parcels
 from pparallel.runtime.shm.sharing import SharesMemory
 from pparallel.runtime.shm.views import writable
@@ -32,6 +32,7 @@ __all__ = [
     "Parcels",
     "SharesMemory",
     "Usage",
+    "address_of",
     "copy",
     "writable",
 ]

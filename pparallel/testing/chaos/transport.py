@@ -16,6 +16,7 @@ from pparallel.registry import default_registry
 from pparallel.runtime.clock import Clock
 from pparallel.runtime.pending import Pending, fail, settle
 from pparallel.runtime.rpc import wire
+from pparallel.runtime.shm import Arena, SharesMemory
 from pparallel.testing.chaos.config import ChaosTransportConfig
 from pparallel.testing.chaos.fates import FINE, Fate, Fates
 
@@ -56,6 +57,10 @@ class ChaosTransport(Transport):
         self._clock.close()
         self._pending.close()
         self._inner.close()
+
+    def arena(self, of: str) -> Arena | None:
+        """As :meth:`SharesMemory.arena` of the transport inside."""
+        return self._inner.arena(of) if isinstance(self._inner, SharesMemory) else None
 
     @override
     def request(self, to: str, frames: Frames, timeout: float | None = None) -> Future[Frames]:

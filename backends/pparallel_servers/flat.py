@@ -1,0 +1,158 @@
+"""Values as one stretch of memory each, and a small head that says what lies where in it.
+
+A model's state, a dict of plain tensors, is written from the tensors straight into that memory and
+read straight from it; where its tensors go is worked out once for each layout. Any other large
+value lies there as its serializer made it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from pickle import PickleBuffer
+from typing import Any, NamedTuple
+
+from typing_extensions import Buffer
+
+from pparallel.errors import SerializationError
+from pparallel.interfaces.serializer import Serializer
+from pparallel.runtime.shm import address_of
+from pparallel_servers import tensors
+
+LARGE = 1 << 16  #: bytes below which a value stays as its serializer made it
+
+_TENSORS, _BUFFERS = b"T", b"B"  #: what a head begins with
+_ALIGN = 64
+_KEPT = 64  #: layouts that are remembered
+_CONTAINERS: dict[str, Callable[[Any, Any], Any]] = {
+    "dict": lambda keys, values: dict(zip(keys, values, strict=True)),
+    "OrderedDict": lambda keys, values: OrderedDict(zip(keys, values, strict=True)),
+    "list": lambda _, values: list(values),
+    "tuple": lambda _, values: tuple(values),
+}
+
+
+class Flat(NamedTuple):
+    """A value that is to be written to memory.
+
+    Attributes:
+        head: says what lies where.
+        nbytes: how much memory it takes.
+        parts: what is copied: where to, from which address, how many bytes.
+        source: what lies at these addresses.
+    """
+
+    head: bytes
+    nbytes: int
+    parts: Sequence[tuple[int, int, int]]
+    source: object
+
+    def write(self, memory: memoryview) -> None:
+        """Write the value to *memory*; other threads run meanwhile."""
+        start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        for at, address, nbytes in self.parts:
+            ctypes.memmove(start + at, address, nbytes)
+
+
+class _Known(NamedTuple):
+    head: bytes
+    layout: tensors.Layout
+    attributes: dict[str, Any]
+
+
+class Flattener:
+    """Lays values out, and makes values of what was; any thread may use it.
+
+    Attributes:
+        serializer: makes what is not plain tensors.
+    """
+
+    def __init__(self, serializer: Serializer) -> None:
+        self.serializer = serializer
+        self._known: dict[object, _Known | None] = {}
+
+    def dumps(self, value: Any) -> Flat | Sequence[Buffer]:
+        """Return *value* to be laid out, or where it is small what its serializer makes of it.
+
+        Raises:
+            SerializationError: it cannot be serialised.
+        """
+        return self._of_tensors(value) or self._of_buffers(self.serializer.dumps(value))
+
+    def loads(self, head: bytes, memory: memoryview) -> Any:
+        """Return the value that lies in *memory*, over it."""
+        if head[:1] == _BUFFERS:
+            return self.serializer.loads(_cut(memory, head[1:]))
+        if address_of(memory) % tensors.ELEMENT:
+            memory = memoryview(bytearray(memory))
+        kind, keys, attributes, places, windows = self.serializer.loads([head[1:]])
+        value = _CONTAINERS[kind](keys, tensors.rebuilt(memory, places, windows))
+        if attributes:
+            vars(value).update(attributes)
+        return value
+
+    def _of_tensors(self, value: Any) -> Flat | None:
+        kind = type(value)
+        if kind is dict or kind is OrderedDict:
+            keys, found = tuple(value), list(value.values())
+        elif kind is list or kind is tuple:
+            keys, found = (), list(value)
+        else:
+            return None
+        signed = tensors.signed(found) if found else None
+        if signed is None or not set(map(type, keys)) <= {str}:
+            return None
+        signature, addresses = signed
+        known = self._layout((kind, keys, signature), getattr(value, "__dict__", {}))
+        if known is None:
+            return None
+        layout = known.layout
+        froms = zip(layout.windows, addresses, layout.starts, strict=True)
+        parts = [(to.at, at + start, to.nbytes) for to, at, start in froms if to.nbytes]
+        return Flat(known.head, layout.nbytes, parts, found)
+
+    def _layout(self, key: Any, attributes: dict[str, Any]) -> _Known | None:
+        known = self._known.get(key)
+        if known is not None and known.attributes == attributes:
+            return known
+        if known is None and key in self._known:
+            return None
+        if len(self._known) >= _KEPT:
+            self._known.clear()
+        kind, keys, signature = key
+        layout = tensors.laid_out(signature)
+        if layout is None or layout.nbytes < LARGE:
+            self._known[key] = None
+            return None
+        places = [tuple(each) for each in layout.places]
+        windows = [tuple(each) for each in layout.windows]
+        told = (kind.__name__, keys, attributes, places, windows)
+        try:
+            (stream,) = self.serializer.dumps(told)
+        except (SerializationError, ValueError):  # the serializer has to see to the whole
+            return None
+        known = self._known[key] = _Known(_TENSORS + bytes(stream), layout, dict(attributes))
+        return known
+
+    def _of_buffers(self, buffers: Sequence[Buffer]) -> Flat | Sequence[Buffer]:
+        raws = [PickleBuffer(each).raw() for each in buffers]
+        lengths = [len(each) for each in raws]
+        if sum(lengths) < LARGE:
+            return buffers
+        parts, end = [], 0
+        for raw in raws:
+            if len(raw):
+                parts.append((end, address_of(raw), len(raw)))
+            end += -(-len(raw) // _ALIGN) * _ALIGN
+        head = _BUFFERS + struct.pack(f"<{len(lengths)}Q", *lengths)
+        return Flat(head, end, parts, (buffers, raws))
+
+
+def _cut(memory: memoryview, told: bytes) -> list[memoryview]:
+    found, at = [], 0
+    for (length,) in struct.iter_unpack("<Q", told):
+        found.append(memory[at : at + length])
+        at += -(-length // _ALIGN) * _ALIGN
+    return found
