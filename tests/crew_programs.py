@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
+
 from pparallel.builder import Runtime
 from pparallel.errors import PparallelError
 from pparallel.runtime.rpc import RpcFuture, current
@@ -165,6 +167,53 @@ def pull_after(rt: Runtime, file: Path) -> tuple[int, bool]:
     value, version = cast("tuple[Any, int]", found)
     whole = value["numbers"] == [version] * 50_000
     return version, whole and value["bytes"] == bytes([version % 251]) * 500_000
+
+
+def host_memory(rt: Runtime, other: str, holds: Path) -> tuple[int, int]:
+    """Host a server; return how many blocks others hold before and after the end of *other*."""
+    server, arena = rt.ordered_server, rt.group().arena(rt.name)
+    assert arena is not None
+    lost = threading.Event()
+    rt.group().when_lost(lambda name, _: lost.set() if name == other else None)
+    assert server.push("k", np.ones(1 << 20, np.uint8), 1, None)
+    until(holds.exists, f"{other} holds nothing")
+    assert server.delete("k")
+    arena.trim()
+    before = arena.usage().blocks
+    holds.with_name("looked").touch()
+    until(lost.is_set, f"{other} was not lost")
+
+    def trimmed() -> bool:
+        arena.trim()
+        return arena.usage().blocks == 0
+
+    until(trimmed, "what the dead held is held still")
+    return before, arena.usage().blocks
+
+
+def borrow_and_wait(rt: Runtime, file: Path) -> None:
+    """Be about to push for ever."""
+    from pparallel_servers.flat import Flat
+
+    def write(form: Flat, memory: memoryview) -> None:
+        file.touch()
+        threading.Event().wait()
+
+    Flat.write = write  # type: ignore[assignment, method-assign]
+    rt.ordered_server.push("mine", b"y" * (1 << 20), 1, None)
+
+
+def read_and_wait(rt: Runtime, file: Path) -> None:
+    """Read a value for ever."""
+    from pparallel_servers import client_server
+
+    def copy_into(value: object, into: object) -> None:
+        file.touch()
+        threading.Event().wait()
+
+    client_server.copy_into = copy_into  # type: ignore[attr-defined]
+    assert rt.ordered_server.wait("k", timeout=PATIENCE) is not None
+    rt.ordered_server.pull("k", into=np.empty(1 << 20, np.uint8))
 
 
 def raised_by(call: Any) -> str:

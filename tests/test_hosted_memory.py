@@ -1,0 +1,351 @@
+"""Large values of a hosted server whose members share memory."""
+
+from __future__ import annotations
+
+import gc
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from crew import crew
+
+import pparallel
+from pparallel.builder import Runtime
+from pparallel.interfaces.ordered_server import OrderedServer
+from pparallel.runtime.rpc import RpcGroup
+from pparallel.testing.patience import PATIENCE
+from pparallel_serializers import DillSerializerConfig
+from pparallel_servers.flat import LARGE, Flat, Flattener
+
+ITEMS = 40_000  #: of a tensor that is large
+
+
+def launch(target: Callable[..., Any], *args: Any, members: int = 2, **options: Any) -> list[Any]:
+    config: dict[str, Any] = {
+        "members": members,
+        "launcher": {"backend": "process"},
+        "ordered_server": {"backend": "hosted", "host": "member-0", "version_depth": 2},
+        "reducer": {"backend": "local"},
+        **options,
+    }
+    return pparallel.launch(pparallel.RuntimeConfig(**config), target, args)
+
+
+def model() -> torch.nn.Module:
+    layers = [torch.nn.Linear(200, 200), torch.nn.BatchNorm1d(200), torch.nn.Linear(200, 3)]
+    return torch.nn.Sequential(*layers)
+
+
+def strange() -> dict[str, torch.Tensor]:
+    """Return tensors of which some share memory, some have gaps, and some hold nothing."""
+    whole = torch.arange(float(ITEMS)).view(200, 200)
+    return {
+        "whole": whole,
+        "row": whole[3],
+        "turned": torch.rand(150, 300).T,
+        "bits": torch.arange(ITEMS, dtype=torch.int32).view(torch.uint8)[4:-4],
+        "nothing": torch.empty(3, 0, 2),
+        "one": torch.tensor(7, dtype=torch.int64),
+        "short": torch.ones(300, dtype=torch.bfloat16),
+        "imaginary": torch.ones(30, 2, dtype=torch.complex64) * 1j,
+        "truth": torch.rand(500) > 0.5,
+    }
+
+
+VALUES: dict[str, Callable[[], Any]] = {
+    "state": lambda: model().state_dict(),
+    "strange": strange,
+    "list": lambda: [torch.rand(200, 200), torch.rand(3)],
+    "tuple": lambda: (torch.rand(200, 200), torch.rand(3)),
+    "tensor": lambda: torch.rand(200, 200),
+    "column": lambda: {"column": torch.rand(ITEMS, 40)[:, 3]},
+    "parameters": lambda: OrderedDict(model().named_parameters()),
+    "conjugate": lambda: {"x": torch.rand(ITEMS, dtype=torch.complex64).conj()},
+    "nested": lambda: {"a": [torch.rand(ITEMS), {"b": torch.rand(5)}], "c": "text"},
+    "array": lambda: np.random.default_rng(0).random((200, 200)),
+    "bytes": lambda: b"x" * (1 << 20),
+    "text": lambda: "x" * (1 << 20),
+    "numbers": lambda: {1: torch.rand(ITEMS)},
+}
+
+
+def same(found: Any, wanted: Any) -> bool:
+    if isinstance(wanted, torch.Tensor):
+        told = [(type(x), x.dtype, x.shape, x.stride(), x.requires_grad) for x in (found, wanted)]
+        return told[0] == told[1] and torch.equal(found, wanted)
+    if isinstance(wanted, np.ndarray):
+        return bool((found == wanted).all())
+    if type(found) is not type(wanted):
+        return False
+    if isinstance(wanted, dict):
+        alike = list(found) == list(wanted) and vars_of(found) == vars_of(wanted)
+        return alike and all(same(found[key], wanted[key]) for key in wanted)
+    if isinstance(wanted, list | tuple):
+        return all(same(a, b) for a, b in zip(found, wanted, strict=True))
+    return bool(found == wanted)
+
+
+def vars_of(value: object) -> dict[str, Any]:
+    return getattr(value, "__dict__", {})
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_a_value_comes_back_as_it_was(kind: str) -> None:
+    serializer = pparallel.build(DillSerializerConfig())
+    flattener, wanted = Flattener(serializer), VALUES[kind]()
+    form = flattener.dumps(wanted)
+    assert isinstance(form, Flat)
+    memory = memoryview(bytearray(form.nbytes))
+    form.write(memory)
+    assert same(flattener.loads(form.head, memory), wanted)
+    again = flattener.dumps(wanted)
+    assert isinstance(again, Flat)
+    assert again.head == form.head
+
+
+def test_what_shares_memory_shares_it_again() -> None:
+    flattener, wanted = Flattener(pparallel.build(DillSerializerConfig())), strange()
+    form = flattener.dumps(wanted)
+    assert isinstance(form, Flat)
+    memory = memoryview(bytearray(form.nbytes))
+    form.write(memory)
+    found = flattener.loads(form.head, memory)
+    found["whole"][3] += 1
+    assert torch.equal(found["row"], wanted["row"] + 1)
+    apart = [found[name].untyped_storage().nbytes() for name in ("short", "truth")]
+    assert apart == [600, 500], "what stands alone can be saved alone"
+
+
+@pytest.mark.parametrize(
+    "value", [torch.ones(LARGE // 4 - 50), {"x": torch.ones(9)}, {}, [], (), None, 5, "text"]
+)
+def test_what_is_small_stays_as_its_serializer_made_it(value: Any) -> None:
+    serializer = pparallel.build(DillSerializerConfig())
+    form = Flattener(serializer).dumps(value)
+    assert not isinstance(form, Flat)
+    assert same(serializer.loads([bytearray(each) for each in form]), value)
+
+
+def test_a_layout_is_known_by_all_that_it_depends_on() -> None:
+    flattener = Flattener(pparallel.build(DillSerializerConfig()))
+    wide = torch.rand(400, 200)
+    first, second = OrderedDict(a=wide[:200]), OrderedDict(a=wide[:200])
+    second.__dict__["_metadata"] = {"version": 2}
+    values: list[Any] = [
+        {"a": wide[:200]},
+        {"b": wide[:200]},
+        {"a": wide[200:]},
+        {"a": wide[:200].T},
+        {"a": wide[:200].view(torch.int32)},
+        {"a": wide[:200].view(100, 400)},
+        first,
+        second,
+        [wide[:200]],
+        (wide[:200],),
+    ]
+    for value in values * 2:
+        form = flattener.dumps(value)
+        assert isinstance(form, Flat)
+        memory = memoryview(bytearray(form.nbytes))
+        form.write(memory)
+        assert same(flattener.loads(form.head, memory), value)
+
+
+# -- between members ------------------------------------------------------------------------------
+
+
+def blocks(group: RpcGroup, of: str) -> int:
+    """Return how many blocks of the shared memory of a member are in use."""
+    gc.collect()
+    arena = group.arena(of)
+    assert arena is not None
+    if of == group.get_cur_name():
+        arena.trim()
+    return arena.usage().blocks
+
+
+def exchange(rt: Runtime, kinds: list[str]) -> None:
+    """Have each member push, and all pull, into new memory and into what is there."""
+    server, group = rt.ordered_server, rt.group()
+    for kind in kinds:
+        for writer in range(rt.world_size):
+            torch.manual_seed(writer)
+            wanted = VALUES[kind]()
+            if rt.rank == writer:
+                assert server.push(kind, wanted, writer, writer - 1)
+            group.barrier(PATIENCE)
+            found = server.pull(kind)
+            assert found is not None
+            assert found[1] == writer
+            assert same(found[0], wanted)
+            waited = server.wait(kind, "another", 0)
+            assert waited is not None
+            assert same(waited[0], wanted)
+            scribble(found[0])
+            group.barrier(PATIENCE)
+            again = server.pull(kind)
+            assert again is not None
+            assert same(again[0], wanted), "what one had pulled was seen by another"
+            del found, waited, again
+            group.barrier(PATIENCE)
+        assert server.versions(kind) == list(range(rt.world_size))[-2:]
+    group.barrier(PATIENCE)
+    if rt.rank == 0:
+        for kind in kinds:
+            assert server.delete(kind)
+    group.barrier(PATIENCE)
+    assert blocks(group, rt.name) == 0
+
+
+def scribble(value: Any) -> None:
+    if isinstance(value, torch.Tensor):
+        with torch.no_grad():
+            value.zero_()
+    elif isinstance(value, np.ndarray):
+        value[...] = 0
+    elif isinstance(value, dict | list | tuple):
+        for each in value.values() if isinstance(value, dict) else value:
+            scribble(each)
+
+
+@pytest.mark.parametrize("transport", ["ipc", "zmq"])
+def test_all_kinds_of_values_between_members(transport: str) -> None:
+    options = {"address": "ipc"} if transport == "zmq" else {}
+    if transport == "zmq":
+        launch(exchange_on_zmq, list(VALUES), transport={"backend": transport, **options})
+    else:
+        launch(exchange, list(VALUES), members=3)
+
+
+def exchange_on_zmq(rt: Runtime, kinds: list[str]) -> None:
+    server, group = rt.ordered_server, rt.group()
+    for kind in kinds:
+        torch.manual_seed(1)
+        wanted = VALUES[kind]()
+        assert rt.rank == 0 or server.push(kind, wanted, 1, None)
+        group.barrier(PATIENCE)
+        found = server.pull(kind)
+        assert found is not None
+        assert same(found[0], wanted)
+
+
+def pull_into(rt: Runtime) -> None:
+    server, group = rt.ordered_server, rt.group()
+    wanted = {name: torch.full((300, 100), float(n)) for n, name in enumerate("abc")}
+    if rt.rank == rt.world_size - 1:
+        assert server.push("k", wanted, 1, None)
+    group.barrier(PATIENCE)
+    into = {name: torch.zeros(100, 300).T for name in wanted}
+    found = server.pull("k", into=into)
+    assert found is not None
+    assert found[0] is into
+    assert all(torch.equal(into[name], wanted[name]) for name in wanted)
+    other = {name: torch.zeros(300, 100, dtype=torch.float64) for name in wanted}
+    with pytest.raises(ValueError, match=r"value\['a'\] has dtype torch.float32"):
+        server.pull("k", into=other)
+    assert not any(each.any() for each in other.values())
+    group.barrier(PATIENCE)
+    assert blocks(group, rt.name) == (rt.rank == 0), "the host has one, and nobody reads it"
+
+
+def test_values_are_copied_into_what_is_given() -> None:
+    launch(pull_into)
+
+
+def push_in_vain(rt: Runtime) -> None:
+    server, group = rt.ordered_server, rt.group()
+    if rt.rank == 1:
+        assert server.push("k", torch.zeros(ITEMS), 1, None)
+        for n in range(20):
+            assert not server.push("k", torch.ones(ITEMS), n, "another")
+    group.barrier(PATIENCE)
+    assert blocks(group, "member-0") == 1
+
+
+def test_a_push_that_is_refused_leaves_nothing() -> None:
+    launch(push_in_vain)
+
+
+def push_until_interrupted(rt: Runtime) -> None:
+    server, group = rt.ordered_server, rt.group()
+    if rt.rank == 1:
+        write = Flat.write
+
+        def interrupted(form: Flat, memory: memoryview) -> None:
+            write(form, memory)
+            raise KeyboardInterrupt
+
+        Flat.write = interrupted  # type: ignore[assignment, method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            server.push("k", torch.zeros(ITEMS), 1, None)
+        Flat.write = write  # type: ignore[method-assign]
+        assert server.pull("k") is None
+        assert server.push("k", torch.ones(ITEMS), 1, None)
+    group.barrier(PATIENCE)
+    assert blocks(group, "member-0") == 1
+
+
+def test_a_push_that_is_interrupted_leaves_nothing() -> None:
+    launch(push_until_interrupted)
+
+
+def overwrite(server: OrderedServer, times: int) -> None:
+    for n in range(times):
+        newest = server.versions("k")
+        server.push("k", {"x": torch.full((ITEMS,), n)}, n, newest[-1] if newest else None)
+
+
+def read_while_it_is_overwritten(rt: Runtime, times: int) -> int:
+    server, seen = rt.ordered_server, 0
+    if rt.rank == 1:
+        overwrite(server, times)
+        assert server.push("over", 1, 1, None)
+    elif rt.rank > 1:
+        into = {"x": torch.zeros(ITEMS, dtype=torch.int64)}
+        while server.pull("over") is None:
+            found = server.pull("k", into=into if seen % 2 else None)
+            if found is not None:
+                assert found[0]["x"].unique().tolist() == [found[1]]
+                seen += 1
+    rt.group().barrier(PATIENCE)
+    return seen
+
+
+def test_a_reader_never_sees_two_versions_in_one() -> None:
+    seen = launch(read_while_it_is_overwritten, 300, members=4)
+    assert min(seen[2:]) > 0
+
+
+def run_short(rt: Runtime) -> tuple[str, int]:
+    server = rt.ordered_server
+    if rt.rank == 1:
+        for n in range(40):
+            assert server.push(n, torch.full((1 << 18,), n), 1, None)
+    rt.group().barrier(PATIENCE)
+    found = [server.pull(n) for n in range(40)]
+    assert all(
+        each is not None and each[0].unique().tolist() == [n] for n, each in enumerate(found)
+    )
+    return "all there", len(found)
+
+
+def test_where_shared_memory_is_short_values_travel() -> None:
+    budget = {"backend": "ipc", "arena_budget": 8 << 20}
+    assert launch(run_short, transport=budget) == [("all there", 40)] * 2
+
+
+@pytest.mark.parametrize("program", ["borrow_and_wait", "read_and_wait"])
+def test_what_a_member_held_that_was_killed_is_free(tmp_path: Path, program: str) -> None:
+    with crew(tmp_path, {"backend": "ipc"}) as members:
+        server = {"ordered_server": {"backend": "hosted", "host": "a"}}
+        members.start("a", "host_memory", "c", members.note("holds"), **server)
+        members.start("b", "serve", members.note("over"), **server)
+        members.start("c", program, members.note("holds"), **server)
+        members.noted("looked")
+        members.kill("c")
+        assert members.answer("a") == (1, 0)
+        members.note("over").touch()
