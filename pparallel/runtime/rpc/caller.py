@@ -64,6 +64,7 @@ class Caller:
         self.handlers = handlers
         self.owners: dict[Registered, str] = {}  # where services were found
         self._transport = transport
+        self._sharing = transport if isinstance(transport, SharesMemory) else None
         self._timeout = config.timeout
         self._window = Window(config.max_in_flight, handlers.waiting)
         self._is_wide = config.max_in_flight >= WIDE
@@ -103,10 +104,8 @@ class Caller:
 
     def arena(self, of: str | None = None) -> Arena | None:
         """Return this member's shared memory, or that of member *of* as far as it sees it."""
-        transport = self._transport
-        if not isinstance(transport, SharesMemory):
-            return None
-        return transport.arena(self.name if of is None else of)
+        sharing = self._sharing
+        return None if sharing is None else sharing.arena(self.name if of is None else of)
 
     def limit(self, timeout: float) -> float | None:
         """Return the time-out in seconds that -1 (the default) or 0 (none) stands for."""
