@@ -15,6 +15,7 @@ from crew import crew
 
 import pparallel
 from pparallel.builder import Runtime
+from pparallel.errors import RemoteError, SerializationError
 from pparallel.interfaces.ordered_server import OrderedServer
 from pparallel.runtime.rpc import RpcGroup
 from pparallel.testing.patience import PATIENCE
@@ -349,3 +350,31 @@ def test_what_a_member_held_that_was_killed_is_free(tmp_path: Path, program: str
         members.kill("c")
         assert members.answer("a") == (1, 0)
         members.note("over").touch()
+
+
+def push_and_pull_too_much(rt: Runtime) -> list[str]:
+    server, group, said = rt.ordered_server, rt.group(), []
+    if rt.rank == 0:
+        assert server.push("large", bytearray(1 << 21), 1, None)
+    group.barrier(PATIENCE)
+    if rt.rank == 1:
+        for use in (
+            lambda: server.push("mine", bytearray(1 << 21), 1, None),
+            lambda: server.pull("large"),
+            lambda: server.wait("large", timeout=PATIENCE),
+        ):
+            with pytest.raises((SerializationError, RemoteError)) as caught:
+                use()
+            said.append(str(caught.value))
+        assert server.push("small", 5, 1, None)
+        assert server.pull("small") == (5, 1)
+    group.barrier(PATIENCE)
+    return said
+
+
+def test_a_value_too_large_for_the_transport() -> None:
+    transport = {"backend": "zmq", "address": "ipc", "max_message": 1 << 20}
+    _, said = launch(push_and_pull_too_much, transport=transport)
+    assert len(said) == 3
+    for each in said:
+        assert "at most 1048576 are allowed; raise transport.max_message" in each
