@@ -20,7 +20,7 @@ from pparallel.runtime import stopping
 from pparallel.runtime.pending import fail
 from pparallel.runtime.rpc import Reply, RpcGroup
 from pparallel.runtime.shm import Arena, copy, writable
-from pparallel_servers.flat import Flat, Flattener
+from pparallel_servers.flat import PLAIN_VALUE, SERIALIZED, Flat, Flattener, is_plain
 from pparallel_servers.store import Snapshot, VersionedStore
 
 Memory = Callable[[int], memoryview]  #: returns memory of so many bytes
@@ -86,6 +86,8 @@ class StoreClient(Client):
     def push(
         self, key: Hashable, value: Any, version: Hashable, prev_version: Hashable | None
     ) -> bool:
+        if is_plain(value):
+            return self._store.push(key, (value,), version, prev_version, PLAIN_VALUE)
         form = self._flattener.dumps(value)
         if not isinstance(form, Flat):
             buffers = [bytearray(each) for each in form]
@@ -107,7 +109,7 @@ class StoreClient(Client):
     @override
     def peek(self, key: Hashable, version: Hashable | None) -> Found | None:
         snapshot = self._store.pull(key, version)
-        if snapshot is None or not snapshot.head:
+        if snapshot is None or snapshot.head in (SERIALIZED, PLAIN_VALUE):
             return self._found(snapshot)
         (memory,) = snapshot.buffers
         return self._flattener.loads(snapshot.head, memoryview(memory)), snapshot.version
@@ -146,6 +148,8 @@ class StoreClient(Client):
     def _found(self, snapshot: Snapshot | None) -> Found | None:
         if snapshot is None:
             return None
+        if snapshot.head == PLAIN_VALUE:
+            return snapshot.buffers[0], snapshot.version
         if snapshot.head:
             (memory,) = snapshot.buffers
             own = _copy(memoryview(memory), self._memory)
@@ -171,6 +175,9 @@ class HostClient(Client):
     def push(
         self, key: Hashable, value: Any, version: Hashable, prev_version: Hashable | None
     ) -> bool:
+        if is_plain(value):
+            body = (key, version, prev_version, PLAIN_VALUE, value)
+            return bool(self._ask("push", body).body)
         arena = self._group.arena(self._host)
         if arena is None:
             return self._push(key, self._flattener.serializer.dumps(value), version, prev_version)
@@ -242,7 +249,8 @@ class HostClient(Client):
             self._group.ask_async(self._host, key, body)
 
     def _push(self, key: Hashable, buffers: Sequence[Buffer], *versions: Hashable | None) -> bool:
-        return bool(self._ask("push", (key, *versions), buffers).body)
+        body = (key, *versions, SERIALIZED, None)
+        return bool(self._ask("push", body, buffers).body)
 
     def _push_flat(
         self, arena: Arena, key: Hashable, form: Flat, versions: tuple[Hashable, Hashable | None]
@@ -262,8 +270,10 @@ class HostClient(Client):
     def _found(self, reply: Reply, *, copied: bool = True) -> Found | None:
         if reply.body is None:
             return None
-        version, head = reply.body
-        if not head:
+        version, head, value = reply.body
+        if head == PLAIN_VALUE:
+            return value, version
+        if head == SERIALIZED:
             return self._flattener.serializer.loads(reply.buffers), version
         (buffer,) = reply.buffers
         memory = memoryview(buffer)

@@ -18,12 +18,15 @@ from typing_extensions import Buffer
 
 from pparallel.errors import SerializationError
 from pparallel.interfaces.serializer import Serializer
+from pparallel.runtime.plain import PLAIN
 from pparallel.runtime.shm import address_of
 from pparallel_servers import tensors
 
 LARGE = 1 << 16  #: bytes below which a value stays as its serializer made it
+SERIALIZED = b""  #: the head of what does
+PLAIN_VALUE = b"P"  #: the head of what cannot change, and is kept as it is
 
-_TENSORS, _BUFFERS = b"T", b"B"  #: what a head begins with
+_TENSORS, _BUFFERS = b"T", b"B"  #: what other heads begin with
 _ALIGN = 64
 _KEPT = 64  #: layouts that are remembered
 _CONTAINERS: dict[str, Callable[[Any, Any], Any]] = {
@@ -32,6 +35,14 @@ _CONTAINERS: dict[str, Callable[[Any, Any], Any]] = {
     "list": lambda _, values: list(values),
     "tuple": lambda _, values: tuple(values),
 }
+
+
+def is_plain(value: object) -> bool:
+    """Return whether *value* is small and cannot change."""
+    kind = type(value)
+    if kind is bytes or kind is str:
+        return len(value) < LARGE  # type: ignore[arg-type] # it is one of the two
+    return kind in PLAIN
 
 
 class Flat(NamedTuple):

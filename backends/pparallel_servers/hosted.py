@@ -18,6 +18,7 @@ from pparallel.runtime.rpc import Reply, Request, RpcGroup, Service
 from pparallel_servers.client_server import ClientOrderedServer
 from pparallel_servers.clients import HostClient, StoreClient
 from pparallel_servers.config import HostedOrderedServerConfig
+from pparallel_servers.flat import PLAIN_VALUE
 from pparallel_servers.loans import Loans
 from pparallel_servers.store import Snapshot, VersionedStore, Waiter
 
@@ -141,8 +142,9 @@ class _Desk:
         return serve
 
     def _push(self, asked: Request) -> Reply:
-        key, version, prev_version = asked.body
-        return Reply(self._store.push(key, asked.buffers, version, prev_version))
+        key, version, prev_version, head, value = asked.body
+        kept = (value,) if head == PLAIN_VALUE else asked.buffers
+        return Reply(self._store.push(key, kept, version, prev_version, head))
 
     def _commit(self, asked: Request) -> Reply:
         ticket, key, version, prev_version, head = asked.body
@@ -190,4 +192,6 @@ class _Desk:
 def _reply(snapshot: Snapshot | None) -> Reply:
     if snapshot is None:
         return Reply()
-    return Reply((snapshot.version, snapshot.head), snapshot.buffers)
+    if snapshot.head == PLAIN_VALUE:
+        return Reply((snapshot.version, snapshot.head, *snapshot.buffers))
+    return Reply((snapshot.version, snapshot.head, None), snapshot.buffers)

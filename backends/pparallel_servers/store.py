@@ -8,8 +8,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from typing_extensions import Buffer
-
 from pparallel.errors import PparallelError
 from pparallel.runtime.pending import fail, settle
 
@@ -18,11 +16,12 @@ class Snapshot(NamedTuple):
     """A value and its version; the buffers are the store's own and never change.
 
     Attributes:
-        buffers: what a serializer made; one only, where the value lies flat.
-        head: what says how it lies there; empty where it does not.
+        buffers: what a serializer made; one only where the value lies flat; the value itself where
+            it is plain.
+        head: which of them it is: see :mod:`pparallel_servers.flat`.
     """
 
-    buffers: Sequence[Buffer]
+    buffers: Sequence[Any]
     version: Any
     head: bytes = b""
 
@@ -57,7 +56,7 @@ class VersionedStore:
     def push(
         self,
         key: Hashable,
-        buffers: Sequence[Buffer],
+        buffers: Sequence[Any],
         version: Hashable,
         prev_version: Hashable | None,
         head: bytes = b"",

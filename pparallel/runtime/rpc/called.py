@@ -26,7 +26,7 @@ from pparallel.runtime.rpc.job import Job
 from pparallel.runtime.rpc.quick import Quick
 from pparallel.runtime.rpc.refs import RefTable, Registered
 from pparallel.runtime.rpc.service import Reply, Request, Service
-from pparallel.runtime.rpc.wire import IDEMPOTENT, QUICK_CALL, Kind, Status
+from pparallel.runtime.rpc.wire import IDEMPOTENT, QUICK, QUICK_CALL, Kind, Status
 from pparallel.runtime.ticker import Ticker
 
 if TYPE_CHECKING:
@@ -180,24 +180,31 @@ class Called(ABC):
             self.handlers.leave()
 
     def _run_service(self, sender: str, message: wire.Message) -> Frames | Future[Frames]:
-        key, body = current.loads(self._me, message.body)
+        quickly = bool(message.flags & QUICK)
+        if quickly:
+            key, body = self.quick.read(message.body[0])
+        else:
+            key, body = current.loads(self._me, message.body)
         service = self._services.get(key)
         if service is None:
             raise DirectoryError(f"service {key!r} is not served by {self.name!r}")
         reply = service(Request(sender, body, message.buffers))
         if isinstance(reply, Reply):
-            return self._replied(reply)
+            return self._replied(reply, quickly)
         deferred: Future[Frames] = Future()
 
         def ended(source: Future[Reply]) -> None:
-            error = source.exception()
-            frames = self._replied(source.result()) if error is None else self.failed(error)
-            settle(deferred, frames)
+            if (error := source.exception()) is None:
+                settle(deferred, self._replied(source.result(), quickly))
+            else:
+                settle(deferred, self.failed(error))
 
         reply.add_done_callback(ended)
         return deferred
 
-    def _replied(self, reply: Reply) -> Frames:
+    def _replied(self, reply: Reply, quickly: bool) -> Frames:
+        if quickly and (data := self.quick.answer(reply.body)) is not None:
+            return [wire.QUICK_OK, data, *reply.buffers]
         try:
             return wire.join(Status.OK, self.serializer.dumps(reply.body), reply.buffers)
         except SerializationError as error:

@@ -314,6 +314,8 @@ class Caller:
     # -- replies ------------------------------------------------------------------------------
 
     def _decode_service(self, sender: str, frames: Frames) -> Reply:
+        if memoryview(frames[0])[:2] == wire.QUICK_RESULT:
+            return Reply(self.quick.read(frames[1]), list(frames[2:]))
         message = wire.split(frames)
         body = current.loads(cast("Endpoint", self), message.body)
         if message.kind != Status.OK:

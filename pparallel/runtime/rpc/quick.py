@@ -124,6 +124,19 @@ class Quick:
         """Return data of which all is plain, as bytes that :attr:`read` reads."""
         return self._dumps(data, _VERSION)
 
+    def service(self, key: str, body: object) -> bytes | None:
+        """Return what is asked of a service; ``None``: it has no quick form."""
+        return self._dumps((key, body), _VERSION) if self._is_plain(body) else None
+
+    def answer(self, body: object) -> bytes | None:
+        """Return what a service answers; ``None``: it has no quick form."""
+        return self._dumps(body, _VERSION) if self._is_plain(body) else None
+
+    def _is_plain(self, body: object) -> bool:
+        if not self._trusts:
+            return False
+        return type(body) in PLAIN or (type(body) is tuple and PLAIN.issuperset(map(type, body)))
+
     def value(self, value: object) -> bytes | None:
         """Return a result as bytes; ``None``: it has no quick form."""
         if type(value) not in PLAIN or not self._trusts:

@@ -44,8 +44,15 @@ class Requests:
 
     def service(self, to: str, key: str, body: object, buffers: Sequence[Buffer]) -> Frames:
         """Return the request of a service."""
-        frames = self._body((key, body), f"what is asked of {key!r}")
-        return self._join(to, Kind.SERVICE, frames, buffers)
+        data = self._quick.service(key, body)
+        if data is None:
+            frames = self._body((key, body), f"what is asked of {key!r}")
+            return self._join(to, Kind.SERVICE, frames, buffers)
+        if self._closed is not None:
+            raise self._closed()
+        number, session = next(self._numbers[to]), self.session
+        header = wire.header(Kind.SERVICE, QUICK, 1, session, get_ident(), number)
+        return [header, data, *buffers]
 
     def call(
         self,

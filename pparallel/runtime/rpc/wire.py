@@ -8,7 +8,8 @@ A request is a header, the frames of its body, and raw buffers that nobody need 
 The requests of one session (one opened runtime of one member) to one other member are numbered
 from 0 on. A reply is the same with a status for its kind, and zeros otherwise; instead of a
 request's, it may have the number of a function that the member keeps from now on
-(:mod:`pparallel.runtime.rpc.closures`). The body goes through the serializer.
+(:mod:`pparallel.runtime.rpc.closures`). The body goes through the serializer, or, where it is
+flagged as quick, is plain data in a form that takes less time.
 """
 
 from __future__ import annotations
