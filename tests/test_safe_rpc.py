@@ -304,12 +304,14 @@ def store_a_pickle(rt: Runtime, path: Path) -> None:
     group = rt.group()
     if rt.rank == 1:
         of_server = RpcGroup(current.endpoint(), "component/ordered_server", rt.members)
-        body = ("k", 1, None)
-        assert of_server.ask(rt.members[0], "push", body, [pickled(path)], PATIENCE).body
+        for key, head in (("k", b""), ("flat", b"T" + pickled(path)), ("odd", b"T"), ("?", b"B5")):
+            body = (key, 1, None, head, None)
+            assert of_server.ask(rt.members[0], "push", body, [pickled(path)], PATIENCE).body
     group.barrier(PATIENCE)
     for read in (rt.ordered_server.pull, rt.ordered_server.wait):
-        with pytest.raises(SerializationError):
-            read("k")
+        for key in ("k", "flat", "odd", "?"):
+            with pytest.raises(SerializationError):
+                read(key)
     assert rt.ordered_server.versions("k") == [1]
     group.barrier(PATIENCE)
 

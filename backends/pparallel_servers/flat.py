@@ -8,7 +8,7 @@ value lies there as its serializer made it.
 from __future__ import annotations
 
 import ctypes
-import struct
+from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pickle import PickleBuffer
@@ -93,16 +93,18 @@ class Flattener:
         return self._of_tensors(value) or self._of_buffers(self.serializer.dumps(value))
 
     def loads(self, head: bytes, memory: memoryview) -> Any:
-        """Return the value that lies in *memory*, over it."""
-        if head[:1] == _BUFFERS:
-            return self.serializer.loads(_cut(memory, head[1:]))
-        if address_of(memory) % tensors.ELEMENT:
-            memory = memoryview(bytearray(memory))
-        kind, keys, attributes, places, windows = self.serializer.loads([head[1:]])
-        value = _CONTAINERS[kind](keys, tensors.rebuilt(memory, places, windows))
-        if attributes:
-            vars(value).update(attributes)
-        return value
+        """Return the value that lies in *memory*, over it.
+
+        Raises:
+            SerializationError: *head* does not say what lies there.
+        """
+        try:
+            if head[:1] == _TENSORS:
+                return self._tensors(head, memory)
+            buffers = _cut(memory, head[1:])
+        except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            raise SerializationError("a value", error, loading=True) from error
+        return self.serializer.loads(buffers)
 
     def _of_tensors(self, value: Any) -> Flat | None:
         kind = type(value)
@@ -147,6 +149,15 @@ class Flattener:
         known = self._known[key] = _Known(_TENSORS + bytes(stream), layout, dict(attributes))
         return known
 
+    def _tensors(self, head: bytes, memory: memoryview) -> Any:
+        if address_of(memory) % tensors.ELEMENT:
+            memory = memoryview(bytearray(memory))
+        kind, keys, attributes, places, windows = self.serializer.loads([head[1:]])
+        value = _CONTAINERS[kind](keys, tensors.rebuilt(memory, places, windows))
+        if attributes:
+            vars(value).update(attributes)
+        return value
+
     def _of_buffers(self, buffers: Sequence[Buffer]) -> Flat | Sequence[Buffer]:
         raws = [PickleBuffer(each).raw() for each in buffers]
         lengths = [len(each) for each in raws]
@@ -157,13 +168,13 @@ class Flattener:
             if len(raw):
                 parts.append((end, address_of(raw), len(raw)))
             end += -(-len(raw) // _ALIGN) * _ALIGN
-        head = _BUFFERS + struct.pack(f"<{len(lengths)}Q", *lengths)
+        head = _BUFFERS + array("Q", lengths).tobytes()
         return Flat(head, end, parts, (buffers, raws))
 
 
 def _cut(memory: memoryview, told: bytes) -> list[memoryview]:
     found, at = [], 0
-    for (length,) in struct.iter_unpack("<Q", told):
+    for length in memoryview(told).cast("Q"):
         found.append(memory[at : at + length])
         at += -(-length // _ALIGN) * _ALIGN
     return found
