@@ -32,10 +32,15 @@ Opened = Callable[[], AbstractContextManager[Caller]]
 
 @contextmanager
 def started(
-    target: str, payload: bytes, fds: Sequence[int] = (), method: StartMethod = "forkserver"
+    target: str,
+    payload: bytes,
+    fds: Sequence[int] = (),
+    method: StartMethod = "forkserver",
+    preload: Sequence[str] = (),
 ) -> Iterator[Process]:
     """Start a process, forked with all loaded, that ends by itself when it is told to."""
-    process = processes.start(target, payload, fds, method=method, preload=_PRELOAD)
+    modules = (*_PRELOAD, *preload)
+    process = processes.start(target, payload, fds, method=method, preload=modules)
     try:
         yield process
         end = process.ended(_PATIENCE)

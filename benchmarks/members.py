@@ -27,28 +27,36 @@ def transports() -> list[str]:
 
 
 @contextmanager
+def meeting(config: TransportConfig, names: Sequence[str]) -> Iterator[list[Member]]:
+    """Prepare a place where members of these names meet, and give who each of them is."""
+    registry = default_registry()
+    cls = cast("type[Transport]", registry.load(registry.find("transport", config.backend)))
+    with cls.meeting(config, names) as place:
+        yield [
+            Member(
+                name, rank, rank, len(names), tuple(names), place.address, place.keys.get(name, {})
+            )
+            for rank, name in enumerate(names)
+        ]
+
+
+@contextmanager
 def our_members(transport: str) -> Iterator[Caller]:
     """Be one member of a job, and give what calls the other."""
-    config = _config(transport)
-    registry = default_registry()
-    cls = cast("type[Transport]", registry.load(registry.find("transport", transport)))
-    with cls.meeting(config, NAMES) as meeting:
-        calling, called = (
-            Member(name, rank, rank, len(NAMES), NAMES, meeting.address, meeting.keys.get(name, {}))
-            for rank, name in enumerate(NAMES)
+    config = transport_config(transport)
+    with (
+        meeting(config, NAMES) as (calling, called),
+        started("benchmarks.members:be_called", pickle.dumps((config, called))),
+        pparallel.build(_runtime(config), member=calling) as rt,
+    ):
+        group = rt.group()
+        yield Caller(
+            lambda function, argument: group.rpc_sync(called.name, function, args=(argument,)),
+            lambda function, arguments: in_flight(
+                lambda each: group.rpc_async(called.name, function, args=(each,)), arguments
+            ),
         )
-        with (
-            started("benchmarks.members:be_called", pickle.dumps((config, called))),
-            pparallel.build(_runtime(config), member=calling) as rt,
-        ):
-            group = rt.group()
-            yield Caller(
-                lambda function, argument: group.rpc_sync(called.name, function, args=(argument,)),
-                lambda function, arguments: in_flight(
-                    lambda each: group.rpc_async(called.name, function, args=(each,)), arguments
-                ),
-            )
-            group.barrier()
+        group.barrier()
 
 
 def be_called(payload: bytes, _: Sequence[int]) -> None:
@@ -61,11 +69,12 @@ def be_called(payload: bytes, _: Sequence[int]) -> None:
 def our_job(transport: str) -> int:
     """Launch a job whose members wait for one another; return how many of them ended."""
     launcher = {"backend": "process"}
-    config = {"members": len(NAMES), "launcher": launcher, "transport": _config(transport)}
+    config = {"members": len(NAMES), "launcher": launcher, "transport": transport_config(transport)}
     return len(pparallel.launch(config, meet))
 
 
-def _config(transport: str) -> TransportConfig:
+def transport_config(transport: str) -> TransportConfig:
+    """Return the config of one of the transports that are measured."""
     return pparallel.load(TransportConfig, {"backend": transport, **_OPTIONS[transport]})
 
 

@@ -22,8 +22,8 @@ from benchmarks.peers import fork_server
 if TYPE_CHECKING:
     import zmq
 
-_CALLING, _CALLED = "calling", "called"
-_TORCH = "benchmarks.rpc_peers:_be_there"
+_NAMES = _CALLING, _CALLED = "calling", "called"
+_TORCH = "benchmarks.rpc_peers:be_there"
 _END = b""
 
 # -- torch.distributed.rpc ---------------------------------------------------------------------
@@ -35,9 +35,9 @@ def torch_rpc() -> Iterator[Caller]:
     with (
         TemporaryDirectory() as folder,
         # A fork, for this process was forked with torch loaded and has no threads yet.
-        started(_TORCH, pickle.dumps((folder, _CALLED)), method="fork"),
+        started(_TORCH, pickle.dumps((folder, _CALLED, _NAMES)), method="fork"),
     ):
-        rpc = _joined(folder, _CALLING)
+        rpc = joined(folder, _CALLING, _NAMES)
         yield Caller(
             lambda function, argument: rpc.rpc_sync(_CALLED, function, args=(argument,)),
             lambda function, arguments: in_flight(
@@ -49,26 +49,27 @@ def torch_rpc() -> Iterator[Caller]:
 
 def torch_job() -> int:
     """Have two processes meet by ``torch.distributed.rpc`` and end; return how many did."""
-    names = (_CALLING, _CALLED)
     with TemporaryDirectory() as folder, ExitStack() as stack:
-        for name in names:
-            stack.enter_context(started(_TORCH, pickle.dumps((folder, name))))
-    return len(names)
+        for name in _NAMES:
+            stack.enter_context(started(_TORCH, pickle.dumps((folder, name, _NAMES))))
+    return len(_NAMES)
 
 
-def _be_there(payload: bytes, _: Sequence[int]) -> None:
-    """Be an end until the other one shuts down too."""
-    _joined(*pickle.loads(payload)).shutdown()
+def be_there(payload: bytes, _: Sequence[int]) -> None:
+    """Be an end until the others shut down too."""
+    joined(*pickle.loads(payload)).shutdown()
 
 
-def _joined(folder: str, name: str) -> ModuleType:
-    """Be one of the two ends; they meet in a file."""
+def joined(folder: str, name: str, names: Sequence[str]) -> ModuleType:
+    """Be one of the ends of these names; they meet in a file."""
     from torch.distributed import rpc
 
     options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{folder}/meeting")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "You are using a Backend", UserWarning)
-        rpc.init_rpc(name, rank=int(name == _CALLED), world_size=2, rpc_backend_options=options)
+        rpc.init_rpc(
+            name, rank=names.index(name), world_size=len(names), rpc_backend_options=options
+        )
     return rpc
 
 

@@ -5,17 +5,25 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
+from benchmark_clients import Broken, InStep, Wrong, placed
 
+from benchmarks.crews import Crew, crew
 from benchmarks.harness import Aim, Contest
 from benchmarks.harness.command import names
 from benchmarks.harness.figures import Row, rows
 from benchmarks.harness.processes import Stopwatch, descendants
-from benchmarks.harness.report import shown
+from benchmarks.harness.report import Played, Report, shown
 from benchmarks.harness.rounds import play
 from benchmarks.harness.timing import spread, timed
+from benchmarks.servers_peers import no_redis
+from pparallel.testing.patience import until
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -110,6 +118,67 @@ def test_arguments_differ_in_every_call() -> None:
     assert set(turn(0)) == {"p50", "p99", "cpu"}
     turn(1)
     assert seen == [*range(6)]
+
+
+CLIENTS = 3
+
+
+@contextmanager
+def clients(folder: Path, *, polling: bool = False) -> Iterator[Crew]:
+    opened = [partial(placed, each, CLIENTS, folder) for each in range(CLIENTS)]
+    with crew(opened, polling=polling) as found:
+        yield found
+    assert len(list(folder.glob("closed-*"))) == CLIENTS
+
+
+def test_the_clients_of_a_crew_go_through_their_steps_together(tmp_path: Path) -> None:
+    with clients(tmp_path) as found:
+        turn = found.turn(InStep)
+        samples = [turn(number) for number in range(2)]
+    assert len(list(tmp_path.glob("run-1-*"))) == CLIENTS
+    assert all(each.keys() == {"wall", "client", "cpu"} for each in samples)
+    assert all(each["client"] == 1 for each in samples)  # the median
+
+
+def test_a_crew_that_polls_stands_still_between_its_turns(tmp_path: Path) -> None:
+    def states() -> set[str]:
+        pids = [int(each.read_text()) for each in tmp_path.glob("opened-*")]
+        return {psutil.Process(each).status() for each in pids}
+
+    with clients(tmp_path, polling=True) as found:
+        turn = found.turn(InStep)
+        turn(0)
+        until(lambda: states() == {psutil.STATUS_STOPPED}, "the clients did not stand still")
+        turn(1)
+
+
+@pytest.mark.parametrize(
+    ("part", "error", "says"),
+    [
+        (Wrong, ValueError, "turn 0 has a wrong result"),
+        (Broken, RuntimeError, "LookupError: nothing is there"),
+    ],
+)
+def test_a_crew_tells_what_went_wrong(
+    part: type[InStep], error: type[Exception], says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=says), clients(tmp_path) as found:
+        found.turn(part)(0)
+
+
+def test_who_is_left_out_is_reported() -> None:
+    machine = {"cores": 1, "memory_gib": 1, "system": "", "python": "", "versions": {}}
+    state: dict[str, object] = {"load": [], "pipe": {}}
+    report = Report("servers", "", dict(machine), state, quick=True, after=state)
+    report.played = [Played(each, "two", 0.0, [], {"redis": "no program"}) for each in ("a", "b")]
+    assert report.markdown().count("Left out: redis: no program.") == 1
+
+
+def test_redis_is_left_out_where_its_server_is_not_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert "redis-server" in no_redis()
 
 
 def test_figures_are_per_task() -> None:

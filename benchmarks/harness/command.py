@@ -19,6 +19,8 @@ from benchmarks.harness.rounds import play
 
 _NOT_BENCHMARKS = {"__init__", "__main__", "tasks", "peers", "ours", "many"}
 _NOT_BENCHMARKS |= {"calls", "members", "away", "rpc_peers"}
+_NOT_BENCHMARKS |= {"crews", "servers_ours", "servers_parts", "servers_peers"}
+_NOT_BENCHMARKS |= {"gradients_ours", "gradients_parts", "gradients_peers"}
 
 
 def names() -> list[str]:
@@ -71,7 +73,8 @@ def _contest(title: str, making: Making, setting: Setting, pins: list[str] | Non
         for pin in possible(tuple(wanted), machine_cores()):
             sys.stderr.write(f"{title}, {PINS[pin]} ...\n")
             outcome = play(contest, setting.rounds or contest.rounds, pin)
-            played.append(Played(title, pin, outcome.others, rows(contest, outcome.measured)))
+            found = rows(contest, outcome.measured)
+            played.append(Played(title, pin, outcome.others, found, contest.left_out))
     return played
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 Samples = Mapping[str, float]
@@ -40,6 +40,7 @@ class Contest:
         pins: The ways of `pinning` to run it in, one after the other.
         rounds: How many rounds count, unless the user says otherwise.
         warm_up: Whether a first round is run that does not count.
+        left_out: Who would contend too, and why it cannot on this machine.
     """
 
     contenders: Mapping[str, Turn]
@@ -47,6 +48,7 @@ class Contest:
     pins: Sequence[str] = ("two",)
     rounds: int = 7
     warm_up: bool = True
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     def pairs(self) -> list[tuple[str, str]]:
         """Return who is compared with whom: ours, and the peer."""

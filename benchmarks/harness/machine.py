@@ -11,7 +11,7 @@ from statistics import quantiles
 from time import perf_counter
 
 _ECHO = "import os\nwhile byte := os.read(0, 1): os.write(1, byte)"
-_NAMED = ("pparallel", "torch", "numpy", "pyzmq", "loky", "joblib", "dill", "cloudpickle")
+_NAMED = ("pparallel", "torch", "numpy", "pyzmq", "redis", "loky", "joblib", "dill", "cloudpickle")
 
 
 def machine() -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.harness.figures import Row
@@ -31,11 +32,11 @@ class Played:
     pin: str
     others: float
     rows: list[Row]
+    left_out: Mapping[str, str]
 
     def plain(self) -> dict[str, object]:
         """Return it as JSON has it."""
-        rows = [row.plain() for row in self.rows]
-        return {"contest": self.contest, "pin": self.pin, "others": self.others, "rows": rows}
+        return {**vars(self), "rows": [row.plain() for row in self.rows]}
 
 
 @dataclass
@@ -63,6 +64,7 @@ class Report:
         lines += [_line(_cells(each, row)) for each in self.played for row in each.rows]
         pins = dict.fromkeys(each.pin for each in self.played)
         lines += ["", "Cores: " + "; ".join(f"`{pin}`: {PINS[pin]}" for pin in pins) + "."]
+        lines += _left_out(self.played)
         return "\n".join(lines) + "\n"
 
     def _circumstances(self) -> str:
@@ -76,6 +78,12 @@ class Report:
         quick = " A quick run: the figures mean nothing." if self.quick else ""
         states = f"Before: {line(self.before)}. After: {line(self.after)}."
         return f"{machine} {states} {busy}{quick}"
+
+
+def _left_out(played: Sequence[Played]) -> list[str]:
+    """Return a line for each contender that was not there."""
+    told = [(name, why) for each in played for name, why in each.left_out.items()]
+    return [each for name, why in dict.fromkeys(told) for each in ("", f"Left out: {name}: {why}.")]
 
 
 def _cells(played: Played, row: Row) -> list[str]:

@@ -1,0 +1,167 @@
+"""The coordinator: waits for the members of each round, and makes the outer step."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from pparallel.errors import ClosedError
+from pparallel.runtime.pending import fail, settle
+from pparallel_reducers.config import DilocoReducerConfig
+from pparallel_reducers.diloco.outer import Outer
+from pparallel_reducers.diloco.rounds import Outcome, Part, Rounds
+from pparallel_reducers.diloco.weights import Weights
+from pparallel_reducers.tally import Tally
+
+logger = logging.getLogger(__name__)
+
+
+class Coordinator:
+    """Makes the outer steps of one run, on a thread of its own; nothing here blocks its callers.
+
+    Attributes:
+        published: the outer parameters, and their version.
+        error: what ended the thread, if something did.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: DilocoReducerConfig,
+        members: Iterable[str],
+        tally: Tally,
+        weights: Weights,
+        version: int,
+    ) -> None:
+        self._tally = tally
+        self._outer = Outer(weights, config.outer_lr, config.outer_momentum)
+        self._rounds = Rounds(members, config.round_timeout)
+        self.published = (weights, version)
+        self.error: BaseException | None = None
+        self._lock = threading.Lock()
+        self._ended: BaseException | None = None
+        self._over = False
+        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._underway: list[Part] = []
+        self._late: list[Part] = []
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def hand_in(self, part: Part) -> None:
+        """Take part in the round; the outcome of *part* ends when that does."""
+        if not self._tell(partial(self._take, part)):
+            self._refuse(part)
+
+    def lose(self, member: str) -> None:
+        """Go on without *member*, which has ended or left."""
+        self._tell(lambda: self._rounds.lose(member))
+
+    def end(self, reason: BaseException) -> None:
+        """Make no more steps; whoever waits is told *reason*."""
+        with self._lock:
+            if self._ended is None:
+                self._ended = reason
+                self._inbox.put(self._stop)
+
+    def join(self) -> None:
+        """Wait for the thread, after :meth:`end`."""
+        self._thread.join()
+
+    # -- on the thread ------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self._over:
+                self._wait()
+                self._work()
+            self.end(ClosedError("the reducer", "was stopped"))
+        except BaseException as error:
+            logger.exception("%s failed", self._thread.name)
+            self.error = error
+            self.end(error)
+        self._refuse_all()
+
+    def _wait(self) -> None:
+        """Do what comes next, or give up those who did not come in time."""
+        try:
+            self._inbox.get(timeout=self._rounds.left(time.monotonic()))()
+        except queue.Empty:
+            if missing := self._rounds.give_up():
+                logger.warning("%s goes on without %s", self._thread.name, ", ".join(missing))
+
+    def _work(self) -> None:
+        if self._rounds.is_full():
+            self._close_round()
+        for part in self._late:
+            self._answer(part)
+        self._late.clear()
+        if self._rounds.is_last():
+            self._over = True
+            for part in self._rounds.stopped():
+                self._answer(part)
+
+    def _close_round(self) -> None:
+        last = self._rounds.is_last()
+        self._underway = self._rounds.take()
+        weights, version = self.published
+        made = [each.weights(weights) for each in self._underway if each.weights is not None]
+        if made:
+            self._outer.step(made, last=last)
+            self.published = (self._outer.weights, version + 1)
+        for part in self._underway:
+            part.accepted = part.weights is not None
+            if not part.stops:
+                self._answer(part)
+        self._underway = []
+
+    def _take(self, part: Part) -> None:
+        _, version = self.published
+        late = part.steps > 0 and part.version != version
+        self._rounds.note(part, time.monotonic(), late=late)
+        if late:
+            reason = f"the round from version {part.version} was over: the version is {version}"
+            self._tally.refused(part.steps, part.sender, reason, late=True)
+            if not part.stops:
+                self._late.append(part)
+        elif part.steps and part.weights is None:
+            reason = "the parameters that the steps led to are not finite"
+            self._tally.refused(part.steps, part.sender, reason)
+
+    def _answer(self, part: Part) -> None:
+        settle(part.outcome, Outcome(part.accepted, self.published[1]))
+
+    def _stop(self) -> None:
+        self._over = True
+
+    def _refuse_all(self) -> None:
+        while not self._inbox.empty():
+            self._inbox.get()()
+        waiting = (*self._rounds.take(), *self._rounds.stopped(), *self._underway, *self._late)
+        for part in waiting:
+            fail(part.outcome, self._reason)
+
+    # -- on any thread ------------------------------------------------------------------------
+
+    def _tell(self, message: Callable[[], None]) -> bool:
+        """Have *message* called on the thread; return False if that has ended."""
+        with self._lock:
+            if self._ended is None:
+                self._inbox.put(message)
+            return self._ended is None
+
+    def _refuse(self, part: Part) -> None:
+        if part.steps:
+            late = isinstance(self._reason, ClosedError)
+            self._tally.refused(part.steps, part.sender, self._reason, late=late)
+        fail(part.outcome, self._reason)
+
+    @property
+    def _reason(self) -> BaseException:
+        return self._ended or ClosedError("the reducer")

@@ -1,0 +1,180 @@
+"""The member that holds the coordinator: its own desk, and what it answers the others."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+
+from typing_extensions import override
+
+from pparallel.errors import ClosedError, PeerLostError
+from pparallel.runtime.member import Member
+from pparallel.runtime.pending import fail, settle
+from pparallel.runtime.rpc import Reply, Request, Service
+from pparallel_reducers.config import DilocoReducerConfig
+from pparallel_reducers.diloco.coordinator import Coordinator
+from pparallel_reducers.diloco.desks import STATE, Desk, Given
+from pparallel_reducers.diloco.packing import Packed, unpacked
+from pparallel_reducers.diloco.pieces import Draft, Piece, cut
+from pparallel_reducers.diloco.rounds import Outcome, Part
+from pparallel_reducers.diloco.weights import Weights
+from pparallel_reducers.layout import Flats, Layout
+from pparallel_reducers.tally import Tally
+
+
+class Office(Desk):
+    """Holds the coordinator of each run, from its start to the next.
+
+    Attributes:
+        services: what it answers the others.
+    """
+
+    def __init__(
+        self, name: str, config: DilocoReducerConfig, member: Member, tally: Tally
+    ) -> None:
+        self._thread = f"{member.name}-{name}-coordinator"
+        self._config = config
+        self._member = member
+        self._tally = tally
+        self._lock = threading.Lock()
+        self._lost: set[str] = set()
+        self._begun: Future[Reply] = Future()
+        self._coordinator: Coordinator | None = None
+        self._layout = Layout(())
+        self._state: tuple[list[Piece], int] = ([], 0)
+        self._published: tuple[list[Piece], int] = ([], -1)
+        self._drafts: dict[str, Draft] = {}
+        self._left = False
+        self.services: dict[str, Service] = {
+            "begin": lambda _: self._begun,
+            "fetch": self._fetched,
+            "piece": self._drafted,
+            "hand in": self._handed_in,
+        }
+
+    # -- life ---------------------------------------------------------------------------------
+
+    def start(self, layout: Layout, state: Flats, weights: Weights) -> int:
+        """Begin a run with the model of this member; return the version of its parameters."""
+        version = 0
+        if (former := self._coordinator) is not None:
+            former.end(ClosedError("the reducer", "was started again"))
+            former.join()
+            version = former.published[1] + 1
+        with self._lock:
+            members = [each for each in self._member.names if each not in self._lost]
+            run = (self._thread, self._config, members, self._tally, weights, version)
+            self._coordinator = Coordinator(*run)
+        self._layout = layout
+        self._state = (cut(layout.state.buffers(state)), version)
+        self._coordinator.start()
+        settle(self._begun, Reply(layout.plain()))
+        return version
+
+    def all_have_begun(self) -> None:
+        """Forget what only the start needs."""
+        self._state = ([], 0)
+        self._begun = Future()
+
+    def lose(self, member: str, _: str = "") -> None:
+        """Go on without *member*; never blocks."""
+        with self._lock:
+            self._lost.add(member)
+            self._drafts.pop(member, None)
+            coordinator = self._coordinator
+        if coordinator is not None:
+            coordinator.lose(member)
+
+    def end(self, reason: BaseException) -> None:
+        """Make no more steps, and tell *reason* to whoever waits; never blocks."""
+        fail(self._begun, reason)
+        if self._coordinator is not None:
+            self._coordinator.end(reason)
+
+    def close(self) -> None:
+        """End for good."""
+        self._left = True
+        self.end(PeerLostError(self._member.name, "has left"))
+        if self._coordinator is not None:
+            self._coordinator.join()
+
+    @property
+    def error(self) -> BaseException | None:
+        """What ended the coordinator's thread, if something did."""
+        return None if self._coordinator is None else self._coordinator.error
+
+    # -- what this member asks itself -----------------------------------------------------------
+
+    @override
+    def hand_in(self, given: Given) -> Outcome:
+        weights = given.weights
+        made = None if weights is None else lambda _: weights
+        part = Part(self._member.name, given.version, given.steps, given.stops, made)
+        self._running().hand_in(part)
+        return part.outcome.result()
+
+    @override
+    def weights(self, layout: Layout) -> tuple[Weights, int]:
+        return self._running().published
+
+    # -- what others ask ------------------------------------------------------------------------
+
+    def _fetched(self, asked: Request) -> Reply:
+        what, index = asked.body
+        pieces, version = self._state if what == STATE else self._pieces()
+        piece = pieces[index] if pieces else []
+        self._tally.sent(sum(each.nbytes for each in piece))
+        return Reply(version, piece)
+
+    def _drafted(self, asked: Request) -> Reply:
+        number, sizes, index = asked.body
+        self._draft(asked.sender, number, sizes).take(index, asked.buffers)
+        return Reply()
+
+    def _handed_in(self, asked: Request) -> Future[Reply]:
+        draft, version, steps, stops = asked.body
+        made = None if draft is None else self._made(asked.sender, *draft)
+        part = Part(asked.sender, version, steps, stops, made)
+        reply: Future[Reply] = Future()
+        part.outcome.add_done_callback(lambda ended: self._answer(reply, ended))
+        self._running().hand_in(part)
+        return reply
+
+    def _answer(self, reply: Future[Reply], ended: Future[Outcome]) -> None:
+        if (error := ended.exception()) is None:
+            settle(reply, Reply(tuple(ended.result())))
+        elif self._left and isinstance(error, ClosedError):
+            fail(reply, PeerLostError(self._member.name, "has left"))
+        else:
+            fail(reply, error)
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _made(
+        self, sender: str, number: int, sizes: Sequence[int], body: object
+    ) -> Callable[[Weights], Weights]:
+        memory = self._draft(sender, number, sizes).whole()
+        with self._lock:
+            del self._drafts[sender]
+        return unpacked(self._layout, Packed(body, memory))
+
+    def _draft(self, sender: str, number: int, sizes: Sequence[int]) -> Draft:
+        """Return the draft of that number, in which pieces may be that came before."""
+        with self._lock:
+            draft = self._drafts.get(sender)
+            if draft is None or draft.number != number:
+                draft = self._drafts[sender] = Draft(number, sizes)
+            return draft
+
+    def _pieces(self) -> tuple[list[Piece], int]:
+        """Return the pieces of the outer parameters, cut once for each version."""
+        weights, version = self._running().published
+        if self._published[1] != version:
+            self._published = (cut(weights.memory(self._layout)), version)
+        return self._published
+
+    def _running(self) -> Coordinator:
+        if self._coordinator is None:
+            raise ClosedError("the reducer", "is not started, or was stopped")
+        return self._coordinator
