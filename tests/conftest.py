@@ -26,6 +26,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 LONGEST = (
     "test_broken_backends",
     "test_torchrun",
+    "test_linearizability",
     "test_pools",
     "test_process_pool_stress",
     "test_process_pool_everywhere",

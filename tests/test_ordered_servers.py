@@ -5,6 +5,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 from typing_extensions import override
 
 import pparallel
@@ -183,6 +184,38 @@ def test_use_before_open() -> None:
     server = pparallel.build(HostedOrderedServerConfig())
     with pytest.raises(ClosedError, match="not open"):
         server.pull("k")
+
+
+@pytest.mark.parametrize("items", [10, 40_000])
+def test_what_is_pulled_into_is_known_to_have_changed(items: int) -> None:
+    with pparallel.build(MemoryOrderedServerConfig()) as server:
+        assert server.push("k", torch.ones(items), 1, None)
+        parameter = torch.nn.Parameter(torch.zeros(items))
+        loss = (parameter * parameter).sum()
+        assert server.pull("k", into=parameter) is not None
+        assert parameter.sum() == items
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+
+
+def test_pulls_into_memory_of_any_kind() -> None:
+    values = torch.arange(80_000.0).view(200, 400)
+    targets = [
+        torch.zeros(200, 400),
+        torch.zeros(400, 200).T,
+        torch.zeros(200, 800)[:, ::2],
+        torch.zeros(200, 400, dtype=torch.complex64).real,
+    ]
+    with torch.inference_mode():
+        targets.append(torch.zeros(200, 400))
+    with pparallel.build(MemoryOrderedServerConfig()) as server:
+        assert server.push("k", values, 1, None)
+        for target in targets:
+            assert server.pull("k", into=target) is not None
+            assert torch.equal(target, values)
+        assert server.push("turned", values.T, 1, None)
+        assert server.pull("turned", into=targets[0].view(400, 200)) is not None
+        assert torch.equal(targets[0].view(400, 200), values.T)
 
 
 def op(name: str, arguments: tuple[Any, ...], result: Any, start: float, end: float) -> Operation:

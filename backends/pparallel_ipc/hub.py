@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import heapq
 import itertools
 import logging
@@ -69,7 +70,10 @@ class Hub:
         """Have *event* called when *descriptor* is readable, or whatever *mask* says."""
         self._events[descriptor] = event
         self._masks[descriptor] = mask
-        self._poll.register(descriptor, mask)
+        try:
+            self._poll.register(descriptor, mask)
+        except ValueError as error:  # this was closed meanwhile
+            raise OSError(errno.EBADF, "this member is leaving") from error
 
     def change(self, descriptor: int, *, add: int = 0, remove: int = 0) -> None:
         """Watch a descriptor for more, or less; harmless if it is not watched."""

@@ -64,15 +64,14 @@ class VersionedStore:
         """Store *buffers*, which the store keeps, if *prev_version* is the newest of *key*."""
         snapshot = Snapshot(buffers, version, head)
         with self._lock:
-            versions = self._held.get(key)
+            versions = dict(self._held.get(key, ()))
             if versions and next(reversed(versions)) != prev_version:
                 return False
-            if versions is None:
-                versions = self._held[key] = {}
             versions.pop(version, None)
             versions[version] = snapshot
             while len(versions) > self._depth:
                 del versions[next(iter(versions))]
+            self._held[key] = versions  # at once: Ctrl-C may come between any two lines
             woken = self._take(key, lambda waiter: waiter.version != version)
         for waiter in woken:
             settle(waiter.future, snapshot)

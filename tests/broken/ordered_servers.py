@@ -19,6 +19,7 @@ from pparallel.plugin import Backend, hookimpl
 from pparallel.testing import OrderedServerSuite, patience
 from pparallel_servers import HostedOrderedServerConfig, MemoryOrderedServerConfig
 from pparallel_servers.clients import StoreClient
+from pparallel_servers.flat import SERIALIZED
 from pparallel_servers.hosted import HostedOrderedServer
 from pparallel_servers.memory import MemoryOrderedServer
 from pparallel_servers.store import Snapshot, VersionedStore
@@ -205,7 +206,70 @@ class TestTakesNoneForAVersion(OrderedServerSuite):
     config = in_memory.config(TakesNoneForAVersion)
 
 
+class TakesTheVersionFirst(Server):
+    """Has the version accepted before it looks at the value."""
+
+    @override
+    def push(
+        self, key: Hashable, value: Any, version: Hashable, prev_version: Hashable | None
+    ) -> bool:
+        if not super().push(key, None, version, prev_version):
+            return False
+        return super().push(key, value, version, version)
+
+
+@rejected_by("test_what_cannot_be_stored_changes_nothing")
+class TestTakesTheVersionFirst(OrderedServerSuite):
+    config = in_memory.config(TakesTheVersionFirst)
+
+
 # -- what is held -----------------------------------------------------------------------------
+
+
+class NamesByText(Server):
+    """Takes what looks alike for the same key."""
+
+    @override
+    def push(
+        self, key: Hashable, value: Any, version: Hashable, prev_version: Hashable | None
+    ) -> bool:
+        return super().push(str(key), value, version, prev_version)
+
+    @override
+    def fetch(self, key: Hashable, version: Hashable | None) -> Found | None:
+        return super().fetch(str(key), version)
+
+    @override
+    def versions(self, key: Hashable) -> list[Any]:
+        return super().versions(str(key))
+
+    @override
+    def delete(self, key: Hashable) -> bool:
+        return super().delete(str(key))
+
+
+@rejected_by("test_keys_and_versions_of_all_kinds")
+class TestNamesByText(OrderedServerSuite):
+    config = in_memory.config(NamesByText)
+
+
+class ListsItsOwn(Server):
+    """Returns the list that it keeps."""
+
+    @override
+    def open(self) -> None:
+        super().open()
+        self._listed: list[Any] = []
+
+    @override
+    def versions(self, key: Hashable) -> list[Any]:
+        self._listed += [each for each in super().versions(key) if each not in self._listed]
+        return self._listed
+
+
+@rejected_by("test_what_is_listed_is_the_callers_own")
+class TestListsItsOwn(OrderedServerSuite):
+    config = in_memory.config(ListsItsOwn)
 
 
 class KeepsOneMore(Server):
@@ -387,7 +451,9 @@ class ReadsOverItsOwnMemory(Server):
     class Client(StoreClient):
         @override
         def _found(self, snapshot: Snapshot | None) -> Found | None:
-            return snapshot and (self._serializer.loads(snapshot.buffers), snapshot.version)
+            if snapshot is None or snapshot.head != SERIALIZED:
+                return super()._found(snapshot)
+            return self._flattener.serializer.loads(snapshot.buffers), snapshot.version
 
     @override
     def open(self) -> None:
@@ -397,6 +463,65 @@ class ReadsOverItsOwnMemory(Server):
 @rejected_by("test_what_is_pulled_is_the_callers_own")
 class TestReadsOverItsOwnMemory(OrderedServerSuite):
     config = in_memory.config(ReadsOverItsOwnMemory)
+
+
+class CopiesWhatIsSmall(Server):
+    """Spares itself the copy of a value that is large."""
+
+    @override
+    def open(self) -> None:
+        super().open()
+        self._large: dict[Any, Any] = {}
+
+    @override
+    def push(
+        self, key: Hashable, value: Any, version: Hashable, prev_version: Hashable | None
+    ) -> bool:
+        pushed = super().push(key, value, version, prev_version)
+        is_large = isinstance(value, dict) and sum(each.nbytes for each in value.values()) > 1 << 20
+        if pushed and is_large:
+            self._large[key, version] = value
+        return pushed
+
+    @override
+    def fetch(self, key: Hashable, version: Hashable | None) -> Found | None:
+        found = super().fetch(key, version)
+        return found and (self._large.get((key, found[1]), found[0]), found[1])
+
+
+@rejected_by("test_large_values")
+class TestCopiesWhatIsSmall(OrderedServerSuite):
+    config = in_memory.config(CopiesWhatIsSmall)
+
+
+class WritesOverWhatItHolds(Server):
+    """Keeps the memory of a key, and writes the next value to it while others read."""
+
+    @override
+    def open(self) -> None:
+        super().open()
+        self._memory: dict[Hashable, dict[str, Any]] = {}
+
+    @override
+    def push(
+        self, key: Hashable, value: Any, version: Hashable, prev_version: Hashable | None
+    ) -> bool:
+        pushed = super().push(key, value, version, prev_version)
+        held = self._memory.setdefault(key, copy.deepcopy(value))
+        for name, tensor in value.items():
+            held[name].copy_(tensor)
+            threading.Event().wait(0.005)  # another thread runs, as it may at any time
+        return pushed
+
+    @override
+    def fetch(self, key: Hashable, version: Hashable | None) -> Found | None:
+        found = super().fetch(key, version)
+        return found and (copy.deepcopy(self._memory[key]), found[1])
+
+
+@rejected_by("test_no_thread_sees_half_a_push")
+class TestWritesOverWhatItHolds(OrderedServerSuite):
+    config = in_memory.config(WritesOverWhatItHolds)
 
 
 class IgnoresInto(Server):
@@ -627,6 +752,22 @@ class ComparesInTheClient(HostedOrderedServer):
 @rejected_by("test_members_see_one_order")
 class TestComparesInTheClient(OrderedServerSuite):
     config = hosted.config(ComparesInTheClient)
+
+
+class AsksTwice(HostedOrderedServer):
+    """Asks for the newest version, and then for the newest value."""
+
+    @override
+    def fetch(self, key: Hashable, version: Hashable | None) -> Found | None:
+        held = self.versions(key)
+        threading.Event().wait(0.001)  # another member runs, as it may at any time
+        found = super().fetch(key, version)
+        return found and (found[0], held[-1] if held else found[1])
+
+
+@rejected_by("test_no_member_sees_half_a_push")
+class TestAsksTwice(OrderedServerSuite):
+    config = hosted.config(AsksTwice)
 
 
 class SeemsEmptyWithoutItsHost(HostedOrderedServer):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +15,8 @@ from pparallel.testing.patience import PATIENCE
 from pparallel.testing.threads import in_threads
 
 if TYPE_CHECKING:
+    import torch
+
     from pparallel.builder import Runtime
 
 
@@ -67,6 +70,64 @@ def read_what_others_pushed(rt: Runtime, rounds: int) -> list[Operation]:
         server.wait("turn", n, 0)
         group.barrier(PATIENCE)
     return server.operations
+
+
+ENTRIES = 150_000  #: of each tensor of a large value
+LAST = 12  #: the last version of what is overwritten
+
+
+def full_of(number: int) -> dict[str, torch.Tensor]:
+    """Return a value of nearly 2 MB that says *number* everywhere."""
+    import torch
+
+    return {
+        "weight": torch.full((ENTRIES // 100, 100), float(number)),
+        "steps": torch.full((ENTRIES,), number),
+    }
+
+
+def number_in(value: dict[str, torch.Tensor]) -> int:
+    """Return the number that :func:`full_of` was given; fail if it is not the same everywhere."""
+    found = {int(each) for tensor in value.values() for each in (tensor.min(), tensor.max())}
+    assert len(found) == 1, f"a value is mixed of those of {sorted(found)}"
+    return found.pop()
+
+
+def overwrite(server: OrderedServer, ready: Callable[[], object]) -> None:
+    """Push each version twice: number n under version n // 2."""
+    number_in(full_of(0))  # imports what it needs
+    ready()
+    for number in range(2 * LAST + 2):
+        version = number // 2
+        prev_version = version - 1 + number % 2
+        assert server.push("whole", full_of(number), version, prev_version)
+
+
+def read_what_is_overwritten(server: OrderedServer, ready: Callable[[], object]) -> None:
+    """Read until the last version is there, in all ways: values are whole, and grow."""
+    into, before, version = full_of(0), 0, None
+    ready()
+    ways: list[Callable[[], Found | None]] = [
+        lambda: server.wait("whole", version, PATIENCE),
+        lambda: server.pull("whole"),
+        lambda: server.pull("whole", into=into),
+    ]
+    for way in itertools.cycle(ways):
+        found = way()
+        assert found is not None
+        number, version = number_in(found[0]), found[1]
+        assert number // 2 == version, f"the value {number} came as version {version}"
+        assert number >= before, f"the value {number} came after {before}"
+        if version == LAST:
+            return
+        before = number
+
+
+def overwrite_and_read(rt: Runtime) -> bool:
+    """Overwrite in the last member, and read in the others."""
+    act = overwrite if rt.rank == rt.world_size - 1 else read_what_is_overwritten
+    act(rt.ordered_server, lambda: rt.group().barrier(PATIENCE))
+    return True
 
 
 def share(rt: Runtime) -> list[Any]:

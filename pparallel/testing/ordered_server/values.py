@@ -1,0 +1,113 @@
+"""Values are stored and returned whole, and shared with nobody."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pparallel.errors import SerializationError
+from pparallel.interfaces.ordered_server import OrderedServer
+from pparallel.testing.ordered_server.base import OrderedServerTests
+from pparallel.testing.ordered_server.programs import full_of, number_in
+from pparallel.testing.patience import PATIENCE
+
+
+class ValueTests(OrderedServerTests):
+    """Snapshots, copies, and what they are copied into."""
+
+    def test_what_is_stored_is_a_snapshot(self, server: OrderedServer) -> None:
+        import torch
+
+        value: dict[str, Any] = {"t": torch.zeros(5000), "l": [1]}
+        assert server.push("k", value, 1, None)
+        value["t"] += 1
+        value["l"] += [2]
+        found = server.pull("k")
+        assert found is not None
+        assert found[0]["t"].sum() == 0
+        assert found[0]["l"] == [1]
+
+    def test_what_is_pulled_is_the_callers_own(self, server: OrderedServer) -> None:
+        import torch
+
+        assert server.push("k", torch.zeros(5000), 1, None)
+        first, second = server.pull("k"), server.wait("k", timeout=PATIENCE)
+        assert first is not None
+        assert second is not None
+        first[0].add_(1)
+        again = server.pull("k")
+        assert again is not None
+        assert second[0].sum() == 0
+        assert again[0].sum() == 0
+
+    def test_pulls_into(self, server: OrderedServer) -> None:
+        import numpy
+        import torch
+
+        value = {"w": torch.arange(6.0).view(2, 3), "l": [numpy.arange(3), torch.ones(2).half()]}
+        assert server.push("k", value, 1, None)
+        weight = torch.zeros(3, 2, requires_grad=True)
+        into = {"w": weight.detach().T, "l": [numpy.zeros(3, int), torch.zeros(2).half()]}
+        found = server.pull("k", into=into)
+        assert found is not None
+        assert found[0] is into
+        assert found[1] == 1
+        assert weight.detach().T.tolist() == [[0, 1, 2], [3, 4, 5]]
+        assert into["l"][0].tolist() == [0, 1, 2]
+        assert into["l"][1].tolist() == [1, 1]
+        assert server.pull("absent", into=into) is None
+
+    def test_into_must_fit(self, server: OrderedServer) -> None:
+        import torch
+
+        value = {"a": torch.ones(2), "b": [torch.ones(2, 2)]}
+        assert server.push("k", value, 1, None)
+        refused: dict[str, dict[str, Any]] = {
+            r"value\['b'\]\[0\] has shape \(2, 2\)": {"a": 2, "b": [torch.zeros(4)]},
+            r"value\['b'\]\[0\] has dtype": {"a": 2, "b": [torch.zeros(2, 2).int()]},
+            r"value\['b'\] has 1 entries": {"a": 2, "b": []},
+            r"value\['b'\]\[0\] is of type": {"a": 2, "b": [{"c": 1}]},
+            r"value\['c'\] is not in": {"a": 2, "b": [torch.zeros(2, 2)], "c": torch.zeros(1)},
+            r"value\['b'\] was pushed": {"a": 2},
+            r"value\['b'\]\[0\] cannot be copied": {"a": 2, "b": [None]},
+        }
+        for message, into in refused.items():
+            target = torch.zeros(2)
+            with pytest.raises(ValueError, match=message):
+                server.pull("k", into={**into, "a": target})
+            assert target.sum() == 0, "something was copied before the misfit was seen"
+
+    def test_large_values(self, server: OrderedServer) -> None:
+        """What takes megabytes may take another way than what is small."""
+        import torch
+
+        pushed = full_of(1)
+        assert server.push("k", pushed, 1, None)
+        for each in pushed.values():
+            each.zero_()
+        assert server.push("k", full_of(2), 2, 1)
+        first, second = server.pull("k", 1), server.pull("k", 1)
+        assert first is not None
+        assert second is not None
+        assert (number_in(first[0]), first[1]) == (1, 1)
+        for each in first[0].values():
+            each.zero_()
+        assert number_in(second[0]) == 1
+        into = {name: torch.zeros_like(each) for name, each in pushed.items()}
+        for version in (1, 2, None):
+            assert server.pull("k", version, into=into) == (into, version or 2)
+            assert number_in(into) == (version or 2)
+        assert server.push("k", full_of(3), 2, 2)
+        assert number_in(into) == 2
+        assert number_in(second[0]) == 1
+
+    def test_what_cannot_be_stored_changes_nothing(self, server: OrderedServer) -> None:
+        assert server.push("k", "a", 1, None)
+        for key, version, prev_version in (("k", 2, 1), ("k", 1, 1), ("new", 1, None)):
+            with pytest.raises(SerializationError):
+                server.push(key, ["a generator", (i for i in [1])], version, prev_version)
+        assert server.pull("k") == ("a", 1)
+        assert server.versions("k") == [1]
+        assert server.keys() == ["k"]
+        assert server.push("k", "b", 2, 1)
