@@ -20,7 +20,7 @@ from pydantic.fields import FieldInfo
 from pparallel import RuntimeConfig, errors
 from pparallel.builder.runtime_config import MemberConfig
 from pparallel.cli.schema.attributes import descriptions
-from pparallel.config import BackendConfig
+from pparallel.config import BackendConfig, Config
 from pparallel.registry import INTERFACES, Offer, default_registry
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
@@ -88,6 +88,20 @@ def _backend(offer: Offer, config: type[BackendConfig[Any]]) -> Iterator[str]:
     features = ", ".join(f"`{each}`" for each in offer.features) or "none"
     yield f"`{_home(config)}.{config.__name__}`; features: {features}.\n"
     yield from _table(config)
+    for name, field in config.model_fields.items():
+        for each in _kinds(field.annotation):
+            yield f"`{name}` with `kind: {each.model_fields['kind'].default}`:\n"
+            yield from _table(each)
+
+
+def _kinds(annotation: Any) -> Iterator[type[Config]]:
+    """Find the configs of which an option is one, told apart by their kind."""
+    if isinstance(annotation, type) and issubclass(annotation, Config):
+        if "kind" in annotation.model_fields:
+            yield annotation
+        return
+    for each in get_args(annotation):
+        yield from _kinds(each)
 
 
 def _home(config: type[BackendConfig[Any]]) -> str:
@@ -103,8 +117,8 @@ def _exported(module: str) -> Sequence[str]:
 
 
 def _table(config: type[BaseModel]) -> Iterator[str]:
-    told = descriptions(config)
-    options = {name: each for name, each in config.model_fields.items() if name != "backend"}
+    told, own = descriptions(config), ("backend", "kind")
+    options = {name: each for name, each in config.model_fields.items() if name not in own}
     if not options:
         yield "It takes no options.\n"
         return
@@ -137,6 +151,8 @@ def _words(annotation: Any) -> str:
         return _WORDS[annotation]
     if isinstance(annotation, type) and issubclass(annotation, BackendConfig):
         return f"`{annotation.interface}` section"
+    if isinstance(annotation, type) and issubclass(annotation, Config):
+        return f"`kind: {annotation.model_fields['kind'].default}`"
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Literal:
         return " or ".join(f"`{each}`" for each in arguments)
@@ -159,6 +175,8 @@ def _default(field: FieldInfo) -> str:
         return "-"
     if isinstance(value, BaseModel):
         return f"`{{backend: {getattr(value, 'backend', '')}}}`"
+    if isinstance(value, dict) and "backend" in value:
+        return f"`{{backend: {value['backend']}}}`"
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"`{value}`" if value or value == 0 else "none"

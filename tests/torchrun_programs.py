@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import pickle
 import signal
 import sys
 import threading
-from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from time import monotonic
-from typing import Any, Literal
-
-from typing_extensions import override
 
 import pparallel
-from pparallel.interfaces.ordered_server import Found, OrderedServer, OrderedServerConfig
 from pparallel.runtime import environment
-from pparallel.runtime.member import Member
 from pparallel.runtime.rpc import current
+from pparallel_servers import SqliteOrderedServerConfig
 
 STEPS = 4
 
@@ -83,89 +74,12 @@ def wait(rank: int, folder: Path) -> None:
         threading.Event().wait()
 
 
-class KeptConfig(OrderedServerConfig, frozen=True):
-    """An ordered server in a file.
-
-    Attributes:
-        backend: its name.
-        path: the file.
-    """
-
-    backend: Literal["kept"] = "kept"
-    path: str
-
-
-class KeptServer(OrderedServer):
-    """Keeps the newest value of each key in a file, which outlives the processes."""
-
-    def __init__(self, config: KeptConfig, *, member: Member) -> None:
-        self._path = Path(config.path)
-
-    @override
-    def open(self) -> None:
-        self._path.touch()
-
-    @override
-    def close(self) -> None:
-        """Nothing is held."""
-
-    @override
-    def push(
-        self, key: Hashable, value: Any, version: Hashable, prev_version: Hashable | None
-    ) -> bool:
-        with self._locked() as held:
-            if key in held and held[key][1] != prev_version:
-                return False
-            held[key] = (value, version)
-            new = self._path.with_suffix(".new")
-            new.write_bytes(pickle.dumps(held))
-            self._path.write_bytes(new.read_bytes())
-            return True
-
-    @override
-    def fetch(self, key: Hashable, version: Hashable | None) -> Found | None:
-        with self._locked() as held:
-            return held.get(key)
-
-    @override
-    def wait(
-        self, key: Hashable, version: Hashable | None = None, timeout: float | None = None
-    ) -> Found | None:
-        end = None if timeout is None else monotonic() + timeout
-        while (found := self.fetch(key, None)) is None or found[1] == version:
-            if end is not None and monotonic() >= end:
-                return None
-            threading.Event().wait(0.005)
-        return found
-
-    @override
-    def versions(self, key: Hashable) -> list[Any]:
-        found = self.fetch(key, None)
-        return [] if found is None else [found[1]]
-
-    @override
-    def keys(self) -> list[Any]:
-        with self._locked() as held:
-            return list(held)
-
-    @override
-    def delete(self, key: Hashable) -> bool:
-        raise NotImplementedError
-
-    @contextmanager
-    def _locked(self) -> Iterator[dict[Hashable, Found]]:
-        with self._path.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            data = self._path.read_bytes()
-            yield pickle.loads(data) if data else {}
-
-
 def train(rt: pparallel.Runtime, folder: Path) -> list[object]:
     """Count on the ordered server, be killed once in the middle, and go on from there."""
     started = environment.torchrun()
     assert started is not None
     group = rt.group()
-    with KeptServer(KeptConfig(path=str(folder / "kept")), member=rt.member) as server:
+    with pparallel.build(SqliteOrderedServerConfig(path=folder / "kept.db")) as server:
         found = server.pull("step")
         first = step = 0 if found is None else found[0]
         while step < STEPS:

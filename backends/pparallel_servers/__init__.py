@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from pparallel.plugin import Backend, hookimpl
-from pparallel_servers.config import HostedOrderedServerConfig, MemoryOrderedServerConfig
+from pparallel_servers.config import (
+    HostedOrderedServerConfig,
+    MemoryOrderedServerConfig,
+    SqliteOrderedServerConfig,
+)
 
-__all__ = ["HostedOrderedServerConfig", "MemoryOrderedServerConfig", "pparallel_backends"]
+__all__ = [
+    "HostedOrderedServerConfig",
+    "MemoryOrderedServerConfig",
+    "SqliteOrderedServerConfig",
+    "pparallel_backends",
+]
 
 
 @hookimpl
 def pparallel_backends() -> list[Backend]:
-    """Offer the ordered servers ``memory`` and ``hosted``."""
+    """Offer the ordered servers ``memory``, ``hosted`` and ``sqlite``."""
     return [
         Backend(
             MemoryOrderedServerConfig,
@@ -18,4 +27,11 @@ def pparallel_backends() -> list[Backend]:
             reach=frozenset({"threads"}),
         ),
         Backend(HostedOrderedServerConfig, "pparallel_servers.hosted:HostedOrderedServer"),
+        Backend(
+            SqliteOrderedServerConfig,
+            "pparallel_servers.sqlite:SqliteOrderedServer",
+            install="a Python that was built with sqlite",
+            requires=("_sqlite3",),
+            reach=frozenset({"threads", "processes"}),
+        ),
     ]

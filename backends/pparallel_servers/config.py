@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
+
+from pydantic import Field
 
 from pparallel.interfaces.ordered_server import OrderedServerConfig
 from pparallel.interfaces.serializer import SerializerConfig
@@ -32,3 +35,27 @@ class HostedOrderedServerConfig(OrderedServerConfig, frozen=True):
     backend: Literal["hosted"] = "hosted"
     host: str | None = None
     serializer: SerializerConfig | None = None
+
+
+class SqliteOrderedServerConfig(OrderedServerConfig, frozen=True):
+    """Values in a file, for processes of one machine, now and later.
+
+    Attributes:
+        backend: selects this backend.
+        path: the file, on a local disk; made if there is none. Its folder must exist.
+        serializer: what turns values into bytes; one that may run code needs ``trusted``.
+        trusted: allow a serializer that may run code when it reads: everybody who can write to the
+            file can then run code in whoever opens it.
+        synchronous: what an acknowledged push survives: ``full`` the end of power, ``normal`` the
+            end of every process.
+        timeout: seconds to wait while others keep the file locked.
+        poll: seconds between two looks for what other processes pushed, while somebody waits.
+    """
+
+    backend: Literal["sqlite"] = "sqlite"
+    path: Path
+    serializer: SerializerConfig = Field(default={"backend": "safe"}, validate_default=True)
+    trusted: bool = False
+    synchronous: Literal["full", "normal"] = "full"
+    timeout: float = Field(default=30.0, gt=0)
+    poll: float = Field(default=0.005, gt=0)

@@ -6,13 +6,14 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pparallel.config import BackendConfig
+from pparallel.config import BackendConfig, narrowing, refusing
 from pparallel.errors import ConfigError
 from pparallel.interfaces.pool import Pool
 from pparallel.runtime.bars import metering
 from pparallel.runtime.events.tasks import watch_tasks
 
 if TYPE_CHECKING:
+    from pparallel.plugin import Backend
     from pparallel.registry import Registry
     from pparallel.runtime.events import Events
     from pparallel.runtime.member import Member
@@ -69,6 +70,7 @@ class Assembly:
             message = f"components need one another in a circle: {circle}"
             raise ConfigError(message, path=name)
         backend = self._registry.find(config.interface, config.backend)
+        config = self._completed(config, backend)
         cls = self._registry.load(backend)
         wanted = _wanted(cls)
         if unknown := sorted(set(given) - wanted):
@@ -108,6 +110,14 @@ class Assembly:
             return self.make(f"{name}.{part}", nested, {})
         self.parts[name].append(part)
         return self.component(part)
+
+    def _completed(self, config: BackendConfig[Any], backend: Backend) -> BackendConfig[Any]:
+        """Return *config* as its backend's: where it was made, nobody may have known that one."""
+        if isinstance(config, backend.config):
+            return config
+        given = {name: getattr(config, name) for name in config.model_fields_set}
+        with narrowing(self._registry.narrow), refusing():
+            return backend.config.model_validate({**given, "backend": config.backend})
 
 
 def _wanted(cls: type) -> set[str]:

@@ -66,7 +66,13 @@ class Serializer(ABC):
           to itself; without it, plain data only (``SerializerSuite.test_sends_objects``,
           ``test_keeps_cycles``). An object that cannot be rebuilt raises ``SerializationError``
           with what its class said (``SerializerSuite.test_refuses_what_cannot_be_rebuilt``).
+
+    Attributes:
+        runs_code: whether :meth:`loads` may run code that the bytes name. What others can write to
+            is read with such a serializer only where it is trusted.
     """
+
+    runs_code: ClassVar[bool] = True
 
     @abstractmethod
     def dumps(self, obj: object) -> list[Buffer]:

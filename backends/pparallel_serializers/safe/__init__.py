@@ -38,6 +38,8 @@ class SafeSerializer(Serializer):
     to collide takes long to read.
     """
 
+    runs_code = False
+
     def __init__(self, config: SafeSerializerConfig, *, member: Member | None = None) -> None:
         self.config = config
 
