@@ -9,8 +9,9 @@ import os
 import pickle
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -60,7 +61,11 @@ class Crew:
         self._outcomes: dict[str, Path] = {}
 
     def start(self, name: str, program: str, *args: object, **options: Any) -> None:
-        """Start member *name*, which runs a function of ``crew_programs``."""
+        """Start member *name*, which runs a function of ``crew_programs``, or ``module:function``.
+
+        Such a module is imported once for all that are started with a function of it.
+        """
+        preload = (program.partition(":")[0],) if ":" in program else ()
         self._starts += 1
         if name in self.processes:
             self._former.append(self.processes[name])
@@ -78,7 +83,7 @@ class Crew:
             **options,
         }
         payload = pickle.dumps((raw, member, program, args, outcome))
-        self.processes[name] = processes.start("crew:run", payload, name=name)
+        self.processes[name] = processes.start("crew:run", payload, name=name, preload=preload)
         self._outcomes[name] = outcome
 
     def signal(self, name: str, number: signal.Signals) -> None:
@@ -148,17 +153,21 @@ def crew(
 
 def run(payload: bytes, fds: Sequence[int]) -> None:
     """Be a member: what a process of a crew runs."""
-    import crew_programs
-
     raw, member, program, args, outcome = pickle.loads(payload)
     try:
         with pparallel.build(pparallel.RuntimeConfig(**raw), member=member) as rt:
-            value = getattr(crew_programs, program)(rt, *args)
+            value = _function(program)(rt, *args)
             _write(outcome.with_suffix(".answer"), value)
         told = (value, "")
     except BaseException as error:  # noqa: BLE001 - the test is told
         told = (None, f"{type(error).__name__}: {error}")
     _write(outcome, told)
+
+
+def _function(program: str) -> Callable[..., Any]:
+    module, _, name = program.rpartition(":")
+    function: Callable[..., Any] = getattr(import_module(module or "crew_programs"), name)
+    return function
 
 
 def _write(file: Path, value: object) -> None:

@@ -20,6 +20,8 @@ from pparallel.testing import ReducerSuite
 from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.reducer import backward, line, manage, parameters
 from pparallel_reducers import GradServerReducerConfig, LocalReducerConfig
+from pparallel_reducers.flat import Wholes
+from pparallel_reducers.image import Image
 from pparallel_reducers.layout import Layout
 from pparallel_reducers.level import Level
 from pparallel_reducers.pusher import Pusher
@@ -41,6 +43,9 @@ GRAD_SERVERS = {
     "default": GradServerReducerConfig(),
     "batches": GradServerReducerConfig(reduce_batch_size=2, max_queue_size=3),
     "two secondaries": GradServerReducerConfig(secondaries=("member-1", "member-2")),
+    "bounded": GradServerReducerConfig(
+        secondaries=("member-0", "member-2"), reduce_batch_size=2, max_staleness=1000
+    ),
     "all take part": GradServerReducerConfig(
         primary="member-1",
         secondaries=("member-0", "member-1", "member-2"),
@@ -433,9 +438,9 @@ class _Books:
         self.came[to].append(number)
         return True
 
-    def fence(self, secondary: str, number: int | None) -> tuple[int, bool]:
+    def fence(self, secondary: str, number: int | None) -> list[tuple[int, bool]]:
         self.asked.append(secondary)
-        return len(self.came[secondary]), number in self.came[secondary]
+        return [(len(self.came[secondary]), number in self.came[secondary])]
 
 
 @pytest.mark.parametrize("handed_on", [True, False])
@@ -475,22 +480,27 @@ class Desk:
         self.tally = Tally(events, "critic")
         config = GradServerReducerConfig(**options)
         self.level = Level("level", config, self.tally, self.take)
-        self.layout = Layout.of(one_weight())
+        layout = Layout.of(one_weight())
+        self.digest, self.wholes = layout.digest, Wholes(Image(layout), "cpu")
 
     def take(self, batch: Sum) -> None:
         self.taken.append(batch.count)
 
     def offer(self, source: str, *numbers: int, digest: str | None = None) -> Future[bool]:
-        def message(layout: Layout) -> Sum:
-            flats = layout.gradients.pack(lambda _: torch.ones(1, 1))
-            return Sum(flats, {}, len(numbers), 0, [("a", number) for number in numbers])
+        def message() -> Sum:
+            flat = self.wholes.take()
+            flat.pack(lambda _: torch.ones(1, 1))
+            return Sum([flat], len(numbers), [0], [("a", number) for number in numbers], [[]])
 
-        return self.level.offer(source, digest or self.layout.digest, len(numbers), message)
+        return self.level.offer(source, digest or self.digest, len(numbers), message)
+
+    def start(self) -> None:
+        self.level.start(self.digest, [self.wholes])
 
 
 def test_what_comes_twice_is_taken_once() -> None:
     desk = Desk()
-    desk.level.start(desk.layout)
+    desk.start()
     for number in (0, 0, 1, 0, 1):
         assert desk.offer("a", number).result(PATIENCE)
     assert desk.level.fence("b", "a", 0) == (0, False)
@@ -503,7 +513,7 @@ def test_what_comes_twice_is_taken_once() -> None:
 def test_what_is_refused_is_counted_gradient_by_gradient_and_told() -> None:
     desk = Desk()
     assert isinstance(desk.offer("a", 0, 1, 2).exception(), ClosedError)
-    desk.level.start(desk.layout)
+    desk.start()
     assert desk.offer("a", 3, 4, digest="another").result(PATIENCE) is False
     desk.level.fence("b", "a", None)
     assert isinstance(desk.offer("b", 5).exception(), PeerLostError)
@@ -536,7 +546,7 @@ def test_what_waits_when_a_level_closes_is_late() -> None:
         assert held.wait(PATIENCE)
 
     desk.level._hand_on = hold
-    desk.level.start(desk.layout)
+    desk.start()
     taken, queued, waiting = (desk.offer("a", number) for number in range(3))
     assert taken.result(PATIENCE)
     assert busy.wait(PATIENCE)
@@ -552,9 +562,9 @@ def test_what_waits_when_a_level_closes_is_late() -> None:
 def test_a_loss_may_be_heard_of_at_any_time() -> None:
     tally = Tally(Events("me"), "reducer")
 
-    def fence(secondary: str, number: int | None) -> tuple[int, bool]:
+    def fence(secondary: str, number: int | None) -> list[tuple[int, bool]]:
         pusher.lose(secondary, "died again")
-        return 0, False
+        return [(0, False)]
 
     def send(to: str, number: int) -> bool:
         if to == "s":

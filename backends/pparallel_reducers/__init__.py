@@ -3,17 +3,43 @@
 from __future__ import annotations
 
 from pparallel.plugin import Backend, hookimpl
-from pparallel_reducers.config import GradServerReducerConfig, LocalReducerConfig
+from pparallel_reducers.compression.config import (
+    Bf16CompressionConfig,
+    PowerSgdCompressionConfig,
+    TopKCompressionConfig,
+)
+from pparallel_reducers.config import (
+    DilocoReducerConfig,
+    GradServerReducerConfig,
+    LocalReducerConfig,
+    ModelServerReducerConfig,
+)
 
-__all__ = ["GradServerReducerConfig", "LocalReducerConfig", "pparallel_backends"]
+__all__ = [
+    "Bf16CompressionConfig",
+    "DilocoReducerConfig",
+    "GradServerReducerConfig",
+    "LocalReducerConfig",
+    "ModelServerReducerConfig",
+    "PowerSgdCompressionConfig",
+    "TopKCompressionConfig",
+    "pparallel_backends",
+]
 
 TORCH = "pip install 'pparallel[torch]'"
 
 
 @hookimpl
 def pparallel_backends() -> list[Backend]:
-    """Offer the reducers ``grad_server`` and ``local``."""
+    """Offer the reducers ``diloco``, ``grad_server``, ``local`` and ``model_server``."""
     return [
+        Backend(
+            DilocoReducerConfig,
+            "pparallel_reducers.diloco.reducer:DilocoReducer",
+            install=TORCH,
+            features=frozenset({"shared"}),
+            requires=("torch",),
+        ),
         Backend(
             GradServerReducerConfig,
             "pparallel_reducers.grad_server:GradServerReducer",
@@ -25,6 +51,13 @@ def pparallel_backends() -> list[Backend]:
             LocalReducerConfig,
             "pparallel_reducers.local:LocalReducer",
             install=TORCH,
+            requires=("torch",),
+        ),
+        Backend(
+            ModelServerReducerConfig,
+            "pparallel_reducers.model_server:ModelServerReducer",
+            install=TORCH,
+            features=frozenset({"shared"}),
             requires=("torch",),
         ),
     ]

@@ -1,17 +1,30 @@
-"""Where the primary publishes the parameters."""
+"""Where a primary publishes its share of the parameters."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
 from pparallel.interfaces.ordered_server import OrderedServer
-from pparallel_reducers.layout import Flats, Layout
+from pparallel_reducers.shares import Share
+from pparallel_reducers.tally import Tally
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Board:
-    """One key of an ordered server: a chain of versions, each the successor of the one before."""
+    """One key of an ordered server: a chain of versions, each the successor of the one before.
 
-    def __init__(self, server: OrderedServer, name: str) -> None:
+    Attributes:
+        version: of what this member published last.
+    """
+
+    def __init__(self, server: OrderedServer, name: str, index: int, tally: Tally | None) -> None:
+        """Publish share *index* of reducer *name*; with a *tally* what leaves is counted there."""
         self._server = server
-        self._key = f"reducer/{name}/parameters"
+        self._tally = tally
+        self._key = f"reducer/{name}/parameters" + (f"/{index}" if index else "")
         self.version = -1
 
     def begin(self) -> None:
@@ -19,32 +32,34 @@ class Board:
         versions = self._server.versions(self._key)
         self.version = versions[-1] if versions else -1
 
-    def publish(self, layout: Layout, flats: Flats) -> None:
-        """Publish *flats* as the next version.
+    def publish(self, state: Mapping[str, Tensor]) -> None:
+        """Publish *state* as the next version.
 
         Raises:
             RuntimeError: somebody else has pushed to this key.
         """
-        value = {"digest": layout.digest, "flats": list(flats.values())}
-        if not self._server.push(self._key, value, self.version + 1, self.version):
+        if not self._server.push(self._key, dict(state), self.version + 1, self.version):
             message = (
                 f"the ordered server refused version {self.version + 1} of {self._key!r}:"
                 f" somebody else pushed to it and it holds {self._server.versions(self._key)}"
             )
             raise RuntimeError(message)
         self.version += 1
+        if self._tally is not None:
+            self._tally.sent(sum(each.nbytes for each in state.values()))
 
-    def newer(self, layout: Layout, version: int | None) -> tuple[Flats, int] | None:
-        """Return what is published and its version, unless that is *version*.
+    def pull(self, share: Share, tensors: Mapping[str, Tensor], version: int | None) -> int | None:
+        """Copy what is published into *tensors*; return its version, None if that is *version*.
 
         Raises:
-            ValueError: it is of a model that is not like *layout*.
+            ValueError: it is of a model that is not like *share*.
         """
-        found = self._server.wait(self._key, version, timeout=0)
+        versions = self._server.versions(self._key)
+        if not versions or versions[-1] == version:
+            return None
+        targets = share.targets(tensors)
+        found = self._server.pull(self._key, into=targets)
         if found is None:
             return None
-        value, newest = found
-        if value["digest"] != layout.digest:
-            message = f"the parameters published under {self._key!r} are of another model"
-            raise ValueError(message)
-        return {flat.dtype: flat for flat in value["flats"]}, int(str(newest))
+        share.settle(targets, tensors)
+        return int(str(found[1]))

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from pparallel.interfaces.ordered_server import OrderedServerConfig
 from pparallel.interfaces.reducer import ReducerConfig
+from pparallel_reducers.compression.config import CompressionConfig
 
 
 class LocalReducerConfig(ReducerConfig, frozen=True):
@@ -26,8 +27,10 @@ class GradServerReducerConfig(ReducerConfig, frozen=True):
     Attributes:
         backend: selects this backend.
         primary: the member that manages the model; by default the first.
+        primaries: instead of ``primary``, several members that manage the model together: each
+            steps and publishes a share of the parameters, as large as any other's.
         secondaries: the members that take gradients from the others and sum them; by default the
-            primary alone.
+            primaries alone.
         reduce_batch_size: how many messages are summed before they are passed on. It counts at
             each level: a secondary sums so many gradients, the primary so many of those sums, and
             one step of the optimizer takes its square.
@@ -36,16 +39,75 @@ class GradServerReducerConfig(ReducerConfig, frozen=True):
         max_queue_size: how many acknowledged messages may wait at each level; a sender beyond
             that waits. A longer queue lets members run further ahead of the optimizer, so that
             their gradients are of older parameters.
-        dedicated: whether the primary feeds no batches; by default so if there are others.
+        max_staleness: how many steps the gradients in a step may be behind it: a step waits for
+            those on their way that it would make too old. What comes from older parameters all the
+            same is refused. By default there is no bound.
+        dedicated: whether the primaries feed no batches; by default so if there are others.
+        refuse_nan: whether gradients with NaN or infinity are refused: the push returns False and
+            they are cleared, for what is added to them could not mend them.
+        compression: how gradients are made smaller on their way to a secondary; what that leaves
+            out is added to the next gradient of the same model. By default they are sent whole.
         ordered_server: where the parameters are published; by default the runtime's.
     """
 
     backend: Literal["grad_server"] = "grad_server"
     primary: str | None = None
+    primaries: tuple[str, ...] | None = Field(default=None, min_length=1)
     secondaries: tuple[str, ...] | None = Field(default=None, min_length=1)
     reduce_batch_size: int = Field(default=1, ge=1)
     reduce_method: Literal["mean", "sum"] = "mean"
     reduce_device: str = "cpu"
     max_queue_size: int = Field(default=1, ge=1)
+    max_staleness: int | None = Field(default=None, ge=0)
     dedicated: bool | None = None
+    refuse_nan: bool = False
+    compression: CompressionConfig | None = None
     ordered_server: OrderedServerConfig | None = None
+
+
+class ModelServerReducerConfig(ReducerConfig, frozen=True):
+    """Each member steps its own optimizer and pushes its parameters as the next version.
+
+    Attributes:
+        backend: selects this backend.
+        rebase: whether a step whose parameters came second is put onto those that came first, and
+            pushed again until it is accepted. Without it such a step is refused and counted so.
+        pull_on_fail: without ``rebase``: whether a refused push takes the newest parameters. If it
+            does not, the member goes on with its own, which no push will get through, until it
+            pulls.
+        refuse_nan: whether gradients with NaN or infinity are refused before they are stepped on:
+            the push returns False and they are cleared.
+        ordered_server: where the parameters are; by default the runtime's.
+    """
+
+    backend: Literal["model_server"] = "model_server"
+    rebase: bool = True
+    pull_on_fail: bool = True
+    refuse_nan: bool = False
+    ordered_server: OrderedServerConfig | None = None
+
+
+class DilocoReducerConfig(ReducerConfig, frozen=True):
+    """Each member steps its own optimizer; now and then an outer step averages them (DiLoCo).
+
+    Attributes:
+        backend: selects this backend.
+        coordinator: the member that averages, and whose parameters all begin with; by default the
+            first. The training ends with it.
+        inner_steps: how many steps each member makes by itself before each outer step.
+        outer_lr: learning rate of the outer step, which is Nesterov's.
+        outer_momentum: its momentum.
+        round_timeout: seconds that an outer step waits for the other members, from when the first
+            of them is there; by default without limit. What comes later is counted as late and
+            lost.
+        compression: how the differences are made smaller on their way to the coordinator; by
+            default not at all.
+    """
+
+    backend: Literal["diloco"] = "diloco"
+    coordinator: str | None = None
+    inner_steps: int = Field(default=100, ge=1)
+    outer_lr: float = Field(default=0.7, gt=0, allow_inf_nan=False)
+    outer_momentum: float = Field(default=0.9, ge=0, lt=1)
+    round_timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    compression: CompressionConfig | None = None

@@ -16,17 +16,21 @@ from pparallel.runtime.member import Member
 from pparallel.runtime.rpc import RpcGroup
 from pparallel_reducers.board import Board
 from pparallel_reducers.config import GradServerReducerConfig
+from pparallel_reducers.gradient import Gradient
 from pparallel_reducers.gradients import clear
-from pparallel_reducers.layout import Layout, gradients_of, load, state_of
+from pparallel_reducers.layout import Layout, state_of
+from pparallel_reducers.pacing import TooOldError
 from pparallel_reducers.pusher import Pusher
-from pparallel_reducers.roles import Roles, Run
-from pparallel_reducers.sums import Sum
+from pparallel_reducers.roles import Roles
+from pparallel_reducers.run import Run
 from pparallel_reducers.tally import Tally
 
 if TYPE_CHECKING:
     from torch.nn import Module
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler
+
+    from pparallel_reducers.squeezed import Squeezer
 
 logger = logging.getLogger(__name__)
 
@@ -52,16 +56,19 @@ class GradServerReducer(Reducer):
         self._member = member
         self._group = group
         self._tally = Tally(events, name)
-        self._board = Board(ordered_server, name)
-        self._roles = Roles(name, config, member, group, self._tally, self._board)
-        secondaries = self._roles.secondaries
-        self._pusher = Pusher(member.rank, secondaries, self._tally, self._roles.fence)
+        tally = self._tally if member.world_size > 1 else None
+        count = len(config.primaries or (config.primary,))
+        self._boards = [Board(ordered_server, name, index, tally) for index in range(count)]
+        self._roles = Roles(name, config, member, group, self._tally, self._boards)
+        secondaries = self._roles.who.secondaries
+        self._pusher = Pusher(member.rank, secondaries, self._tally, self._roles.routes.fence)
         self._open = False
         self._run: Run | None = None
-        self._layout: Layout | None = None  # of the last run
+        self._last_run: Run | None = None
         self._last: ref[Module] | None = None
         self._layouts: WeakKeyDictionary[Module, Layout] = WeakKeyDictionary()
-        self._versions: WeakKeyDictionary[Module, int] = WeakKeyDictionary()
+        self._squeezers: WeakKeyDictionary[Module, Squeezer] = WeakKeyDictionary()
+        self._versions: WeakKeyDictionary[Module, list[int]] = WeakKeyDictionary()
 
     @property
     @override
@@ -73,7 +80,7 @@ class GradServerReducer(Reducer):
     def trains(self) -> bool:
         dedicated = self._config.dedicated
         if dedicated is None:
-            dedicated = self._member.world_size > 1
+            dedicated = self._member.world_size > len(self._roles.who.primaries)
         return not (dedicated and self.manages)
 
     @property
@@ -88,6 +95,7 @@ class GradServerReducer(Reducer):
         for key, service in self._roles.services.items():
             self._group.serve(key, service)
         self._group.when_lost(self._pusher.lose)
+        self._group.when_lost(self._roles.lose)
         self._group.when_closed(self._roles.end)
         self._open = True
 
@@ -99,6 +107,7 @@ class GradServerReducer(Reducer):
         # The services stay until the group ends: this member has left, and they say so, while a
         # service that is missing would look like a mistake in the program.
         self._group.forget(self._pusher.lose)
+        self._group.forget(self._roles.lose)
         self._group.forget(self._roles.end)
         self._roles.leave()
 
@@ -119,9 +128,11 @@ class GradServerReducer(Reducer):
         self, model: Module, optimizer: Optimizer, lr_scheduler: LRScheduler | None = None
     ) -> None:
         if self._roles.primary is None:
+            managing = self._roles.who.primaries
             message = (
-                f"member {self._member.name!r} does not manage the model, {self._roles.head!r}"
-                " does: call manage_model() only where 'manages' is true"
+                f"member {self._member.name!r} does not manage the model,"
+                f" {' and '.join(map(repr, managing))} {'do' if len(managing) > 1 else 'does'}:"
+                " call manage_model() only where 'manages' is true"
             )
             raise RuntimeError(message)
         if self._run is not None:
@@ -140,9 +151,10 @@ class GradServerReducer(Reducer):
             return
         run = self._roles.begin()
         self._layouts.clear()  # what is frozen may be other than before
+        self._squeezers.clear()
         if self._roles.primary is not None:
-            self._versions[self._roles.primary.stepper.model] = run.version
-        self._layout, self._run = run.layout, run
+            self._versions[self._roles.primary.stepper.model] = list(run.versions)
+        self._run = self._last_run = run
         self._group.meet("start")
 
     @override
@@ -150,6 +162,8 @@ class GradServerReducer(Reducer):
         if self._run is None:
             return
         self._run = None
+        if self._roles.pacing is not None:
+            self._roles.pacing.leave()
         self._group.meet("stop-1")
         failure = self._roles.flush()
         self._group.meet("stop-2")
@@ -179,35 +193,50 @@ class GradServerReducer(Reducer):
         if (run := self._run) is None:
             raise ClosedError("the reducer", "is not started: call start() before push() or step()")
         layout = self._layout_of(model)
-        gradients = layout.gradients.pack(gradients_of(model))
-        buffers = layout.buffers.pack(state_of(model).__getitem__)
-        version = self._versions.get(model, run.version)
-        me = self._member.name
-
-        def send(to: str, number: int) -> bool:
-            message = Sum(gradients, buffers, 1, version, [(me, number)])
-            return self._roles.push(to, layout, message)
-
-        if not self._pusher.push(send):
-            run.layout.check(layout)
+        squeezer = self._squeezer_of(model, run) if layout.digest == run.layout.digest else None
+        versions = self._versions.get(model, run.versions)
+        gradient = Gradient(model, layout, versions, squeezer)
+        if self._config.refuse_nan and (name := gradient.not_finite()) is not None:
+            clear(model.parameters())
+            why = f"the gradient of {name!r} is not finite"
+            self._tally.refused(1, self._member.name, why)
+            return False
+        try:
+            if not self._pusher.push(
+                lambda to, number: self._roles.routes.push(to, number, gradient)
+            ):
+                run.layout.check(layout)
+        except TooOldError:
+            clear(model.parameters())
+            return False
+        gradient.settle(True)
+        self._roles.pushed()
         clear(model.parameters())
         self._last = ref(model)
         return True
 
     @override
     def pull(self, model: Module) -> bool:
-        if (layout := self._layout) is None:
+        if (run := self._last_run) is None:
             raise ClosedError("the reducer", "is not started: call start() before pull()")
-        layout.check_shapes(self._layout_of(model))
+        run.layout.check_shapes(self._layout_of(model))
+        if self._run is not None and self.trains and (via := self._pusher.next) is not None:
+            self._roles.before_pull(via)
         self._last = ref(model)
-        found = self._board.newer(layout, self._versions.get(model))
-        if found is None:
-            return False
-        flats, version = found
-        load(layout, flats, model)
-        self._versions[model] = version
-        self._tally.pulled(version)
-        return True
+        tensors = state_of(model)
+        known = self._versions.get(model)
+        versions = list(known or run.versions)
+        found = [
+            board.pull(share, tensors, known[index] if known else None)
+            for index, (board, share) in enumerate(zip(self._boards, run.shares, strict=True))
+        ]
+        newer = {index: version for index, version in enumerate(found) if version is not None}
+        for index, version in newer.items():
+            versions[index] = version
+        if newer:
+            self._versions[model] = versions
+            self._tally.pulled(max(newer.values()))
+        return bool(newer)
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -224,3 +253,13 @@ class GradServerReducer(Reducer):
         if layout is None:
             layout = self._layouts[model] = Layout.of(model)
         return layout
+
+    def _squeezer_of(self, model: Module, run: Run) -> Squeezer | None:
+        if (config := self._config.compression) is None:
+            return None
+        squeezer = self._squeezers.get(model)
+        if squeezer is None:
+            from pparallel_reducers.squeezed import Squeezer
+
+            squeezer = self._squeezers[model] = Squeezer(config, run)
+        return squeezer

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
     from torch.nn import Parameter
 
@@ -29,3 +30,19 @@ def clear(parameters: Iterable[Parameter]) -> None:
     """Set the gradients to None."""
     for parameter in parameters:
         parameter.grad = None
+
+
+def averages(dtype: torch.dtype) -> bool:
+    """Return whether a mean of several is of the same dtype."""
+    return dtype.is_floating_point or dtype.is_complex
+
+
+def first_not_finite(gradients: Iterable[tuple[str, Tensor]]) -> str | None:
+    """Return the name of the first gradient that holds NaN or infinity, None if there is none."""
+    import torch
+
+    for name, each in gradients:
+        # The sum reads the tensor once and writes nothing. It may itself overflow.
+        if not torch.isfinite(each.sum()) and not torch.isfinite(each).all():
+            return name
+    return None

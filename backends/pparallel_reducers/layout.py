@@ -50,12 +50,16 @@ class Section:
 
     def pack(self, tensor: Callable[[str], Tensor]) -> Flats:
         """Copy the tensors that *tensor* returns by name into new flat buffers on the CPU."""
-        import torch
-
-        flats = {dtype: torch.empty(size, dtype=dtype) for dtype, size in self._sizes.items()}
+        flats = self.empty()
         for name, view in self.views(flats):
             view.copy_(tensor(name).detach())
         return flats
+
+    def empty(self) -> Flats:
+        """Return new flat buffers on the CPU, not filled yet."""
+        import torch
+
+        return {dtype: torch.empty(size, dtype=dtype) for dtype, size in self._sizes.items()}
 
     def views(self, flats: Mapping[torch.dtype, Tensor]) -> Iterator[tuple[str, Tensor]]:
         """Return each tensor's name and its place in *flats*, in its own shape."""
@@ -91,6 +95,22 @@ class Section:
                 torch.frombuffer(buffer, dtype=dtype) if size else torch.empty(0, dtype=dtype)
             )
         return flats
+
+    @property
+    def sizes(self) -> Mapping[torch.dtype, int]:
+        """How many elements the flat buffer of each dtype has."""
+        return self._sizes
+
+    def inside(
+        self, dtype: torch.dtype, first: int, count: int
+    ) -> list[tuple[str, tuple[int, ...], int, int]]:
+        """Return whose elements lie in a part of a flat buffer: name, shape, and which of them."""
+        end = first + count
+        return [
+            (name, shape, max(first, start) - start, min(end, stop) - start)
+            for name, shape, start, stop in self._places[dtype]
+            if max(first, start) < min(end, stop)
+        ]
 
     def __len__(self) -> int:
         return len(self._sizes)

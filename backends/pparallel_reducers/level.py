@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 from pparallel.errors import ClosedError, PeerLostError
 from pparallel.runtime.pending import fail, settle
 from pparallel_reducers.config import GradServerReducerConfig
-from pparallel_reducers.layout import Layout
+from pparallel_reducers.flat import Source
 from pparallel_reducers.stage import Stage
 from pparallel_reducers.sums import Batch, Seen, Sum
 from pparallel_reducers.tally import Tally
@@ -33,24 +33,28 @@ class Level:
         self._lock = threading.Lock()
         self._seen: dict[str, Seen] = {}  # by source
         self._fenced: set[str] = set()
-        self._layout: Layout | None = None
-        self._batch = Batch(config.reduce_batch_size, config.reduce_device)
+        self._digest: str | None = None
+        self._batch = Batch(config.reduce_batch_size)
         self._stage: Stage[Sum] | None = None
         self._error: BaseException | None = None
         self._held = 0
+        # Where staleness is bounded, others are asked.
+        self.arrived: Callable[[Sum], None] = lambda _: None
+        self.ready: Callable[[Sum, bool], bool] = lambda _, is_full: is_full
+        self.when_ended: Callable[[BaseException], None] = lambda _: None
 
-    def start(self, layout: Layout) -> None:
-        """Take messages about models like *layout*."""
-        self._batch.take()
-        stage = Stage[Sum](self._name, self._config.max_queue_size, self._take, self._flush)
+    def start(self, digest: str, sources: Sequence[Source]) -> None:
+        """Take messages about models of the layout with that digest, and sum in *sources*."""
+        self._batch.begin(sources)
+        stage = Stage[Sum](self._name, self._config.max_queue_size, self._take)
         stage.start()
         with self._lock:
             self._error = None
             self._held = 0
-            self._layout, self._stage = layout, stage
+            self._digest, self._stage = digest, stage
 
     def offer(
-        self, source: str, digest: str, count: int, message: Callable[[Layout], Sum]
+        self, source: str, digest: str, count: int, message: Callable[[], Sum]
     ) -> Future[bool]:
         """Queue a message of member *source*; it is made only if it is wanted. Never blocks.
 
@@ -65,11 +69,12 @@ class Level:
         """
         queued: Future[None] | None = None
         with self._lock:
-            layout, stage = self._layout, self._stage
+            stage = self._stage
             refusal = self._refusal(source, digest)
-            if refusal is None and layout is not None and stage is not None:
-                made = message(layout)
+            if refusal is None and stage is not None:
+                made = message()
                 if self._seen.setdefault(source, Seen()).note(made.ids):
+                    self.arrived(made)
                     queued = stage.put(made)
         reply: Future[bool] = Future()
         if refusal is not None:
@@ -97,11 +102,28 @@ class Level:
             stage, self._stage = self._stage, None
         if stage is None:
             return None
-        error = stage.flush().exception()
+        error = stage.run(self._flush).exception()
         stage.end(ClosedError("the reducer", "was stopped"))
         stage.join()
         self._error = stage.error  # which the thread sets at its end
         return error
+
+    def look(self) -> None:
+        """Look soon whether the batch is to be handed on now; never blocks."""
+        with self._lock:
+            if self._stage is not None:
+                self._stage.run(self._check)
+
+    def drain(self, member: str) -> Future[None]:
+        """Take nothing from *member* any more, and hand on all that came; never blocks."""
+        with self._lock:
+            self._fenced.add(member)
+            stage = self._stage
+        if stage is not None:
+            return stage.run(self._flush)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
 
     def close(self, reason: BaseException) -> None:
         """Refuse what waits and what comes, with *reason*; never blocks."""
@@ -109,6 +131,7 @@ class Level:
             stage = self._stage
         if stage is not None:
             stage.end(reason)
+        self.when_ended(reason)
 
     def join(self) -> None:
         """Wait for the thread to end, after :meth:`close`."""
@@ -127,8 +150,13 @@ class Level:
         return self._held
 
     def _take(self, message: Sum) -> None:
-        if (full := self._batch.add(message)) is not None:
-            self._pass_on(full)
+        self._batch.add(message)
+        self._check()
+
+    def _check(self) -> None:
+        batch = self._batch
+        if batch.sum is not None and self.ready(batch.sum, batch.is_full):
+            self._flush()
 
     def _flush(self) -> None:
         if (rest := self._batch.take()) is not None:
@@ -136,16 +164,20 @@ class Level:
 
     def _pass_on(self, batch: Sum) -> None:
         count = batch.count
-        self._hand_on(batch)
+        try:
+            self._hand_on(batch)
+        except BaseException as error:
+            self.when_ended(error)
+            raise
         with self._lock:
             self._held -= count
 
     def _refusal(self, source: str, digest: str) -> Exception | None:
-        if self._layout is None or self._stage is None:
+        if self._stage is None:
             return ClosedError("the reducer", "is not started, or was stopped")
         if source in self._fenced:
             return PeerLostError(source, "was declared lost by a member")
-        if digest != self._layout.digest:
+        if digest != self._digest:
             return _AnotherModelError("they are of another model")
         return None
 

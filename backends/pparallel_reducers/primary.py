@@ -1,13 +1,16 @@
-"""The primary: steps the optimizer and publishes the parameters."""
+"""A primary: steps the optimizer on its share of the parameters and publishes it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from pparallel.errors import ClosedError
 from pparallel_reducers.board import Board
 from pparallel_reducers.config import GradServerReducerConfig
-from pparallel_reducers.layout import Layout
+from pparallel_reducers.flat import Source
 from pparallel_reducers.level import Level
+from pparallel_reducers.shares import Share
 from pparallel_reducers.sums import Sum
 from pparallel_reducers.tally import Tally
 
@@ -19,16 +22,20 @@ class Primary:
     """The level at which gradients become steps.
 
     Attributes:
+        index: which share is its own.
         level: where sums arrive from the secondaries.
     """
 
     def __init__(
-        self, name: str, config: GradServerReducerConfig, tally: Tally, board: Board
+        self, name: str, index: int, config: GradServerReducerConfig, tally: Tally, board: Board
     ) -> None:
+        self.index = index
         self._config = config
         self._tally = tally
         self._board = board
         self._stepper: Stepper | None = None
+        self._wholes: Source | None = None
+        self.published: Callable[[int], None] = lambda _: None  # called with each new version
         self.level = Level(name, config, tally, self._step)
 
     def manage(self, stepper: Stepper) -> None:
@@ -47,28 +54,33 @@ class Primary:
             raise RuntimeError(message)
         return self._stepper
 
-    def start(self) -> tuple[Layout, int]:
-        """Take over the model, publish it, and take sums; return its layout and version."""
-        self.stepper.attach()
-        layout = self.stepper.layout
-        try:
-            self._board.begin()
-            self._board.publish(layout, self.stepper.state())
-        except BaseException:
-            self.stepper.detach()
-            raise
-        self.level.start(layout)
-        return layout, self._board.version
+    def start(self, share: Share, digest: str, wholes: Source) -> None:
+        """Take the model over, whose share is published, and sum in *wholes* for it."""
+        self._wholes = wholes
+        self.stepper.attach(share)
+        self.level.start(digest, [wholes])
 
     def stop(self) -> BaseException | None:
         """Step on what is left and hand the optimizer back; return what went wrong."""
         error = self.level.flush()
+        self.level.when_ended(ClosedError("the reducer", "was stopped"))
         self.stepper.detach()
         return error
 
     def _step(self, batch: Sum) -> None:
-        behind = self._board.version * batch.count - batch.versions
+        behind = self._board.version * batch.count - batch.versions[0]
+        self._gather(batch)
         batch.average(self._config.reduce_method == "mean")
-        self.stepper.step(batch)
-        self._board.publish(self.stepper.layout, self.stepper.state())
+        self.stepper.step(batch.flats[0])
+        self._board.publish(self.stepper.state())
+        self.published(self._board.version)
+        batch.flats[0].release()
         self._tally.reduced(batch.count, behind, self._board.version)
+
+    def _gather(self, batch: Sum) -> None:
+        """Have the sum lie in one run of memory, where the optimizer may change it."""
+        if batch.flats[0].whole is None:
+            assert self._wholes is not None
+            whole = self._wholes.take()
+            whole.copy(batch.flats[0])
+            batch.flats[0] = whole

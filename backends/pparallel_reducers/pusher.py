@@ -14,7 +14,8 @@ from pparallel_reducers.tally import Tally
 logger = logging.getLogger(__name__)
 
 Send = Callable[[str, int], bool]  #: (to, number) -> whether the model is the right one
-Fence = Callable[[str, int | None], tuple[int, bool]]  #: as :meth:`Level.fence`, for this member
+#: as :meth:`Level.fence` of each primary, for this member
+Fence = Callable[[str, int | None], "list[tuple[int, bool]]"]
 
 
 class Pusher:
@@ -55,6 +56,12 @@ class Pusher:
             if member in self._live:
                 self._ended.setdefault(member, reason)
 
+    @property
+    def next(self) -> str | None:
+        """The secondary that the next gradient goes to, as far as is known; None: none is left."""
+        with self._changing:
+            return self._live[self._rank % len(self._live)] if self._live else None
+
     def account(self) -> None:
         """Count what ended with secondaries as lost."""
         with self._pushing:
@@ -84,21 +91,25 @@ class Pusher:
             self._account_for(each, None)
 
     def _account_for(self, secondary: str, in_doubt: int | None) -> bool:
-        """Count what ended with *secondary* as lost; return whether *in_doubt* was handed on."""
-        came, handed_on = self._fence(secondary, in_doubt)
+        """Count what ended with *secondary* as lost; return whether *in_doubt* was handed on.
+
+        It was if some primary has it. One that does not have all primaries is lost.
+        """
+        fenced = self._fence(secondary, in_doubt)
+        handed_on = any(has for _, has in fenced)
         with self._changing:
             reason = self._ended.pop(secondary)
             self._live.remove(secondary)
         self._last = PeerLostError(secondary, reason)
-        lost = self._acknowledged.pop(secondary, 0) - (came - handed_on)
+        arrived = min(came - has for came, has in fenced)
+        lost = self._acknowledged.pop(secondary, 0) - arrived
+        lost += handed_on and not all(has for _, has in fenced)
         if lost:
             logger.warning("%d acknowledged gradients are lost: %s", lost, self._last)
             self._tally.lost(lost, secondary)
         return handed_on
 
     def _secondary(self) -> str:
-        with self._changing:
-            live = list(self._live)
-        if not live:
+        if (found := self.next) is None:
             raise PeerLostError(self._last.peer, f"{self._last.reason}, and no secondary is left")
-        return live[self._rank % len(live)]
+        return found

@@ -2,40 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from typing import NamedTuple
 
-from pparallel.errors import ClosedError, ConfigError, PeerLostError, did_you_mean
+from pparallel.errors import ClosedError
 from pparallel.runtime.member import Member
 from pparallel.runtime.pending import fail, settle
-from pparallel.runtime.rpc import Reply, Request, RpcGroup, Service
+from pparallel.runtime.rpc import Reply, RpcGroup, Service
 from pparallel_reducers.board import Board
 from pparallel_reducers.config import GradServerReducerConfig
-from pparallel_reducers.layout import Layout
+from pparallel_reducers.flat import Sendables, Source, Wholes
+from pparallel_reducers.layout import Layout, state_of
 from pparallel_reducers.level import Level
+from pparallel_reducers.pacing import Pacing
 from pparallel_reducers.primary import Primary
-from pparallel_reducers.sums import Sum, rebuilt
+from pparallel_reducers.routes import Routes
+from pparallel_reducers.run import Run
+from pparallel_reducers.shares import Share
 from pparallel_reducers.tally import Tally
-
-
-class Run(NamedTuple):
-    """What all members know from start to stop: the managed model, and its first version."""
-
-    layout: Layout
-    version: int
+from pparallel_reducers.who import Who
 
 
 class Roles:
-    """One member's part: it may hold the primary, a secondary, both or neither.
+    """One member's part: it may hold a primary, a secondary, both or neither.
 
     What it holds itself it reaches directly, what others hold by asking them.
 
     Attributes:
-        head: the member that holds the primary.
-        secondaries: the members that hold secondaries.
-        primary: the primary, if this member holds it.
+        who: who has which part.
+        routes: how gradients get there.
+        primary: the primary, if this member holds one.
         secondary: this member's secondary, if it holds one.
+        pacing: its part in bounding staleness, if that is to be.
         services: what it answers the others.
     """
 
@@ -46,41 +44,54 @@ class Roles:
         member: Member,
         group: RpcGroup,
         tally: Tally,
-        board: Board,
+        boards: Sequence[Board],
     ) -> None:
-        self._member = member
+        self._device = config.reduce_device
+        self._me = me = member.name
         self._group = group
-        self.head = member.names[0] if config.primary is None else config.primary
-        self.secondaries = tuple(dict.fromkeys(config.secondaries or (self.head,)))
-        _check_members(member, f"{name}.primary", [self.head])
-        _check_members(member, f"{name}.secondaries", self.secondaries)
+        self._boards = boards
+        self.who = Who.of(name, config, member)
+        self.routes = Routes(group, self.who, config.reduce_device, tally)
         self.primary: Primary | None = None
         self.secondary: Level | None = None
-        if member.name == self.head:
-            self.primary = Primary(f"{member.name}-{name}-primary", config, tally, board)
-        if member.name in self.secondaries:
-            thread = f"{member.name}-{name}-secondary"
-            self.secondary = Level(thread, config, tally, self._hand_on)
+        self.pacing: Pacing | None = None
+        if me in self.who.primaries:
+            index = self.who.primaries.index(me)
+            self.primary = Primary(f"{me}-{name}-primary", index, config, tally, boards[index])
+        if me in self.who.secondaries:
+            self.secondary = Level(f"{me}-{name}-secondary", config, tally, self.routes.hand_on)
+        if (bound := config.max_staleness) is not None:
+            self.pacing = Pacing(bound, group, self.who, self.primary, self.secondary, tally)
+        routes = self.routes
+        routes.primary, routes.secondary, routes.pacing = self.primary, self.secondary, self.pacing
         self._begun: Future[Reply] = Future()  # what the others ask for as they start
         self._finished: Future[Reply] = Future()  # and as they stop
-        self._layout = Layout(())
-        self._left = False
         self.services = dict(self._services())
 
     # -- start and stop -----------------------------------------------------------------------
 
     def begin(self) -> Run:
-        """Begin, once the member that holds the primary has; return what it says."""
-        if self.primary is None:
-            entries, version = self._group.ask(self.head, "begin").body
-            run = Run(Layout(entries), version)
+        """Begin, once the member that holds the first primary has; return what it says."""
+        if (primary := self.primary) is not None and primary.index == 0:
+            run = self._publish_all(primary)
         else:
+            entries, versions = self._group.ask(self.who.primaries[0], "begin").body
+            run = Run(Layout(entries), versions)
+        sources: list[Source] = []
+        if self.primary is not None or self.secondary is not None:
+            sources = [self._source(*each) for each in enumerate(run.shares)]
+        self.routes.begin(run, sources)
+        if self.pacing is not None:
+            self.pacing.begin(run)
+        if primary is not None:
             self._finished = Future()
-            run = Run(*self.primary.start())
-            settle(self._begun, Reply((run.layout.plain(), run.version)))
-        self._layout = run.layout
+            if primary.index > 0:
+                self._take_first(primary, run)
+            primary.start(run.shares[primary.index], run.layout.digest, sources[primary.index])
         if self.secondary is not None:
-            self.secondary.start(run.layout)
+            self.secondary.start(run.layout.digest, sources)
+        if primary is not None and primary.index == 0:
+            settle(self._begun, Reply((run.layout.plain(), run.versions)))
         return run
 
     def flush(self) -> BaseException | None:
@@ -88,19 +99,27 @@ class Roles:
         return self.secondary.flush() if self.secondary is not None else None
 
     def finish(self) -> None:
-        """Have the primary step on what is left, once every secondary is flushed.
+        """Have the primaries step on what is left, once every secondary is flushed.
 
         Raises:
-            Exception: what made the primary fail.
+            Exception: what made one fail, or that it ended.
         """
-        if self.primary is None:
-            self._group.ask(self.head, "finish")
-            return
-        self._begun = Future()
-        if (error := self.primary.stop()) is not None:
-            fail(self._finished, error)
-            raise error
-        settle(self._finished, Reply())
+        failure = None
+        if self.primary is not None:
+            self._begun = Future()
+            failure = self.primary.stop()
+            if failure is None:
+                settle(self._finished, Reply())
+            else:
+                fail(self._finished, failure)
+        for each in self.who.primaries:
+            try:
+                if each != self._me:
+                    self._group.ask(each, "finish")
+            except Exception as error:  # noqa: BLE001 - raised when all others are done
+                failure = failure or error
+        if failure is not None:
+            raise failure
 
     def levels(self) -> Iterator[Level]:
         """Return the levels that this member holds."""
@@ -114,81 +133,59 @@ class Roles:
         for level in self.levels():
             level.close(reason)
 
+    def lose(self, member: str, reason: str) -> None:
+        """Forget what *member*, which has ended, has sent in part; never blocks."""
+        self.routes.lose(member, reason)
+        if self.pacing is not None:
+            self.pacing.lose(member)
+
     def leave(self) -> None:
         """End for good: whoever asks from now on is told that this member has left."""
-        self._left = True
+        self.routes.leave()
         self.end(ClosedError("the reducer"))
         for level in self.levels():
             level.join()
 
-    # -- gradients ----------------------------------------------------------------------------
+    def before_pull(self, via: str) -> None:
+        """Say that what is pulled next is what the next gradient, for *via*, is computed on."""
+        if self.pacing is not None:
+            self.pacing.before_pull(via)
 
-    def push(self, to: str, layout: Layout, message: Sum) -> bool:
-        """Hand a gradient to the secondary of member *to*; return whether the model fits."""
-        level = self.secondary if to == self._member.name else None
-        return self._offer(level, to, "push", layout, message)
-
-    def fence(self, secondary: str, number: int | None) -> tuple[int, bool]:
-        """As :meth:`Level.fence` of the primary, for gradients of this member."""
-        if self.primary is not None:
-            return self.primary.level.fence(secondary, self._member.name, number)
-        came, handed_on = self._group.ask(self.head, "fence", (secondary, number)).body
-        return came, handed_on
-
-    def _hand_on(self, message: Sum) -> None:
-        """Pass the secondary's sum to the primary; called by the secondary's thread."""
-        level = self.primary.level if self.primary is not None else None
-        if not self._offer(level, self.head, "sum", self._layout, message):
-            why = f"the primary refused {message.count} gradients: they are of another model"
-            raise RuntimeError(why)
-
-    def _offer(self, level: Level | None, to: str, key: str, layout: Layout, message: Sum) -> bool:
-        if level is not None:
-            me = self._member.name
-            return level.offer(me, layout.digest, message.count, lambda _: message).result()
-        body = (layout.digest, *message.body())
-        return bool(self._group.ask(to, key, body, message.memory(layout)).body)
-
-    # -- what others ask ----------------------------------------------------------------------
+    def pushed(self) -> None:
+        """Note that the gradient pushed last was accepted."""
+        if self.pacing is not None:
+            self.pacing.used()
 
     def _services(self) -> Iterator[tuple[str, Service]]:
-        if (secondary := self.secondary) is not None:
-            yield "push", lambda asked: self._offered(secondary, asked)
-        if (primary := self.primary) is not None:
-            yield "sum", lambda asked: self._offered(primary.level, asked)
-            yield "fence", lambda asked: Reply(_fenced(primary.level, asked))
+        yield from self.routes.services()
+        if self.primary is not None:
             yield "begin", lambda _: self._begun
             yield "finish", lambda _: self._finished
+        if self.pacing is not None:
+            yield from self.pacing.services()
 
-    def _offered(self, level: Level, asked: Request) -> Future[Reply]:
-        digest, count, versions, ids = asked.body
+    def _publish_all(self, primary: Primary) -> Run:
+        """Publish the managed model: each share is the beginning of one primary's chain."""
+        model = primary.stepper.model
+        run = Run(Layout.of(model), [0] * len(self._boards))
+        tensors = state_of(model)
+        for board, share in zip(self._boards, run.shares, strict=True):
+            board.begin()
+            board.publish(share.targets(tensors))
+        run.versions = [each.version for each in self._boards]
+        return run
 
-        def message(layout: Layout) -> Sum:
-            return rebuilt(layout, count, versions, ids, asked.buffers)
+    def _take_first(self, primary: Primary, run: Run) -> None:
+        """Have this primary's model begin with the parameters of the first primary's."""
+        model = primary.stepper.model
+        run.layout.check(Layout.of(model))
+        tensors = state_of(model)
+        for board, share in zip(self._boards, run.shares, strict=True):
+            board.pull(share, tensors, None)
+        self._boards[primary.index].version = run.versions[primary.index]
 
-        queued = level.offer(asked.sender, digest, count, message)
-        reply: Future[Reply] = Future()
-
-        def answer(ended: Future[bool]) -> None:
-            if (error := ended.exception()) is None:
-                settle(reply, Reply(ended.result()))
-            elif self._left and isinstance(error, ClosedError):
-                fail(reply, PeerLostError(self._member.name, "has left"))
-            else:
-                fail(reply, error)
-
-        queued.add_done_callback(answer)
-        return reply
-
-
-def _fenced(level: Level, asked: Request) -> tuple[int, bool]:
-    secondary, number = asked.body
-    return level.fence(secondary, asked.sender, number)
-
-
-def _check_members(member: Member, path: str, given: Iterable[str]) -> None:
-    for each in given:
-        if each not in member.names:
-            hint = did_you_mean(each, member.names)
-            message = f"{each!r} is no member; members: {', '.join(member.names)}.{hint}"
-            raise ConfigError(message, path=path)
+    def _source(self, index: int, share: Share) -> Source:
+        is_here = self.primary is not None and self.primary.index == index
+        if is_here or self._device != "cpu":
+            return Wholes(share.image, self._device)
+        return Sendables(share.image, self._group)

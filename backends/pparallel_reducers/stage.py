@@ -18,8 +18,9 @@ M = TypeVar("M")
 
 
 class _Place(NamedTuple, Generic[M]):
-    message: M | None  # None: flush here
+    message: M | None
     queued: Future[None]
+    job: Callable[[], None] | None = None  # instead of a message
 
 
 class Stage(Generic[M]):
@@ -30,13 +31,10 @@ class Stage(Generic[M]):
     as :attr:`error`, and refuses all that wait and all that come later.
     """
 
-    def __init__(
-        self, name: str, limit: int, take: Callable[[M], None], flush: Callable[[], None]
-    ) -> None:
+    def __init__(self, name: str, limit: int, take: Callable[[M], None]) -> None:
         self._name = name
         self._limit = limit
         self._take = take
-        self._flush = flush
         self._changed = threading.Condition()
         self._places: deque[_Place[M]] = deque()
         self._ended: BaseException | None = None
@@ -50,11 +48,11 @@ class Stage(Generic[M]):
 
     def put(self, message: M) -> Future[None]:
         """Queue *message*; the future is done when it is acknowledged, or fails. Never blocks."""
-        return self._put(message)
+        return self._put(_Place(message, Future[None]()))
 
-    def flush(self) -> Future[None]:
-        """Have all that was put before taken, and then flushed; done when that is done."""
-        return self._put(None)
+    def run(self, job: Callable[[], None]) -> Future[None]:
+        """Have *job* run once all that was put before is taken; done when that is done."""
+        return self._put(_Place(None, Future[None](), job))
 
     def end(self, reason: BaseException) -> None:
         """Refuse what waits and what comes, with *reason*; safe to call again, and anywhere."""
@@ -73,8 +71,7 @@ class Stage(Generic[M]):
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
-    def _put(self, message: M | None) -> Future[None]:
-        place = _Place(message, Future[None]())
+    def _put(self, place: _Place[M]) -> Future[None]:
         with self._changed:
             ended = self._ended
             if ended is None:
@@ -83,7 +80,7 @@ class Stage(Generic[M]):
             room = len(self._places) <= self._limit
         if ended is not None:
             place.queued.set_exception(ended)
-        elif room and message is not None:
+        elif room and place.job is None:
             settle(place.queued, None)
         return place.queued
 
@@ -102,8 +99,9 @@ class Stage(Generic[M]):
         if place.message is not None:
             self._take(place.message)
             return
+        assert place.job is not None
         try:
-            self._flush()
+            place.job()
         except BaseException as error:
             fail(place.queued, error)
             raise
@@ -122,6 +120,6 @@ class Stage(Generic[M]):
                 return None
             place = self._places.popleft()
             moved = self._places[self._limit - 1] if len(self._places) >= self._limit else None
-        if moved is not None and moved.message is not None:
+        if moved is not None and moved.job is None:
             settle(moved.queued, None)
         return place

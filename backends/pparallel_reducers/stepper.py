@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 from torch.nn import Module, Parameter
 
-from pparallel_reducers.layout import Flats, Layout
-from pparallel_reducers.sums import Sum
+from pparallel_reducers.flat import Flat
+from pparallel_reducers.layout import state_of
+from pparallel_reducers.shares import Share
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -17,10 +18,11 @@ if TYPE_CHECKING:
 
 
 class Stepper:
-    """Steps copies of the managed model's parameters.
+    """Steps copies of the managed model's parameters, which lie in flat memory.
 
     The optimizer is made to point at the copies: the user may train with the managed model itself
-    while the reducing thread steps, and autograd refuses parameters that change in between.
+    while the reducing thread steps, and autograd refuses parameters that change in between. Of the
+    parameters of other shares the optimizer sees nothing meanwhile.
     """
 
     def __init__(
@@ -32,56 +34,114 @@ class Stepper:
         self._device = device
         self._parameters: dict[str, Parameter] = {}
         self._buffers: dict[str, Tensor] = {}
-        self.layout = Layout(())
+        self._state: dict[str, Tensor] = {}
+        self._swap: _Swap | None = None
 
-    def attach(self) -> None:
-        """Copy the model's tensors and take the optimizer over."""
-        self.layout = Layout.of(self.model)
-        for name, parameter in self.model.named_parameters():
-            copy = parameter.detach().to(self._device, copy=True)
-            self._parameters[name] = Parameter(copy, requires_grad=parameter.requires_grad)
-        for name, buffer in self.model.named_buffers():
-            self._buffers[name] = buffer.detach().to(self._device, copy=True)
-        self._point({each: self._parameters[name] for name, each in self._of_model()})
+    def attach(self, share: Share) -> None:
+        """Copy what *share* has of the model's tensors, and take the optimizer over."""
+        tensors = state_of(self.model)
+        flats = {each: flat.to(self._device) for each, flat in share.layout.state.empty().items()}
+        kinds = {each.name: each.kind for each in share.layout.entries}
+        for name, view in share.layout.state.views(flats):
+            view.copy_(share.part(name, tensors[name].detach()))
+            self._state[name] = view
+            if kinds[name] == "buffer":
+                self._buffers[name] = view
+            else:
+                self._parameters[name] = Parameter(view, requires_grad=kinds[name] == "trainable")
+        self._swap = _Swap(self._optimizer, self.model, share, self._parameters)
 
     def detach(self) -> None:
         """Hand the optimizer back, pointing at the model's parameters as before."""
-        self._point({self._parameters[name]: each for name, each in self._of_model()})
-        self._parameters.clear()
-        self._buffers.clear()
+        swap, self._swap = self._swap, None
+        if swap is not None:
+            swap.undo()
+        self._parameters, self._buffers, self._state = {}, {}, {}
 
-    def step(self, batch: Sum) -> None:
-        """Step once on the gradients of *batch*."""
-        for name, view in self.layout.gradients.views(batch.gradients):
+    def step(self, flat: Flat) -> None:
+        """Step once on the gradients of *flat*, which lies in one run."""
+        gradients, buffers = flat.views()
+        for name, view in gradients:
             self._parameters[name].grad = view
         self._optimizer.step()
         if self._scheduler is not None:
             self._scheduler.step()
         for parameter in self._parameters.values():
             parameter.grad = None
-        for name, view in self.layout.buffers.views(batch.buffers):
+        for name, view in buffers:
             self._buffers[name].copy_(view)
 
-    def state(self) -> Flats:
-        """Return the parameters and buffers as they are now."""
-        tensors = {**self._parameters, **self._buffers}
-        return self.layout.state.pack(tensors.__getitem__)
+    def state(self) -> Mapping[str, Tensor]:
+        """Return the parameters and buffers: views of what is stepped."""
+        return self._state
 
-    def _of_model(self) -> list[tuple[str, Parameter]]:
-        return [each for each in self.model.named_parameters() if each[0] in self._parameters]
 
-    def _point(self, to: Mapping[Tensor, Tensor]) -> None:
-        optimizer = self._optimizer
-        for group in optimizer.param_groups:
-            group["params"] = [to.get(each, each) for each in group["params"]]
-        held = dict(optimizer.state)
+class _Swap:
+    """Has an optimizer point at copies of parameters, or of parts of them."""
+
+    def __init__(
+        self, optimizer: Optimizer, model: Module, share: Share, copies: Mapping[str, Parameter]
+    ) -> None:
+        self._optimizer, self._share = optimizer, share
+        self._names: dict[Tensor, str] = {
+            parameter: name for name, parameter in model.named_parameters()
+        }
+        self._copies = copies
+        self._params = [list(group["params"]) for group in optimizer.param_groups]
+        self._states = dict(optimizer.state)
         optimizer.state.clear()
-        for old, state in held.items():
-            new = to.get(old, old)
-            optimizer.state[new] = {key: _beside(value, old, new) for key, value in state.items()}
+        for group, params in zip(optimizer.param_groups, self._params, strict=True):
+            group["params"] = [new for old in params if (new := self._copy_of(old)) is not None]
+        for old, state in self._states.items():
+            if (new := self._copy_of(old)) is not None:
+                optimizer.state[new] = {key: self._there(old, new, state[key]) for key in state}
+
+    def undo(self) -> None:
+        """Point at the parameters again; what was stepped keeps its state."""
+        stepped = dict(self._optimizer.state)
+        for group, params in zip(self._optimizer.param_groups, self._params, strict=False):
+            group["params"] = params
+        self._optimizer.state.clear()
+        self._optimizer.state.update(self._states)
+        olds = {new: old for old in self._all() if (new := self._copy_of(old)) is not None}
+        for new, state in stepped.items():
+            old = olds.get(new, new)
+            before = self._states.get(old, {})
+            self._optimizer.state[old] = {
+                key: self._back(old, new, state[key], before.get(key)) for key in state
+            }
+
+    def _all(self) -> list[Any]:
+        return [each for params in self._params for each in params]
+
+    def _copy_of(self, parameter: Any) -> Any:
+        """Return what stands for *parameter*: itself if it is not the model's, None if nothing."""
+        name = self._names.get(parameter)
+        return parameter if name is None else self._copies.get(name)
+
+    def _there(self, old: Tensor, new: Tensor, value: object) -> object:
+        """Return the part of an optimizer's *value* that belongs to a copy, beside that."""
+        if not isinstance(value, Tensor):
+            return value
+        name = self._names.get(old)
+        if name is not None and self._share.cut(name) and value.shape == old.shape:
+            value = self._share.part(name, value).clone()
+        return _beside(value, old, new)
+
+    def _back(self, old: Tensor, new: Tensor, value: object, before: object) -> object:
+        """Return an optimizer's *value* for the whole of which the copy was a part."""
+        cut = self._share.cut(self._names[old]) if old in self._names else None
+        if not isinstance(value, Tensor):
+            return value
+        value = _beside(value, new, old)
+        if cut is None or value.shape != new.shape:
+            return value
+        whole = before if isinstance(before, Tensor) and before.shape == old.shape else None
+        full = value.new_zeros(old.shape) if whole is None else whole.contiguous().clone()
+        full.view(-1)[slice(*cut)] = value
+        return full
 
 
-def _beside(value: object, old: object, new: Tensor) -> object:
+def _beside(value: Tensor, old: Tensor, new: Tensor) -> Tensor:
     """Move what lay on the parameter's device with it; step counters stay where they are."""
-    moves = isinstance(value, Tensor) and isinstance(old, Tensor) and value.device == old.device
-    return value.to(new.device) if moves and isinstance(value, Tensor) else value
+    return value.to(new.device) if value.device == old.device else value

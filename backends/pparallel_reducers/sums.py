@@ -3,105 +3,98 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from typing_extensions import Buffer
-
-from pparallel_reducers.layout import Flats, Layout
-
-if TYPE_CHECKING:
-    import torch
+from pparallel_reducers.flat import Flat, Source
 
 Id = tuple[str, int]  #: the member that pushed it, and its number there; numbers only rise
 
 
 @dataclass(eq=False, slots=True)
 class Sum:
-    """The sum of some gradients, which it owns.
+    """The sum of some gradients.
 
     Attributes:
-        gradients: their sums, by dtype.
-        buffers: the sums of the models' buffers, such as running means, by dtype; of those that
-            cannot be averaged, the last.
+        flats: their sums, with those of the models' buffers, such as running means; of buffers
+            that cannot be averaged, the last. One for each share.
         count: how many there are.
-        versions: the sum of the versions of the parameters that they were computed on.
+        versions: for each share, the sum of the versions of the parameters that they were computed
+            on.
         ids: which they are.
+        serials: for each share, the tickets of the gradients, where staleness is bounded.
+        closed: what makes the flats, where they are not made yet.
     """
 
-    gradients: Flats
-    buffers: Flats
+    flats: list[Flat]
     count: int
-    versions: int
+    versions: list[int]
     ids: list[Id]
+    serials: list[list[int]]
+    closed: Callable[[], list[Flat]] | None = None
 
-    def add(self, other: Sum) -> None:
-        """Add *other*."""
-        for dtype, flat in other.gradients.items():
-            self.gradients[dtype] += flat
-        for dtype, flat in other.buffers.items():
-            if _averages(dtype):
-                self.buffers[dtype] += flat
+    def open(self) -> None:
+        """Make the flats, if they are not made yet."""
+        if self.closed is not None:
+            self.flats, self.closed = self.closed(), None
+
+    def add(self, other: Sum, sources: Sequence[Source]) -> None:
+        """Add *other*, which is given away; what must not be changed is summed elsewhere."""
+        for index, theirs in enumerate(other.flats):
+            mine = self.flats[index]
+            if mine.own:
+                mine.add(theirs)
             else:
-                self.buffers[dtype] = flat
+                self.flats[index] = sources[index].take()
+                self.flats[index].become_sum(mine, theirs)
+            theirs.release()
         self.count += other.count
-        self.versions += other.versions
-        self.ids += other.ids
+        self.versions = [a + b for a, b in zip(self.versions, other.versions, strict=True)]
+        self.ids = self.ids + other.ids
+        self.serials = [a + b for a, b in zip(self.serials, other.serials, strict=True)]
 
     def average(self, gradients: bool) -> None:
         """Divide the buffers, and the gradients if *gradients* says so, by the count."""
-        for dtype, flat in self.buffers.items():
-            if _averages(dtype):
-                flat /= self.count
-        for flat in self.gradients.values() if gradients else ():
-            flat /= self.count
+        for flat in self.flats:
+            flat.divide(self.count, gradients)
 
-    def to(self, device: str) -> None:
-        """Move to *device*."""
-        self.gradients = {dtype: flat.to(device) for dtype, flat in self.gradients.items()}
-        self.buffers = {dtype: flat.to(device) for dtype, flat in self.buffers.items()}
-
-    def body(self) -> tuple[int, int, list[Id]]:
-        """Return what :func:`rebuilt` needs beside :meth:`memory`: small and plain."""
-        return self.count, self.versions, self.ids
-
-    def memory(self, layout: Layout) -> list[Buffer]:
-        """Return the memory of all flat tensors, moved to the CPU."""
-        self.to("cpu")
-        return [
-            *layout.gradients.buffers(self.gradients),
-            *layout.buffers.buffers(self.buffers),
-        ]
-
-
-def rebuilt(
-    layout: Layout, count: int, versions: int, ids: Iterable[Id], memory: Sequence[Buffer]
-) -> Sum:
-    """Return the sum that :meth:`Sum.body` and :meth:`Sum.memory` describe, over that memory."""
-    split = len(layout.gradients)
-    gradients = layout.gradients.flats(memory[:split])
-    return Sum(gradients, layout.buffers.flats(memory[split:]), count, versions, list(ids))
+    def share(self, index: int) -> Sum:
+        """Return what one share has of it."""
+        versions, serials = [self.versions[index]], [self.serials[index]]
+        return Sum([self.flats[index]], self.count, versions, self.ids, serials)
 
 
 class Batch:
     """Adds up messages until there are enough."""
 
-    def __init__(self, size: int, device: str) -> None:
+    def __init__(self, size: int) -> None:
         self._size = size
-        self._device = device
+        self._sources: Sequence[Source] = ()
         self._sum: Sum | None = None
         self._messages = 0
 
-    def add(self, message: Sum) -> Sum | None:
-        """Add *message*, which is given away; return the sum if the batch is full."""
-        message.to(self._device)
+    def begin(self, sources: Sequence[Source]) -> None:
+        """Begin anew, with where sums find memory."""
+        self._sources, self._sum, self._messages = sources, None, 0
+
+    @property
+    def sum(self) -> Sum | None:
+        """What there is so far."""
+        return self._sum
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are enough."""
+        return self._messages >= self._size
+
+    def add(self, message: Sum) -> None:
+        """Add *message*, which is given away."""
+        message.open()
         if self._sum is None:
             self._sum = message
         else:
-            self._sum.add(message)
+            self._sum.add(message, self._sources)
         self._messages += 1
-        return self.take() if self._messages >= self._size else None
 
     def take(self) -> Sum | None:
         """Return the sum of what there is, None if there is nothing, and begin anew."""
@@ -133,7 +126,3 @@ class Seen:
     def count(self, sender: str) -> int:
         """Return how many of *sender* have come."""
         return self._count[sender]
-
-
-def _averages(dtype: torch.dtype) -> bool:
-    return dtype.is_floating_point or dtype.is_complex

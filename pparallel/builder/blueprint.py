@@ -99,7 +99,8 @@ class Blueprint:
 
     def _default_host(self) -> str:
         primary = getattr(self.config.reducer, "primary", None)
-        return primary or self.config.names[0]
+        primaries = getattr(self.config.reducer, "primaries", None) or self.config.names
+        return primary or primaries[0]
 
     def _check_reach(self, path: str, given: BackendConfig[Any]) -> None:
         backend = self._registry.find(given.interface, given.backend)

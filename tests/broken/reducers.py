@@ -16,7 +16,7 @@ from pparallel.testing import ReducerSuite
 from pparallel_reducers import GradServerReducerConfig, LocalReducerConfig
 from pparallel_reducers.grad_server import GradServerReducer
 from pparallel_reducers.gradients import clear
-from pparallel_reducers.layout import Flats, state_of
+from pparallel_reducers.layout import state_of
 from pparallel_reducers.local import LocalReducer
 
 if TYPE_CHECKING:
@@ -36,6 +36,12 @@ def pparallel_backends() -> Iterable[Backend]:
 
 
 # -- what is reduced ------------------------------------------------------------------------------
+
+
+def scale(batch: Sum, factor: float) -> None:
+    for tensors in batch.flats[0].pieces:
+        for each in tensors:
+            each *= factor
 
 
 class ChangedPrimary(GradServerReducer):
@@ -101,8 +107,7 @@ class TestReducesOneTwice(ReducerSuite):
 class SumsInsteadOfAveraging(ChangedPrimary):
     @override
     def reduce(self, batch: Sum) -> None:
-        for flat in batch.gradients.values():
-            flat *= batch.count
+        scale(batch, batch.count)
         self._step(batch)
 
 
@@ -139,8 +144,7 @@ class TakesTheMeanOfMeans(ChangedPrimary):
 
     @override
     def reduce(self, batch: Sum) -> None:
-        for flat in batch.gradients.values():
-            flat *= batch.count / self._messages
+        scale(batch, batch.count / self._messages)
         self._messages = 0
         self._step(batch)
 
@@ -270,20 +274,19 @@ class TestTakesAnyModel(ReducerSuite):
 class PullsAnAlias(GradServerReducer):
     """Members of one process are given the same memory."""
 
-    _known: ClassVar[dict[int, Flats]] = {}
+    _known: ClassVar[dict[int, Any]] = {}
 
     @override
     def pull(self, model: Module) -> bool:
-        layout = self._layout
-        assert layout is not None
-        found = self._board.newer(layout, self._versions.get(model))
+        board = self._boards[0]
+        known = self._versions.get(model)
+        found = board._server.wait(board._key, known[0] if known else None, timeout=0)
         if found is None:
             return False
-        flats = self._known.setdefault(found[1], found[0])
-        tensors = state_of(model)
-        for name, view in layout.state.views(flats):
-            tensors[name].data = view
-        self._versions[model] = found[1]
+        state: Any = self._known.setdefault(int(str(found[1])), found[0])
+        for name, tensor in state_of(model).items():
+            tensor.data = state[name]
+        self._versions[model] = [int(str(found[1]))]
         return True
 
 
@@ -298,7 +301,7 @@ class SharesOneKey(GradServerReducer):
     @override
     def open(self) -> None:
         super().open()
-        self._board._key = "parameters"
+        self._boards[0]._key = "parameters"
 
 
 @rejected_by("test_two_reducers_do_not_mix")

@@ -1,0 +1,96 @@
+"""One member's gradient, on its way to a secondary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pparallel.runtime.rpc import RpcGroup
+from pparallel_reducers.flat import Flat, Source
+from pparallel_reducers.gradients import first_not_finite, gradient
+from pparallel_reducers.layout import Layout
+from pparallel_reducers.shares import Share
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module
+
+    from pparallel_reducers.squeezed import Squeezed, Squeezer
+
+
+class Gradient:
+    """The gradients of a model with its buffers; packed as they are sent, and only once.
+
+    Attributes:
+        layout: the model's.
+        versions: for each share, of the parameters that it was computed on.
+    """
+
+    def __init__(
+        self,
+        model: Module,
+        layout: Layout,
+        versions: Sequence[int],
+        squeezer: Squeezer | None = None,
+    ) -> None:
+        """Look at *model*, which must not change until this is sent.
+
+        Args:
+            model: the model.
+            layout: its layout.
+            versions: of the parameters.
+            squeezer: what compresses it; None: it is sent as it is.
+
+        Raises:
+            ValueError: a trainable parameter has no gradient.
+        """
+        self.layout = layout
+        self.versions = list(versions)
+        self._trainable = {
+            name: gradient(name, each)
+            for name, each in model.named_parameters()
+            if each.requires_grad
+        }
+        self._tensors = {**dict(model.named_buffers()), **self._trainable}
+        self._packed: list[memoryview] = []
+        self._squeezer = squeezer
+        self._squeezed: Squeezed | None = None
+
+    def not_finite(self) -> str | None:
+        """Return the name of a parameter whose gradient holds NaN or infinity, if there is one."""
+        return first_not_finite(self._trainable.items())
+
+    def squeezed(self) -> Squeezed | None:
+        """Return it compressed, if it is to be; the first time it is asked, it is compressed."""
+        if self._squeezed is None and self._squeezer is not None:
+            self._squeezed = self._squeezer.squeeze(self._tensors.__getitem__)
+        return self._squeezed
+
+    def settle(self, accepted: bool) -> None:
+        """Say what became of it."""
+        if self._squeezed is not None and self._squeezer is not None:
+            self._squeezer.settle(accepted)
+
+    def pack(self, shares: Sequence[Share], sources: Sequence[Source]) -> list[Flat]:
+        """Return it packed for a secondary of this member: in memory that is the secondary's."""
+        flats = [each.take() for each in sources]
+        for share, flat in zip(shares, flats, strict=True):
+            flat.pack(partial(self._part, share))
+        return flats
+
+    def pieces(self, shares: Sequence[Share], group: RpcGroup) -> Iterator[memoryview]:
+        """Yield it piece by piece, to be sent; what was packed before is not packed again."""
+        yield from self._packed
+        todo = [(share, index) for share in shares for index in range(len(share.image.pieces))]
+        for share, index in todo[len(self._packed) :]:
+            start, end = share.image.pieces[index]
+            memory = group.memory(end - start)
+            flats = share.image.flats(index, memory)
+            share.image.fill(index, flats, partial(self._part, share))
+            group.publish(memory)
+            self._packed.append(memory)
+            yield memory
+
+    def _part(self, share: Share, name: str) -> Tensor:
+        return share.part(name, self._tensors[name])

@@ -1,0 +1,115 @@
+"""What members and secondaries do so that gradients do not become too old: see ``clock``."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from pparallel_reducers.sums import Id
+from pparallel_reducers.tickets import Ticket
+
+Enter = Callable[[str, int | None], Ticket]  #: :meth:`Clock.enter` for this member, and its result
+Claim = Callable[[str, int, int | None], Ticket | None]  #: :meth:`Clock.claim` for this member
+
+
+class Pace:
+    """A member's side of one clock.
+
+    It holds one ticket at most for the next gradient, and one for each that a thread is pushing.
+    """
+
+    def __init__(self, enter: Enter, claim: Claim, give_back: Callable[[int], None]) -> None:
+        self._enter = enter
+        self._claim = claim
+        self._give_back = give_back
+        self._lock = threading.Lock()
+        self._next: _Held | None = None
+        self._pushing: dict[int, _Held] = {}  # by thread
+
+    def before_pull(self, via: str) -> int:
+        """Get a ticket for the next gradient; return the version that a pull finds at least.
+
+        With ``max_staleness=0`` it waits until the last gradient is reduced.
+        """
+        unused = self._unused()
+        for each in unused[1:]:
+            self._give_back(each.ticket.serial)
+        ticket = self._enter(via, unused[0].ticket.serial if unused else None)
+        with self._lock:
+            others, self._next = self._next, _Held(via, ticket)
+        if others is not None:  # another thread has pulled meanwhile
+            self._give_back(others.ticket.serial)
+        return ticket.version
+
+    def give_up(self) -> None:
+        """Give back what this thread has no use for, as it is about to pull."""
+        for each in self._unused():
+            self._give_back(each.ticket.serial)
+
+    def for_push(self, via: str, version: int) -> Ticket | None:
+        """Return the ticket for a gradient computed on *version*; None: it is too old to push.
+
+        If this thread asks again before :meth:`used`, the attempt before has failed, and its
+        ticket serves again.
+        """
+        thread = threading.get_ident()
+        with self._lock:
+            held = self._pushing.pop(thread, None)
+            if held is None:
+                held, self._next = self._next, None
+        if held is None or held.via != via or held.ticket.version > version:
+            ticket = self._claim(via, version, None if held is None else held.ticket.serial)
+            if ticket is None:
+                return None
+            held = _Held(via, ticket)
+        with self._lock:
+            self._pushing[thread] = held
+        return held.ticket
+
+    def used(self) -> None:
+        """Note that the gradient was accepted that this thread was last given a ticket for."""
+        with self._lock:
+            self._pushing.pop(threading.get_ident(), None)
+
+    def leave(self) -> None:
+        """Give back what is not going to be used by any thread."""
+        with self._lock:
+            unused = [*self._pushing.values()]
+            self._pushing.clear()
+        for each in [*unused, *self._unused()]:
+            self._give_back(each.ticket.serial)
+
+    def _unused(self) -> list[_Held]:
+        """Take out what this thread did not get rid of, and what is for the next gradient."""
+        with self._lock:
+            found = [self._pushing.pop(threading.get_ident(), None), self._next]
+            self._next = None
+        return [each for each in found if each is not None]
+
+
+class _Held(NamedTuple):
+    via: str  # the secondary that it is good for
+    ticket: Ticket
+
+
+class Haste:
+    """A secondary's side: which gradients are to be handed on as soon as they are there."""
+
+    def __init__(self, max_staleness: int) -> None:
+        self._always = max_staleness == 0
+        self._lock = threading.Lock()
+        self._wanted: dict[str, int] = {}  # by member: all tickets up to this one
+
+    def ask(self, member: str, serial: int) -> None:
+        """Want what *member* has for this ticket, and for those before it, handed on at once."""
+        with self._lock:
+            self._wanted[member] = max(serial, self._wanted.get(member, serial))
+
+    def due(self, ids: Iterable[Id], serials: Iterable[int]) -> bool:
+        """Return whether a batch of these gradients, each with its ticket, is to be handed on."""
+        with self._lock:
+            return self._always or any(
+                serial <= self._wanted.get(sender, 0)
+                for (sender, _), serial in zip(ids, serials, strict=True)
+            )
