@@ -15,9 +15,9 @@ from pparallel.interfaces.reducer import Counters, Reducer
 from pparallel.testing.patience import PATIENCE
 from pparallel.testing.reducer import backward, line, parameters
 from pparallel_reducers import GradServerReducerConfig
-from pparallel_reducers.image import PIECE, Image
+from pparallel_reducers.grad_server.image import PIECE, Image
+from pparallel_reducers.grad_server.shares import shares
 from pparallel_reducers.layout import Layout
-from pparallel_reducers.shares import shares
 
 if TYPE_CHECKING:
     from pparallel.builder import Runtime

@@ -16,7 +16,7 @@ from pparallel.interfaces.reducer import ReducerConfig
 from pparallel.testing.reducer.together import TogetherTests
 from pparallel_process import ProcessLauncherConfig
 from pparallel_reducers import GradServerReducerConfig
-from pparallel_reducers.image import PIECE
+from pparallel_reducers.grad_server.image import PIECE
 
 if TYPE_CHECKING:
     from pparallel.builder import Runtime

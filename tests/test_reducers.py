@@ -20,12 +20,12 @@ from pparallel.testing import ReducerSuite
 from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.reducer import backward, line, manage, parameters
 from pparallel_reducers import GradServerReducerConfig, LocalReducerConfig
-from pparallel_reducers.flat import Wholes
-from pparallel_reducers.image import Image
+from pparallel_reducers.grad_server.flat import Wholes
+from pparallel_reducers.grad_server.image import Image
+from pparallel_reducers.grad_server.level import Level
+from pparallel_reducers.grad_server.pusher import Pusher
+from pparallel_reducers.grad_server.sums import Sum
 from pparallel_reducers.layout import Layout
-from pparallel_reducers.level import Level
-from pparallel_reducers.pusher import Pusher
-from pparallel_reducers.sums import Sum
 from pparallel_reducers.tally import Tally
 
 if TYPE_CHECKING:

@@ -22,9 +22,9 @@ from pparallel.errors import ClosedError, PeerLostError
 from pparallel.interfaces.reducer import Counters
 from pparallel.testing.patience import PATIENCE, until
 from pparallel_reducers import GradServerReducerConfig
-from pparallel_reducers.clock import Clock, too_old
-from pparallel_reducers.pace import Haste, Pace
-from pparallel_reducers.tickets import Ticket
+from pparallel_reducers.grad_server.clock import Clock, too_old
+from pparallel_reducers.grad_server.pace import Haste, Pace
+from pparallel_reducers.grad_server.tickets import Ticket
 
 if TYPE_CHECKING:
     from pparallel.builder import Runtime

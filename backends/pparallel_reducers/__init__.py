@@ -42,7 +42,7 @@ def pparallel_backends() -> list[Backend]:
         ),
         Backend(
             GradServerReducerConfig,
-            "pparallel_reducers.grad_server:GradServerReducer",
+            "pparallel_reducers.grad_server.reducer:GradServerReducer",
             install=TORCH,
             features=frozenset({"shared"}),
             requires=("torch",),
@@ -55,7 +55,7 @@ def pparallel_backends() -> list[Backend]:
         ),
         Backend(
             ModelServerReducerConfig,
-            "pparallel_reducers.model_server:ModelServerReducer",
+            "pparallel_reducers.model_server.reducer:ModelServerReducer",
             install=TORCH,
             features=frozenset({"shared"}),
             requires=("torch",),

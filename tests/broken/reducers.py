@@ -14,7 +14,7 @@ from broken.harness import Backends, rejected_by
 from pparallel.plugin import Backend, hookimpl
 from pparallel.testing import ReducerSuite
 from pparallel_reducers import GradServerReducerConfig, LocalReducerConfig
-from pparallel_reducers.grad_server import GradServerReducer
+from pparallel_reducers.grad_server.reducer import GradServerReducer
 from pparallel_reducers.gradients import clear
 from pparallel_reducers.layout import state_of
 from pparallel_reducers.local import LocalReducer
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler
 
-    from pparallel_reducers.sums import Sum
+    from pparallel_reducers.grad_server.sums import Sum
 
 servers = Backends(GradServerReducerConfig, pparallel_reducers)
 lonely = Backends(LocalReducerConfig, pparallel_reducers)

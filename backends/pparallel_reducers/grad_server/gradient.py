@@ -7,16 +7,16 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pparallel.runtime.rpc import RpcGroup
-from pparallel_reducers.flat import Flat, Source
+from pparallel_reducers.grad_server.flat import Flat, Source
+from pparallel_reducers.grad_server.shares import Share
 from pparallel_reducers.gradients import first_not_finite, gradient
 from pparallel_reducers.layout import Layout
-from pparallel_reducers.shares import Share
 
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module
 
-    from pparallel_reducers.squeezed import Squeezed, Squeezer
+    from pparallel_reducers.grad_server.squeezed import Squeezed, Squeezer
 
 
 class Gradient:

@@ -12,8 +12,8 @@ from typing_extensions import Buffer, override
 from pparallel.machine.cpus import affinity
 from pparallel.runtime.rpc import RpcGroup
 from pparallel.runtime.shm import writable
+from pparallel_reducers.grad_server.image import Image, Key
 from pparallel_reducers.gradients import averages
-from pparallel_reducers.image import Image, Key
 
 if TYPE_CHECKING:
     import torch

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pparallel_reducers.image import Image
+from pparallel_reducers.grad_server.image import Image
 from pparallel_reducers.layout import Entry, Layout
 
 if TYPE_CHECKING:

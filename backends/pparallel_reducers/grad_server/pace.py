@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from pparallel_reducers.sums import Id
-from pparallel_reducers.tickets import Ticket
+from pparallel_reducers.grad_server.sums import Id
+from pparallel_reducers.grad_server.tickets import Ticket
 
 Enter = Callable[[str, int | None], Ticket]  #: :meth:`Clock.enter` for this member, and its result
 Claim = Callable[[str, int, int | None], Ticket | None]  #: :meth:`Clock.claim` for this member

@@ -13,7 +13,7 @@ With ``max_staleness=0`` training is synchronous. A member that pulls and has a 
 waits for the step that takes it, and while somebody waits, the step need not have
 ``reduce_batch_size`` messages; nor do secondaries wait for so many. Who does what:
 
-A member that trains (:class:`~pparallel_reducers.pace.Pace`, one for each primary)
+A member that trains (:class:`~pparallel_reducers.grad_server.pace.Pace`, one for each primary)
     - before each pull: ``pace.before_pull(via)``, with *via* the secondary that it would push to;
       with several primaries ``pace.give_up()`` of all of them first, and then in one order;
     - before it sends a gradient, in each attempt: ``ticket = pace.for_push(via, version)``; None
@@ -22,7 +22,7 @@ A member that trains (:class:`~pparallel_reducers.pace.Pace`, one for each prima
     - once the push was accepted: ``pace.used()``. A push that was refused or raised does nothing;
     - first of all in ``stop()``: ``pace.leave()``.
 
-A secondary (:class:`~pparallel_reducers.pace.Haste`, one for each primary)
+A secondary (:class:`~pparallel_reducers.grad_server.pace.Haste`, one for each primary)
     - when asked to hurry: ``haste.ask(member, serial)``, and then, like after each message that it
       adds to its batch: hand on the batch, though it is not full, if ``haste.due(ids, serials)``;
     - when asked to drain a member that ended: take nothing from it any more (``Level.fence``), hand
@@ -64,7 +64,7 @@ from typing import NamedTuple
 
 from pparallel.errors import PeerLostError
 from pparallel.runtime.pending import fail, settle
-from pparallel_reducers.tickets import Ticket, Tickets
+from pparallel_reducers.grad_server.tickets import Ticket, Tickets
 
 logger = logging.getLogger(__name__)
 

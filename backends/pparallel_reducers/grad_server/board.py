@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pparallel.interfaces.ordered_server import OrderedServer
-from pparallel_reducers.shares import Share
+from pparallel_reducers.grad_server.shares import Share
 from pparallel_reducers.tally import Tally
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from pparallel.interfaces.reducer import Counters, Reducer
 from pparallel.runtime.events import Events
 from pparallel.runtime.member import Member
 from pparallel.runtime.rpc import RpcGroup
-from pparallel_reducers.chain import Chain
 from pparallel_reducers.config import ModelServerReducerConfig
 from pparallel_reducers.gradients import averages, first_not_finite, gradient
 from pparallel_reducers.layout import Flats, Layout, load, state_of
+from pparallel_reducers.model_server.chain import Chain
 from pparallel_reducers.own_model import OwnModel
 from pparallel_reducers.tally import Tally
 

@@ -10,15 +10,15 @@ from typing_extensions import Buffer
 
 from pparallel_reducers.compression import Compressed, CompressionConfig, Compressor, shapes_of
 from pparallel_reducers.compression.message import Body
-from pparallel_reducers.flat import Flat
+from pparallel_reducers.grad_server.flat import Flat
+from pparallel_reducers.grad_server.run import Run
 from pparallel_reducers.layout import Flats, Layout
-from pparallel_reducers.run import Run
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from pparallel_reducers.image import Key
+    from pparallel_reducers.grad_server.image import Key
 
 
 class Squeezed:

@@ -14,15 +14,15 @@ from pparallel.interfaces.reducer import Counters, Reducer
 from pparallel.runtime.events import Events
 from pparallel.runtime.member import Member
 from pparallel.runtime.rpc import RpcGroup
-from pparallel_reducers.board import Board
 from pparallel_reducers.config import GradServerReducerConfig
-from pparallel_reducers.gradient import Gradient
+from pparallel_reducers.grad_server.board import Board
+from pparallel_reducers.grad_server.gradient import Gradient
+from pparallel_reducers.grad_server.pacing import TooOldError
+from pparallel_reducers.grad_server.pusher import Pusher
+from pparallel_reducers.grad_server.roles import Roles
+from pparallel_reducers.grad_server.run import Run
 from pparallel_reducers.gradients import clear
 from pparallel_reducers.layout import Layout, state_of
-from pparallel_reducers.pacing import TooOldError
-from pparallel_reducers.pusher import Pusher
-from pparallel_reducers.roles import Roles
-from pparallel_reducers.run import Run
 from pparallel_reducers.tally import Tally
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler
 
-    from pparallel_reducers.squeezed import Squeezer
+    from pparallel_reducers.grad_server.squeezed import Squeezer
 
 logger = logging.getLogger(__name__)
 
@@ -139,7 +139,7 @@ class GradServerReducer(Reducer):
             message = "manage_model() comes before start(), or after stop()"
             raise RuntimeError(message)
         device = self._config.reduce_device
-        from pparallel_reducers.stepper import Stepper
+        from pparallel_reducers.grad_server.stepper import Stepper
 
         self._roles.primary.manage(Stepper(model, optimizer, lr_scheduler, device))
 
@@ -259,7 +259,7 @@ class GradServerReducer(Reducer):
             return None
         squeezer = self._squeezers.get(model)
         if squeezer is None:
-            from pparallel_reducers.squeezed import Squeezer
+            from pparallel_reducers.grad_server.squeezed import Squeezer
 
             squeezer = self._squeezers[model] = Squeezer(config, run)
         return squeezer

@@ -9,9 +9,9 @@ from concurrent.futures import Future
 from pparallel.errors import ClosedError, PeerLostError
 from pparallel.runtime.pending import fail, settle
 from pparallel_reducers.config import GradServerReducerConfig
-from pparallel_reducers.flat import Source
-from pparallel_reducers.stage import Stage
-from pparallel_reducers.sums import Batch, Seen, Sum
+from pparallel_reducers.grad_server.flat import Source
+from pparallel_reducers.grad_server.stage import Stage
+from pparallel_reducers.grad_server.sums import Batch, Seen, Sum
 from pparallel_reducers.tally import Tally
 
 HandOn = Callable[[Sum], None]  #: what is done with a full sum; it may block

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from torch.nn import Module, Parameter
 
-from pparallel_reducers.flat import Flat
+from pparallel_reducers.grad_server.flat import Flat
+from pparallel_reducers.grad_server.shares import Share
 from pparallel_reducers.layout import state_of
-from pparallel_reducers.shares import Share
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

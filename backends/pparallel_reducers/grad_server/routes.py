@@ -11,18 +11,18 @@ from typing_extensions import Buffer
 from pparallel.errors import ClosedError, PeerLostError
 from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.rpc import Reply, Request, RpcGroup, Service
-from pparallel_reducers.courier import Courier, Inbox, accepted
-from pparallel_reducers.flat import Flat, Source, sendable
-from pparallel_reducers.gradient import Gradient
+from pparallel_reducers.grad_server.courier import Courier, Inbox, accepted
+from pparallel_reducers.grad_server.flat import Flat, Source, sendable
+from pparallel_reducers.grad_server.gradient import Gradient
+from pparallel_reducers.grad_server.level import Level
+from pparallel_reducers.grad_server.pacing import Pacing
+from pparallel_reducers.grad_server.primary import Primary
+from pparallel_reducers.grad_server.run import Run
+from pparallel_reducers.grad_server.squeezed import Squeezed
+from pparallel_reducers.grad_server.sums import Sum
+from pparallel_reducers.grad_server.who import Who
 from pparallel_reducers.layout import Layout
-from pparallel_reducers.level import Level
-from pparallel_reducers.pacing import Pacing
-from pparallel_reducers.primary import Primary
-from pparallel_reducers.run import Run
-from pparallel_reducers.squeezed import Squeezed
-from pparallel_reducers.sums import Sum
 from pparallel_reducers.tally import Tally
-from pparallel_reducers.who import Who
 
 
 class Routes:

@@ -10,15 +10,15 @@ from functools import partial
 from pparallel.errors import ClosedError, PparallelError
 from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.rpc import Reply, Request, RpcGroup, Service
-from pparallel_reducers.clock import Clock, too_old
-from pparallel_reducers.level import Level
-from pparallel_reducers.pace import Haste, Pace
-from pparallel_reducers.primary import Primary
-from pparallel_reducers.run import Run
-from pparallel_reducers.sums import Sum
+from pparallel_reducers.grad_server.clock import Clock, too_old
+from pparallel_reducers.grad_server.level import Level
+from pparallel_reducers.grad_server.pace import Haste, Pace
+from pparallel_reducers.grad_server.primary import Primary
+from pparallel_reducers.grad_server.run import Run
+from pparallel_reducers.grad_server.sums import Sum
+from pparallel_reducers.grad_server.tickets import Ticket
+from pparallel_reducers.grad_server.who import Who
 from pparallel_reducers.tally import Tally
-from pparallel_reducers.tickets import Ticket
-from pparallel_reducers.who import Who
 
 logger = logging.getLogger(__name__)
 

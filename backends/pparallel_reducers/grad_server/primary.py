@@ -6,16 +6,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pparallel.errors import ClosedError
-from pparallel_reducers.board import Board
 from pparallel_reducers.config import GradServerReducerConfig
-from pparallel_reducers.flat import Source
-from pparallel_reducers.level import Level
-from pparallel_reducers.shares import Share
-from pparallel_reducers.sums import Sum
+from pparallel_reducers.grad_server.board import Board
+from pparallel_reducers.grad_server.flat import Source
+from pparallel_reducers.grad_server.level import Level
+from pparallel_reducers.grad_server.shares import Share
+from pparallel_reducers.grad_server.sums import Sum
 from pparallel_reducers.tally import Tally
 
 if TYPE_CHECKING:
-    from pparallel_reducers.stepper import Stepper
+    from pparallel_reducers.grad_server.stepper import Stepper
 
 
 class Primary:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from pparallel_reducers.flat import Flat, Source
+from pparallel_reducers.grad_server.flat import Flat, Source
 
 Id = tuple[str, int]  #: the member that pushed it, and its number there; numbers only rise
 

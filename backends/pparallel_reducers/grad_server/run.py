@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
+from pparallel_reducers.grad_server.shares import Share, shares
 from pparallel_reducers.layout import Layout
-from pparallel_reducers.shares import Share, shares
 
 
 class Run:

@@ -9,18 +9,18 @@ from pparallel.errors import ClosedError
 from pparallel.runtime.member import Member
 from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.rpc import Reply, RpcGroup, Service
-from pparallel_reducers.board import Board
 from pparallel_reducers.config import GradServerReducerConfig
-from pparallel_reducers.flat import Sendables, Source, Wholes
+from pparallel_reducers.grad_server.board import Board
+from pparallel_reducers.grad_server.flat import Sendables, Source, Wholes
+from pparallel_reducers.grad_server.level import Level
+from pparallel_reducers.grad_server.pacing import Pacing
+from pparallel_reducers.grad_server.primary import Primary
+from pparallel_reducers.grad_server.routes import Routes
+from pparallel_reducers.grad_server.run import Run
+from pparallel_reducers.grad_server.shares import Share
+from pparallel_reducers.grad_server.who import Who
 from pparallel_reducers.layout import Layout, state_of
-from pparallel_reducers.level import Level
-from pparallel_reducers.pacing import Pacing
-from pparallel_reducers.primary import Primary
-from pparallel_reducers.routes import Routes
-from pparallel_reducers.run import Run
-from pparallel_reducers.shares import Share
 from pparallel_reducers.tally import Tally
-from pparallel_reducers.who import Who
 
 
 class Roles:
