@@ -31,10 +31,10 @@ from pparallel.runtime.rpc.retries import Retries
 from pparallel.runtime.rpc.service import Reply
 from pparallel.runtime.rpc.window import Window
 from pparallel.runtime.rpc.wire import Status
-from pparallel.runtime.shm import Arena, SharesMemory
 
 if TYPE_CHECKING:
     from pparallel.runtime.rpc.endpoint import Endpoint
+    from pparallel.runtime.shm import Arena, SharesMemory
 
 RELEASE = "rpc.release"  #: tells which answers need not be kept any more
 
@@ -64,7 +64,9 @@ class Caller:
         self.handlers = handlers
         self.owners: dict[Registered, str] = {}  # where services were found
         self._transport = transport
-        self._sharing = transport if isinstance(transport, SharesMemory) else None
+        # A transport that shares memory has loaded what that needs, pickle among it.
+        shares = hasattr(transport, "arena")
+        self._sharing = cast("SharesMemory", transport) if shares else None
         self._timeout = config.timeout
         self._window = Window(config.max_in_flight, handlers.waiting)
         self._is_wide = config.max_in_flight >= WIDE

@@ -13,10 +13,12 @@ from pparallel.errors import CallTimeoutError, ClosedError, did_you_mean
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime.rpc import directory
 from pparallel.runtime.rpc.service import Reply, Service
-from pparallel.runtime.shm import SMALLEST, Arena
 
 if TYPE_CHECKING:
     from pparallel.runtime.rpc.endpoint import Endpoint
+    from pparallel.runtime.shm import Arena
+
+_SMALL = 1 << 14  #: bytes below which memory travels in the message
 
 
 class ServiceGroup:
@@ -120,7 +122,7 @@ class ServiceGroup:
         Where members share memory it lies there: what is sent of it after :meth:`publish` is not
         copied. It is used again when nothing refers to it any more, here or elsewhere.
         """
-        arena = self._endpoint.arena() if nbytes >= SMALLEST else None
+        arena = self._endpoint.arena() if nbytes >= _SMALL else None
         block = None if arena is None else arena.allocate(nbytes)
         return memoryview(bytearray(nbytes)) if block is None else block.view()
 

@@ -17,7 +17,7 @@ and it is free when the last of them and the sender have let go.
 
 from __future__ import annotations
 
-from pparallel.runtime.shm.arena import SMALLEST, Arena, Usage
+from pparallel.runtime.shm.arena import Arena, Usage
 from pparallel.runtime.shm.block import Block
 from pparallel.runtime.shm.copying import address_of, copy
 from pparallel.runtime.shm.parcels import Parcel, Parcels
@@ -25,7 +25,6 @@ from pparallel.runtime.shm.sharing import SharesMemory
 from pparallel.runtime.shm.views import writable
 
 __all__ = [
-    "SMALLEST",
     "Arena",
     "Block",
     "Parcel",

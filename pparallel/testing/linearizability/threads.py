@@ -74,6 +74,10 @@ class ClientThreads(Clients):
         self._opened.close()
 
 
+# CPython 3.11 refuses the one of two threads that sets its function while the other does.
+_tracing = threading.Lock()
+
+
 class _KilledError(BaseException):
     """Ends a client."""
 
@@ -95,14 +99,16 @@ class _Thread(threading.Thread):
 
     @override
     def run(self) -> None:
-        sys.settrace(self._trace)
+        with _tracing:
+            sys.settrace(self._trace)
         try:
             perform(self._server, self._part, self, 0.0)
         except BaseException as error:  # noqa: BLE001 - whoever started it raises it
             # Where it is ended, other code may fail before it ends, as it does after Ctrl-C.
             self.error = None if self._is_killed else error
         finally:
-            sys.settrace(None)
+            with _tracing:
+                sys.settrace(None)
 
     def begin(self, step: Step, start: float) -> None:
         """Note that a step begins, and whether something is to happen in it."""
