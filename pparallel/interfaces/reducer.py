@@ -20,8 +20,8 @@ class Counters(NamedTuple):
     Attributes:
         pushed: gradients of this member that were accepted: acknowledged, or stepped here.
         reduced: gradients that this member put into steps of its optimizer.
-        late: gradients that arrived here before reducing started or after it stopped; their
-            senders were told so with ``ClosedError``.
+        late: gradients that arrived here before reducing started or after it stopped, or after the
+            round that they were for; their senders were told so.
         refused: gradients that arrived here and were refused for another reason: another model,
             or a reducing thread that had failed.
         lost: acknowledged gradients of this member that ended with the member that held them.

@@ -179,7 +179,7 @@ class GradientsRefused(ReducerEvent):
     Attributes:
         gradients: how many.
         sender: the member that handed them in.
-        late: whether they came before reducing started or after it stopped.
+        late: whether they came before reducing started, after it stopped, or after their round.
         reason: why, in words.
     """
 
