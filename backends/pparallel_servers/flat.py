@@ -18,6 +18,7 @@ from typing_extensions import Buffer
 
 from pparallel.errors import SerializationError
 from pparallel.interfaces.serializer import Serializer
+from pparallel.machine.copying import copy_all
 from pparallel.runtime.plain import PLAIN
 from pparallel.runtime.shm import address_of
 from pparallel_servers import tensors
@@ -63,8 +64,7 @@ class Flat(NamedTuple):
     def write(self, memory: memoryview) -> None:
         """Write the value to *memory*; other threads run meanwhile."""
         start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-        for at, address, nbytes in self.parts:
-            ctypes.memmove(start + at, address, nbytes)
+        copy_all([(start + at, address, nbytes) for at, address, nbytes in self.parts])
 
 
 class _Known(NamedTuple):

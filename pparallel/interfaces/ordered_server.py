@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import sys
 from abc import abstractmethod
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -12,6 +11,7 @@ from pydantic import Field
 
 from pparallel.config import BackendConfig
 from pparallel.interfaces.resource import Resource
+from pparallel.machine.copying import copy_all
 
 _LARGE = 1 << 16  #: bytes of a tensor
 
@@ -196,23 +196,27 @@ def copy_into(value: Any, into: Any) -> None:
     Raises:
         ValueError: they differ; the first entry that does is named and nothing was copied.
     """
-    pairs = list(_pairs(value, into, "value"))
-    for source, target in pairs:
-        if _is_tensor(target):
-            _copy_tensor(source, target)
-        else:
+    large: list[tuple[Any, Any]] = []
+    for source, target in list(_pairs(value, into, "value")):
+        if not _is_tensor(target):
             target[...] = source
+        elif target.nbytes >= _LARGE and _is_one_run(source) and _is_one_run(target):
+            large.append((source, target))
+        else:
+            _copy_tensor(source, target)
+    _copy_large(large)
 
 
 def _copy_tensor(source: Any, target: Any) -> None:
-    torch = sys.modules["torch"]
-    if target.nbytes >= _LARGE and _is_one_run(source) and _is_one_run(target):
-        # Quicker than torch's own by a third where tensors are larger than the caches.
-        ctypes.memmove(target.data_ptr(), source.data_ptr(), target.nbytes)
-        torch.autograd.graph.increment_version(target)
-        return
-    with torch.no_grad():
+    with sys.modules["torch"].no_grad():
         target.copy_(source)
+
+
+def _copy_large(pairs: Sequence[tuple[Any, Any]]) -> None:
+    """Copy tensors: quicker than torch's own by a third where they are larger than the caches."""
+    copy_all([(to.data_ptr(), source.data_ptr(), to.nbytes) for source, to in pairs])
+    for _, target in pairs:
+        sys.modules["torch"].autograd.graph.increment_version(target)
 
 
 def _is_one_run(tensor: Any) -> bool:

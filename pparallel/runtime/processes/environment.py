@@ -21,6 +21,13 @@ _PLACE = frozenset(
 )
 _PREFIXES = (b"MASTER_", b"TORCHELASTIC_", b"PPARALLEL_")
 
+#: The C library reads it once, when a program begins.
+_TUNABLES = b"GLIBC_TUNABLES"
+#: From how many bytes memcpy writes past the caches, as it should where another process reads. By
+#: default most of the last cache, which is the whole machine's: 100 MB and more on large servers.
+_THRESHOLD = b"glibc.cpu.x86_non_temporal_threshold"
+_BYTES = 256 << 10
+
 
 def inherited() -> dict[bytes, bytes]:
     """Return what a child gets, as the system has it."""
@@ -50,3 +57,23 @@ def become(environment: Mapping[bytes, bytes], current: Mapping[bytes, bytes]) -
     for name, value in environment.items():
         if current.get(name) != value:
             os.environb[name] = value
+
+
+def at_start(environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """Return what an interpreter is started with that is to live with *environment*.
+
+    Its large copies are then written past the caches, unless the program says itself from where.
+    """
+    told = environment.get(_TUNABLES, b"")
+    if _THRESHOLD in told or os.uname().machine != "x86_64":
+        return dict(environment)
+    each = b"%s=%d" % (_THRESHOLD, _BYTES)
+    return {**environment, _TUNABLES: b":".join(filter(None, (told, each)))}
+
+
+def after_start(environment: Mapping[bytes, bytes]) -> None:
+    """Take back what :func:`at_start` added, which the programs that this one starts need not."""
+    if _TUNABLES in environment:
+        os.environb[_TUNABLES] = environment[_TUNABLES]
+    else:
+        os.environb.pop(_TUNABLES, None)

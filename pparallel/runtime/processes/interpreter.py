@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from pparallel.errors import PparallelError
 from pparallel.runtime.processes import descriptors, signals
+from pparallel.runtime.processes.environment import at_start
 
 
 def launch(
@@ -36,7 +37,7 @@ def launch(
                 stdout=None if descriptors.is_open(1) else subprocess.DEVNULL,
                 stderr=None if descriptors.is_open(2) else subprocess.DEVNULL,
                 pass_fds=fds,
-                env=environment,
+                env=at_start(environment),
             )
     except (FileNotFoundError, NotADirectoryError) as error:
         refuse(f"{sys.executable!r} is not there", error)

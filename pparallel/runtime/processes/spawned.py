@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import NoReturn
 
-from pparallel.runtime.processes import child, lifeline, messages, signals
+from pparallel.runtime.processes import child, environment, lifeline, messages, signals
 from pparallel.runtime.processes.request import Request
 
 
@@ -21,9 +21,11 @@ def live(stored: int, parent: int, fds: Sequence[int]) -> NoReturn:
     lifeline.tie(parent)
     for each in fds:
         os.set_inheritable(each, False)
-    child.live(Request.loads(messages.fetched(stored)), fds, _prepare)
+    request = Request.loads(messages.fetched(stored))
 
+    def prepare() -> None:
+        environment.after_start(request.environment)
+        signals.reset()
+        child.blank_main()
 
-def _prepare() -> None:
-    signals.reset()
-    child.blank_main()
+    child.live(request, fds, prepare)

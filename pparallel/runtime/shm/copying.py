@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
+from pparallel.machine.copying import copy_all
+
 
 class _Buffer(ctypes.Structure):
     """Py_buffer: the way to the address of memory that may not be written to."""
@@ -37,7 +39,7 @@ def copy_to(address: int, source: memoryview) -> None:
     buffer = _Buffer()
     _get(source, buffer, 0)
     try:
-        ctypes.memmove(address, buffer.buf, len(source))
+        copy_all([(address, buffer.buf, len(source))])
     finally:
         _release(buffer)
 
