@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -17,7 +16,6 @@ from benchmarks.members import meeting, transport_config
 from pparallel.runtime.member import Member
 
 _SERVER = "server"
-_PAUSE = 2e-3  #: seconds between two looks for new parameters
 # Counted at each level: the secondary sums so many gradients, and the primary so many such sums.
 _BATCH = 2
 
@@ -31,7 +29,12 @@ def grad_server(megabytes: int) -> Iterator[Crew]:
         "members": list(names),
         "transport": config,
         "ordered_server": {"backend": "hosted", "host": _SERVER},
-        "reducer": {"backend": "grad_server", "primary": _SERVER, "reduce_batch_size": _BATCH},
+        "reducer": {
+            "backend": "grad_server",
+            "primary": _SERVER,
+            "reduce_batch_size": _BATCH,
+            "max_staleness": 0,  # in lockstep: a pull waits for the step on what was pushed
+        },
     }
     job = pparallel.RuntimeConfig(**raw)
     with meeting(config, names) as (server, *trainers), ExitStack() as stack:
@@ -60,8 +63,8 @@ def _trainer(job: pparallel.RuntimeConfig, member: Member, megabytes: int) -> It
 
         def train() -> None:
             reducer.push(trained)
-            while not reducer.pull(trained):
-                time.sleep(_PAUSE)
+            if not reducer.pull(trained):
+                raise RuntimeError("there are no new parameters")
 
         yield Trainer(member.rank - 1, trained, train)
         reducer.stop()

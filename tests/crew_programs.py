@@ -205,13 +205,13 @@ def borrow_and_wait(rt: Runtime, file: Path) -> None:
 
 def read_and_wait(rt: Runtime, file: Path) -> None:
     """Read a value for ever."""
-    from pparallel_servers import client_server
+    from pparallel_servers.flat import Flattener
 
-    def copy_into(value: object, into: object) -> None:
+    def fill(*_: object) -> None:
         file.touch()
         threading.Event().wait()
 
-    client_server.copy_into = copy_into  # type: ignore[attr-defined]
+    Flattener.fill = fill  # type: ignore[method-assign, assignment]
     assert rt.ordered_server.wait("k", timeout=PATIENCE) is not None
     rt.ordered_server.pull("k", into=np.empty(1 << 20, np.uint8))
 

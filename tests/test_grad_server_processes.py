@@ -151,5 +151,6 @@ def test_shared_memory_is_used_again() -> None:
     }
     gradient = sum(each.nbytes for each in Large().parameters())
     for first, last in pparallel.launch(job, push_and_look)[1:]:
-        # Of each gradient that waits to be summed it holds the memory, and of the next.
-        assert first <= last <= 4 * gradient
+        # Of each gradient that waits to be summed it holds the memory, and of the next: four at the
+        # primary, one at the secondary, one in its queue.
+        assert first <= last <= 7 * gradient

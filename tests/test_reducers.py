@@ -490,7 +490,7 @@ class Desk:
         def message() -> Sum:
             flat = self.wholes.take()
             flat.pack(lambda _: torch.ones(1, 1))
-            return Sum([flat], len(numbers), [0], [("a", number) for number in numbers], [[]])
+            return Sum([[flat]], len(numbers), [0], [("a", number) for number in numbers], [[]])
 
         return self.level.offer(source, digest or self.digest, len(numbers), message)
 

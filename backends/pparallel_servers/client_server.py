@@ -13,7 +13,6 @@ from pparallel.interfaces.ordered_server import (
     OrderedServer,
     check_hashable,
     check_version,
-    copy_into,
 )
 from pparallel_servers.clients import Client
 
@@ -44,11 +43,7 @@ class ClientOrderedServer(OrderedServer):
         if into is None:
             return self.fetch(key, version)
         self._check(key, version)
-        found = self._opened().peek(key, version)
-        if found is None:
-            return None
-        copy_into(found[0], into)
-        return into, found[1]
+        return self._opened().pull_into(key, version, into)
 
     @override
     def wait(

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from typing_extensions import Buffer, override
 
 from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
-from pparallel.interfaces.ordered_server import Found
+from pparallel.interfaces.ordered_server import Found, copy_into
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime import stopping
 from pparallel.runtime.pending import fail
@@ -44,8 +44,8 @@ class Client(Protocol):
         """As :meth:`OrderedServer.fetch`."""
 
     @abstractmethod
-    def peek(self, key: Hashable, version: Hashable | None) -> Found | None:
-        """As :meth:`fetch`, of a value that the caller only reads, and soon lets go."""
+    def pull_into(self, key: Hashable, version: Hashable | None, into: Any) -> Found | None:
+        """As :meth:`OrderedServer.pull`, into tensors or arrays."""
 
     @abstractmethod
     def fetch_unless(self, key: Hashable, version: Hashable | None) -> Found | None:
@@ -107,12 +107,15 @@ class StoreClient(Client):
         return self._found(self._store.pull(key, version))
 
     @override
-    def peek(self, key: Hashable, version: Hashable | None) -> Found | None:
+    def pull_into(self, key: Hashable, version: Hashable | None, into: Any) -> Found | None:
         snapshot = self._store.pull(key, version)
-        if snapshot is None or snapshot.head in (SERIALIZED, PLAIN_VALUE):
-            return self._found(snapshot)
+        if snapshot is None:
+            return None
+        if snapshot.head in (SERIALIZED, PLAIN_VALUE):
+            return filled(self._found(snapshot), into)
         (memory,) = snapshot.buffers
-        return self._flattener.loads(snapshot.head, memoryview(memory)), snapshot.version
+        self._flattener.fill(snapshot.head, memoryview(memory), into)
+        return into, snapshot.version
 
     @override
     def fetch_unless(self, key: Hashable, version: Hashable | None) -> Found | None:
@@ -195,8 +198,15 @@ class HostClient(Client):
         return self._found(self._ask("pull", (key, version)))
 
     @override
-    def peek(self, key: Hashable, version: Hashable | None) -> Found | None:
-        return self._found(self._ask("pull", (key, version)), copied=False)
+    def pull_into(self, key: Hashable, version: Hashable | None, into: Any) -> Found | None:
+        reply = self._ask("pull", (key, version))
+        if reply.body is None or reply.body[1] in (SERIALIZED, PLAIN_VALUE):
+            return filled(self._found(reply), into)
+        found, head, _ = reply.body
+        (buffer,) = reply.buffers
+        memory = memoryview(buffer)
+        self._flattener.fill(head, writable(memory) if memory.readonly else memory, into)
+        return into, found
 
     @override
     def fetch_unless(self, key: Hashable, version: Hashable | None) -> Found | None:
@@ -267,7 +277,7 @@ class HostClient(Client):
             self._tell("abandon", ticket)
             raise
 
-    def _found(self, reply: Reply, *, copied: bool = True) -> Found | None:
+    def _found(self, reply: Reply) -> Found | None:
         if reply.body is None:
             return None
         version, head, value = reply.body
@@ -278,8 +288,16 @@ class HostClient(Client):
         (buffer,) = reply.buffers
         memory = memoryview(buffer)
         if memory.readonly:  # it is the host's, which this member reads
-            memory = _copy(memory, self._group.memory) if copied else writable(memory)
+            memory = _copy(memory, self._group.memory)
         return self._flattener.loads(head, memory), version
+
+
+def filled(found: Found | None, into: Any) -> Found | None:
+    """Copy what was *found* into *into*, and return that instead."""
+    if found is None:
+        return None
+    copy_into(found[0], into)
+    return into, found[1]
 
 
 def _copy(memory: memoryview, of_size: Memory) -> memoryview:

@@ -12,11 +12,12 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pickle import PickleBuffer
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from typing_extensions import Buffer
 
 from pparallel.errors import SerializationError
+from pparallel.interfaces.ordered_server import copy_into
 from pparallel.interfaces.serializer import Serializer
 from pparallel.machine.copying import copy_all
 from pparallel.runtime.plain import PLAIN
@@ -59,7 +60,7 @@ class Flat(NamedTuple):
     head: bytes
     nbytes: int
     parts: Sequence[tuple[int, int, int]]
-    source: object
+    source: Any
 
     def write(self, memory: memoryview) -> None:
         """Write the value to *memory*; other threads run meanwhile."""
@@ -68,9 +69,15 @@ class Flat(NamedTuple):
 
 
 class _Known(NamedTuple):
+    """What is known of values of one layout."""
+
     head: bytes
     layout: tensors.Layout
     attributes: dict[str, Any]
+
+
+#: the kind of a value, its keys, and where its tensors lie, if each lies in one run
+_Runs: TypeAlias = "tuple[str, tuple[str, ...], list[tensors.Run] | None]"
 
 
 class Flattener:
@@ -83,6 +90,7 @@ class Flattener:
     def __init__(self, serializer: Serializer) -> None:
         self.serializer = serializer
         self._known: dict[object, _Known | None] = {}
+        self._runs: dict[bytes, _Runs] = {}
 
     def dumps(self, value: Any) -> Flat | Sequence[Buffer]:
         """Return *value* to be laid out, or where it is small what its serializer makes of it.
@@ -105,6 +113,40 @@ class Flattener:
         except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
             raise SerializationError("a value", error, loading=True) from error
         return self.serializer.loads(buffers)
+
+    def fill(self, head: bytes, memory: memoryview, into: Any) -> None:
+        """Copy the value that lies in *memory* into *into*.
+
+        Raises:
+            SerializationError: *head* does not say what lies there.
+            ValueError: *into* does not fit; nothing was copied.
+        """
+        if head[:1] != _TENSORS or not self._fill_tensors(head, memory, into):
+            copy_into(self.loads(head, memory), into)
+
+    def _fill_tensors(self, head: bytes, memory: memoryview, into: Any) -> bool:
+        """Do it without making tensors of the memory, or return False if they do not match."""
+        found = self._runs.get(head)
+        if found is None:
+            kind, keys, _, places, windows = self.serializer.loads([head[1:]])
+            if len(self._runs) >= _KEPT:
+                self._runs.clear()
+            found = self._runs[head] = kind, tuple(keys), tensors.runs(places, windows)
+        kind, keys, runs = found
+        if runs is None or type(into).__name__ != kind or (keys and tuple(into) != keys):
+            return False
+        targets = list(into.values() if keys else into)
+        if not tensors.fit(targets, runs):
+            return False
+        start = address_of(memory)
+        copy_all(
+            [
+                (target.data_ptr(), start + run.at, run.nbytes)
+                for target, run in zip(targets, runs, strict=True)
+            ]
+        )
+        tensors.changed(targets)
+        return True
 
     def _of_tensors(self, value: Any) -> Flat | None:
         kind = type(value)

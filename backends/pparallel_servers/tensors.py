@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from pparallel.machine.copying import lies_in_one_run
 
 if TYPE_CHECKING:
     import torch
@@ -136,6 +138,50 @@ def rebuilt(
             empty = torch.empty(0, dtype=dtype)
             tensors.append(empty.set_(cast("Any", storage), place.offset, shape, stride))
     return tensors
+
+
+class Run(NamedTuple):
+    """A tensor that lies in one piece: where that begins, how long it is, and of what."""
+
+    at: int
+    nbytes: int
+    dtype: Any
+    shape: tuple[int, ...]
+
+
+def runs(places: Sequence[Sequence[Any]], windows: Sequence[Sequence[int]]) -> list[Run] | None:
+    """Return the tensors that lie in memory; ``None`` if one does not lie in one piece."""
+    import torch
+
+    found = []
+    for place in (Place(*each) for each in places):
+        dtype, shape = getattr(torch, place.dtype), tuple(place.shape)
+        if not torch.empty_strided(shape, place.stride, device="meta").is_contiguous():
+            return None
+        at = windows[place.window][0] + place.offset * dtype.itemsize
+        found.append(Run(at, math.prod(shape) * dtype.itemsize, dtype, shape))
+    return found
+
+
+def fit(targets: Sequence[object], to: Sequence[Run]) -> bool:
+    """Return whether *targets* are plain tensors in one piece each, of these shapes and dtypes."""
+    torch = sys.modules["torch"]
+    plain = {torch.Tensor, torch.nn.Parameter}
+    return len(targets) == len(to) and all(
+        type(target) in plain
+        and target.dtype is run.dtype
+        and target.shape == run.shape
+        and lies_in_one_run(target)
+        for target, run in zip(cast("Sequence[Tensor]", targets), to, strict=True)
+    )
+
+
+def changed(tensors: Iterable[Tensor]) -> None:
+    """Tell autograd of tensors that were written to without torch."""
+    import torch
+
+    for each in tensors:
+        torch.autograd.graph.increment_version(each)
 
 
 def _places(signature: Signature, starts: Sequence[int]) -> Iterator[Place]:

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from pparallel.config import BackendConfig
 from pparallel.interfaces.resource import Resource
-from pparallel.machine.copying import copy_all
+from pparallel.machine.copying import copy_all, lies_in_one_run
 
 _LARGE = 1 << 16  #: bytes of a tensor
 
@@ -200,7 +200,7 @@ def copy_into(value: Any, into: Any) -> None:
     for source, target in list(_pairs(value, into, "value")):
         if not _is_tensor(target):
             target[...] = source
-        elif target.nbytes >= _LARGE and _is_one_run(source) and _is_one_run(target):
+        elif target.nbytes >= _LARGE and lies_in_one_run(source) and lies_in_one_run(target):
             large.append((source, target))
         else:
             _copy_tensor(source, target)
@@ -217,14 +217,6 @@ def _copy_large(pairs: Sequence[tuple[Any, Any]]) -> None:
     copy_all([(to.data_ptr(), source.data_ptr(), to.nbytes) for source, to in pairs])
     for _, target in pairs:
         sys.modules["torch"].autograd.graph.increment_version(target)
-
-
-def _is_one_run(tensor: Any) -> bool:
-    """Return whether all that *tensor* holds lies in one piece of this process's memory."""
-    strided = tensor.layout is sys.modules["torch"].strided
-    if not (tensor.is_cpu and strided) or tensor.is_quantized or tensor.is_nested:
-        return False
-    return not (tensor.is_conj() or tensor.is_neg()) and bool(tensor.is_contiguous())
 
 
 def _pairs(value: Any, into: Any, entry: str) -> Iterator[tuple[Any, Any]]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import _thread
 import ctypes
+import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
+from typing import Any
 
-from pparallel.machine.cpus import affinity
+from pparallel.machine.cpus import idle_cpus
 
 Part = tuple[int, int, int]  #: where to, from which address, how many bytes
 
@@ -21,11 +23,12 @@ def copy_all(parts: Sequence[Part]) -> None:
 
     The addresses must be those of memory that stays until this has returned.
     """
-    if sum(nbytes for _, _, nbytes in parts) < _LARGE or (threads := min(affinity(), _MOST)) < 2:
+    nbytes = sum(each for _, _, each in parts)
+    if nbytes < _LARGE or not (helpers := min(idle_cpus(), nbytes // _LARGE, _MOST - 1)):
         _work(deque(parts))
         return
     pieces = deque(_pieces(parts))
-    busy = [_thread.allocate_lock() for _ in range(threads - 1)]
+    busy = [_thread.allocate_lock() for _ in range(helpers)]
     try:
         for each in busy:
             _start(pieces, each)
@@ -35,6 +38,15 @@ def copy_all(parts: Sequence[Part]) -> None:
         for each in busy:
             with each:  # a helper that has not begun yet is not waited for: it will find nothing
                 pass
+
+
+def lies_in_one_run(tensor: Any) -> bool:
+    """Return whether all that a torch tensor holds is one piece of memory that can be copied."""
+    if not tensor.is_cpu or tensor.layout is not sys.modules["torch"].strided:
+        return False
+    if tensor.is_quantized or tensor.is_nested or tensor.is_conj() or tensor.is_neg():
+        return False
+    return bool(tensor.is_contiguous())
 
 
 def _start(pieces: deque[Part], busy: _thread.LockType) -> None:

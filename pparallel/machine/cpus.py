@@ -27,3 +27,16 @@ def usable_cpus(root: Path = cgroups.ROOT) -> int:
     """
     cores, quota = affinity(), cgroups.cpu_quota(root)
     return cores if quota is None else max(1, min(cores, math.ceil(quota)))
+
+
+def idle_cpus() -> int:
+    """Return how many cores that this process may run on nothing uses at this moment.
+
+    Never more than that: what runs on the machine's other cores counts too.
+    """
+    try:
+        with open("/proc/loadavg", "rb", buffering=0) as load:
+            running = int(load.read(64).split()[3].partition(b"/")[0])
+    except OSError:  # not Linux
+        return 0
+    return max(0, affinity() - running)

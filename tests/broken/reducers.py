@@ -39,9 +39,10 @@ def pparallel_backends() -> Iterable[Backend]:
 
 
 def scale(batch: Sum, factor: float) -> None:
-    for tensors in batch.flats[0].pieces:
-        for each in tensors:
-            each *= factor
+    for flat in batch.terms[0]:
+        for tensors in flat.pieces:
+            for each in tensors:
+                each *= factor
 
 
 class ChangedPrimary(GradServerReducer):
@@ -128,7 +129,8 @@ class TakesTheMeanOfMeans(ChangedPrimary):
             hand_on = secondary._hand_on
 
             def hand_on_mean(message: Sum) -> None:
-                message.average(gradients=True)
+                for index, source in enumerate(secondary._batch._sources):
+                    message.average(index, source, gradients=True)
                 hand_on(message)
 
             secondary._hand_on = hand_on_mean

@@ -48,15 +48,17 @@ class Board:
         if self._tally is not None:
             self._tally.sent(sum(each.nbytes for each in state.values()))
 
-    def pull(self, share: Share, tensors: Mapping[str, Tensor], version: int | None) -> int | None:
-        """Copy what is published into *tensors*; return its version, None if that is *version*.
+    def has_news(self, version: int | None) -> bool:
+        """Return whether something is published, and not as *version*."""
+        versions = self._server.versions(self._key)
+        return bool(versions) and versions[-1] != version
+
+    def pull(self, share: Share, tensors: Mapping[str, Tensor]) -> int | None:
+        """Copy what is published into *tensors*; return its version, None if there is nothing.
 
         Raises:
             ValueError: it is of a model that is not like *share*.
         """
-        versions = self._server.versions(self._key)
-        if not versions or versions[-1] == version:
-            return None
         targets = share.targets(tensors)
         found = self._server.pull(self._key, into=targets)
         if found is None:

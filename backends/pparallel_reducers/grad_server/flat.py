@@ -93,59 +93,31 @@ class Flat:
         for index, flats in enumerate(self.pieces):
             self.image.fill(index, flats, tensor)
 
-    def add(self, other: Flat) -> None:
-        """Add *other*; of what cannot be averaged, take it."""
+    def become_sum(self, terms: Sequence[Flat], count: int = 1, mean: bool = False) -> None:
+        """Become the sum of *terms*, of which this may be one, and then the mean.
 
-        def add(index: int) -> None:
-            for mine, theirs, sums in self._beside(other, index):
-                if sums:
-                    mine.add_(theirs)
-                else:
-                    mine.copy_(theirs)
+        Of what cannot be averaged, such as counters of batches, become the last of them.
 
-        _each(len(self.pieces), add)
+        Args:
+            terms: what is summed; read once, and what is written stays in the caches meanwhile.
+            count: by how many the sum is divided.
+            mean: whether the gradients are divided too, and not the buffers alone.
+        """
+        others = [each for each in terms if each is not self]
+        mine_too = len(others) < len(terms)
 
-    def become_sum(self, one: Flat, other: Flat) -> None:
-        """As copying *one* and adding *other*, with less to read and write."""
-        import torch
-
-        def add(index: int) -> None:
-            for (mine, first, sums), (_, second, _) in zip(
-                self._beside(one, index), self._beside(other, index), strict=True
-            ):
-                if sums:
-                    torch.add(first, second, out=mine)
-                else:
-                    mine.copy_(second)
-
-        _each(len(self.pieces), add)
-
-    def copy(self, other: Flat) -> None:
-        """Become a copy of *other*."""
-
-        def copy(index: int) -> None:
-            for mine, theirs, _ in self._beside(other, index):
-                mine.copy_(theirs)
-
-        _each(len(self.pieces), copy)
-
-    def divide(self, count: int, gradients: bool) -> None:
-        """Divide the buffers, and the gradients if *gradients* says so, by *count*."""
-        if count == 1:
-            return
-        exact = count & (count - 1) == 0  # then to multiply is the same, and quicker
-
-        def divide(index: int) -> None:
-            for window, tensor in zip(self.image.windows[index], self.pieces[index], strict=True):
-                is_gradient, dtype = window.key
-                if not (gradients if is_gradient else averages(dtype)):
+        def add_up(index: int) -> None:
+            for number, window in enumerate(self.image.windows[index]):
+                out = self.pieces[index][number]
+                if not window.sums:
+                    out.copy_(terms[-1].pieces[index][number])
                     continue
-                if exact:
-                    tensor.mul_(1 / count)
-                else:
-                    tensor.div_(count)
+                added = [each.pieces[index][number].to(out.device) for each in others]
+                is_gradient, dtype = window.key
+                divides = mean if is_gradient else averages(dtype)
+                _add_up(out, [out, *added] if mine_too else added, count if divides else 1)
 
-        _each(len(self.pieces), divide)
+        _each(len(self.pieces), add_up)
 
     def views(self) -> list[list[tuple[str, Tensor]]]:
         """Return name and place of each gradient, and of each buffer, where it lies in one run."""
@@ -166,10 +138,22 @@ class Flat:
         if self._home is not None:
             self._home.give(self)
 
-    def _beside(self, other: Flat, index: int) -> Iterator[tuple[Tensor, Tensor, bool]]:
-        windows, mine, theirs = self.image.windows[index], self.pieces[index], other.pieces[index]
-        for window, own, each in zip(windows, mine, theirs, strict=True):
-            yield own, each.to(own.device), window.sums
+
+def _add_up(out: Tensor, terms: Sequence[Tensor], count: int) -> None:
+    """Have *out* become the mean of *terms*, of which it may be the first."""
+    import torch
+
+    first, *rest = terms
+    if rest:
+        torch.add(first, rest[0], out=out)
+    elif first is not out:
+        out.copy_(first)
+    for each in rest[1:]:
+        out.add_(each)
+    if count & (count - 1):
+        out.div_(count)
+    elif count > 1:
+        out.mul_(1 / count)  # as exact, and quicker
 
 
 def _each(count: int, do: Callable[[int], None]) -> None:

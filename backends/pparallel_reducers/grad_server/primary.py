@@ -69,18 +69,10 @@ class Primary:
 
     def _step(self, batch: Sum) -> None:
         behind = self._board.version * batch.count - batch.versions[0]
-        self._gather(batch)
-        batch.average(self._config.reduce_method == "mean")
-        self.stepper.step(batch.flats[0])
+        assert self._wholes is not None
+        mean = batch.average(0, self._wholes, self._config.reduce_method == "mean")
+        self.stepper.step(mean)
         self._board.publish(self.stepper.state())
         self.published(self._board.version)
-        batch.flats[0].release()
+        mean.release()
         self._tally.reduced(batch.count, behind, self._board.version)
-
-    def _gather(self, batch: Sum) -> None:
-        """Have the sum lie in one run of memory, where the optimizer may change it."""
-        if batch.flats[0].whole is None:
-            assert self._wholes is not None
-            whole = self._wholes.take()
-            whole.copy(batch.flats[0])
-            batch.flats[0] = whole

@@ -223,20 +223,24 @@ class GradServerReducer(Reducer):
         if self._run is not None and self.trains and (via := self._pusher.next) is not None:
             self._roles.before_pull(via)
         self._last = ref(model)
-        tensors = state_of(model)
         known = self._versions.get(model)
-        versions = list(known or run.versions)
-        found = [
-            board.pull(share, tensors, known[index] if known else None)
-            for index, (board, share) in enumerate(zip(self._boards, run.shares, strict=True))
+        news = [
+            index
+            for index, board in enumerate(self._boards)
+            if board.has_news(known[index] if known else None)
         ]
-        newer = {index: version for index, version in enumerate(found) if version is not None}
-        for index, version in newer.items():
-            versions[index] = version
-        if newer:
-            self._versions[model] = versions
-            self._tally.pulled(max(newer.values()))
-        return bool(newer)
+        if not news:
+            return False
+        tensors, versions, newest = state_of(model), list(known or run.versions), -1
+        for index in news:
+            version = self._boards[index].pull(run.shares[index], tensors)
+            if version is not None:
+                versions[index], newest = version, max(newest, version)
+        if newest < 0:
+            return False
+        self._versions[model] = versions
+        self._tally.pulled(newest)
+        return True
 
     # -- inside -------------------------------------------------------------------------------
 

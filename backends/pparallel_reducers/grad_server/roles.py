@@ -181,7 +181,7 @@ class Roles:
         run.layout.check(Layout.of(model))
         tensors = state_of(model)
         for board, share in zip(self._boards, run.shares, strict=True):
-            board.pull(share, tensors, None)
+            board.pull(share, tensors)
         self._boards[primary.index].version = run.versions[primary.index]
 
     def _source(self, index: int, share: Share) -> Source:

@@ -75,7 +75,7 @@ class Routes:
                 flats = squeezed.flats(self._device)
             elif fits:
                 flats = gradient.pack(run.shares, self._sources)
-            message = Sum(flats, 1, gradient.versions, ids, serials)
+            message = Sum([[each] for each in flats], 1, gradient.versions, ids, serials)
             return self.secondary.offer(to, digest, 1, lambda: message).result()
         body = None if squeezed is None else squeezed.body()
         head = (digest, 1, gradient.versions, ids, serials, body)
@@ -100,22 +100,23 @@ class Routes:
         digest = self._run.layout.digest
         here: Future[bool] | None = None
         sent: list[list[Future[Reply]]] = []
+        totals: list[Flat] = []
         for index, to in enumerate(self._who.primaries):
             part = message.share(index)
             if self.primary is not None and to == self._me:
                 here = self.primary.level.offer(to, digest, part.count, lambda part=part: part)  # type: ignore[misc]
             else:
                 head = (digest, part.count, part.versions, part.ids, part.serials, None)
-                pieces = sendable(part.flats[0], self._group)
-                count = len(part.flats[0].image.pieces)
+                total = part.total(0, self._sources[index])
+                totals.append(total)
+                pieces, count = sendable(total, self._group), len(total.image.pieces)
                 sent.append(self._courier.send(to, "sum", head, pieces, count))
         answers = [accepted(each) for each in sent] + ([here.result()] if here else [])
         if not all(answers):
             why = f"a primary refused {message.count} gradients: they are of another model"
             raise RuntimeError(why)
-        for index, to in enumerate(self._who.primaries):
-            if to != self._me:
-                message.flats[index].release()
+        for total in totals:
+            total.release()
 
     def services(self) -> Iterator[tuple[str, Service]]:
         """Return what is answered to the others."""
@@ -141,7 +142,8 @@ class Routes:
                 images = [each.image for each in run.shares]
                 if index is not None:
                     images = images[index : index + 1]
-                return Sum(Flat.all_over(images, memory), count, versions, ids, serials)
+                flats = Flat.all_over(images, memory)
+                return Sum([[each] for each in flats], count, versions, ids, serials)
 
             return self._answer(level.offer(sender, digest, count, message))
 

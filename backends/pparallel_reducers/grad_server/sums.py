@@ -11,13 +11,18 @@ from pparallel_reducers.grad_server.flat import Flat, Source
 Id = tuple[str, int]  #: the member that pushed it, and its number there; numbers only rise
 
 
+# Flats wait to be summed at once; each keeps memory of who sent it.
+_MOST = 4  #: of them
+_MOST_BYTES = 256 << 20  #: of all of them
+
+
 @dataclass(eq=False, slots=True)
 class Sum:
-    """The sum of some gradients.
+    """The sum of some gradients, of which those that came last may not be added yet.
 
     Attributes:
-        flats: their sums, with those of the models' buffers, such as running means; of buffers
-            that cannot be averaged, the last. One for each share.
+        terms: for each share, flats whose sum it is, with those of the models' buffers, such as
+            running means; of buffers that cannot be averaged, the last holds.
         count: how many there are.
         versions: for each share, the sum of the versions of the parameters that they were computed
             on.
@@ -26,7 +31,7 @@ class Sum:
         closed: what makes the flats, where they are not made yet.
     """
 
-    flats: list[Flat]
+    terms: list[list[Flat]]
     count: int
     versions: list[int]
     ids: list[Id]
@@ -36,32 +41,60 @@ class Sum:
     def open(self) -> None:
         """Make the flats, if they are not made yet."""
         if self.closed is not None:
-            self.flats, self.closed = self.closed(), None
+            self.terms, self.closed = [[each] for each in self.closed()], None
 
     def add(self, other: Sum, sources: Sequence[Source]) -> None:
-        """Add *other*, which is given away; what must not be changed is summed elsewhere."""
-        for index, theirs in enumerate(other.flats):
-            mine = self.flats[index]
-            if mine.own:
-                mine.add(theirs)
-            else:
-                self.flats[index] = sources[index].take()
-                self.flats[index].become_sum(mine, theirs)
-            theirs.release()
+        """Add *other*, which is given away; where there are too many terms, sum in *sources*."""
+        for mine, theirs, source in zip(self.terms, other.terms, sources, strict=True):
+            mine += theirs
+            if len(mine) > _MOST or len(mine) * mine[0].image.nbytes > _MOST_BYTES:
+                mine[:] = [_summed(mine, source)]
         self.count += other.count
         self.versions = [a + b for a, b in zip(self.versions, other.versions, strict=True)]
         self.ids = self.ids + other.ids
         self.serials = [a + b for a, b in zip(self.serials, other.serials, strict=True)]
 
-    def average(self, gradients: bool) -> None:
-        """Divide the buffers, and the gradients if *gradients* says so, by the count."""
-        for flat in self.flats:
-            flat.divide(self.count, gradients)
+    def total(self, index: int, source: Source) -> Flat:
+        """Return what one share comes to, summed in *source* if it is more than one flat."""
+        terms = self.terms[index]
+        if len(terms) > 1:
+            terms[:] = [_summed(terms, source)]
+        return terms[0]
+
+    def average(self, index: int, source: Source, gradients: bool) -> Flat:
+        """Return the mean for one share, in one run of *source*.
+
+        Args:
+            index: which share.
+            source: of flats that lie in one run.
+            gradients: whether the gradients are divided by the count, and not the buffers alone.
+        """
+        terms = self.terms[index]
+        terms[:] = [
+            _summed(terms, source, lambda each: each.whole is not None, self.count, gradients)
+        ]
+        return terms[0]
 
     def share(self, index: int) -> Sum:
         """Return what one share has of it."""
         versions, serials = [self.versions[index]], [self.serials[index]]
-        return Sum([self.flats[index]], self.count, versions, self.ids, serials)
+        return Sum([self.terms[index]], self.count, versions, self.ids, serials)
+
+
+def _summed(
+    terms: Sequence[Flat],
+    source: Source,
+    fits: Callable[[Flat], bool] = lambda _: True,
+    count: int = 1,
+    mean: bool = False,
+) -> Flat:
+    """Sum *terms* in one that may be changed and *fits*, or else in a flat of *source*."""
+    total = next((each for each in terms if each.own and fits(each)), None) or source.take()
+    total.become_sum(terms, count, mean)
+    for each in terms:
+        if each is not total:
+            each.release()
+    return total
 
 
 class Batch:

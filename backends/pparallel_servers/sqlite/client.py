@@ -14,7 +14,7 @@ from pparallel.errors import ClosedError
 from pparallel.interfaces.ordered_server import Found
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime import stopping
-from pparallel_servers.clients import Client
+from pparallel_servers.clients import Client, filled
 from pparallel_servers.sqlite import values
 from pparallel_servers.sqlite.naming import decode, encode
 from pparallel_servers.sqlite.place import Place
@@ -70,8 +70,8 @@ class SqliteClient(Client):
         return self._fetched(key, version, None)
 
     @override
-    def peek(self, key: Hashable, version: Hashable | None) -> Found | None:
-        return self._fetched(key, version, self._scratch)
+    def pull_into(self, key: Hashable, version: Hashable | None, into: Any) -> Found | None:
+        return filled(self._fetched(key, version, self._scratch), into)
 
     @override
     def fetch_unless(self, key: Hashable, version: Hashable | None) -> Found | None:
