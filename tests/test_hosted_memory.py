@@ -257,6 +257,116 @@ def test_values_are_copied_into_what_is_given() -> None:
     launch(pull_into)
 
 
+Making = Callable[[], Any]
+
+LARGE_ONES = {"a": (300, 100), "b": (50, 400), "c": (1,), "d": ()}
+
+
+def filled(value: Any, into: Any, *, made: bool | None = None) -> Any:
+    """Copy a value that lies in memory into *into*; *made*: whether tensors are made of it."""
+    flattener = Flattener(pparallel.build(DillSerializerConfig()))
+    form = flattener.dumps(value)
+    assert isinstance(form, Flat)
+    memory = memoryview(bytearray(form.nbytes))
+    form.write(memory)
+    loads, calls = flattener.loads, []
+    flattener.loads = lambda *args: calls.append(args) or loads(*args)  # type: ignore[method-assign, func-returns-value]
+    flattener.fill(form.head, memory, into)
+    assert made is None or bool(calls) == made
+    return into
+
+
+def large_ones() -> dict[str, torch.Tensor]:
+    return {name: torch.rand(shape) for name, shape in LARGE_ONES.items()}
+
+
+def over_one_storage() -> dict[str, torch.Tensor]:
+    whole = torch.rand(2 + sum(torch.Size(each).numel() for each in LARGE_ONES.values()))
+    found, at = {}, 2
+    for name, shape in LARGE_ONES.items():
+        end = at + torch.Size(shape).numel()
+        found[name] = whole[at:end].view(shape)
+        at = end
+    return found
+
+
+@pytest.mark.parametrize("value", [large_ones, over_one_storage])
+@pytest.mark.parametrize("into", [large_ones, over_one_storage])
+def test_tensors_are_filled_without_making_others(value: Making, into: Making) -> None:
+    wanted, given = value(), into()
+    assert same(filled(wanted, given, made=False), wanted)
+    assert same(
+        filled(list(wanted.values()), list(into().values()), made=False), [*wanted.values()]
+    )
+
+
+def test_what_lies_beside_a_target_stays() -> None:
+    wanted, given = large_ones(), over_one_storage()
+    whole = given["a"]._base
+    assert whole is not None
+    before = whole[:2].clone()
+    filled(wanted, given, made=False)
+    assert torch.equal(whole[:2], before)
+
+
+def turned() -> dict[str, torch.Tensor]:
+    return {**large_ones(), "a": torch.rand(100, 300).T}
+
+
+def in_another_order() -> dict[str, torch.Tensor]:
+    return dict(reversed(large_ones().items()))
+
+
+def ordered() -> OrderedDict[str, torch.Tensor]:
+    return OrderedDict(large_ones())
+
+
+@pytest.mark.parametrize(
+    ("value", "into"),
+    [
+        (turned, large_ones),
+        (large_ones, turned),
+        (large_ones, in_another_order),
+        (ordered, large_ones),
+    ],
+)
+def test_what_does_not_lie_alike_is_filled_too(value: Making, into: Making) -> None:
+    wanted = value()
+    found = filled(wanted, into(), made=True)
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
+@pytest.mark.parametrize(
+    "changed", [{"b": torch.zeros(400, 50)}, {"b": torch.zeros(50, 400).int()}]
+)
+def test_what_does_not_fit_is_named_and_nothing_is_copied(changed: dict[str, Any]) -> None:
+    given = {name: torch.zeros(shape) for name, shape in LARGE_ONES.items()} | changed
+    with pytest.raises(ValueError, match=r"value\['b'\]"):
+        filled(large_ones(), given)
+    assert not any(each.any() for each in given.values())
+
+
+def test_autograd_knows_what_was_filled() -> None:
+    given = {name: torch.nn.Parameter(each) for name, each in large_ones().items()}
+    output = (given["a"] * given["a"]).sum()
+    filled(large_ones(), given, made=False)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        output.backward()
+
+
+@pytest.mark.parametrize("at", [-64, 1 << 20])
+def test_what_a_head_says_is_not_believed(at: int) -> None:
+    flattener = Flattener(pparallel.build(DillSerializerConfig()))
+    form = flattener.dumps({"a": torch.rand(300, 100)})
+    assert isinstance(form, Flat)
+    told = list(flattener.serializer.loads([form.head[1:]]))
+    told[4] = [(at, form.nbytes)]
+    (stream,) = flattener.serializer.dumps(told)
+    memory = memoryview(bytearray(form.nbytes))
+    with pytest.raises(SerializationError):
+        flattener.fill(form.head[:1] + bytes(stream), memory, {"a": torch.rand(300, 100)})
+
+
 def push_in_vain(rt: Runtime) -> None:
     server, group = rt.ordered_server, rt.group()
     if rt.rank == 1:

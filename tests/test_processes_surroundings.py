@@ -44,6 +44,51 @@ def test_an_environment_of_its_own(method: StartMethod) -> None:
     assert ended.code == 0
 
 
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the setting is one of x86")
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize(
+    ("own", "started"),
+    [
+        (None, "glibc.cpu.x86_non_temporal_threshold=262144"),
+        (
+            "glibc.malloc.arena_max=3",
+            "glibc.malloc.arena_max=3:glibc.cpu.x86_non_temporal_threshold=262144",
+        ),
+        (
+            "glibc.cpu.x86_non_temporal_threshold=8388608",
+            "glibc.cpu.x86_non_temporal_threshold=8388608",
+        ),
+    ],
+)
+def test_large_copies_go_past_the_caches(
+    method: StartMethod, own: str | None, started: str, tmp_path: Path
+) -> None:
+    code = f"""
+import os
+process = os.getppid() if {method!r} == "forkserver" else "self"  # whose memory it has
+started = open(f"/proc/{{process}}/environ", "rb").read()
+name = b"GLIBC_TUNABLES"
+# The C library ends each setting where it finds it.
+started = started.replace(b"\\0glibc", b":glibc").split(b"\\0")
+say([each for each in started if each.startswith(name)], os.environ.get(name.decode()))
+say(__import__("subprocess").check_output(["env"]).count(name))
+"""
+    script = tmp_path / "program.py"
+    script.write_text(
+        f"from process_children import outcome\nprint(outcome({code!r}, method={method!r})[0])\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": HERE}
+    environment.pop("GLIBC_TUNABLES", None)
+    if own is not None:
+        environment["GLIBC_TUNABLES"] = own
+    command = [sys.executable, str(script)]
+    said = subprocess.run(
+        command, env=environment, timeout=PATIENCE * 3, check=True, capture_output=True, text=True
+    ).stdout
+    seen = [f"GLIBC_TUNABLES={started}".encode()]
+    assert said.strip() == str([f"{seen} {own}", str(int(own is not None))])
+
+
 @each_method
 def test_folder_path_and_arguments_are_as_they_are_now(
     method: StartMethod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

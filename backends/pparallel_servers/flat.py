@@ -12,7 +12,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pickle import PickleBuffer
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from typing_extensions import Buffer
 
@@ -31,6 +31,7 @@ PLAIN_VALUE = b"P"  #: the head of what cannot change, and is kept as it is
 _TENSORS, _BUFFERS = b"T", b"B"  #: what other heads begin with
 _ALIGN = 64
 _KEPT = 64  #: layouts that are remembered
+_MALFORMED = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
 _CONTAINERS: dict[str, Callable[[Any, Any], Any]] = {
     "dict": lambda keys, values: dict(zip(keys, values, strict=True)),
     "OrderedDict": lambda keys, values: OrderedDict(zip(keys, values, strict=True)),
@@ -76,8 +77,13 @@ class _Known(NamedTuple):
     attributes: dict[str, Any]
 
 
-#: the kind of a value, its keys, and where its tensors lie, if each lies in one run
-_Runs: TypeAlias = "tuple[str, tuple[str, ...], list[tensors.Run] | None]"
+class _Found(NamedTuple):
+    """Tensors in memory: what kind of value they make, where each lies, and where the last ends."""
+
+    kind: str
+    keys: tuple[str, ...]
+    runs: list[tensors.Run]
+    end: int
 
 
 class Flattener:
@@ -90,7 +96,7 @@ class Flattener:
     def __init__(self, serializer: Serializer) -> None:
         self.serializer = serializer
         self._known: dict[object, _Known | None] = {}
-        self._runs: dict[bytes, _Runs] = {}
+        self._runs: dict[bytes, _Found | None] = {}
 
     def dumps(self, value: Any) -> Flat | Sequence[Buffer]:
         """Return *value* to be laid out, or where it is small what its serializer makes of it.
@@ -110,7 +116,7 @@ class Flattener:
             if head[:1] == _TENSORS:
                 return self._tensors(head, memory)
             buffers = _cut(memory, head[1:])
-        except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        except _MALFORMED as error:
             raise SerializationError("a value", error, loading=True) from error
         return self.serializer.loads(buffers)
 
@@ -126,27 +132,39 @@ class Flattener:
 
     def _fill_tensors(self, head: bytes, memory: memoryview, into: Any) -> bool:
         """Do it without making tensors of the memory, or return False if they do not match."""
-        found = self._runs.get(head)
-        if found is None:
-            kind, keys, _, places, windows = self.serializer.loads([head[1:]])
+        if head not in self._runs:
             if len(self._runs) >= _KEPT:
                 self._runs.clear()
-            found = self._runs[head] = kind, tuple(keys), tensors.runs(places, windows)
-        kind, keys, runs = found
-        if runs is None or type(into).__name__ != kind or (keys and tuple(into) != keys):
+            self._runs[head] = self._found(head)
+        found = self._runs[head]
+        if found is None or type(into).__name__ != found.kind or found.end > len(memory):
             return False
-        targets = list(into.values() if keys else into)
-        if not tensors.fit(targets, runs):
+        if found.keys and tuple(into) != found.keys:
+            return False
+        targets = list(into.values() if found.keys else into)
+        if not tensors.fit(targets, found.runs):
             return False
         start = address_of(memory)
         copy_all(
             [
                 (target.data_ptr(), start + run.at, run.nbytes)
-                for target, run in zip(targets, runs, strict=True)
+                for target, run in zip(targets, found.runs, strict=True)
             ]
         )
         tensors.changed(targets)
         return True
+
+    def _found(self, head: bytes) -> _Found | None:
+        """Return what *head* says of tensors that each lie in one run, None if it does not."""
+        try:
+            kind, keys, _, places, windows = self.serializer.loads([head[1:]])
+            runs = tensors.runs(places, windows)
+        except (AttributeError, *_MALFORMED):
+            return None  # what loads it says what is wrong
+        if runs is None or min((each.at for each in runs), default=0) < 0:
+            return None
+        end = max((each.at + each.nbytes for each in runs), default=0)
+        return _Found(kind, tuple(keys), runs, end)
 
     def _of_tensors(self, value: Any) -> Flat | None:
         kind = type(value)

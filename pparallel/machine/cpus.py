@@ -29,13 +29,13 @@ def usable_cpus(root: Path = cgroups.ROOT) -> int:
     return cores if quota is None else max(1, min(cores, math.ceil(quota)))
 
 
-def idle_cpus() -> int:
-    """Return how many cores that this process may run on nothing uses at this moment.
+def idle_cpus(load_average: str | Path = "/proc/loadavg") -> int:
+    """Return how many of the cores that this process may run on nothing uses at this moment.
 
-    Never more than that: what runs on the machine's other cores counts too.
+    Rather too few than too many: what runs on the machine's other cores counts as if it ran here.
     """
     try:
-        with open("/proc/loadavg", "rb", buffering=0) as load:
+        with open(load_average, "rb", buffering=0) as load:
             running = int(load.read(64).split()[3].partition(b"/")[0])
     except OSError:  # not Linux
         return 0
