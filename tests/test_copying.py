@@ -22,10 +22,15 @@ sizes = st.lists(st.integers(0, 40), min_size=1, max_size=30)
 
 @pytest.fixture(params=[0, 1, 3])
 def helpers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Have so many idle cores, and let every copy count as large."""
+    """Have so many cores beside the one that copies."""
     count: int = request.param
-    monkeypatch.setattr(copying, "idle_cpus", lambda: count)
+    have_cores(monkeypatch, count + 1)
     return count
+
+
+def have_cores(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr(cpus, "affinity", lambda: count)
+    monkeypatch.setattr(cpus, "are_crowded", lambda: False)
 
 
 def parts_of(source: np.ndarray, target: np.ndarray, lengths: list[int]) -> list[copying.Part]:
@@ -43,6 +48,7 @@ def test_parts_and_nothing_else_is_copied(lengths: list[int]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(copying, "_LARGE", 16)
         patch.setattr(copying, "_PIECE", 5)
+        patch.setattr(copying, "_FEW", 0)
         source = np.arange(sum(lengths) + len(lengths), dtype=np.uint8) | 1
         target = np.zeros_like(source)
         copy_all(parts_of(source, target, lengths))
@@ -65,7 +71,7 @@ def test_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(copying, "idle_cpus", lambda: 2)
+    have_cores(monkeypatch, 3)
     monkeypatch.setattr(_thread, "start_new_thread", refuse)
     source = np.full(9 * MB, 7, np.uint8)
     target = np.zeros_like(source)
@@ -75,7 +81,7 @@ def test_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_helper_that_comes_late_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     late: list[Callable[[], None]] = []
-    monkeypatch.setattr(copying, "idle_cpus", lambda: 1)
+    have_cores(monkeypatch, 2)
     monkeypatch.setattr(
         _thread, "start_new_thread", lambda run, args: late.append(lambda: run(*args))
     )
@@ -99,7 +105,7 @@ def test_an_interrupt_waits_for_what_the_helpers_are_at(monkeypatch: pytest.Monk
         move(*piece)
         moves.append(piece[0])
 
-    monkeypatch.setattr(copying, "idle_cpus", lambda: 1)
+    have_cores(monkeypatch, 2)
     monkeypatch.setattr(ctypes, "memmove", interrupted)
     source = np.full(64 * MB, 7, np.uint8)
     target = np.zeros_like(source)
@@ -111,10 +117,20 @@ def test_an_interrupt_waits_for_what_the_helpers_are_at(monkeypatch: pytest.Monk
     assert len(moves) == done
 
 
-def test_idle_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert 0 <= cpus.idle_cpus() < cpus.affinity()
+def test_whether_cores_are_crowded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert cpus.are_crowded() in (False, True)
     monkeypatch.setattr(cpus, "affinity", lambda: 8)
-    for running, idle in ((1, 7), (8, 0), (30, 0)):
+    for running, crowded in ((1, False), (8, False), (9, True), (30, True)):
         (tmp_path / "loadavg").write_text(f"0.00 0.01 0.05 {running}/467 4376\n")
-        assert cpus.idle_cpus(tmp_path / "loadavg") == idle
-    assert cpus.idle_cpus(tmp_path / "none") == 0
+        assert cpus.are_crowded(tmp_path / "loadavg") == crowded
+    assert cpus.are_crowded(tmp_path / "none")
+
+
+def test_nobody_helps_where_cores_are_crowded(monkeypatch: pytest.MonkeyPatch) -> None:
+    have_cores(monkeypatch, 2)
+    monkeypatch.setattr(cpus, "are_crowded", lambda: True)
+    monkeypatch.setattr(_thread, "start_new_thread", None)
+    source = np.full(9 * MB, 7, np.uint8)
+    target = np.zeros_like(source)
+    copy_all([(target.ctypes.data, source.ctypes.data, len(source))])
+    assert (target == 7).all()

@@ -1,1 +1,1 @@
-"""The machine as this process may use it: cores, memory, threads, limits of control groups; copies."""
+"""The machine as this process may use it: cores, memory, threads, control groups; large copies."""

@@ -1,4 +1,4 @@
-"""Copies of much memory, in which the cores that this process may use take part."""
+"""Copies of much memory, in which cores that have nothing else to do take part."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pparallel.machine.cpus import idle_cpus
+from pparallel.machine import cpus
 
 Part = tuple[int, int, int]  #: where to, from which address, how many bytes
 
 _LARGE = 8 << 20  #: bytes from which other threads help: starting one takes as long as 200 KB
 _PIECE = 2 << 20  #: bytes that a thread takes at a time
+_FEW = 2  #: pieces that are left to this thread
 _MOST = 4  #: threads that keep a machine's memory busy
 
 
@@ -23,20 +24,23 @@ def copy_all(parts: Sequence[Part]) -> None:
 
     The addresses must be those of memory that stays until this has returned.
     """
-    nbytes = sum(each for _, _, each in parts)
-    if nbytes < _LARGE or not (helpers := min(idle_cpus(), nbytes // _LARGE, _MOST - 1)):
-        _work(deque(parts))
+    if sum(nbytes for _, _, nbytes in parts) < _LARGE:
+        for part in parts:
+            ctypes.memmove(*part)
         return
     pieces = deque(_pieces(parts))
-    busy = [_thread.allocate_lock() for _ in range(helpers)]
+    helpers: list[_thread.LockType] = []
+    most = min(cpus.affinity(), _MOST) - 1
     try:
-        for each in busy:
-            _start(pieces, each)
-        _work(pieces)
+        while piece := _next(pieces):
+            if len(helpers) < most and len(pieces) >= _FEW and not cpus.are_crowded():
+                helpers.append(_thread.allocate_lock())
+                _start(pieces, helpers[-1])
+            ctypes.memmove(*piece)
     finally:
         pieces.clear()  # an interrupt ends the helpers too
-        for each in busy:
-            with each:  # a helper that has not begun yet is not waited for: it will find nothing
+        for busy in helpers:
+            with busy:  # a helper that has not begun yet is not waited for: it will find nothing
                 pass
 
 
@@ -59,16 +63,15 @@ def _start(pieces: deque[Part], busy: _thread.LockType) -> None:
 
 def _help(pieces: deque[Part], busy: _thread.LockType) -> None:
     with busy:
-        _work(pieces)
+        while piece := _next(pieces):
+            ctypes.memmove(*piece)
 
 
-def _work(pieces: deque[Part]) -> None:
-    while pieces:
-        try:
-            piece = pieces.popleft()
-        except IndexError:  # another thread took the last
-            return
-        ctypes.memmove(*piece)
+def _next(pieces: deque[Part]) -> Part | None:
+    try:
+        return pieces.popleft()
+    except IndexError:  # they are all taken
+        return None
 
 
 def _pieces(parts: Sequence[Part]) -> Iterator[Part]:

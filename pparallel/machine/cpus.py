@@ -29,14 +29,15 @@ def usable_cpus(root: Path = cgroups.ROOT) -> int:
     return cores if quota is None else max(1, min(cores, math.ceil(quota)))
 
 
-def idle_cpus(load_average: str | Path = "/proc/loadavg") -> int:
-    """Return how many of the cores that this process may run on nothing uses at this moment.
+def are_crowded(load_average: str | Path = "/proc/loadavg") -> bool:
+    """Return whether more threads want to run at this moment than this process has cores.
 
-    Rather too few than too many: what runs on the machine's other cores counts as if it ran here.
+    What runs on the machine's other cores counts too: where they are not this process's, the
+    answer is rather yes than no.
     """
     try:
         with open(load_average, "rb", buffering=0) as load:
             running = int(load.read(64).split()[3].partition(b"/")[0])
     except OSError:  # not Linux
-        return 0
-    return max(0, affinity() - running)
+        return True
+    return running > affinity()
