@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import struct
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
@@ -13,10 +11,11 @@ from typing_extensions import override
 
 from pparallel.errors import ClosedError, ConfigError, PeerLostError
 from pparallel.interfaces.collective import Collective, Operation, Work
+from pparallel.runtime.collectives import GroupId, Receive, decoded, encoded
 from pparallel_local.collective import place as meeting_place
-from pparallel_local.collective.messages import Offer, Receive
+from pparallel_local.collective.messages import Offer
 from pparallel_local.collective.operation import LocalOperation
-from pparallel_local.collective.place import GroupId, Place, Room
+from pparallel_local.collective.place import Place, Room
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -166,14 +165,8 @@ class LocalCollective(Collective):
 
     @override
     def encode_object(self, obj: object) -> bytes:
-        buffers = self._serializer.dumps(obj)
-        lengths = [memoryview(each).nbytes for each in buffers]
-        return b"".join([struct.pack(f"<{len(lengths) + 1}Q", len(lengths), *lengths), *buffers])
+        return encoded(self._serializer, obj)
 
     @override
     def decode_object(self, data: bytes) -> Any:
-        (count,) = struct.unpack_from("<Q", data)
-        lengths = struct.unpack_from(f"<{count}Q", data, 8)
-        ends = list(itertools.accumulate(lengths, initial=8 * (count + 1)))
-        parts = [bytearray(data[start:end]) for start, end in itertools.pairwise(ends)]
-        return self._serializer.loads(parts)
+        return decoded(self._serializer, data)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from pparallel.interfaces.collective import Operation, ReduceOp, is_plain
-from pparallel_local.collective.messages import check_fit, fill, finish
+from pparallel.runtime.collectives import check_fit, fill, finish
 from pparallel_local.collective.rounds import Job, Layout, Plan
 
 if TYPE_CHECKING:

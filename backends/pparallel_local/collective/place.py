@@ -9,12 +9,10 @@ import weakref
 from collections.abc import Iterable, Sequence
 
 from pparallel.errors import is_consequence
+from pparallel.runtime.collectives import GroupId, Queues, Receive
 from pparallel.runtime.member import Member
-from pparallel_local.collective.messages import Offer, Queues, Receive
+from pparallel_local.collective.messages import Offer
 from pparallel_local.collective.rounds import Layout, Plan, Round
-
-#: Which group: () is that of all members; another is its parent's, with its ranks and a number.
-GroupId = tuple[tuple[tuple[int, ...], int], ...]
 
 
 class Place:

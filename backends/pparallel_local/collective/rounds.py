@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pparallel.errors import CallTimeoutError
-from pparallel_local.collective.messages import finish
+from pparallel.runtime.collectives import finish
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -98,7 +98,11 @@ class CollectiveConfig(BackendConfig[Collective], frozen=True):
 
     Attributes:
         timeout: seconds that an operation waits for the other members.
+        check: whether members compare what they are about to do, so that operations, shapes and
+            dtypes that do not fit together raise ``ValueError`` in all of them. Backends that can
+            do so at no cost always do; on others members may otherwise hang, or fail later.
     """
 
     interface: ClassVar[str] = "collective"
     timeout: float = Field(default=1800.0, gt=0)
+    check: bool = False

@@ -81,6 +81,23 @@ class Operation:
         self.reduce(tensor, 0, how)
         self.broadcast(tensor, 0)
 
+    def all_reduce_coalesced(self, tensors: Sequence[Tensor], how: ReduceOp) -> None:
+        """Reduce those of one dtype and device as one, laid out one after another."""
+        import torch
+
+        kinds: dict[object, list[Tensor]] = {}
+        for each in tensors:
+            kinds.setdefault((each.dtype, each.device), []).append(each)
+        for alike in kinds.values():
+            flat = torch.cat([each.reshape(-1) for each in alike])
+            self.all_reduce(flat, how)
+            for each, part in zip(alike, flat.split([each.numel() for each in alike]), strict=True):
+                each.copy_(part.view(each.shape))
+
+    def all_gather(self, outputs: Sequence[Tensor], tensor: Tensor) -> None:
+        """Everyone sends to everyone what is the same for all."""
+        self.exchange(outputs, [tensor] * self.size)
+
     def gather(self, tensor: Tensor, into: Sequence[Tensor] | None, root: int) -> None:
         """Everyone sends to the root, which alone gives *into*."""
         if into is None:

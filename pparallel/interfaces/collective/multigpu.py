@@ -93,7 +93,7 @@ class MultiGpuForms(Messages):
             packed = inputs[0].new_empty((len(inputs), *inputs[0].shape))
             _fill(list(packed), inputs)
             received = [packed.new_empty(packed.shape) for _ in range(operation.size)]
-            operation.exchange(received, [packed] * len(received))
+            operation.all_gather(received, packed)
             for tensors in outputs:
                 _fill(tensors, [part for each in received for part in each])
 

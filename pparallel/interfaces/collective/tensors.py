@@ -29,6 +29,19 @@ class TensorForms(Messages):
         mine = tensor.detach()
         return self._do(async_op, lambda each: each.all_reduce(mine, op))
 
+    def all_reduce_coalesced(
+        self, tensors: Sequence[Tensor], op: ReduceOp = ReduceOp.SUM, async_op: bool = False
+    ) -> Work[None] | None:
+        """Do :meth:`all_reduce` with several tensors in one operation.
+
+        All members give as many, and in the same order tensors of the same shapes and dtypes,
+        which may differ from one tensor to the next.
+        """
+        for each in tensors:
+            op.check(each)
+        mine = [each.detach() for each in tensors]
+        return self._do(async_op, lambda each: each.all_reduce_coalesced(mine, op))
+
     def reduce(
         self, tensor: Tensor, dst: int, op: ReduceOp = ReduceOp.SUM, async_op: bool = False
     ) -> Work[None] | None:
@@ -43,8 +56,8 @@ class TensorForms(Messages):
     ) -> Work[None] | None:
         """Fill *tensor_list* with every member's tensor, by position in the group."""
         outputs = self._one_each("tensor_list", tensor_list)
-        inputs = [tensor.detach()] * self.size()
-        return self._do(async_op, lambda each: each.exchange(outputs, inputs))
+        mine = tensor.detach()
+        return self._do(async_op, lambda each: each.all_gather(outputs, mine))
 
     def gather(
         self,

@@ -74,6 +74,8 @@ class CollectiveSuite(Suite):
         "program",
         [
             operations.all_reduce,
+            operations.all_reduce_coalesced,
+            operations.all_gather,
             operations.reduce,
             operations.broadcast,
             operations.gather,

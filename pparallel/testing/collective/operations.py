@@ -38,6 +38,31 @@ def all_reduce(rt: Runtime, device: str, dtypes: Sequence[str]) -> None:
                 same(tensor, combined(op, everyone), f"all_reduce by {op.name}")
 
 
+def all_reduce_coalesced(rt: Runtime, device: str, dtypes: Sequence[str]) -> None:
+    for op in (ReduceOp.SUM, ReduceOp.MAX):
+        chosen = [each for each in dtypes if op in applicable(each)]
+        for async_op in BOTH:
+            tensors = [sample(rt.rank, each, device) for each in chosen for _ in BOTH]
+            turned = [sample(rt.rank, each, device).T for each in chosen]
+            work = rt.collective.all_reduce_coalesced([*tensors, *turned], op, async_op=async_op)
+            finish(work, async_op)
+            for number, dtype in enumerate(chosen):
+                expected = combined(op, samples(range(rt.world_size), dtype, device))
+                what = f"all_reduce_coalesced by {op.name}"
+                same(tensors[2 * number], expected, what)
+                same(tensors[2 * number + 1], expected, what)
+                same(turned[number], expected.T, what)
+    rt.collective.all_reduce_coalesced([])
+
+
+def all_gather(rt: Runtime, device: str, dtypes: Sequence[str]) -> None:
+    for number, dtype in enumerate(dtypes):
+        mine, async_op = sample(rt.rank, dtype, device), bool(number % 2)
+        into = room(rt.world_size, dtype, device)
+        finish(rt.collective.all_gather(into, mine, async_op=async_op), async_op)
+        same(into, samples(range(rt.world_size), dtype, device), "all_gather")
+
+
 def reduce(rt: Runtime, device: str, dtypes: Sequence[str]) -> None:
     for number, dtype in enumerate(dtypes):
         everyone = samples(range(rt.world_size), dtype, device)

@@ -1,0 +1,315 @@
+"""The messages of one member: tensors that travel with the remote calls of the job."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from typing_extensions import Buffer, override
+
+from pparallel.errors import ClosedError, PeerLostError
+from pparallel.interfaces.collective import Work
+from pparallel.runtime.collectives.channels import Channel, Failed, GroupId, family
+from pparallel.runtime.collectives.matching import Receive, fill, finish
+from pparallel.runtime.member import Member
+from pparallel.runtime.rpc import Reply, Request, RpcGroup
+from pparallel.runtime.shm.views import writable
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_SERVICE = "message"
+# Instead of a dtype:
+_LEFT = ""  #: its sender has left the group
+_NOTHING = "-"  #: what was to have this number was not sent
+
+#: Called with a member's rank and what whoever waits for it is told, when it has left a group; with
+#: this member's own rank when the job ends.
+Watcher = Callable[[int, BaseException], None]
+
+
+class Sent(Work[None]):
+    """A message that was copied when it was sent: there is nothing left to wait for."""
+
+    @override
+    def wait(self, timeout: float | None = None) -> None:
+        """Return."""
+
+    @override
+    def is_completed(self) -> bool:
+        return True
+
+
+class Came(NamedTuple):
+    """A tensor that came: its dtype, its shape, and its memory if it has any elements."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    memory: memoryview | None
+
+    def give(self, target: Tensor) -> None:
+        """Copy it into *target*.
+
+        Raises:
+            ValueError: it does not fit.
+        """
+        import torch
+
+        dtype = getattr(torch, self.dtype)
+        if self.memory is None:
+            fill(target, torch.empty(self.shape, dtype=dtype))
+            return
+        memory = writable(self.memory) if self.memory.readonly else self.memory
+        fill(target, torch.frombuffer(memory, dtype=torch.uint8).view(dtype).view(self.shape))
+        finish(target)
+
+
+class Mailbox:
+    """The messages of one member in a collective, and in all groups that are made of it.
+
+    A message is copied where it is sent, into memory that the receiver sees where members share
+    memory; it is copied once more into the receiver's tensor, by whichever comes second, the
+    message or its receive. Messages between two members are numbered, so that they keep their
+    order on transports that do not.
+
+    Args:
+        group: where they travel; all members of the job.
+        member: this member.
+        what: the collective, in words.
+        timeout: seconds that a receive waits.
+    """
+
+    def __init__(self, group: RpcGroup, member: Member, what: str, timeout: float) -> None:
+        self._group, self._member = group, member
+        self._what, self._timeout = what, timeout
+        self._lock = threading.Lock()
+        self._channels: dict[GroupId, Channel] = {}
+        self._gone: dict[int, BaseException] = {}  # members that have ended
+        self._over: set[GroupId] = set()  # groups that this member has left
+        self._numbers: Counter[int] = Counter()
+        self._next: Counter[int] = Counter()
+        self._early: defaultdict[int, dict[int, Request]] = defaultdict(dict)
+        self._watchers: dict[GroupId, Watcher] = {}
+
+    # -- life ---------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Take messages from now on."""
+        self._group.serve(_SERVICE, self._arrived)
+        self._group.when_lost(self._lost)
+        self._group.when_closed(self._job_ended)
+
+    def close(self) -> None:
+        """Take none any more, and forget all."""
+        self._group.forget(self._lost)
+        self._group.forget(self._job_ended)
+
+    def join(self, group: GroupId, watcher: Watcher) -> None:
+        """Be in *group* from now on; *watcher* is called for each other member that leaves it."""
+        with self._lock:
+            channel = self._channel(group)
+            self._watchers[group] = watcher
+            left = dict(channel.left)
+        for rank, error in left.items():
+            watcher(rank, error)
+
+    def leave(self, group: GroupId) -> bool:
+        """End *group* for this member, and those made of it, and tell the others.
+
+        Returns:
+            Whether this member had not left before.
+        """
+        with self._lock:
+            channel = self._channel(group)
+            if group in self._over:
+                return False
+            self._over.add(group)
+            own = ClosedError(f"the collective {self._what!r} of {self._member.name!r}")
+            failed = self._end(group, own)
+            others = [
+                each
+                for each in channel.ranks
+                if each != self._member.rank and each not in channel.left
+            ]
+            sent = [(each, self._number(each)) for each in others]
+        _fail(failed)
+        for rank, number in sent:
+            self._post(rank, (number, group, 0, _LEFT, ()), ())
+        return True
+
+    def check(self, group: GroupId, needed: Sequence[int] = ()) -> None:
+        """Raise what a use of *group* is told if it has ended, or if one of *needed* has left."""
+        with self._lock:
+            self._channel(group).check(needed)
+
+    # -- messages -----------------------------------------------------------------------------
+
+    def send(self, tensor: Tensor, to: int, tag: int, group: GroupId) -> Work[None]:
+        """Copy *tensor* and send it; nobody is waited for.
+
+        Raises:
+            PeerLostError: *to* has left.
+            ClosedError: this member has.
+        """
+        self.check(group, [to])
+        finish(tensor)
+        memory = _copied(tensor, self._group)
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        with self._lock:
+            number = self._number(to)
+        try:
+            self._post(to, (number, group, tag, dtype, tuple(tensor.shape)), memory)
+        except BaseException:  # too large, or interrupted: what comes after it must not wait for it
+            self._post(to, (number, group, tag, _NOTHING, ()), ())
+            raise
+        return Sent()
+
+    def receive(self, tensor: Tensor, source: int | None, tag: int, group: GroupId) -> Work[int]:
+        """Fill *tensor* with the next message of *tag* from *source*, or from anyone."""
+        give_up = partial(self._give_up, group)
+        receive = Receive(tensor, source, tag, self._timeout, give_up)
+        try:
+            with self._lock:
+                found = self._channel(group).want(receive)
+        except PeerLostError as error:
+            receive.fail(error)
+            return receive
+        if found is not None:
+            receive.take(found[1], found[0])
+        return receive
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _channel(self, group: GroupId) -> Channel:
+        """Return the channel of *group*, made by whoever comes first: this member or a message."""
+        found = self._channels.get(group)
+        if found is None:
+            ranks = group[-1][0] if group else range(self._member.world_size)
+            found = self._channels[group] = Channel(ranks, self._member.rank)
+            for rank, error in self._gone.items():
+                found.lose(rank, error)
+            if group:
+                parent = self._channel(group[:-1])
+                found.ended = parent.ended
+                for rank, error in parent.left.items():
+                    found.lose(rank, error)
+        return found
+
+    def _number(self, to: int) -> int:
+        self._numbers[to] += 1
+        return self._numbers[to]
+
+    def _post(self, to: int, body: tuple[object, ...], memory: Sequence[Buffer]) -> None:
+        try:
+            self._group.ask_async(self._member.names[to], _SERVICE, body, memory)
+        except (PeerLostError, ClosedError):
+            # It has ended, or this member: whoever waits is told by what tells of that.
+            return
+
+    def _arrived(self, asked: Request) -> Reply:
+        source = self._member.names.index(asked.sender)
+        with self._lock:
+            early = self._early[source]
+            early[asked.body[0]] = asked
+            taken: list[tuple[Receive, Came]] = []
+            failed: list[Failed] = []
+            told: list[tuple[Watcher, BaseException]] = []
+            while (each := early.pop(self._next[source] + 1, None)) is not None:
+                self._next[source] += 1
+                self._take(source, each.body, each.buffers, taken, failed, told)
+        for receive, message in taken:
+            receive.take(message, source)
+        _fail(failed)
+        for watcher, error in told:
+            watcher(source, error)
+        return Reply()
+
+    def _take(
+        self,
+        source: int,
+        body: Any,
+        buffers: Sequence[Buffer],
+        taken: list[tuple[Receive, Came]],
+        failed: list[Failed],
+        told: list[tuple[Watcher, BaseException]],
+    ) -> None:
+        _, group, tag, dtype, shape = body
+        channel = self._channel(group)
+        if dtype == _LEFT:
+            why = f"has left the collective {self._what!r}"
+            error = PeerLostError(self._member.names[source], why)
+            failed += self._lose(group, source, error)
+            told += [(each, error) for each in self._watching(group, source)]
+            return
+        if dtype == _NOTHING:
+            return
+        message = Came(dtype, tuple(shape), memoryview(buffers[0]) if buffers else None)
+        receive = channel.come(message, source, tag)
+        if receive is not None:
+            taken.append((receive, message))
+
+    def _watching(self, group: GroupId, rank: int) -> list[Watcher]:
+        return [
+            watcher
+            for key, watcher in self._watchers.items()
+            if key[: len(group)] == group and rank in self._channels[key].ranks
+        ]
+
+    def _lose(self, group: GroupId, rank: int, error: BaseException) -> list[Failed]:
+        return [
+            each for channel in family(self._channels, group) for each in channel.lose(rank, error)
+        ]
+
+    def _end(self, group: GroupId, reason: BaseException) -> list[Failed]:
+        found = [each for channel in family(self._channels, group) for each in channel.end(reason)]
+        for key in [key for key in self._watchers if key[: len(group)] == group]:
+            del self._watchers[key]
+        return found
+
+    def _lost(self, name: str, reason: str) -> None:
+        rank, error = self._member.names.index(name), PeerLostError(name, reason)
+        with self._lock:
+            self._gone.setdefault(rank, error)
+            failed = self._lose((), rank, error)
+            watchers = self._watching((), rank)
+        _fail(failed)
+        for watcher in watchers:
+            watcher(rank, error)
+
+    def _job_ended(self, reason: BaseException) -> None:
+        with self._lock:
+            self._channel(())
+            watchers = list(self._watchers.values())
+            failed = self._end((), reason)
+        _fail(failed)
+        for watcher in watchers:
+            watcher(self._member.rank, reason)
+
+    def _give_up(self, group: GroupId, receive: Receive, error: BaseException) -> None:
+        with self._lock:
+            waited = self._channel(group).give_up(receive)
+        if waited:
+            receive.fail(error)
+
+
+def _copied(tensor: Tensor, group: RpcGroup) -> list[Buffer]:
+    """Return what *tensor* holds, in order and as it is, in memory that may be sent."""
+    import torch
+
+    nbytes = math.prod(tensor.shape) * tensor.element_size()
+    if not nbytes:
+        return []
+    memory = group.memory(nbytes)
+    whole = torch.frombuffer(memory, dtype=torch.uint8)
+    whole.view(tensor.dtype).view(tensor.shape).copy_(tensor)
+    group.publish(memory)
+    return [memory]
+
+
+def _fail(failed: Sequence[Failed]) -> None:
+    for receive, error in failed:
+        receive.fail(error)
