@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
+from contextlib import suppress
 from io import FileIO
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch._dynamo  # as the first optimizer that is made would do, in each process anew
@@ -54,11 +57,28 @@ class Books(NamedTuple):
     ended: str
 
 
-def push_ids(rt: Runtime, count: int, folder: Path, pulls: bool, slow: float) -> Books:
+class Doubt(NamedTuple):
+    """A push whose acknowledgement is lost with the secondary, which is killed.
+
+    Attributes:
+        number: which gradient.
+        seconds: how long after it was accepted the secondary is killed: it may have handed it on.
+    """
+
+    number: int
+    seconds: float
+
+
+def push_ids(
+    rt: Runtime, count: int, folder: Path, pulls: bool, slow: float, doubt: Doubt | None = None
+) -> Books:
     """Push *count* gradients; write down what is sent, and what was accepted (+) or refused (-).
 
     Each step of the optimizer takes *slow* seconds longer than it need, which fills the queues.
     """
+    (folder / f"pid {rt.name}").write_text(str(os.getpid()))
+    if doubt is not None:
+        _lose_an_acknowledgement(rt, folder, doubt)
     reducer, model = rt.reducer, Ids(rt.world_size, count)
     lost: list[int] = []
     reduced: list[int] = []
@@ -91,6 +111,23 @@ def push_ids(rt: Runtime, count: int, folder: Path, pulls: bool, slow: float) ->
         sum(reduced),
         ended,
     )
+
+
+def _lose_an_acknowledgement(rt: Runtime, folder: Path, doubt: Doubt) -> None:
+    routes = rt.reducer._roles.routes  # type: ignore[attr-defined]
+    push = routes.push
+
+    def push_in_doubt(to: str, number: int, gradient: Any) -> bool:
+        accepted: bool = push(to, number, gradient)
+        if number != doubt.number or to in ("ps", rt.name):
+            return accepted
+        time.sleep(doubt.seconds)
+        (folder / f"killed {to}").touch()
+        with suppress(ProcessLookupError):  # another killed it first
+            os.kill(int((folder / f"pid {to}").read_text()), signal.SIGKILL)
+        raise PeerLostError(to, "its acknowledgement was lost with it")
+
+    routes.push = push_in_doubt
 
 
 def _notes(file: Path) -> FileIO:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from crew import Crew, crew
-from reducing_programs import Books
+from reducing_programs import Books, Doubt
 
-from pparallel.testing.patience import until
+from pparallel.testing.patience import PATIENCE, until
 from pparallel_reducers import GradServerReducerConfig
 
 COUNT = 30  #: gradients that each member pushes
@@ -71,12 +71,26 @@ def run(folder: Path, transport: dict[str, Any], seed: int) -> None:
         reduce_method="sum",
     )
     pulls, slow = config.max_staleness is not None, plan.choice([0.0, 0.01, 0.03])
+    doubts = {
+        each: Doubt(plan.randrange(COUNT // 2), plan.choice([0.0, 0.2, 0.2]))
+        for each in plan.sample(TRAINING, 2)
+    }
     with crew(folder, transport, NAMES) as members:
         for name in NAMES:
             members.start(
-                name, "reducing_programs:push_ids", COUNT, folder, pulls, slow, reducer=config
+                name,
+                "reducing_programs:push_ids",
+                COUNT,
+                folder,
+                pulls,
+                slow,
+                doubts.get(name),
+                reducer=config,
             )
         killed = disturb(members, plan, secondaries)
+        for name in NAMES:
+            members.processes[name].ended(PATIENCE)
+        killed |= {each for each in NAMES if (folder / f"killed {each}").exists()}
         books = {name: members.outcome(name).result for name in NAMES if name not in killed}
         accepted = {
             name: {number for number, each in enumerate(notes) if each == ord("+")}
