@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import pytest
+import torch
 from typing_extensions import override
 
 import pparallel_local.collective
+from pparallel.errors import ClosedError, PeerLostError, SerializationError
 from pparallel.interfaces.collective import CollectiveConfig
-from pparallel.runtime.collectives import ConnectedCollective
+from pparallel.runtime.collectives import ConnectedCollective, Mailbox
+from pparallel.runtime.member import Member
+from pparallel.runtime.rpc import Request
 from pparallel.testing import CollectiveSuite
+from pparallel.testing.patience import PATIENCE
 from pparallel_local import LocalCollectiveConfig
 
 
@@ -38,3 +46,100 @@ class TestOverMessages(CollectiveSuite):
     @override
     def config(self) -> CollectiveConfig:
         return LocalCollectiveConfig()
+
+
+# -- the mailbox alone ----------------------------------------------------------------------------
+
+
+class Wire:
+    """A group of two members whose requests are answered when the test says."""
+
+    def __init__(self) -> None:
+        self.services: dict[str, Callable[[Request], Any]] = {}
+        self.posted: list[Request] = []
+        self.refuses = False
+
+    def mailbox(self, rank: int) -> Mailbox:
+        names = ("a", "b")
+        member = Member(names[rank], rank, rank, 2, names)
+        mailbox = Mailbox(_End(self, names[rank]), member, "pair", PATIENCE)  # type: ignore[arg-type]
+        mailbox.open()
+        mailbox.join((), lambda *_: None)
+        return mailbox
+
+    def deliver(self, index: int = 0) -> None:
+        request = self.posted.pop(index)
+        self.services["b" if request.sender == "a" else "a"](request)
+
+
+class _End:
+    def __init__(self, wire: Wire, name: str) -> None:
+        self._wire, self._name = wire, name
+
+    def serve(self, _: str, service: Callable[[Request], Any]) -> None:
+        self._wire.services[self._name] = service
+
+    def ask_async(self, _: str, __: str, body: Any, buffers: Sequence[Any] = ()) -> None:
+        if self._wire.refuses and buffers:
+            raise SerializationError("a value", "it is too large")
+        self._wire.posted.append(Request(self._name, body, list(buffers)))
+
+    def memory(self, nbytes: int) -> memoryview:
+        return memoryview(bytearray(nbytes))
+
+    def publish(self, memory: memoryview) -> None:
+        """All is seen by all."""
+
+    def when_lost(self, callback: Callable[..., None]) -> None:
+        self.lost = callback
+
+    def when_closed(self, callback: Callable[..., None]) -> None:
+        self.closed = callback
+
+
+def test_messages_that_overtake_one_another_keep_their_order() -> None:
+    wire = Wire()
+    a, b = wire.mailbox(0), wire.mailbox(1)
+    for value in range(3):
+        a.send(torch.tensor([value]), 1, 0, ())
+    into = [torch.zeros(1, dtype=torch.int64) for _ in range(3)]
+    works = [b.receive(each, 0, 0, ()) for each in into]
+    wire.deliver(2)
+    wire.deliver(1)
+    assert not any(each.is_completed() for each in works)
+    wire.deliver()
+    assert [each.wait(PATIENCE) for each in works] == [0, 0, 0]
+    assert [each.item() for each in into] == [0, 1, 2]
+
+
+def test_a_message_that_cannot_be_sent_holds_up_no_other() -> None:
+    wire = Wire()
+    a, b = wire.mailbox(0), wire.mailbox(1)
+    wire.refuses = True
+    with pytest.raises(SerializationError, match="too large"):
+        a.send(torch.zeros(3), 1, 0, ())
+    wire.refuses = False
+    a.send(torch.ones(3), 1, 0, ())
+    wire.deliver()
+    wire.deliver()
+    into = torch.zeros(3)
+    assert b.receive(into, 0, 0, ()).wait(PATIENCE) == 0
+    assert into.tolist() == [1, 1, 1]
+
+
+def test_what_came_before_its_sender_left_is_received() -> None:
+    wire = Wire()
+    a, b = wire.mailbox(0), wire.mailbox(1)
+    a.send(torch.ones(1), 1, 7, ())
+    assert a.leave(())
+    assert not a.leave(()), "it has left"
+    while wire.posted:
+        wire.deliver()
+    into = torch.zeros(1)
+    assert b.receive(into, 0, 7, ()).wait(PATIENCE) == 0
+    with pytest.raises(PeerLostError, match="has left the collective 'pair'"):
+        b.receive(into, 0, 7, ()).wait(PATIENCE)
+    with pytest.raises(PeerLostError):
+        b.send(into, 0, 0, ())
+    with pytest.raises(ClosedError):
+        a.send(into, 1, 0, ())
