@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+import torch
+from torch import Tensor, nn
 
 import pparallel
 from pparallel.interfaces.reducer import Counters
+from pparallel.runtime.processes import child_environment
+from pparallel.runtime.streams import Streams
+from pparallel.testing.patience import PATIENCE
 
 if TYPE_CHECKING:
     from pparallel.builder import Runtime
@@ -22,6 +30,7 @@ REDUCERS: dict[str, dict[str, Any]] = {
     "grad_server": {"backend": "grad_server", "reduce_batch_size": 3},
     "model_server": {"backend": "model_server"},
     "diloco": {"backend": "diloco", "inner_steps": 100},
+    "all_reduce": {"backend": "all_reduce"},
     "local": {"backend": "local"},
 }
 
@@ -91,3 +100,75 @@ def test_diloco_sends_a_fiftieth_of_what_a_gradient_server_does(
     server, diloco = get(by_reducer, "grad_server"), get(by_reducer, "diloco")
     ratio = (server.sent_bytes / server.reduced) / (diloco.sent_bytes / diloco.reduced)
     assert ratio >= 50
+
+
+# -- synchronous training is that on the joined batch ---------------------------------------------
+
+SEED, BATCH, LR = 7, 64, 3e-3
+
+
+def keeping_the_model(rt: Runtime, steps: int) -> list[Tensor]:
+    """Train by the example's program as it is; return the parameters of its model."""
+    program, made = example(), list[nn.Module]()
+    network = program.network
+
+    def kept(random: torch.Generator) -> nn.Module:
+        made.append(network(random))
+        return made[-1]
+
+    program.network = kept  # type: ignore[attr-defined]
+    program.main(rt, steps=steps)
+    return [each.detach() for each in made[0].parameters()]
+
+
+def trained_on_the_joined_batch(members: int, steps: int) -> Any:
+    """Train in this process, on what all members draw."""
+    program = example()
+    (images, labels), _ = program.digits()
+    draws = [Streams(SEED, "member", rank).torch for rank in range(members)]
+    model, *_ = [program.network(each) for each in draws]
+    optimizer = torch.optim.Adam(model.parameters(), lr=LR, betas=(0.5, 0.999))
+    for _ in range(steps):
+        batch = torch.cat([torch.randint(len(images), (BATCH,), generator=each) for each in draws])
+        loss = nn.functional.cross_entropy(model(images[batch]), labels[batch])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model
+
+
+@pytest.mark.parametrize("overlap", [False, True], ids=["after", "during"])
+def test_all_reduce_is_training_on_the_joined_batch(overlap: bool) -> None:
+    reducer = {"backend": "all_reduce", "overlap": overlap, "bucket": "20 KB"}
+    job = {"members": 4, "seed": SEED, "reducer": reducer}
+    results = pparallel.launch(job, keeping_the_model, (100,))
+    expected = [each.detach() for each in trained_on_the_joined_batch(4, 100).parameters()]
+    for trained in results:
+        assert all(map(torch.equal, trained, results[0])), "not bit for bit the same"
+        torch.testing.assert_close(trained, expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize("starts", ["pparallel", "torchrun"])
+def test_the_config_is_run_by_either_launcher(starts: str) -> None:
+    config = PROGRAM.with_name("allreduce.yaml")
+    run = ["-m", "pparallel", "run", str(config), "--json", "--set", "members=2"]
+    command = [sys.executable, *run, "--set", "args={steps: 60}"]
+    if starts == "torchrun":
+        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+        command[1:1] = [*torchrun, "--local-ranks-filter=0"]
+        command += ["--set", "transport={backend: torch_rpc}"]
+    done = subprocess.run(
+        command,
+        env=child_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=6 * PATIENCE,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["results"]["member-0"]["accuracy"]
+    program = example()
+    _, held_out = program.digits()
+    expected = program.accuracy(trained_on_the_joined_batch(2, 60), *held_out)
+    assert found == pytest.approx(expected, abs=2.5 / len(held_out[1])), "more than two images"

@@ -9,6 +9,7 @@ from pparallel_reducers.compression.config import (
     TopKCompressionConfig,
 )
 from pparallel_reducers.config import (
+    AllReduceReducerConfig,
     DilocoReducerConfig,
     GradServerReducerConfig,
     LocalReducerConfig,
@@ -16,6 +17,7 @@ from pparallel_reducers.config import (
 )
 
 __all__ = [
+    "AllReduceReducerConfig",
     "Bf16CompressionConfig",
     "DilocoReducerConfig",
     "GradServerReducerConfig",
@@ -31,8 +33,15 @@ TORCH = "pip install 'pparallel[torch]'"
 
 @hookimpl
 def pparallel_backends() -> list[Backend]:
-    """Offer the reducers ``diloco``, ``grad_server``, ``local`` and ``model_server``."""
+    """Offer ``all_reduce``, ``diloco``, ``grad_server``, ``local`` and ``model_server``."""
     return [
+        Backend(
+            AllReduceReducerConfig,
+            "pparallel_reducers.all_reduce.reducer:AllReduceReducer",
+            install=TORCH,
+            features=frozenset({"shared"}),
+            requires=("torch",),
+        ),
         Backend(
             DilocoReducerConfig,
             "pparallel_reducers.diloco.reducer:DilocoReducer",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import ByteSize, Field
 
+from pparallel.interfaces.collective import CollectiveConfig
 from pparallel.interfaces.ordered_server import OrderedServerConfig
 from pparallel.interfaces.reducer import ReducerConfig
 from pparallel_reducers.compression.config import CompressionConfig
@@ -111,3 +112,29 @@ class DilocoReducerConfig(ReducerConfig, frozen=True):
     outer_momentum: float = Field(default=0.9, ge=0, lt=1)
     round_timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     compression: CompressionConfig | None = None
+
+
+class AllReduceReducerConfig(ReducerConfig, frozen=True):
+    """Members step their own optimizers at once, on the mean of all their gradients.
+
+    Attributes:
+        backend: selects this backend.
+        bucket: how many bytes of gradients travel together; a larger tensor travels alone.
+        overlap: whether gradients travel during ``backward()``, in buckets that are filled from the
+            last parameter to the first. Several passes before a step then go inside
+            ``accumulate()``, all but the last.
+        reduce_method: what the optimizers step on: the mean or the sum of the gradients.
+        broadcast_buffers: whether all take the buffers of the first member, such as running means,
+            after every step; by default each keeps its own, and they are averaged in the end.
+        refuse_nan: whether a step is refused in all members if a gradient in one of them has NaN or
+            infinity: the push returns False and the gradients are cleared.
+        collective: how the members reduce; by default the runtime's.
+    """
+
+    backend: Literal["all_reduce"] = "all_reduce"
+    bucket: ByteSize = Field(default=ByteSize(25 << 20), gt=0)
+    overlap: bool = False
+    reduce_method: Literal["mean", "sum"] = "mean"
+    broadcast_buffers: bool = False
+    refuse_nan: bool = False
+    collective: CollectiveConfig | None = None

@@ -69,15 +69,25 @@ class OwnModel:
             ClosedError: no run has begun.
             ValueError: it is another model, or a trainable parameter has no gradient.
         """
+        layout = self.managed(model)
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                gradient(name, parameter)
+        return layout
+
+    def managed(self, model: Module) -> Layout:
+        """Return the layout of *model*; refuse one that is not managed.
+
+        Raises:
+            ClosedError: no run has begun.
+            ValueError: it is another model.
+        """
         if not self.running or self.layout is None:
             raise ClosedError("the reducer", "is not started: call start() before push() or step()")
         if model is not self.model:
             message = _difference(self.layout, model)
             self._tally.refused(1, self._member, message)
             raise ValueError(message)
-        for name, parameter in model.named_parameters():
-            if parameter.requires_grad:
-                gradient(name, parameter)
         return self.layout
 
     def pulled_into(self, model: Module) -> Layout:

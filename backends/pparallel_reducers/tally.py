@@ -40,7 +40,7 @@ class Tally:
             self._counts["reduced"] += count
             self._behind += behind
         if self._events.listening:
-            self._events.emit(Reduced(*self._where, count, version, behind / count))
+            self._events.emit(Reduced(*self._where, count, version, behind / max(1, count)))
 
     def pulled(self, version: int) -> None:
         """Tell that this member took the parameters of *version*."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
+from pydantic_core import PydanticCustomError
 
+from pparallel.interfaces.collective import CollectiveConfig
 from pparallel.interfaces.launcher import LauncherConfig
 from pparallel.interfaces.serializer import SerializerConfig
 from pparallel.interfaces.transport import TransportConfig
+from pparallel_torch.collective import gpus
 
 
 class TorchRpcTransportConfig(TransportConfig, frozen=True):
@@ -62,3 +65,46 @@ class TorchrunLauncherConfig(LauncherConfig, frozen=True):
     shutdown_timeout: int = Field(default=2, ge=1)
     threads_per_rank: int | None = Field(default=None, ge=1)
     serializer: SerializerConfig | None = None
+
+
+class GlooCollectiveConfig(CollectiveConfig, frozen=True):
+    """A collective on torch's gloo, for tensors of the CPU.
+
+    Attributes:
+        backend: the name of the backend.
+        allow_insecure: let members be on several machines, although gloo neither encrypts nor asks
+            who is there: whoever reaches its ports can read and change what members compute.
+        address: the address or name by which the other members reach this one; by default the
+            loopback address on one machine, else that of the interface towards the first member.
+        interface_name: the network interface to use instead, such as ``eth0``.
+        serializer: what turns objects into bytes for the object forms; by default the runtime's.
+    """
+
+    backend: Literal["gloo"] = "gloo"
+    allow_insecure: bool = False
+    address: str | None = None
+    interface_name: str | None = None
+    serializer: SerializerConfig | None = None
+
+
+class NcclCollectiveConfig(CollectiveConfig, frozen=True):
+    """A collective on NVIDIA's NCCL, for tensors on GPUs; refused where there are none.
+
+    Attributes:
+        backend: the name of the backend.
+        allow_insecure: let members be on several machines, although NCCL neither encrypts nor asks
+            who is there: whoever reaches its ports can read and change what members compute.
+        serializer: what turns objects into bytes for the object forms; by default the runtime's.
+    """
+
+    backend: Literal["nccl"] = Field(default="nccl", validate_default=True)
+    allow_insecure: bool = False
+    serializer: SerializerConfig | None = None
+
+    @field_validator("backend")
+    @classmethod
+    def _refuse_without_gpus(cls, value: str) -> str:
+        if not gpus.has_gpus():
+            message = "this machine has no GPU; write gloo, shm or local"
+            raise PydanticCustomError("no_gpu", message)
+        return value

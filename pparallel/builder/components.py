@@ -28,6 +28,11 @@ class Components:
                 component.__enter__()
                 self._opened.append(name)
 
+    def depart(self) -> None:
+        """Have all that is open tell the others that this member is done."""
+        for name in reversed(self._opened):
+            self._made[name].depart()
+
     def close(self, between: Callable[[], None]) -> None:
         """Close in reverse order: what only calls others, then *between*, then the hosts."""
         hosts = self._hosts()

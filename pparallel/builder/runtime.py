@@ -341,6 +341,7 @@ class Runtime:
         endpoint.leave()
         with ExitStack() as last:
             last.callback(endpoint.close)
+            self._components.depart()
             self._meet_to_leave("done")
             self._usable = False
             self._components.close(lambda: self._meet_to_leave("closed"))

@@ -30,6 +30,9 @@ class Resource(ABC):
     def close(self) -> None:
         """Release what :meth:`open` acquired; safe to call again."""
 
+    def depart(self) -> None:  # noqa: B027 - most have nobody to tell
+        """Tell the others that this member is done, before it waits for them to be; never waits."""
+
     def release(self, error: BaseException | None) -> None:
         """Close at the end of ``with``, which *error* left if it is not None."""
         self.close()

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from pparallel.interfaces.collective.work import ReduceOp
+from pparallel.interfaces.collective.work import BackgroundWork, ReduceOp, Work
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from pparallel.interfaces.collective.messages import Messages
-    from pparallel.interfaces.collective.work import Work
 
 
 class Operation:
@@ -32,6 +31,23 @@ class Operation:
     def __init__(self, group: Messages, tag: int, ranks: Sequence[int], me: int) -> None:
         self.tag, self.me, self.size = tag, me, len(ranks)
         self._group, self._ranks = group, ranks
+
+    def start(
+        self, run: Callable[[Operation], None], then: Callable[[], None] | None = None
+    ) -> Work[None]:
+        """Begin *run* without waiting for it; by default in a thread of its own.
+
+        Args:
+            run: calls one method of this operation.
+            then: what is left to do when that is done, before the work's ``wait()`` returns.
+        """
+
+        def whole() -> None:
+            run(self)
+            if then is not None:
+                then()
+
+        return BackgroundWork(whole)
 
     def send(self, tensor: Tensor, to: int) -> Work[None]:
         """Start to send to the member at position *to*."""

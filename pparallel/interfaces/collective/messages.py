@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Self
 
 from pparallel.interfaces.collective.algorithms import Operation
-from pparallel.interfaces.collective.work import BackgroundWork, Work
+from pparallel.interfaces.collective.work import Work
 from pparallel.interfaces.resource import Resource
 
 if TYPE_CHECKING:
@@ -34,6 +34,11 @@ class Messages(Resource):
     def ranks(self) -> Sequence[int]:
         """The global ranks of the group's members, in order; all of them by default."""
         return range(self.size())
+
+    @property
+    def straight(self) -> bool:
+        """Whether coalesced operations take the tensors where they lie, not laid out anew first."""
+        return False
 
     @abstractmethod
     def new_group(self, ranks: Sequence[int]) -> Self:
@@ -85,13 +90,28 @@ class Messages(Resource):
         """Return what carries out the operation of that *tag*; a backend may return its own."""
         return Operation(self, tag, self.ranks, self._position(self.rank))
 
-    def _do(self, async_op: bool, run: Callable[[Operation], None]) -> Work[None] | None:
-        self._begun += 1
-        operation = self.operation(USER_TAGS + self._begun % USER_TAGS)
+    def operation_on_objects(self, tag: int) -> Operation:
+        """As :meth:`operation`, for objects as bytes: tensors of the CPU whose sizes may differ."""
+        return self.operation(tag)
+
+    def _do(
+        self,
+        async_op: bool,
+        run: Callable[[Operation], None],
+        then: Callable[[], None] | None = None,
+    ) -> Work[None] | None:
+        """Do *run*, which calls one method of an operation, and then what is left to do here."""
+        operation = self.operation(self._next_tag())
         if async_op:
-            return BackgroundWork(lambda: run(operation))
+            return operation.start(run, then)
         run(operation)
+        if then is not None:
+            then()
         return None
+
+    def _next_tag(self) -> int:
+        self._begun += 1
+        return USER_TAGS + self._begun % USER_TAGS
 
     def _position(self, rank: int) -> int:
         if rank not in self.ranks:

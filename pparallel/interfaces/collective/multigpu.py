@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pparallel.interfaces.collective.algorithms import Operation
 from pparallel.interfaces.collective.messages import Messages
 from pparallel.interfaces.collective.work import ReduceOp, Work
 
@@ -27,12 +26,9 @@ class MultiGpuForms(Messages):
         root = self._position(src)
         mine = _detached(tensor_list)
         first = mine[src_tensor if self.rank == src else 0]
-
-        def run(operation: Operation) -> None:
-            operation.broadcast(first, root)
-            _spread(first, mine)
-
-        return self._do(async_op, run)
+        return self._do(
+            async_op, lambda each: each.broadcast(first, root), lambda: _spread(first, mine)
+        )
 
     def all_reduce_multigpu(
         self, tensor_list: Sequence[Tensor], op: ReduceOp = ReduceOp.SUM, async_op: bool = False
@@ -40,13 +36,10 @@ class MultiGpuForms(Messages):
         """Replace all tensors of all members by the combination of all."""
         mine = _detached(tensor_list)
         op.check(mine[0])
-
-        def run(operation: Operation) -> None:
-            total = _combined(mine, op)
-            operation.all_reduce(total, op)
-            _spread(total, mine)
-
-        return self._do(async_op, run)
+        total = _combined(mine, op)
+        return self._do(
+            async_op, lambda each: each.all_reduce(total, op), lambda: _spread(total, mine)
+        )
 
     def reduce_multigpu(
         self,
@@ -60,15 +53,11 @@ class MultiGpuForms(Messages):
         root = self._position(dst)
         mine = _detached(tensor_list)
         op.check(mine[0])
-        target = mine[dst_tensor] if self.rank == dst else None
-
-        def run(operation: Operation) -> None:
-            total = _combined(mine, op)
-            operation.reduce(total, root, op)
-            if target is not None:
-                target.copy_(total)
-
-        return self._do(async_op, run)
+        total = _combined(mine, op)
+        target = mine[dst_tensor] if self.rank == dst else total
+        return self._do(
+            async_op, lambda each: each.reduce(total, root, op), lambda: _spread(total, [target])
+        )
 
     def all_gather_multigpu(
         self,
@@ -88,16 +77,15 @@ class MultiGpuForms(Messages):
             if len(tensors) != needed:
                 message = f"each list of outputs has {needed} tensors, not {len(tensors)}"
                 raise ValueError(message)
+        packed = inputs[0].new_empty((len(inputs), *inputs[0].shape))
+        _fill(list(packed), inputs)
+        received = [packed.new_empty(packed.shape) for _ in range(self.size())]
 
-        def run(operation: Operation) -> None:
-            packed = inputs[0].new_empty((len(inputs), *inputs[0].shape))
-            _fill(list(packed), inputs)
-            received = [packed.new_empty(packed.shape) for _ in range(operation.size)]
-            operation.all_gather(received, packed)
+        def deal_out() -> None:
             for tensors in outputs:
                 _fill(tensors, [part for each in received for part in each])
 
-        return self._do(async_op, run)
+        return self._do(async_op, lambda each: each.all_gather(received, packed), deal_out)
 
 
 def _detached(tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pparallel.errors import SerializationError
+from pparallel.interfaces.collective.algorithms import Operation
 from pparallel.interfaces.collective.messages import wrong_count
 from pparallel.interfaces.collective.tensors import TensorForms
 
@@ -20,58 +21,64 @@ class ObjectForms(TensorForms):
 
     def broadcast_object(self, obj: Any = None, src: int = 0) -> Any:
         """Return the object of *src* in all members; elsewhere *obj* is not used."""
-        self._position(src)
+        root = self._position(src)
         if self.rank == src:
             parcel = _Parcel(self, obj)
-            self.broadcast(parcel.length, src)
+            self._carry(lambda each: each.broadcast(parcel.length, root))
             parcel.raise_for_failure()
-            self.broadcast(parcel.data, src)
+            self._carry(lambda each: each.broadcast(parcel.data, root))
             return obj
         lengths = _no_lengths(1)
-        self.broadcast(lengths[0], src)
+        self._carry(lambda each: each.broadcast(lengths[0], root))
         _refuse_failures([src], lengths)
         data = _room_for(lengths)
-        self.broadcast(data[0], src)
+        self._carry(lambda each: each.broadcast(data[0], root))
         return _unpacked(self, [src], lengths, data)[0]
 
     def all_gather_object(self, obj: Any) -> list[Any]:
         """Return every member's object, by position in the group."""
         parcel = _Parcel(self, obj)
         lengths = _no_lengths(self.size())
-        self.all_gather(lengths, parcel.length)
+        self._carry(lambda each: each.all_gather(lengths, parcel.length))
         parcel.raise_for_failure()
         _refuse_failures(self.ranks, lengths)
         data = _room_for(lengths)
-        self.all_gather(data, parcel.data)
+        self._carry(lambda each: each.all_gather(data, parcel.data))
         return _unpacked(self, self.ranks, lengths, data)
 
     def gather_object(self, obj: Any, dst: int = 0) -> list[Any] | None:
         """Return every member's object in *dst*, by position, and ``None`` elsewhere."""
+        root, is_root = self._position(dst), self.rank == dst
         parcel = _Parcel(self, obj)
         lengths = _no_lengths(self.size())
-        self.gather(parcel.length, lengths, dst)
+        self._carry(lambda each: each.gather(parcel.length, lengths if is_root else None, root))
         data = _room_for(lengths)
-        self.gather(parcel.data, data, dst)
+        self._carry(lambda each: each.gather(parcel.data, data if is_root else None, root))
         parcel.raise_for_failure()
-        return _unpacked(self, self.ranks, lengths, data) if self.rank == dst else None
+        return _unpacked(self, self.ranks, lengths, data) if is_root else None
 
     def scatter_object(self, objs: Sequence[Any] | None = None, src: int = 0) -> Any:
         """Return this member's object of those that *src* gives, one for each by position."""
+        root = self._position(src)
         length = _no_lengths(1)
         if self.rank != src:
-            self.scatter(length[0], None, src)
+            self._carry(lambda each: each.scatter(length[0], None, root))
             data = _room_for(length)
-            self.scatter(data[0], None, src)
+            self._carry(lambda each: each.scatter(data[0], None, root))
             return _unpacked(self, [src], length, data)[0]
         if objs is None or len(objs) != self.size():
             raise ValueError(wrong_count("objs", objs, self.size()))
         parcels = [_Parcel(self, each) for each in objs]
-        self.scatter(length[0], [each.length for each in parcels], src)
-        mine = _room_for(length)
-        self.scatter(mine[0], [each.data for each in parcels], src)
+        lengths = [each.length for each in parcels]
+        self._carry(lambda each: each.scatter(length[0], lengths, root))
+        mine, parts = _room_for(length), [each.data for each in parcels]
+        self._carry(lambda each: each.scatter(mine[0], parts, root))
         for each in parcels:
             each.raise_for_failure()
         return _unpacked(self, [src], length, mine)[0]
+
+    def _carry(self, run: Callable[[Operation], None]) -> None:
+        run(self.operation_on_objects(self._next_tag()))
 
     def encode_object(self, obj: object) -> bytes:
         """Return *obj* as bytes, for the object forms; a backend may use its serializer.

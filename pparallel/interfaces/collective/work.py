@@ -46,17 +46,19 @@ class ReduceOp(enum.Enum):
         Raises:
             ValueError: the tensor's dtype does not fit.
         """
-        real = tensor.dtype.is_floating_point
-        fits = {
-            ReduceOp.AVG: real or tensor.dtype.is_complex,
-            ReduceOp.MIN: not tensor.dtype.is_complex,
-            ReduceOp.MAX: not tensor.dtype.is_complex,
-            ReduceOp.BAND: not (real or tensor.dtype.is_complex),
-            ReduceOp.BOR: not (real or tensor.dtype.is_complex),
-            ReduceOp.BXOR: not (real or tensor.dtype.is_complex),
-        }
-        if not fits.get(self, True):
-            raise ValueError(f"{self.name} does not apply to {tensor.dtype}")
+        if self is ReduceOp.SUM or self is ReduceOp.PRODUCT:
+            return
+        dtype = tensor.dtype
+        numbers = dtype.is_floating_point or dtype.is_complex
+        match self:
+            case ReduceOp.AVG:
+                fits = numbers
+            case ReduceOp.MIN | ReduceOp.MAX:
+                fits = not dtype.is_complex
+            case _:
+                fits = not numbers
+        if not fits:
+            raise ValueError(f"{self.name} does not apply to {dtype}")
 
     def into(self, total: Tensor, other: Tensor) -> None:
         """Combine *other* into *total*, in place; ``AVG`` adds, for :meth:`finish` divides."""

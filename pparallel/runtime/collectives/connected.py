@@ -42,9 +42,11 @@ class ConnectedCollective(Collective):
         self.config, self.member, self.name = config, member, name
         self.group, self.serializer = group, serializer
         self.id: GroupId = ()
+        self.parent: Self | None = None  # the group that this one was made of
         self._ranks: Sequence[int] = range(member.world_size)
         self._mailbox: Mailbox | None = None
         self._made: Counter[tuple[int, ...]] = Counter()
+        self._groups: list[Self] = []  # those made of this one, and not closed
 
     # -- what a backend adds --------------------------------------------------------------------
 
@@ -57,7 +59,10 @@ class ConnectedCollective(Collective):
 
     @abstractmethod
     def leave(self) -> None:
-        """Give back what :meth:`join` set up, which may have failed; called once."""
+        """Give back what :meth:`join` set up, which may have failed; called once.
+
+        The groups made of this one have left before.
+        """
 
     @abstractmethod
     def member_left(self, rank: int, error: BaseException) -> None:
@@ -110,10 +115,14 @@ class ConnectedCollective(Collective):
         if (mailbox := self._mailbox) is None or not mailbox.leave(self.id):
             return
         try:
+            for each in list(self._groups):
+                each.close()
             self.leave()
         finally:
-            if not self.id:
+            if self.parent is None:
                 mailbox.close()
+            elif self in self.parent._groups:
+                self.parent._groups.remove(self)
 
     @override
     def new_group(self, ranks: Sequence[int]) -> Self:
@@ -128,8 +137,9 @@ class ConnectedCollective(Collective):
             group=self.group,
             serializer=self.serializer,
         )
-        made._ranks, made._mailbox = members, mailbox
+        made._ranks, made._mailbox, made.parent = members, mailbox, self
         made.id = (*self.id, (members, self._made[members]))
+        self._groups.append(made)
         try:
             made._begin(mailbox)
         except BaseException:

@@ -1,0 +1,119 @@
+"""Combine gradients after the backward pass."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from pparallel.interfaces.collective import ReduceOp
+from pparallel_reducers.all_reduce.buckets import buckets
+from pparallel_reducers.all_reduce.roll import Roll, Signal, count_ready
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+    from torch.nn import Parameter
+
+    from pparallel.interfaces.collective import Collective
+
+
+class Exchange(ABC):
+    """How the gradients of one run's model travel.
+
+    Args:
+        group: the members, who do all that follows together.
+        trainable: the parameters that have gradients, by name.
+        limit: how many bytes travel together.
+        mean: whether the mean is made of them, or the sum.
+    """
+
+    def __init__(
+        self,
+        group: Collective,
+        trainable: Sequence[tuple[str, Parameter]],
+        limit: int,
+        mean: bool,
+    ) -> None:
+        self._group, self._mean = group, mean
+        # What comes last in a model has its gradient first.
+        self._buckets = buckets(reversed(trainable), limit)
+        self._roll = Roll(group, self.device)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the first gradients are, and so all that members say."""
+        import torch
+
+        return self._buckets[0][0][1].device if self._buckets else torch.device("cpu")
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many elements each bucket has."""
+        return [sum(each.numel() for _, each in bucket) for bucket in self._buckets]
+
+    @property
+    def nbytes(self) -> int:
+        """How large one gradient is."""
+        return sum(each.nbytes for bucket in self._buckets for _, each in bucket)
+
+    @abstractmethod
+    def make(self, mine: Signal) -> list[Signal]:
+        """Say *mine*, hear what all say, and combine the gradients if the step is made.
+
+        The parameters then have the combined gradient; else they keep what they had. A member that
+        has stopped has no gradients, and hands in zeros, which do not count in the mean.
+        """
+
+    def heed(self) -> Signal | None:
+        """Return what is to be said instead of a gradient, if one cannot be handed in any more."""
+        return None
+
+    @contextmanager
+    def accumulating(self) -> Iterator[None]:
+        """Have gradients add up."""
+        yield
+
+    def close(self) -> None:  # noqa: B027 - what has no hooks has nothing to do
+        """Leave the model alone; safe to call again."""
+
+
+class Nothing(Exchange):
+    """There is nobody else: gradients are what they are."""
+
+    @override
+    def make(self, mine: Signal) -> list[Signal]:
+        return [mine]
+
+
+class Straight(Exchange):
+    """Reduces the gradients where they lie: for collectives that read them there."""
+
+    @override
+    def make(self, mine: Signal) -> list[Signal]:
+        import torch
+
+        signals = self._roll.call(mine)
+        ready = count_ready(signals)
+        for bucket in self._buckets if ready else ():
+            tensors = [_gradient(parameter) for _, parameter in bucket]
+            averages = self._mean and ready == self._group.size()
+            self._group.all_reduce_coalesced(tensors, ReduceOp.AVG if averages else ReduceOp.SUM)
+            if self._mean and not averages:
+                with torch.no_grad():
+                    torch._foreach_div_(tensors, ready)
+        return signals
+
+
+def _gradient(parameter: Parameter) -> Tensor:
+    """Return the dense gradient of *parameter*, or zeros, which are that from now on."""
+    import torch
+
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter)
+    elif parameter.grad.is_sparse:
+        parameter.grad = parameter.grad.to_dense()
+    return parameter.grad

@@ -1,0 +1,91 @@
+"""What one member has of a group: memory, rounds, and the words for what it does."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Mapping, Sequence
+
+from pparallel.errors import ClosedError
+from pparallel.machine.cpus import usable_cpus
+from pparallel_shm.agreement import Agreement
+from pparallel_shm.breaking import Breaking
+from pparallel_shm.intents import Intents
+from pparallel_shm.memory import Memory
+from pparallel_shm.rounds import Rounds
+from pparallel_shm.threads import Threads
+
+_EARLY = 1 << 16  #: bytes of a tensor from which on the pages of slots are had at once
+
+
+class Place:
+    """Where one member does the operations of a group of several.
+
+    Args:
+        memory: what they share; all of them have it.
+        me: this member's position.
+        ranks: their ranks, by position.
+        names: their names.
+        what: the collective, in words.
+        timeout: seconds that the others have to arrive.
+        left: errors by the ranks of members that have left; it grows.
+    """
+
+    def __init__(
+        self,
+        memory: Memory,
+        me: int,
+        ranks: Sequence[int],
+        names: Sequence[str],
+        what: str,
+        timeout: float,
+        left: Mapping[int, BaseException],
+    ) -> None:
+        self.memory, self.me, self.ranks = memory, me, ranks
+        self._breaking = breaking = Breaking(memory, me, ranks, names, what)
+        spins = _have_cores_of_their_own(memory)
+        self.rounds = Rounds(memory, me, ranks, timeout, left, breaking, spins)
+        self.agreement = Agreement(memory, me, ranks, self.rounds, breaking)
+        self.intents = Intents()
+        self.threads = Threads(max(1, usable_cpus() // len(ranks)))
+        self._what = what
+        _all.add(self)
+
+    def make_ready(self, nbytes: int) -> None:
+        """Have memory there for an operation on so many bytes.
+
+        Raises:
+            MemoryError: the machine has none left.
+        """
+        if nbytes >= _EARLY:
+            self.memory.populate(self.me)
+            if not self.me:
+                self.memory.populate(len(self.ranks))
+
+    def give_up(self, error: BaseException) -> None:
+        """Break the group off, unless that has been done, for *error* kept this member from it."""
+        if self.rounds.ended is None:
+            self.rounds.ended = self._breaking.break_off("an operation", error)
+
+    def end_in_child(self) -> None:
+        """Refuse to do anything in a child that was forked: it would pass for its parent."""
+        why = "was opened by the process that this one was forked from"
+        self.rounds.ended = ClosedError(f"the collective {self._what!r}", why)
+
+
+def _have_cores_of_their_own(memory: Memory) -> bool:
+    """Return whether members are processes, and no more than there are cores."""
+    size = memory.plan.size
+    found = {memory.words[memory.plan.process(each)] for each in range(size)}
+    return len(found) == size <= usable_cpus()
+
+
+_all: weakref.WeakSet[Place] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for each in list(_all):
+        each.end_in_child()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,235 @@
+"""The reducer ``all_reduce`` with gradients that travel during the backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import all_reduce_programs as programs
+import pytest
+import torch
+from torch import Tensor, nn
+
+import pparallel
+from pparallel.interfaces.collective import Collective, ReduceOp
+from pparallel.testing.patience import until
+from pparallel.testing.reducer import parameters
+
+if TYPE_CHECKING:
+    from pparallel.builder import Runtime
+
+
+def launch(members: Any, target: Callable[..., Any], *args: Any, **reducer: Any) -> list[Any]:
+    config = {"backend": "all_reduce", "overlap": True, "bucket": 16, **reducer}
+    return pparallel.launch({"members": members, "reducer": config}, target, args)
+
+
+def raised_by(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+class Branches(nn.Module):
+    """Two parameters whose gradients come in the order that is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = nn.Parameter(torch.zeros(3, dtype=torch.float64))
+        self.right = nn.Parameter(torch.zeros(3, dtype=torch.float64))
+
+    def losses(self, rank: int) -> tuple[Tensor, Tensor]:
+        """Return what the gradients of the first, and then of the second to come, are made of."""
+        both = (self.right.sum(), self.left.sum())
+        return both if rank % 2 else both[::-1]
+
+
+class Begun:
+    """The operations that members have begun, by rank: how many elements, and of which bucket."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.by_rank: dict[int, list[int]] = {}
+        before = Collective.all_reduce
+
+        def all_reduce(
+            group: Collective, tensor: Tensor, op: ReduceOp = ReduceOp.SUM, async_op: bool = False
+        ) -> Any:
+            if async_op:
+                self.by_rank.setdefault(group.rank, []).append(tensor.numel())
+            return before(group, tensor, op, async_op)
+
+        monkeypatch.setattr(Collective, "all_reduce", all_reduce)
+
+
+# -- when they travel -----------------------------------------------------------------------------
+
+
+def watch_the_backward_pass(rt: Runtime, begun: Begun) -> list[list[float]]:
+    model = nn.Sequential(nn.Linear(2, 3, bias=False), nn.Linear(3, 1, bias=False)).double()
+    for each in model.parameters():
+        nn.init.ones_(each)
+    programs.begun(rt, model)
+    inner = model[0](torch.ones(1, 2, dtype=torch.float64))
+
+    def look(_: Tensor) -> None:
+        """The gradients of the last layer travel before those of the first are there."""
+        until(lambda: begun.by_rank.get(rt.rank) == [3], "the last layer's are not on their way")
+
+    inner.register_hook(look)
+    with rt.reducer.accumulate():  # type: ignore[attr-defined]
+        model(torch.ones(1, 2, dtype=torch.float64)).sum().backward()
+    assert not begun.by_rank.get(rt.rank), "what adds up travels"
+    model[1](inner).sum().backward()
+    assert begun.by_rank[rt.rank] == [3, 6]
+    rt.reducer.step(model)
+    assert begun.by_rank[rt.rank] == [3, 6]
+    rt.reducer.stop()
+    return parameters(model)
+
+
+def test_gradients_travel_during_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    results = launch(2, watch_the_backward_pass, Begun(monkeypatch))
+    assert results == [[[-1.0] * 6, [-3.0] * 3]] * 2
+
+
+def come_in_any_order(rt: Runtime, begun: Begun) -> tuple[list[list[float]], list[int]]:
+    model = Branches()
+    programs.begun(rt, model)
+    for step in range(4):
+        first, second = model.losses(rt.rank + step)
+        first.backward()
+        early = list(begun.by_rank.get(rt.rank, []))
+        second.backward()
+        assert len(early) in (2 * step, 2 * step + 1)
+        rt.reducer.step(model)
+    rt.reducer.stop()
+    return parameters(model), begun.by_rank[rt.rank]
+
+
+def test_they_travel_in_one_order_in_all_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    results = launch(3, come_in_any_order, Begun(monkeypatch), bucket=24)
+    for found, sizes in results:
+        assert found == [[-4.0] * 3] * 2
+        assert sizes == [3, 3] * 5, "four steps, and one of nothing when all stop"
+
+
+# -- what cannot be handed in any more ------------------------------------------------------------
+
+
+def change_gradients(rt: Runtime) -> tuple[str, list[float]]:
+    """Clip, in the second member, what is on its way."""
+    model = programs.numbers()
+    programs.begun(rt, model)
+    model.weight.sum().backward()
+    if rt.rank == 1:
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    error = raised_by(lambda: rt.reducer.step(model))
+    assert model.weight.grad is not None
+    model.weight.grad = None
+    model.weight.sum().backward()
+    assert rt.reducer.step(model)
+    rt.reducer.stop()
+    return error, parameters(model)[0]
+
+
+def test_gradients_that_changed_on_their_way() -> None:
+    a, b = launch(["a", "b"], change_gradients)
+    assert a[0].startswith("the gradient of 'weight' of member 'b' was changed after it was handed")
+    assert b[0].startswith("the gradient of 'weight' was changed after it was handed in")
+    assert "optimizer.register_step_pre_hook" in b[0]
+    assert a[1] == b[1] == [-1.0] * 3
+
+
+def clip_the_mean(rt: Runtime) -> list[float]:
+    model = programs.numbers()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+
+    def clip(*_: object) -> None:
+        nn.utils.clip_grad_value_(model.parameters(), 1.5)
+
+    optimizer.register_step_pre_hook(clip)
+    programs.begun(rt, model, optimizer)
+    (model.weight.sum() * (1 + 4 * rt.rank)).backward()
+    rt.reducer.step(model)
+    rt.reducer.stop()
+    return parameters(model)[0]
+
+
+def test_the_mean_is_clipped_in_a_hook() -> None:
+    assert launch(2, clip_the_mean) == [[-1.5] * 3] * 2
+
+
+def forget_to_accumulate(rt: Runtime) -> tuple[str, str, list[float]]:
+    model = programs.numbers()
+    programs.begun(rt, model)
+    model.weight.sum().backward()
+    errors = [""]
+    if rt.rank == 1:
+        errors = [raised_by(lambda: model.weight.sum().backward())]
+    errors.append(raised_by(lambda: rt.reducer.step(model)))
+    model.weight.grad = None
+    model.weight.sum().backward()
+    rt.reducer.step(model)
+    rt.reducer.stop()
+    return errors[0], errors[1], parameters(model)[0]
+
+
+def test_a_second_pass_is_refused() -> None:
+    a, b = launch(["a", "b"], forget_to_accumulate)
+    assert b[0].startswith("parameter 'weight' got a second gradient since it was handed in")
+    assert "reducer.accumulate()" in b[0]
+    assert a[1].startswith("the gradient of 'weight' of member 'b' came twice")
+    assert b[1].startswith("the gradient of 'weight' came twice")
+    assert a[2] == b[2] == [-1.0] * 3
+
+
+# -- what is not a step ---------------------------------------------------------------------------
+
+
+def stop_after_a_backward_pass(rt: Runtime) -> list[list[float]]:
+    """The first member stops with half of a step on its way."""
+    model = Branches()
+    programs.begun(rt, model)
+    for step in range(3):
+        first, second = model.losses(1)
+        first.backward()
+        if rt.rank == 0 and step == 1:
+            break
+        second.backward()
+        rt.reducer.step(model)
+    rt.reducer.stop()
+    first, second = model.losses(1)
+    (first + second).backward()  # nobody hears of it
+    return parameters(model)
+
+
+def test_a_pass_without_a_step_is_not_handed_in() -> None:
+    assert launch(3, stop_after_a_backward_pass, bucket=24) == [[[-3.0] * 3] * 2] * 3
+
+
+def all_stop_after_a_backward_pass(rt: Runtime) -> tuple[list[float], int]:
+    model = programs.numbers()
+    programs.begun(rt, model)
+    model.weight.sum().backward()
+    rt.reducer.stop()
+    return parameters(model)[0], rt.reducer.counters().pushed
+
+
+def test_a_pass_without_a_step_in_all_members() -> None:
+    assert launch(2, all_stop_after_a_backward_pass) == [([0.0] * 3, 0)] * 2
+
+
+def start_again(rt: Runtime) -> list[float]:
+    model = programs.numbers()
+    for _ in range(3):
+        programs.begun(rt, model)
+        model.weight.sum().backward()
+        rt.reducer.step(model)
+        rt.reducer.stop()
+    return parameters(model)[0]
+
+
+def test_hooks_are_of_one_run() -> None:
+    assert launch(2, start_again) == [[-3.0] * 3] * 2
