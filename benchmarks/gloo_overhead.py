@@ -124,6 +124,7 @@ def overhead(
     config = transport_config("ipc")
     job = pparallel.RuntimeConfig(
         members=list(names),
+        launcher={"backend": "process"},  # that is where the members live, whoever starts them
         transport=config,
         collective={"backend": "gloo"},
         reducer={"backend": "local"},
