@@ -1,6 +1,7 @@
 """Operations through shared memory beside gloo's, each among processes of one machine.
 
-A round lasts from the first member's beginning to the last member's end.
+A round lasts from the first member's beginning to the last member's end. It is of several operations
+in a row, for members do not begin at the same moment.
 """
 
 from __future__ import annotations
@@ -200,12 +201,12 @@ _SMALL, _LARGE, _GRADIENTS = _MEGABYTE, 64 * _MEGABYTE, 25 * _MEGABYTE
 
 _PLANNED: Sequence[tuple[str, str, int, int, Sequence[tuple[int, float | None]]]] = (
     ("all_reduce of 4 bytes", "all_reduce", 4, 50, [(2, None), (4, None)]),
-    ("all_reduce of 1 MB", "all_reduce", _SMALL, 10, [(2, 8), (4, 8)]),
-    ("all_reduce of 64 MB", "all_reduce", _LARGE, 1, [(2, 4), (4, 2.5)]),
-    ("broadcast of 64 MB", "broadcast", _LARGE, 1, [(2, 2), (4, 2)]),
-    ("all_gather of 64 MB", "all_gather", _LARGE, 1, [(4, 6)]),
-    ("60 tensors, 25 MB, coalesced", "all_reduce_coalesced", _GRADIENTS, 1, [(2, None), (4, 4)]),
-    ("barrier", "barrier", 4, 100, [(2, None), (4, 12)]),
+    ("all_reduce of 1 MB", "all_reduce", _SMALL, 50, [(2, 8), (4, 8)]),
+    ("all_reduce of 64 MB", "all_reduce", _LARGE, 5, [(2, 4), (4, 2.5)]),
+    ("broadcast of 64 MB", "broadcast", _LARGE, 5, [(2, 2), (4, 2)]),
+    ("all_gather of 64 MB", "all_gather", _LARGE, 3, [(4, 6)]),
+    ("60 tensors, 25 MB, coalesced", "all_reduce_coalesced", _GRADIENTS, 8, [(2, None), (4, 4)]),
+    ("barrier", "barrier", 4, 300, [(2, None), (4, 12)]),
 )
 
 CONTESTS: dict[str, Making] = {
