@@ -1,7 +1,7 @@
 """Operations through shared memory beside gloo's, each among processes of one machine.
 
-A round lasts from the first member's beginning to the last member's end. It is of several operations
-in a row, for members do not begin at the same moment.
+A round lasts from the first member's beginning to the last member's end. It is of several
+operations in a row, for members do not begin at the same moment.
 """
 
 from __future__ import annotations
