@@ -12,6 +12,7 @@ from pparallel.errors import ClosedError, PparallelError
 from pparallel.interfaces.collective import USER_TAGS, Operation, Work
 from pparallel.runtime.collectives import ConnectedCollective
 from pparallel_shm.line import Line
+from pparallel_shm.lone import LoneOperation
 from pparallel_shm.meeting import Meeting
 from pparallel_shm.operation import ShmOperation
 from pparallel_shm.place import Place
@@ -89,16 +90,18 @@ class ShmCollective(ConnectedCollective):
             place.rounds.check()
             return ShmOperation(self, place, tag)
         self.check()
-        return super().operation(tag)
+        return LoneOperation(self, tag, self.ranks, 0)
 
     @override
-    def _do(
+    def carry_out(
         self,
-        async_op: bool,
+        operation: Operation,
         run: Callable[[Operation], None],
         then: Callable[[], None] | None = None,
+        *,
+        async_op: bool = False,
     ) -> Work[None] | None:
-        place, operation, line = self._place, self.operation(self._next_tag()), self._line
+        place, line = self._place, self._line
         if async_op:
             return line.add(partial(_carry_out, place, operation, run, then))
         try:
@@ -109,10 +112,6 @@ class ShmCollective(ConnectedCollective):
             line.leave(operation)
         line.add(partial(_carry_out, place, operation, run, then)).wait()
         return None
-
-    @override
-    def _carry(self, run: Callable[[Operation], None]) -> None:
-        self._do(False, run)
 
 
 def _carry_out(

@@ -24,4 +24,4 @@ class ShmCollectiveConfig(CollectiveConfig, frozen=True):
 
     backend: Literal["shm"] = "shm"
     serializer: SerializerConfig | None = None
-    slot: ByteSize = Field(default=ByteSize(1 << 20), ge=4096, le=1 << 30)
+    slot: ByteSize = Field(default=ByteSize(2 << 20), ge=4096, le=1 << 30)

@@ -7,52 +7,12 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
 
-from typing_extensions import override
-
-from pparallel.errors import CallTimeoutError
-from pparallel.interfaces.collective import Work
+from pparallel.interfaces.collective.work import FutureWork
 
 _LINGER = 0.5  #: seconds that the thread stays when there is nothing left to do
 
 _numbers = itertools.count()
-
-
-class Queued(Work[None]):
-    """An operation that stands in line, or has been done."""
-
-    def __init__(self, job: Callable[[], None]) -> None:
-        self._job: Callable[[], None] | None = job
-        self._future: Future[None] = Future()
-
-    @override
-    def wait(self, timeout: float | None = None) -> None:
-        try:
-            return self._future.result(timeout)
-        except TimeoutError:
-            if timeout is None or self._future.done():
-                raise  # the operation's own
-            raise CallTimeoutError("a collective operation", timeout) from None
-
-    @override
-    def is_completed(self) -> bool:
-        return self._future.done()
-
-    def run(self) -> None:
-        """Do it."""
-        job, self._job = self._job, None
-        assert job is not None
-        try:
-            job()
-        except BaseException as error:  # noqa: BLE001 - raised where the work is waited for
-            self._future.set_exception(error)
-        else:
-            self._future.set_result(None)
-
-    def fail(self, error: BaseException) -> None:
-        """Raise *error* where it is waited for."""
-        self._future.set_exception(error)
 
 
 class Line:
@@ -65,7 +25,7 @@ class Line:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._waiting: deque[Queued] = deque()
+        self._waiting: deque[FutureWork[None]] = deque()
         self._running: object | None = None  # the job that is being done, here or there
         self._has_thread = False
         self._ended = False
@@ -86,7 +46,7 @@ class Line:
                 if self._waiting:
                     self._call()
 
-    def add(self, job: Callable[[], None]) -> Queued:
+    def add(self, job: Callable[[], None]) -> FutureWork[None]:
         """Have *job* done when it is its turn."""
         import torch
 
@@ -96,7 +56,7 @@ class Line:
             with torch.inference_mode(mode):
                 context.run(job)
 
-        queued = Queued(in_the_same_mode)
+        queued = FutureWork(in_the_same_mode)
         with self._lock:
             self._waiting.append(queued)
             if self._running is None:
@@ -130,7 +90,7 @@ class Line:
                 self._running = None
             del queued  # its tensors are the caller's
 
-    def _next(self) -> Queued | None:
+    def _next(self) -> FutureWork[None] | None:
         with self._lock:
             while self._running is not None or not self._waiting:
                 came = self._changed.wait(0 if self._ended and not self._waiting else _LINGER)

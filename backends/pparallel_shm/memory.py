@@ -75,7 +75,11 @@ BROKEN = _LINE // _WORD
 
 
 class Memory:
-    """The memory of a group, as one member has it; unmapped when nothing refers to it any more."""
+    """The memory of a group, as one member has it; unmapped when nothing refers to it any more.
+
+    Attributes:
+        addresses: of both slots of each member, and of those of results last.
+    """
 
     def __init__(self, descriptor: int, plan: Plan) -> None:
         import torch
@@ -85,6 +89,11 @@ class Memory:
         self.words = self.mapping.bytes[: plan.slots].cast("Q")
         address = self.mapping.address + plan.semaphores
         self.semaphores = [Semaphore(address + SEMAPHORE * each) for each in range(plan.size)]
+        start = self.mapping.address + plan.slots
+        self.addresses = [
+            (start + 2 * each * plan.slot, start + (2 * each + 1) * plan.slot)
+            for each in range(plan.size + 1)
+        ]
         raw = torch.frombuffer(self.mapping.memory, dtype=torch.uint8, offset=plan.slots)
         self._raw = raw.view(plan.size + 1, 2, plan.slot)
         self._views: dict[torch.dtype, list[tuple[Tensor, Tensor]]] = {}

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
 from pparallel.interfaces.collective import Operation, ReduceOp
 from pparallel_shm import misfits
 from pparallel_shm.combining import check_kernel
+from pparallel_shm.copies import lay_out, take
 from pparallel_shm.intents import Intent
-from pparallel_shm.pieces import as_bytes, fill_from, room_for, run_of
+from pparallel_shm.pieces import fill_from, room_for, run_of
 from pparallel_shm.reducing import reduce, reduce_scatter
 
 if TYPE_CHECKING:
@@ -21,42 +22,41 @@ if TYPE_CHECKING:
     from pparallel_shm.place import Place
 
 
-class Strand(NamedTuple):
-    """Bytes that go through a part of a slot, as much as it holds in each round.
+class Strand:
+    """The elements of a run, which go through a part of a slot, as much as it holds in each round.
+
+    Args:
+        run: the elements.
+        slot: whose slot.
+        start: at which byte of it.
+        room: how many bytes of it.
 
     Attributes:
-        run: the bytes.
         slot: whose slot.
-        start: where in it.
-        room: how many bytes of it.
+        nbytes: of all elements.
     """
 
-    run: Tensor
-    slot: int
-    start: int
-    room: int
+    def __init__(self, run: Tensor, slot: int, start: int, room: int) -> None:
+        self._run, self.slot, self.nbytes = run, slot, run.nbytes
+        self._address, self._start, self._room = run.data_ptr(), start, room
 
     @property
     def rounds(self) -> int:
         """How many rounds it takes."""
-        return -(-self.run.numel() // self.room)
+        return -(-self.nbytes // self._room)
 
-    def write(self, number: int, slot: Tensor) -> None:
-        """Copy what belongs to the round of that number into the slot."""
-        if length := self._length(number):
-            slot[self.start : self.start + length].copy_(self._piece(number))
+    def write(self, number: int, slot: int) -> None:
+        """Copy what belongs to the round of that number into the slot at an address."""
+        first = number * self._room
+        if (left := self.nbytes - first) > 0:
+            lay_out(slot + self._start, self._address + first, min(self._room, left))
 
-    def read(self, number: int, slot: Tensor) -> None:
-        """Copy what belongs to the round of that number out of the slot."""
-        if length := self._length(number):
-            self._piece(number).copy_(slot[self.start : self.start + length])
-
-    def _length(self, number: int) -> int:
-        return max(0, min(self.room, self.run.numel() - number * self.room))
-
-    def _piece(self, number: int) -> Tensor:
-        run, first = self.run, number * self.room
-        return run if run.numel() <= self.room else run[first : first + self.room]
+    def read(self, number: int, slot: int) -> None:
+        """Copy what belongs to the round of that number out of the slot at an address."""
+        first = number * self._room
+        if (left := self.nbytes - first) > 0:
+            nbytes = min(self._room, left)
+            take(self._address + first, slot + self._start, nbytes, self.nbytes)
 
 
 class ShmOperation(Operation):
@@ -112,9 +112,9 @@ class ShmOperation(Operation):
             runs = [room_for(each) for each in outputs]
             self._move(
                 [self._whole(run_of(tensor), self.me)],
-                [self._whole(runs[each], each) for each in self._others()],
+                # Its own too, and first: that slot is in the caches.
+                [self._whole(runs[each], each) for each in (self.me, *self._others())],
             )
-            runs[self.me].copy_(tensor.reshape(-1))
             fill_from(outputs, runs)
 
     @override
@@ -190,28 +190,26 @@ class ShmOperation(Operation):
                 fill_from(tensors, runs)
 
     def _whole(self, run: Tensor, slot: int) -> Strand:
-        return Strand(as_bytes(run), slot, 0, self._place.memory.plan.slot)
+        return Strand(run, slot, 0, self._place.memory.plan.slot)
 
     def _part(self, run: Tensor, slot: int, part: int) -> Strand:
         room = self._place.memory.plan.slot // self.size
-        return Strand(as_bytes(run), slot, part * room, room)
+        return Strand(run, slot, part * room, room)
 
     def _move(self, given: Sequence[Strand], taken: Sequence[Strand]) -> None:
         """Write and read strands until all members have read theirs."""
-        import torch
-
-        agreement, slots = self._agreement, self._place.memory.slots(torch.uint8)
+        agreement, addresses = self._agreement, self._place.memory.addresses
         strands = [*given, *taken]
-        self._place.make_ready(max([each.run.numel() for each in strands], default=0))
+        self._place.make_ready(max([each.nbytes for each in strands], default=0))
         agreement.need(max([each.rounds for each in strands], default=1))
         number, needed = 0, 1
         while number < needed:
             parity = agreement.parity
             for each in given:
-                each.write(number, slots[each.slot][parity])
+                each.write(number, addresses[each.slot][parity])
             agreement.meet()
             for each in taken:
-                each.read(number, slots[each.slot][parity])
+                each.read(number, addresses[each.slot][parity])
             number += 1
             needed = needed if number > 1 else agreement.needed
 

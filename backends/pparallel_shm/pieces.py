@@ -71,6 +71,15 @@ def _alike(runs: Sequence[Tensor], nbytes: int) -> Iterator[Chunk]:
         yield Chunk(dtype, filled, pieces)
 
 
+def within(chunk: Chunk, start: int, end: int) -> list[Piece]:
+    """Return what of a chunk lies between two elements of the slot."""
+    return [
+        Piece(run[max(start - first, 0) : end - first], max(start, first), min(end, last))
+        for run, first, last in chunk.pieces
+        if max(start, first) < min(end, last)
+    ]
+
+
 def run_of(tensor: Tensor) -> Tensor:
     """Return the elements of *tensor* in order: its own memory, or else a copy."""
     if not is_plain(tensor):
@@ -84,14 +93,11 @@ def room_for(tensor: Tensor) -> Tensor:
 
 
 def fill_from(tensors: Sequence[Tensor], runs: Sequence[Tensor]) -> None:
-    """Copy the runs into their tensors, where they are not their memory."""
+    """Copy the runs into their tensors, or tell autograd that their memory has been written to."""
+    from torch.autograd.graph import increment_version
+
     for tensor, run in zip(tensors, runs, strict=True):
         if run.data_ptr() != tensor.data_ptr():
             tensor.copy_(run.view(tensor.shape))
-
-
-def as_bytes(run: Tensor) -> Tensor:
-    """Return a run as bytes."""
-    import torch
-
-    return run.view(torch.uint8)
+        else:
+            increment_version(tensor)

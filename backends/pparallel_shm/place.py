@@ -12,7 +12,7 @@ from pparallel_shm.agreement import Agreement
 from pparallel_shm.breaking import Breaking
 from pparallel_shm.intents import Intents
 from pparallel_shm.memory import Memory
-from pparallel_shm.rounds import Rounds
+from pparallel_shm.rounds import NONE, OWN_CORE, SHARED_CORE, Glance, Rounds
 from pparallel_shm.threads import Threads
 
 _EARLY = 1 << 16  #: bytes of a tensor from which on the pages of slots are had at once
@@ -43,8 +43,7 @@ class Place:
     ) -> None:
         self.memory, self.me, self.ranks = memory, me, ranks
         self._breaking = breaking = Breaking(memory, me, ranks, names, what)
-        spins = _have_cores_of_their_own(memory)
-        self.rounds = Rounds(memory, me, ranks, timeout, left, breaking, spins)
+        self.rounds = Rounds(memory, me, ranks, timeout, left, breaking, _glance(memory))
         self.agreement = Agreement(memory, me, ranks, self.rounds, breaking)
         self.intents = Intents()
         self.threads = Threads(max(1, usable_cpus() // len(ranks)))
@@ -73,11 +72,13 @@ class Place:
         self.rounds.ended = ClosedError(f"the collective {self._what!r}", why)
 
 
-def _have_cores_of_their_own(memory: Memory) -> bool:
-    """Return whether members are processes, and no more than there are cores."""
+def _glance(memory: Memory) -> Glance:
+    """Return how members look for one another: by whether they are processes, and how many."""
     size = memory.plan.size
-    found = {memory.words[memory.plan.process(each)] for each in range(size)}
-    return len(found) == size <= usable_cpus()
+    processes = {memory.words[memory.plan.process(each)] for each in range(size)}
+    if len(processes) < size:
+        return NONE
+    return OWN_CORE if size <= usable_cpus() else SHARED_CORE
 
 
 _all: weakref.WeakSet[Place] = weakref.WeakSet()

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pparallel.interfaces.collective import ReduceOp
 from pparallel_shm.combining import combine, depends_on_place
-from pparallel_shm.pieces import Chunk, chunks
+from pparallel_shm.copies import lay_out, take
+from pparallel_shm.pieces import Chunk, Piece, chunks, within
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from pparallel_shm.memory import Memory
     from pparallel_shm.place import Place
 
-_SMALL = 1 << 15  #: bytes up to which everyone combines all, to save a round
+_SMALL = 1 << 16  #: bytes up to which everyone combines all, to save a round
+_SMALL_FOR_PAIR = 1 << 19  #: the same where there is one other
 _PIECE = 1 << 14  #: bytes of a piece that is worth an operation for each member
-_PAIR = 2  #: members of which each combines all without laying it out once more
+_PAIR = 2  #: members of which each combines in place
+_FEW = 8  #: tensors of a chunk that are worth it to spare what this member combines a copy
 _STEP = 64  #: elements: parts begin at multiples of it, so that no cache line is shared
 
 
@@ -27,11 +31,11 @@ def reduce(place: Place, runs: Sequence[Tensor], how: ReduceOp, takes: bool) -> 
     nbytes = sum([each.nbytes for each in runs])
     place.make_ready(nbytes)
     pieces = chunks(runs, plan.slot)
-    alone = plan.size == _PAIR or nbytes <= _SMALL
+    alone = nbytes <= (_SMALL_FOR_PAIR if plan.size == _PAIR else _SMALL)
     if alone and not any(depends_on_place(how, each.dtype) for each in pieces):
         _each_for_itself(place, pieces, how, takes)
     else:
-        _each_a_part(place, pieces, how, takes)
+        _each_a_part(place, pieces, nbytes, how, takes)
 
 
 def reduce_scatter(place: Place, inputs: Sequence[Tensor], output: Tensor, how: ReduceOp) -> None:
@@ -45,7 +49,8 @@ def reduce_scatter(place: Place, inputs: Sequence[Tensor], output: Tensor, how: 
         parity, first = agreement.parity, number * room
         for at, run in enumerate(inputs):
             part = run[first : first + room]
-            slots[me][parity][at * room : at * room + len(part)].copy_(part)
+            start = memory.addresses[me][parity] + at * room * part.itemsize
+            lay_out(start, part.data_ptr(), part.nbytes)
         agreement.meet()
         part = output[first : first + room]
         if len(part):
@@ -61,52 +66,96 @@ def _each_for_itself(place: Place, pieces: Sequence[Chunk], how: ReduceOp, takes
     for chunk in pieces:
         parity = agreement.parity
         slots = [both[parity] for both in place.memory.slots(chunk.dtype)]
-        _write(chunk, slots[place.me])
+        _write(chunk, place.memory.addresses[place.me][parity])
         agreement.meet()
         if takes:
             _combine_all(chunk, slots[:-1], place.me, how)
 
 
-def _each_a_part(place: Place, pieces: Sequence[Chunk], how: ReduceOp, takes: bool) -> None:
+def _each_a_part(
+    place: Place, pieces: Sequence[Chunk], nbytes: int, how: ReduceOp, takes: bool
+) -> None:
     """Everyone combines its part of each chunk for all.
 
     In each round a chunk is laid out, the one before it combined, and the one before that read.
     """
-    agreement, memory, me, size = place.agreement, place.memory, place.me, len(place.ranks)
+    agreement, memory, size = place.agreement, place.memory, len(place.ranks)
+    mine, results = memory.addresses[place.me], memory.addresses[size]
+    in_place = size == _PAIR and takes
+    shares = [_shared_out(each, place.me, size) for each in pieces]
     for number in count():
         parity = agreement.parity
-        if 0 < number <= len(pieces):
-            chunk = pieces[number - 1]
-            where = _part(chunk.length, me, size)
-            slots = memory.slots(chunk.dtype)
-            if where.start < where.stop:
-                parts = [both[1 - parity][where] for both in slots[:size]]
-                combine(how, parts, slots[size][parity][where])
-        if number < len(pieces):
-            chunk = pieces[number]
-            _write(chunk, memory.slots(chunk.dtype)[me][parity])
+        if 0 < number <= len(shares):
+            share = shares[number - 1]
+            _combine_own(share, memory, place.me, parity, how, in_place)
+        if number < len(shares):
+            _write(shares[number].others, mine[parity])
         if number > 1 and takes:
-            chunk = pieces[number - 2]
-            _read(chunk, memory.slots(chunk.dtype)[size][1 - parity])
-        if number > len(pieces):
+            share = shares[number - 2]
+            read = share.others if in_place and share.own else share.chunk
+            _read(read, results[1 - parity], nbytes)
+        if number > len(shares):
             return
         agreement.meet()
 
 
-def _part(length: int, me: int, size: int) -> slice:
-    """Return which elements of so many this member combines."""
-    share = -(-length // size // _STEP) * _STEP
-    return slice(min(me * share, length), min((me + 1) * share, length))
+class _Share(NamedTuple):
+    """What one member combines of a chunk.
+
+    Attributes:
+        chunk: the whole.
+        start: the first element that it combines.
+        end: the one after the last.
+        own: the tensors' parts that it combines; none, if these are so many that it is quicker to
+            combine them all at once where it has laid them out.
+        others: what it lays out.
+    """
+
+    chunk: Chunk
+    start: int
+    end: int
+    own: Sequence[Piece]
+    others: Chunk
 
 
-def _write(chunk: Chunk, slot: Tensor) -> None:
-    for run, start, end in chunk.pieces:
-        slot[start:end].copy_(run)
+def _shared_out(chunk: Chunk, me: int, size: int) -> _Share:
+    length = -(-chunk.length // size // _STEP) * _STEP
+    start, end = min(me * length, chunk.length), min((me + 1) * length, chunk.length)
+    if len(chunk.pieces) > _FEW:
+        return _Share(chunk, start, end, [], chunk)
+    others = [*within(chunk, 0, start), *within(chunk, end, chunk.length)]
+    return _Share(chunk, start, end, within(chunk, start, end), chunk._replace(pieces=others))
 
 
-def _read(chunk: Chunk, slot: Tensor) -> None:
-    for run, start, end in chunk.pieces:
-        run.copy_(slot[start:end])
+def _combine_own(
+    share: _Share, memory: Memory, me: int, parity: int, how: ReduceOp, in_place: bool
+) -> None:
+    """Write a member's part of the results to where all see it."""
+    slots = memory.slots(share.chunk.dtype)
+    results, laid_out = slots[-1][parity], [both[1 - parity] for both in slots[:-1]]
+    if not share.own and share.start < share.end:
+        where = slice(share.start, share.end)
+        combine(how, [each[where] for each in laid_out], results[where])
+    for run, start, end in share.own:
+        parts = [each[start:end] for each in laid_out]
+        parts[me] = run
+        if in_place:
+            combine(how, parts, run)
+            lay_out(memory.addresses[-1][parity] + start * run.itemsize, run.data_ptr(), run.nbytes)
+        else:
+            combine(how, parts, results[start:end])
+
+
+def _write(chunk: Chunk, slot: int) -> None:
+    itemsize = chunk.dtype.itemsize
+    for run, start, _ in chunk.pieces:
+        lay_out(slot + start * itemsize, run.data_ptr(), run.nbytes)
+
+
+def _read(chunk: Chunk, slot: int, of: int) -> None:
+    itemsize = chunk.dtype.itemsize
+    for run, start, _ in chunk.pieces:
+        take(run.data_ptr(), slot + start * itemsize, run.nbytes, of)
 
 
 def _combine_all(chunk: Chunk, slots: Sequence[Tensor], me: int, how: ReduceOp) -> None:
@@ -114,7 +163,7 @@ def _combine_all(chunk: Chunk, slots: Sequence[Tensor], me: int, how: ReduceOp) 
     if many and len(chunk.pieces) * _PIECE > chunk.length * chunk.dtype.itemsize:
         total = slots[0].new_empty(chunk.length)
         combine(how, [each[: chunk.length] for each in slots], total)
-        _read(chunk, total)
+        _read(chunk, total.data_ptr(), total.nbytes)
         return
     for run, start, end in chunk.pieces:
         parts = [each[start:end] for each in slots]

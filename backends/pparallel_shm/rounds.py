@@ -3,16 +3,39 @@
 from __future__ import annotations
 
 import copy
+import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from pparallel.errors import CallTimeoutError
 from pparallel_shm.breaking import Breaking
 from pparallel_shm.memory import Memory
 
 _LOOK = 0.1  #: seconds after which one that waits looks again, whatever it may have missed
-_SPIN = 20e-6  #: seconds in which others may come before it is worth to sleep
+
+
+class Glance(NamedTuple):
+    """How long to look for others before sleeping, which is not worth it for so short a time.
+
+    Attributes:
+        seconds: how long.
+        between: what is done between two looks, such as to let others have the core.
+    """
+
+    seconds: float
+    between: Callable[[], object]
+
+
+#: where each member has a core of its own
+OWN_CORE = Glance(20e-6, lambda: None)
+#: where members share cores: whom one waits for may need this one. To sleep and be woken takes
+#: longer, as a core that nobody uses falls asleep too; but the system lets only one that sleeps
+#: be without a core for long, so that more than this delays the others.
+SHARED_CORE = Glance(50e-6, os.sched_yield)
+#: where members are threads, of which one that looks keeps the others from running
+NONE = Glance(0, lambda: None)
 
 
 class Rounds:
@@ -34,7 +57,7 @@ class Rounds:
         timeout: seconds that the others have to arrive.
         left: what whoever waits for a member that has left is told, by rank; it grows.
         breaking: how the group is broken off.
-        spins: whether to look for a moment before sleeping.
+        glance: how it looks for others before it sleeps.
 
     Attributes:
         number: how many rounds this member has arrived in.
@@ -50,14 +73,14 @@ class Rounds:
         timeout: float,
         left: Mapping[int, BaseException],
         breaking: Breaking,
-        spins: bool,
+        glance: Glance,
     ) -> None:
         self.number = 0
         self.ended: BaseException | None = None
         self.raised: BaseException | None = None
         self._words, self._semaphore = memory.words, memory.semaphores[me]
         self._ranks, self._timeout, self._left = ranks, timeout, left
-        self._breaking, self._spins = breaking, spins
+        self._breaking, self._glance = breaking, glance
         plan = memory.plan
         self._sequence, self._parked = plan.sequence(me), plan.parked(me)
         others = [each for each in range(plan.size) if each != me]
@@ -111,7 +134,7 @@ class Rounds:
         return error
 
     def _wait(self, number: int, what: str) -> None:
-        if self._spins and self._all_come_soon(number):
+        if self._all_come_soon(number):
             return
         words = self._words
         end = time.monotonic() + self._timeout
@@ -144,8 +167,10 @@ class Rounds:
 
     def _all_come_soon(self, number: int) -> bool:
         words, sequences = self._words, self._sequences
-        end = time.perf_counter() + _SPIN
+        seconds, between = self._glance
+        end = time.perf_counter() + seconds
         while time.perf_counter() < end:
+            between()
             for each in sequences:
                 if words[each] < number:
                     break
