@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,6 +26,17 @@ def gradient(name: str, parameter: Parameter) -> Tensor:
     return parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
 
 
+def gradients(parameters: Iterable[tuple[str, Parameter]]) -> Iterator[tuple[str, Tensor]]:
+    """Yield the names and gradients of those named *parameters* that are trainable.
+
+    Raises:
+        ValueError: one has no gradient.
+    """
+    for name, each in parameters:
+        if each.requires_grad:
+            yield name, gradient(name, each)
+
+
 def clear(parameters: Iterable[Parameter]) -> None:
     """Set the gradients to None."""
     for parameter in parameters:
@@ -37,11 +48,11 @@ def averages(dtype: torch.dtype) -> bool:
     return dtype.is_floating_point or dtype.is_complex
 
 
-def first_not_finite(gradients: Iterable[tuple[str, Tensor]]) -> str | None:
+def first_not_finite(named: Iterable[tuple[str, Tensor]]) -> str | None:
     """Return the name of the first gradient that holds NaN or infinity, None if there is none."""
     import torch
 
-    for name, each in gradients:
+    for name, each in named:
         # The sum reads the tensor once and writes nothing. It may itself overflow.
         if not torch.isfinite(each.sum()) and not torch.isfinite(each).all():
             return name

@@ -183,6 +183,11 @@ def state_of(model: Module) -> dict[str, Tensor]:
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
+def state_in(layout: Layout, model: Module) -> Flats:
+    """Return a copy of the whole state of *model*, as :func:`load` takes it."""
+    return layout.state.pack(state_of(model).__getitem__)
+
+
 def load(layout: Layout, flats: Flats, model: Module) -> None:
     """Copy *flats*, a whole state, into *model*."""
     import torch

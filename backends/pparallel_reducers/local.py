@@ -6,80 +6,35 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from pparallel.errors import ClosedError
-from pparallel.interfaces.reducer import Counters, Reducer
 from pparallel.runtime.events import Events
 from pparallel.runtime.member import Member
 from pparallel_reducers.config import LocalReducerConfig
-from pparallel_reducers.gradients import clear, gradient
-from pparallel_reducers.tally import Tally
+from pparallel_reducers.layout import Layout
+from pparallel_reducers.own_model_reducer import OwnModelReducer
 
 if TYPE_CHECKING:
     from torch.nn import Module
-    from torch.optim import Optimizer
-    from torch.optim.lr_scheduler import LRScheduler
 
 
-class LocalReducer(Reducer):
+class LocalReducer(OwnModelReducer):
     """Steps this member's own optimizer; nobody else takes part."""
 
     def __init__(
         self, config: LocalReducerConfig, *, member: Member, events: Events, name: str
     ) -> None:
+        super().__init__(member, events, name)
         self._config = config
-        self._member = member
-        self._tally = Tally(events, name)
-        self._managed: tuple[Module, Optimizer, LRScheduler | None] | None = None
-        self._open = self._started = self._begun = False
         self._steps = 0
 
-    @property
     @override
-    def manages(self) -> bool:
-        return True
-
-    @override
-    def open(self) -> None:
-        self._open = True
-
-    @override
-    def close(self) -> None:
-        self._open = self._started = False
-
-    @override
-    def manage_model(
-        self, model: Module, optimizer: Optimizer, lr_scheduler: LRScheduler | None = None
-    ) -> None:
-        if self._started:
-            message = "manage_model() comes before start(), or after stop()"
-            raise RuntimeError(message)
-        self._managed = (model, optimizer, lr_scheduler)
-
-    @override
-    def start(self) -> None:
-        if not self._open:
-            raise ClosedError("the reducer", "is not open")
-        if self._managed is None:
-            message = f"member {self._member.name!r} must call manage_model() before start()"
-            raise RuntimeError(message)
-        self._started = self._begun = True
+    def begin(self, layout: Layout, model: Module) -> None:
+        """There is nobody to begin with."""
 
     @override
     def push(self, model: Module) -> bool:
-        if not self._started or self._managed is None:
-            raise ClosedError("the reducer", "is not started: call start() before push() or step()")
-        managed, optimizer, scheduler = self._managed
-        if model is not managed:
-            message = "this is not the model that was given to manage_model()"
-            self._tally.refused(1, self._member.name, message)
-            raise ValueError(message)
-        trainable = [each for each in model.named_parameters() if each[1].requires_grad]
-        for name, parameter in trainable:
-            gradient(name, parameter)
-        optimizer.step()
-        if scheduler is not None:
-            scheduler.step()
-        clear(parameter for _, parameter in trainable)
+        self._own.check(model)
+        self._own.step()
+        self._own.clear()
         self._steps += 1
         self._tally.pushed()
         self._tally.reduced(1, 0, self._steps)
@@ -87,18 +42,9 @@ class LocalReducer(Reducer):
 
     @override
     def pull(self, model: Module) -> bool:
-        if not self._begun:
-            raise ClosedError("the reducer", "is not started: call start() before pull()")
+        self._own.pulled_into(model)
         return False
 
     @override
-    def step(self, model: Module) -> bool:
-        return self.push(model)
-
-    @override
     def stop(self) -> None:
-        self._started = False
-
-    @override
-    def counters(self) -> Counters:
-        return self._tally.counters()
+        self._own.end()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary, ref
 
 from pparallel.errors import ClosedError
-from pparallel_reducers.gradients import clear, gradient
-from pparallel_reducers.layout import Layout
+from pparallel_reducers.gradients import clear, gradients
+from pparallel_reducers.layout import Layout, load, state_in
 from pparallel_reducers.tally import Tally
 
 if TYPE_CHECKING:
@@ -70,9 +71,8 @@ class OwnModel:
             ValueError: it is another model, or a trainable parameter has no gradient.
         """
         layout = self.managed(model)
-        for name, parameter in model.named_parameters():
-            if parameter.requires_grad:
-                gradient(name, parameter)
+        for _ in gradients(model.named_parameters()):
+            pass  # each has one
         return layout
 
     def managed(self, model: Module) -> Layout:
@@ -119,6 +119,50 @@ class OwnModel:
     def clear(self) -> None:
         """Clear the gradients."""
         clear(self.model.parameters())
+
+
+class Pulled:
+    """The models of one member that parameters were pulled into, and the versions they have."""
+
+    def __init__(self, own: OwnModel, tally: Tally) -> None:
+        self._own, self._tally = own, tally
+        self._versions: WeakKeyDictionary[Module, int] = WeakKeyDictionary()
+        self._last: ref[Module] | None = None
+
+    @property
+    def last(self) -> Module | None:
+        """The model that was pulled into last, if it still lives."""
+        return None if self._last is None else self._last()
+
+    def ask(self, model: Module) -> int | None:
+        """Note that *model* is the last that was asked for; return the version that it has."""
+        self._last = ref(model)
+        return self._versions.get(model)
+
+    def version(self, model: Module) -> int:
+        """Return the version that *model* has, which has one."""
+        return self._versions[model]
+
+    def note(self, model: Module, version: int) -> None:
+        """Note that *model* has *version*."""
+        self._versions[model] = version
+
+    def take(self, model: Module, version: int) -> None:
+        """Note that *model* has *version*, and tell that it was taken."""
+        self.note(model, version)
+        self._tally.pulled(version)
+
+    def copy(self, layout: Layout, model: Module, version: int) -> bool:
+        """Copy the managed model, which has *version*, into *model*, unless that has it too."""
+        if self.ask(model) == version:
+            return False
+        load(layout, state_in(layout, self._own.model), model)
+        self.take(model, version)
+        return True
+
+    def clear(self) -> None:
+        """Forget the versions."""
+        self._versions.clear()
 
 
 def _difference(layout: Layout, model: Module) -> str:

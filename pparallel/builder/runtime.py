@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -13,15 +12,15 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from pparallel.builder.assembly import Assembly
 from pparallel.builder.blueprint import Blueprint
 from pparallel.builder.components import Components
-from pparallel.errors import CallTimeoutError, ClosedError, is_consequence
+from pparallel.builder.connection import Connection
+from pparallel.builder.leaving import Leaving
+from pparallel.errors import ClosedError, is_consequence
 from pparallel.interfaces.pool import Pool
 from pparallel.interfaces.resource import Resource
 from pparallel.registry import Registry
 from pparallel.runtime.events import Events, MemberEnded, MemberStarted, PeerLost, Reported
 from pparallel.runtime.member import Member
 from pparallel.runtime.rpc import RpcGroup, current
-from pparallel.runtime.rpc.endpoint import Endpoint
-from pparallel.runtime.rpc.group import enter
 from pparallel.runtime.stopping import StopSignal
 from pparallel.runtime.stopping import current as current_signal
 from pparallel.runtime.streams import Streams
@@ -37,11 +36,7 @@ if TYPE_CHECKING:
     from pparallel.interfaces.placer import Placer
     from pparallel.interfaces.reducer import Reducer
     from pparallel.interfaces.serializer import Serializer
-    from pparallel.interfaces.transport import Transport, TransportConfig
-
-logger = logging.getLogger(__name__)
-
-WORLD = "world"  #: the group of all members
+    from pparallel.interfaces.transport import Transport
 
 
 class Runtime:
@@ -70,11 +65,18 @@ class Runtime:
         self.streams = Streams(config.seed, "member", member.rank)
         self._blueprint = Blueprint(self.config, registry, torchrun=torchrun)
         self._blueprint.check()
+        self._connection = Connection(
+            member,
+            lambda name: self._assembly.component(name),
+            self._blueprint.component,
+            self._ended,
+            self._lost,
+        )
         self._assembly = Assembly(
             member,
             registry,
             self._blueprint.component,
-            self._group_for,
+            self._connection.of_component,
             self.streams,
             self.events,
         )
@@ -84,10 +86,9 @@ class Runtime:
         self._closed = False
         self._stopping = threading.Event()
         self._end: BaseException | None = None  # why the job ended before this member was done
-        self._endpoint: Endpoint | None = None
-        self._endpoint_open = False
         self._components = Components(self._assembly)
-        self._groups: dict[str, RpcGroup] = {}
+        timeout = self.config.close_timeout
+        self._leaving = Leaving(member, self._components, self._connection, timeout)
         self._inside = ExitStack()
 
     # -- who ----------------------------------------------------------------------------------
@@ -128,7 +129,7 @@ class Runtime:
     @property
     def stopping(self) -> bool:
         """Whether the job is ending; a long loop should look now and then."""
-        endpoint = self._endpoint
+        endpoint = self._connection.made
         return self._stopping.is_set() or (endpoint is not None and endpoint.closed)
 
     def report(self, **values: object) -> None:
@@ -188,7 +189,7 @@ class Runtime:
         with self._lock:
             self._check_entered()
             if name == "transport":
-                self._open_endpoint()
+                self._connection.open()
                 return self._assembly.component(name)
             component = self._assembly.component(name)
             self._open_made()
@@ -208,24 +209,8 @@ class Runtime:
         """
         with self._lock:
             self._check_entered()
-            endpoint = self._open_endpoint()
-            wanted = list(self.member.names) if members is None else list(members)
-            name = WORLD if name is None and members is None else name
-            if name is None:
-                message = f"a group of {wanted} needs a name"
-                raise ValueError(message)
-            known = self._groups.get(name)
-        if known is not None and not known.destroyed:
-            if members is not None and sorted(wanted) != known.get_group_members():
-                message = f"group {name!r} has members {known.get_group_members()}, not {wanted}"
-                raise ValueError(message)
-            return known
-        if name == WORLD and members is not None:
-            message = f"{WORLD!r} is the group of all members: choose another name"
-            raise ValueError(message)
-        group = RpcGroup(endpoint, name, wanted) if name == WORLD else enter(endpoint, name, wanted)
-        with self._lock:
-            return self._groups.setdefault(name, group) if name == WORLD else self._keep(group)
+            self._connection.open()
+        return self._connection.group(name, members)
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -258,9 +243,12 @@ class Runtime:
             self._closed = True
         try:
             if exc is None:
-                self._leave_together()
+                self._leaving.together(self._all_are_done)
             else:
-                self._leave_alone(exc)
+                if isinstance(exc, ClosedError) and self._end is not None:
+                    # A pool that was ended cannot know why.
+                    exc.consequence = is_consequence(self._end)
+                self._leaving.alone(exc)
         finally:
             self._usable = False
             self.events.emit(MemberEnded(self.name, exc))
@@ -274,7 +262,8 @@ class Runtime:
     def make_alone(self, config: BackendConfig[Any], given: Mapping[str, Any]) -> Any:
         """Return one component that opens this runtime and its parts when it is entered."""
         component = self._assembly.make(config.interface, config, given)
-        if isinstance(component, Resource) and (len(self._assembly.made) > 1 or self._endpoint):
+        has_parts = len(self._assembly.made) > 1 or self._connection.made is not None
+        if isinstance(component, Resource) and has_parts:
             component.opens_within(self._with_parts_of(config.interface))
         return component
 
@@ -289,42 +278,24 @@ class Runtime:
     # -- opening ------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        self._inside.enter_context(current.acting_for(self._the_endpoint()))
+        self._inside.enter_context(current.acting_for(self._connection.endpoint))
         if self.config.seed is not None and self._blueprint.place != "threads":
             self.streams.seed_globals()
         signal = current_signal()
         if signal is not None:
             self._inside.callback(signal.subscribe(self._told_to_stop))
         if self.world_size > 1:
-            self._open_endpoint()
+            self._connection.open()
             for name in self._blueprint.meeting():
                 self._assembly.component(name)
             self._open_made()
-            self._world().meet("entered")
+            self._connection.world().meet("entered")
         self.events.emit(MemberStarted(self.name, self.rank))
-
-    def _the_endpoint(self) -> Endpoint:
-        """Return the endpoint, made but perhaps not open."""
-        if self._endpoint is None:
-            transport = self._assembly.component("transport")
-            serializer = self._assembly.component("serializer")
-            config = cast("TransportConfig", self._blueprint.component("transport"))
-            self._endpoint = Endpoint(transport, serializer, self.member, config)
-            self._endpoint.when_ended(self._ended)
-        return self._endpoint
-
-    def _open_endpoint(self) -> Endpoint:
-        endpoint = self._the_endpoint()
-        if not self._endpoint_open:
-            self._endpoint_open = True
-            endpoint.open()
-            endpoint.when_lost(self._lost)
-        return endpoint
 
     def _open_made(self) -> None:
         """Open what was made and is not open yet, parts first."""
         if self._assembly.grouped:
-            self._open_endpoint()
+            self._connection.open()
         self._components.open()
 
     def _check_entered(self) -> None:
@@ -336,40 +307,8 @@ class Runtime:
 
     # -- closing ------------------------------------------------------------------------------
 
-    def _leave_together(self) -> None:
-        endpoint = self._the_endpoint()
-        endpoint.leave()
-        with ExitStack() as last:
-            last.callback(endpoint.close)
-            self._components.depart()
-            self._meet_to_leave("done")
-            self._usable = False
-            self._components.close(lambda: self._meet_to_leave("closed"))
-            endpoint.let_others_leave()
-
-    def _meet_to_leave(self, stage: str) -> None:
-        if self.world_size == 1:
-            return
-        try:
-            self._world().meet(f"leaving/{stage}", self.config.close_timeout)
-        except CallTimeoutError:
-            logger.warning(
-                "%s leaves after %s s although other members have not",
-                self.name,
-                self.config.close_timeout,
-            )
-
-    def _leave_alone(self, exc: BaseException) -> None:
-        endpoint = self._endpoint
-        if isinstance(exc, ClosedError) and self._end is not None:
-            exc.consequence = is_consequence(self._end)  # a pool that was ended cannot know why
-        if endpoint is not None:
-            if self._endpoint_open and not is_consequence(exc):
-                endpoint.fail(exc)
-            endpoint.end(ClosedError("the job", f"is ending: {exc!r}", consequence=True))
-        self._components.abandon(exc)
-        if endpoint is not None:
-            endpoint.close()
+    def _all_are_done(self) -> None:
+        self._usable = False
 
     def _lost(self, name: str, reason: str) -> None:
         if self._usable and not self.stopping:  # when the job ends, all leave
@@ -378,8 +317,8 @@ class Runtime:
     def _told_to_stop(self, signal: StopSignal) -> None:
         reason = signal.reason
         why = f"is ending: {reason!r}" if reason else "is ending"
-        if self._endpoint is not None:
-            self._endpoint.end(ClosedError("the job", why, consequence=True))
+        if self._connection.made is not None:
+            self._connection.made.end(ClosedError("the job", why, consequence=True))
 
     def _ended(self, reason: BaseException) -> None:
         """Wake what this member waits for, for the job has ended."""
@@ -389,15 +328,3 @@ class Runtime:
         self._end = reason
         self._components.terminate_pools()
         self.events.end()
-
-    # -- groups -------------------------------------------------------------------------------
-
-    def _world(self) -> RpcGroup:
-        return RpcGroup(self._the_endpoint(), WORLD, self.member.names)
-
-    def _group_for(self, component: str) -> RpcGroup:
-        return RpcGroup(self._the_endpoint(), f"component/{component}", self.member.names)
-
-    def _keep(self, group: RpcGroup) -> RpcGroup:
-        self._groups[group.get_group_name()] = group
-        return group

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from typing_extensions import override
 
 from pparallel.errors import ClosedError, ConfigError, PeerLostError
-from pparallel.interfaces.collective import Collective, Operation, Work
-from pparallel.runtime.collectives import GroupId, Receive, decoded, encoded
+from pparallel.interfaces.collective import Operation, Work
+from pparallel.runtime.collectives import JobCollective, Receive
 from pparallel_local.collective import place as meeting_place
 from pparallel_local.collective.messages import Offer
 from pparallel_local.collective.operation import LocalOperation
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
     from pparallel_local.config import LocalCollectiveConfig
 
 
-class LocalCollective(Collective):
+class LocalCollective(JobCollective[Place]):
     """Copies tensors between threads, in one copy where the receiver has come first.
 
     Messages go straight into the receiver's tensor. For the operations on all members' tensors
@@ -43,42 +41,23 @@ class LocalCollective(Collective):
         group: RpcGroup,
         serializer: Serializer,
     ) -> None:
-        self._config, self._member, self._name = config, member, name
-        self._group, self._serializer = group, serializer
-        self._ranks: Sequence[int] = range(member.world_size)
+        super().__init__(config, member=member, name=name, group=group, serializer=serializer)
         self._room: Room | None = None
-        self._place: Place | None = None
-        self._id: GroupId = ()
-        self._made: Counter[tuple[int, ...]] = Counter()
-
-    # -- who ----------------------------------------------------------------------------------
-
-    @property
-    @override
-    def rank(self) -> int:
-        return self._member.rank
-
-    @property
-    @override
-    def ranks(self) -> Sequence[int]:
-        return self._ranks
-
-    @override
-    def size(self) -> int:
-        return len(self._ranks)
 
     # -- life ---------------------------------------------------------------------------------
 
     @override
     def open(self) -> None:
-        if self._place is not None:
-            self._place.check(self.rank)  # a group of some members is open from the start
+        if self.carrier is not None:
+            self.check()  # a group of some members is open from the start
             return
-        self._room = meeting_place.enter(self._member, self._name)
-        self._place = self._room.place()
+        self._room = room = meeting_place.enter(self.member, self.name)
+        self.carrier = room.place()
         try:
-            self._group.when_closed(self._job_ended)
-            self._meet(self._room)
+            self.group.when_closed(self._job_ended)
+            room.here.add(self.member.name)
+            self.meet()
+            self._check_all_are_in(room)
         except BaseException:
             self.close()
             raise
@@ -87,86 +66,51 @@ class LocalCollective(Collective):
     def close(self) -> None:
         if self._room is None:
             return
-        if not self._id:
-            self._group.forget(self._job_ended)
-        own = ClosedError(f"the collective {self._name!r} of {self._member.name!r}")
-        others = PeerLostError(self._member.name, f"has left the collective {self._name!r}")
-        self._room.end(self._id, self.rank, own, others)
+        if self.parent is None:
+            self.group.forget(self._job_ended)
+        own = ClosedError(f"the collective {self.name!r} of {self.member.name!r}")
+        others = PeerLostError(self.member.name, f"has left the collective {self.name!r}")
+        self._room.end(self.id, self.rank, own, others)
 
     @override
-    def new_group(self, ranks: Sequence[int]) -> Self:
-        self._opened().check(self.rank)
-        members = tuple(self._members(ranks))
-        self._made[members] += 1
-        made = type(self)(
-            self._config,
-            member=self._member,
-            name=self._name,
-            group=self._group,
-            serializer=self._serializer,
-        )
+    def begin(self, parent: Self) -> None:
+        self._room = parent._room
         assert self._room is not None
-        made._ranks, made._room = members, self._room
-        made._id = (*self._id, (members, self._made[members]))
-        made._place = self._room.place(made._id)
-        return made
+        self.carrier = self._room.place(self.id)
 
-    def _meet(self, room: Room) -> None:
-        names = self._member.names
-        room.here.add(self._member.name)
-        met = names if len(names) == 1 else self._group.meet("open", self._config.timeout)
-        if missing := [name for name in names if name not in met]:
-            raise PeerLostError(missing[0], f"left before it opened {self._name!r}")
-        if elsewhere := [name for name in names if name not in room.here]:
+    @override
+    def check(self) -> None:
+        self.opened().check(self.rank)
+
+    def _check_all_are_in(self, room: Room) -> None:
+        if elsewhere := [name for name in self.member.names if name not in room.here]:
             message = (
                 f"'local' works among threads of one process only, and {elsewhere} are in others;"
                 " choose a backend that connects processes"
             )
-            raise ConfigError(message, path=f"{self._name}.backend")
+            raise ConfigError(message, path=f"{self.name}.backend")
 
     def _job_ended(self, reason: BaseException) -> None:
         assert self._room is not None
         self._room.end((), self.rank, reason)
 
-    def _opened(self) -> Place:
-        if self._place is None:
-            raise ClosedError(f"the collective {self._name!r}", "is not open")
-        return self._place
-
     # -- messages and operations ----------------------------------------------------------------
 
     @override
-    def isend(self, tensor: Tensor, dst: int, tag: int = 0) -> Work[None]:
-        place = self._opened()
-        self._other(dst)
-        offer = Offer(tensor.detach())
-        place.send(offer, self.rank, dst, tag)
+    def post(self, tensor: Tensor, dst: int, tag: int) -> Work[None]:
+        offer = Offer(tensor)
+        self.opened().send(offer, self.rank, dst, tag)
         return offer
 
     @override
-    def irecv(self, tensor: Tensor, src: int | None = None, tag: int = 0) -> Work[int]:
-        place = self._opened()
-        if src is not None:
-            self._other(src)
-        elif self.size() == 1:
-            message = "there is no other member to receive from"
-            raise ValueError(message)
+    def fetch(self, tensor: Tensor, src: int | None, tag: int) -> Work[int]:
+        place = self.opened()
         give_up = partial(place.give_up, self.rank)
-        receive = Receive(tensor.detach(), src, tag, self._config.timeout, give_up)
+        receive = Receive(tensor, src, tag, self.config.timeout, give_up)
         place.receive(receive, self.rank)
         return receive
 
     @override
     def operation(self, tag: int) -> Operation:
         me = self._position(self.rank)
-        return LocalOperation(self, self._opened(), tag, me, self._config.timeout)
-
-    # -- objects ------------------------------------------------------------------------------
-
-    @override
-    def encode_object(self, obj: object) -> bytes:
-        return encoded(self._serializer, obj)
-
-    @override
-    def decode_object(self, data: bytes) -> Any:
-        return decoded(self._serializer, data)
+        return LocalOperation(self, self.opened(), tag, me, self.config.timeout)

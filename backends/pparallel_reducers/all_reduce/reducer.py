@@ -5,13 +5,10 @@ from __future__ import annotations
 import logging
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary, ref
 
 from typing_extensions import override
 
-from pparallel.errors import ClosedError
 from pparallel.interfaces.collective import Collective
-from pparallel.interfaces.reducer import Counters, Reducer
 from pparallel.runtime.events import Events
 from pparallel.runtime.member import Member
 from pparallel.runtime.rpc import RpcGroup
@@ -19,19 +16,16 @@ from pparallel_reducers.all_reduce.causes import Causes
 from pparallel_reducers.all_reduce.roll import Word, count_ready
 from pparallel_reducers.all_reduce.run import Run
 from pparallel_reducers.config import AllReduceReducerConfig
-from pparallel_reducers.layout import Layout, load, state_of
-from pparallel_reducers.own_model import OwnModel
-from pparallel_reducers.tally import Tally
+from pparallel_reducers.layout import Layout
+from pparallel_reducers.own_model_reducer import OwnModelReducer
 
 if TYPE_CHECKING:
     from torch.nn import Module
-    from torch.optim import Optimizer
-    from torch.optim.lr_scheduler import LRScheduler
 
 logger = logging.getLogger(__name__)
 
 
-class AllReduceReducer(Reducer):
+class AllReduceReducer(OwnModelReducer):
     """Every step is one of all members, on the mean or the sum of their gradients.
 
     Each has an optimizer of its own. As all begin with the same parameters, and step on the same
@@ -52,37 +46,26 @@ class AllReduceReducer(Reducer):
         name: str,
         events: Events,
     ) -> None:
+        super().__init__(member, events, name)
         self._config = config
-        self._member = member
         self._collective = collective
         self._causes = Causes(group)
-        self._tally = Tally(events, name)
-        self._own = OwnModel(member.name, self._tally)
         self._run: Run | None = None
         self._former: list[Run] = []
-        self._open = False
         self._steps = 0  # in all runs
-        self._last: ref[Module] | None = None
-        self._versions: WeakKeyDictionary[Module, int] = WeakKeyDictionary()
-
-    @property
-    @override
-    def manages(self) -> bool:
-        return True
 
     # -- life ---------------------------------------------------------------------------------
 
     @override
     def open(self) -> None:
+        super().open()
         self._causes.open()
-        self._open = True
 
     @override
     def close(self) -> None:
         if not self._open:
             return
-        self._open = False
-        self._own.end()
+        super().close()
         self._end_former()
         if self._run is not None:
             self._run.close()
@@ -95,19 +78,7 @@ class AllReduceReducer(Reducer):
             self.close()
 
     @override
-    def manage_model(
-        self, model: Module, optimizer: Optimizer, lr_scheduler: LRScheduler | None = None
-    ) -> None:
-        self._own.manage(model, optimizer, lr_scheduler)
-
-    @override
-    def start(self) -> None:
-        if not self._open:
-            raise ClosedError("the reducer", "is not open")
-        if self._own.running:
-            return
-        model = self._own.model
-        layout = Layout.of(model)
+    def begin(self, layout: Layout, model: Module) -> None:
         group = self._collective.new_group(self._collective.ranks)
         self._causes.forget()
         if self._run is not None:
@@ -116,8 +87,6 @@ class AllReduceReducer(Reducer):
         self._run = Run(self._config, group, self._member, sent, model, layout, self._causes)
         self._run.begin()
         self._end_former()
-        self._versions.clear()
-        self._own.begin(layout)
         if self._member.rank:
             self._tally.pulled(self._steps)
 
@@ -131,17 +100,13 @@ class AllReduceReducer(Reducer):
             self._make_the_others_steps(run)
         finally:
             run.exchange.close()
-        if (last := None if self._last is None else self._last()) is not None:
+        if (last := self._pulled.last) is not None:
             self.pull(last)
 
     @override
     def watch(self) -> None:
         if self._run is not None:
             self._run.check()
-
-    @override
-    def counters(self) -> Counters:
-        return self._tally.counters()
 
     # -- training -----------------------------------------------------------------------------
 
@@ -164,17 +129,7 @@ class AllReduceReducer(Reducer):
         layout = self._own.pulled_into(model)
         if model is self._own.model:
             return False
-        self._last = ref(model)
-        if self._versions.get(model) == self._steps:
-            return False
-        load(layout, layout.state.pack(state_of(self._own.model).__getitem__), model)
-        self._versions[model] = self._steps
-        self._tally.pulled(self._steps)
-        return True
-
-    @override
-    def step(self, model: Module) -> bool:
-        return self.push(model) or self.pull(model)
+        return self._pulled.copy(layout, model, self._steps)
 
     def accumulate(self) -> AbstractContextManager[None]:
         """Have the backward passes in a ``with`` block add up, and hand nothing in.

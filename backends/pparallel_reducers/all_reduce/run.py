@@ -15,7 +15,7 @@ from pparallel_reducers.all_reduce.exchange import Exchange, Nothing, Straight
 from pparallel_reducers.all_reduce.roll import Signal, Word, count_ready
 from pparallel_reducers.all_reduce.state import State
 from pparallel_reducers.config import AllReduceReducerConfig
-from pparallel_reducers.gradients import first_not_finite, gradient
+from pparallel_reducers.gradients import first_not_finite, gradient, gradients
 from pparallel_reducers.layout import Layout
 
 if TYPE_CHECKING:
@@ -107,8 +107,7 @@ class Run:
                 return Signal(Word.MISSING, index)
         if self._config.refuse_nan:
             names = [name for name, _ in self._trainable]
-            found = first_not_finite((name, gradient(name, each)) for name, each in self._trainable)
-            if found is not None:
+            if (found := first_not_finite(gradients(self._trainable))) is not None:
                 return Signal(Word.NOT_FINITE, names.index(found))
         return Signal(Word.READY)
 

@@ -2,47 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from pparallel_reducers.compression.pieces import Memory, Piece, Shape, no_words, total
+from pparallel_reducers.compression.pieces import Whole
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
 
-class Bf16(Piece):
+class Bf16(Whole):
     """Every entry, as bfloat16."""
 
     kind = "bf16"
-
-    def __init__(self, short: Tensor) -> None:
-        self._short = short
-
-    @override
-    def words(self) -> tuple[int, ...]:
-        return ()
-
-    @override
-    def tensors(self) -> list[Tensor]:
-        return [self._short]
-
-    @override
-    def add_to(self, flat: Tensor, sign: int = 1) -> None:
-        flat.add_(self._short.to(flat.device), alpha=sign)
+    how = "as bf16"
 
     @classmethod
     @override
-    def rebuilt(
-        cls, dtype: torch.dtype, shapes: Sequence[Shape], words: Sequence[int], memory: Memory
-    ) -> Self:
+    def sent_as(cls, dtype: torch.dtype) -> torch.dtype:
         import torch
 
-        no_words(cls.kind, words)
-        return cls(memory.take(torch.bfloat16, total(shapes), f"{dtype} sent as bf16"))
+        return torch.bfloat16
 
 
 def to_bf16(flat: Tensor) -> Bf16:

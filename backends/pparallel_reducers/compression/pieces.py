@@ -125,9 +125,10 @@ def no_words(kind: str, words: Sequence[int]) -> None:
 
 
 class Whole(Piece):
-    """The flat tensor as it is."""
+    """The flat tensor as it is, or each of its entries in another dtype."""
 
     kind = "whole"
+    how: ClassVar[str] = "whole"  #: it is sent, in words
 
     def __init__(self, flat: Tensor) -> None:
         self._flat = flat
@@ -150,4 +151,9 @@ class Whole(Piece):
         cls, dtype: torch.dtype, shapes: Sequence[Shape], words: Sequence[int], memory: Memory
     ) -> Self:
         no_words(cls.kind, words)
-        return cls(memory.take(dtype, total(shapes), f"{dtype} sent whole"))
+        return cls(memory.take(cls.sent_as(dtype), total(shapes), f"{dtype} sent {cls.how}"))
+
+    @classmethod
+    def sent_as(cls, dtype: torch.dtype) -> torch.dtype:
+        """Return the dtype in which entries of *dtype* are sent."""
+        return dtype

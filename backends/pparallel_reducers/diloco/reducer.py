@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary, ref
 
 from typing_extensions import override
 
-from pparallel.errors import ClosedError
-from pparallel.interfaces.reducer import Counters, Reducer
 from pparallel.runtime.events import Events
 from pparallel.runtime.member import Member
 from pparallel.runtime.rpc import RpcGroup
@@ -17,20 +14,17 @@ from pparallel_reducers.config import DilocoReducerConfig
 from pparallel_reducers.diloco.desks import Desk, Given, RemoteDesk
 from pparallel_reducers.diloco.office import Office
 from pparallel_reducers.diloco.weights import Weights
-from pparallel_reducers.layout import Layout, load, state_of
+from pparallel_reducers.layout import Layout, load, state_in
 from pparallel_reducers.names import check_members
-from pparallel_reducers.own_model import OwnModel
-from pparallel_reducers.tally import Tally
+from pparallel_reducers.own_model_reducer import OwnModelReducer
 
 if TYPE_CHECKING:
     from torch.nn import Module
-    from torch.optim import Optimizer
-    from torch.optim.lr_scheduler import LRScheduler
 
 logger = logging.getLogger(__name__)
 
 
-class DilocoReducer(Reducer):
+class DilocoReducer(OwnModelReducer):
     """Members step by themselves; after every ``inner_steps`` they average, and step together.
 
     The outer step takes the difference between the outer parameters, with which a round began, and
@@ -50,28 +44,18 @@ class DilocoReducer(Reducer):
         name: str,
         events: Events,
     ) -> None:
+        super().__init__(member, events, name)
         self._config = config
-        self._member = member
         self._group = group
-        self._tally = Tally(events, name)
-        self._own = OwnModel(member.name, self._tally)
         self._holder = config.coordinator or member.names[0]
         check_members(member, f"{name}.coordinator", [self._holder])
         here = self._holder == member.name
         self._office = Office(name, config, member, self._tally) if here else None
         self._remote = RemoteDesk(group, self._holder, self._tally, config.compression)
         self._desk: Desk = self._office or self._remote
-        self._open = False
         self._steps = 0  # since the outer parameters were taken
         self._made = 0  # steps that are in them, in all runs
         self._taken: tuple[Weights, int] | None = None
-        self._last: ref[Module] | None = None
-        self._versions: WeakKeyDictionary[Module, int] = WeakKeyDictionary()
-
-    @property
-    @override
-    def manages(self) -> bool:
-        return True
 
     @property
     @override
@@ -87,14 +71,13 @@ class DilocoReducer(Reducer):
                 self._group.serve(key, service)
             self._group.when_lost(office.lose)
             self._group.when_closed(office.end)
-        self._open = True
+        super().open()
 
     @override
     def close(self) -> None:
         if not self._open:
             return
-        self._open = False
-        self._own.end()
+        super().close()
         if (office := self._office) is not None:
             # The services stay until the group ends, as those of a gradient server.
             self._group.forget(office.lose)
@@ -114,27 +97,13 @@ class DilocoReducer(Reducer):
             )
 
     @override
-    def manage_model(
-        self, model: Module, optimizer: Optimizer, lr_scheduler: LRScheduler | None = None
-    ) -> None:
-        self._own.manage(model, optimizer, lr_scheduler)
-
-    @override
-    def start(self) -> None:
-        if not self._open:
-            raise ClosedError("the reducer", "is not open")
-        if self._own.running:
-            return
-        model = self._own.model
-        layout = Layout.of(model)
-        version = self._begin(layout, model)
+    def begin(self, layout: Layout, model: Module) -> None:
+        version = self._adopt(layout, model)
         self._taken = (Weights.of(layout, model), version)
         self._tally.pulled(version)
         self._group.meet("start")
         if self._office is not None:
             self._office.all_have_begun()
-        self._versions.clear()
-        self._own.begin(layout)
 
     @override
     def stop(self) -> None:
@@ -143,7 +112,7 @@ class DilocoReducer(Reducer):
         self._own.end()
         try:
             self._exchange(self._own.layout, stops=True)
-            if (last := None if self._last is None else self._last()) is not None:
+            if (last := self._pulled.last) is not None:
                 self.pull(last)
         finally:
             if self._steps:
@@ -155,10 +124,6 @@ class DilocoReducer(Reducer):
     def watch(self) -> None:
         if self._office is not None and self._office.error is not None:
             raise self._office.error
-
-    @override
-    def counters(self) -> Counters:
-        return self._tally.counters()
 
     # -- training -----------------------------------------------------------------------------
 
@@ -180,21 +145,14 @@ class DilocoReducer(Reducer):
             if due := self._own.running and self._is_due():
                 self._exchange(layout)
             return due
-        self._last = ref(model)
         return self._pull_into_another(layout, model)
-
-    @override
-    def step(self, model: Module) -> bool:
-        stepped = self.push(model)
-        return self.pull(model) or stepped
 
     # -- inside -------------------------------------------------------------------------------
 
-    def _begin(self, layout: Layout, model: Module) -> int:
+    def _adopt(self, layout: Layout, model: Module) -> int:
         """Begin with the coordinator's parameters; return their version."""
         if self._office is not None:
-            state = layout.state.pack(state_of(model).__getitem__)
-            return self._office.start(layout, state, Weights.of(layout, model))
+            return self._office.start(layout, state_in(layout, model), Weights.of(layout, model))
         self._remote.begin().check(layout)
         state, version = self._remote.state(layout)
         load(layout, state, model)
@@ -225,11 +183,12 @@ class DilocoReducer(Reducer):
             self._tally.reduced(1, 0, self._made)
 
     def _pull_into_another(self, layout: Layout, model: Module) -> bool:
-        if self._taken is None or self._versions.get(model) == self._taken[1]:
-            return False
+        """Copy what is frozen of the managed model, and the outer parameters of the last round."""
+        assert self._taken is not None
         weights, version = self._taken
-        load(layout, layout.state.pack(state_of(self._own.model).__getitem__), model)
+        if self._pulled.ask(model) == version:
+            return False
+        load(layout, state_in(layout, self._own.model), model)
         weights.put(layout, model)
-        self._versions[model] = version
-        self._tally.pulled(version)
+        self._pulled.take(model, version)
         return True

@@ -72,9 +72,10 @@ class Level:
             stage = self._stage
             refusal = self._refusal(source, digest)
             if refusal is None and stage is not None:
-                made = message()
-                if self._seen.setdefault(source, Seen()).note(made.ids):
-                    self.arrived(made)
+                made, seen = message(), self._seen.setdefault(source, Seen())
+                if not seen.knows(made.ids):
+                    self.arrived(made)  # which may refuse it: then it has not come
+                    seen.note(made.ids)
                     queued = stage.put(made)
         reply: Future[bool] = Future()
         if refusal is not None:

@@ -142,15 +142,15 @@ class Seen:
         self._last: dict[str, int] = {}
         self._count: defaultdict[str, int] = defaultdict(int)
 
-    def note(self, ids: Iterable[Id]) -> bool:
-        """Note *ids*; return False, and note nothing, if one has come before."""
-        ids = list(ids)
-        if any(number <= self._last.get(sender, -1) for sender, number in ids):
-            return False
+    def knows(self, ids: Iterable[Id]) -> bool:
+        """Return whether one of *ids* has come before."""
+        return any(self.has(sender, number) for sender, number in ids)
+
+    def note(self, ids: Iterable[Id]) -> None:
+        """Note *ids*, of which none has come before."""
         for sender, number in ids:
             self._last[sender] = number
             self._count[sender] += 1
-        return True
 
     def has(self, sender: str, number: int) -> bool:
         """Return whether that one has come."""

@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary, ref
 
 from typing_extensions import override
 
-from pparallel.errors import ClosedError
 from pparallel.interfaces.ordered_server import OrderedServer
-from pparallel.interfaces.reducer import Counters, Reducer
 from pparallel.runtime.events import Events
 from pparallel.runtime.member import Member
 from pparallel.runtime.rpc import RpcGroup
 from pparallel_reducers.config import ModelServerReducerConfig
-from pparallel_reducers.gradients import averages, first_not_finite, gradient
-from pparallel_reducers.layout import Flats, Layout, load, state_of
+from pparallel_reducers.gradients import averages, first_not_finite, gradients
+from pparallel_reducers.layout import Flats, Layout, load, state_in
 from pparallel_reducers.model_server.chain import Chain
-from pparallel_reducers.own_model import OwnModel
-from pparallel_reducers.tally import Tally
+from pparallel_reducers.own_model_reducer import OwnModelReducer
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from torch.nn import Module
-    from torch.optim import Optimizer
-    from torch.optim.lr_scheduler import LRScheduler
 
 
-class ModelServerReducer(Reducer):
+class ModelServerReducer(OwnModelReducer):
     """Each member steps its own optimizer, then pushes its parameters as the next version.
 
     A push is a compare-and-swap: it is refused if another member was first. By default the step is
@@ -51,58 +43,25 @@ class ModelServerReducer(Reducer):
         name: str,
         events: Events,
     ) -> None:
+        super().__init__(member, events, name)
         self._config = config
-        self._member = member
         self._group = group
-        self._tally = Tally(events, name)
         self._chain = Chain(ordered_server, name)
-        self._own = OwnModel(member.name, self._tally)
-        self._open = False
         self._base: Flats = {}  # what the managed model was when it was last pushed or pulled
-        self._last: ref[Module] | None = None
-        self._versions: WeakKeyDictionary[Module, int] = WeakKeyDictionary()
-
-    @property
-    @override
-    def manages(self) -> bool:
-        return True
 
     # -- life ---------------------------------------------------------------------------------
 
     @override
-    def open(self) -> None:
-        self._open = True
-
-    @override
-    def close(self) -> None:
-        self._open = False
-        self._own.end()
-
-    @override
-    def manage_model(
-        self, model: Module, optimizer: Optimizer, lr_scheduler: LRScheduler | None = None
-    ) -> None:
-        self._own.manage(model, optimizer, lr_scheduler)
-
-    @override
-    def start(self) -> None:
-        if not self._open:
-            raise ClosedError("the reducer", "is not open")
-        if self._own.running:
-            return
-        model = self._own.model
-        layout = Layout.of(model)
-        self._versions.clear()
+    def begin(self, layout: Layout, model: Module) -> None:
         if self._member.rank == 0:
-            self._base = layout.state.pack(state_of(model).__getitem__)
-            self._versions[model] = self._chain.begin(layout, self._base)
+            self._base = state_in(layout, model)
+            self._pulled.note(model, self._chain.begin(layout, self._base))
             self._sent(self._base)
         self._group.meet("start-1")
         if self._member.rank != 0:
             self._chain.check(layout)
             self._take(layout, model)
         self._group.meet("start-2")
-        self._own.begin(layout)
 
     @override
     def stop(self) -> None:
@@ -110,23 +69,18 @@ class ModelServerReducer(Reducer):
             return
         self._own.end()
         self._group.meet("stop-1")
-        last = None if self._last is None else self._last()
-        for model in (self._own.model, last):
+        for model in (self._own.model, self._pulled.last):
             if model is not None:
                 self.pull(model)
         self._group.meet("stop-2")
-
-    @override
-    def counters(self) -> Counters:
-        return self._tally.counters()
 
     # -- training -----------------------------------------------------------------------------
 
     @override
     def push(self, model: Module) -> bool:
         layout = self._own.check(model)
-        name = first_not_finite(_gradients(model)) if self._config.refuse_nan else None
-        if name is not None:
+        named = gradients(model.named_parameters()) if self._config.refuse_nan else ()
+        if (name := first_not_finite(named)) is not None:
             self._own.clear()
             self._tally.refused(1, self._member.name, f"the gradient of {name!r} is not finite")
             return False
@@ -142,23 +96,17 @@ class ModelServerReducer(Reducer):
     @override
     def pull(self, model: Module) -> bool:
         layout = self._own.pulled_into(model)
-        self._last = ref(model)
-        if self._chain.newest() == self._versions.get(model):
+        if self._pulled.ask(model) == self._chain.newest():
             return False
         self._take(layout, model)
         return True
-
-    @override
-    def step(self, model: Module) -> bool:
-        accepted = self.push(model)
-        return self.pull(model) or accepted
 
     # -- inside -------------------------------------------------------------------------------
 
     def _push(self, layout: Layout, model: Module) -> bool:
         """Push the parameters of *model*, which has made a step; return whether that counts."""
-        stepped = layout.state.pack(state_of(model).__getitem__)
-        before = since = self._versions[model]
+        stepped = state_in(layout, model)
+        before = since = self._pulled.version(model)
         self._sent(stepped)
         while not self._chain.push(layout, stepped, before + 1, before):
             if not self._config.rebase:
@@ -170,7 +118,8 @@ class ModelServerReducer(Reducer):
         if before != since:
             load(layout, stepped, model)
             self._tally.pulled(before)
-        self._base, self._versions[model] = stepped, before + 1
+        self._base = stepped
+        self._pulled.note(model, before + 1)
         self._tally.pushed()
         self._tally.reduced(1, before - since, before + 1)
         return True
@@ -185,20 +134,13 @@ class ModelServerReducer(Reducer):
         """Copy the newest parameters into *model*."""
         flats, version = self._chain.pull(layout)
         load(layout, flats, model)
-        self._versions[model] = version
         if model is self._own.model:
             self._base = flats
-        self._tally.pulled(version)
+        self._pulled.take(model, version)
 
     def _sent(self, flats: Flats) -> None:
         if self._member.world_size > 1:
             self._tally.sent(sum(flat.nbytes for flat in flats.values()))
-
-
-def _gradients(model: Module) -> Iterator[tuple[str, Tensor]]:
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            yield name, gradient(name, parameter)
 
 
 def _rebased(layout: Layout, stepped: Flats, base: Flats, newest: Flats) -> Flats:

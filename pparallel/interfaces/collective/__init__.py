@@ -39,7 +39,8 @@ class Collective(ObjectForms, MultiGpuForms):
     :meth:`new_group`, :attr:`rank` and :meth:`size`, and, for groups of less than all members,
     :attr:`ranks`. The rest stands on these. What a backend can do faster it overrides in a class
     of its own derived from :class:`Operation`, which :meth:`operation` returns; arguments are
-    checked before.
+    checked before. How operations are carried out, beside one another or one at a time, is for
+    :meth:`carry_out` to say.
 
     Guarantees:
         - Every operation gives what its name says, with any number of members, on any dtype and

@@ -94,6 +94,35 @@ class Messages(Resource):
         """As :meth:`operation`, for objects as bytes: tensors of the CPU whose sizes may differ."""
         return self.operation(tag)
 
+    def carry_out(
+        self,
+        operation: Operation,
+        run: Callable[[Operation], None],
+        then: Callable[[], None] | None = None,
+        *,
+        async_op: bool = False,
+    ) -> Work[None] | None:
+        """Carry out an operation: every one of this group comes through here, as it is begun.
+
+        By default the calling thread does so, or :meth:`Operation.start` with *async_op*. A backend
+        overrides this where its operations must not overlap, or belong to a thread of its own.
+
+        Args:
+            operation: what :meth:`operation` or :meth:`operation_on_objects` has returned.
+            run: calls one method of the operation.
+            then: what is left to do when that is done, before the work's ``wait()`` returns.
+            async_op: whether to return its work at once.
+
+        Returns:
+            The work with *async_op*, and None without.
+        """
+        if async_op:
+            return operation.start(run, then)
+        run(operation)
+        if then is not None:
+            then()
+        return None
+
     def _do(
         self,
         async_op: bool,
@@ -101,13 +130,7 @@ class Messages(Resource):
         then: Callable[[], None] | None = None,
     ) -> Work[None] | None:
         """Do *run*, which calls one method of an operation, and then what is left to do here."""
-        operation = self.operation(self._next_tag())
-        if async_op:
-            return operation.start(run, then)
-        run(operation)
-        if then is not None:
-            then()
-        return None
+        return self.carry_out(self.operation(self._next_tag()), run, then, async_op=async_op)
 
     def _next_tag(self) -> int:
         self._begun += 1

@@ -78,7 +78,7 @@ class ObjectForms(TensorForms):
         return _unpacked(self, [src], length, mine)[0]
 
     def _carry(self, run: Callable[[Operation], None]) -> None:
-        run(self.operation_on_objects(self._next_tag()))
+        self.carry_out(self.operation_on_objects(self._next_tag()), run)
 
     def encode_object(self, obj: object) -> bytes:
         """Return *obj* as bytes, for the object forms; a backend may use its serializer.

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 R = TypeVar("R", covariant=True)
-T = TypeVar("T")
 
 _numbers = itertools.count()
 
@@ -105,18 +104,12 @@ class Work(ABC, Generic[R]):
         """Return whether :meth:`wait` would return, or raise, at once."""
 
 
-class BackgroundWork(Work[R]):
-    """An operation that runs in a thread of its own."""
+class FutureWork(Work[R]):
+    """An operation that some thread carries out, by :meth:`run`; others wait for it."""
 
     def __init__(self, operation: Callable[[], R]) -> None:
+        self._operation: Callable[[], R] | None = operation
         self._future: Future[R] = Future()
-        context = contextvars.copy_context()
-        threading.Thread(
-            target=context.run,
-            args=(_fulfil, self._future, operation),
-            name=f"collective-{next(_numbers)}",
-            daemon=True,
-        ).start()
 
     @override
     def wait(self, timeout: float | None = None) -> R:
@@ -131,11 +124,31 @@ class BackgroundWork(Work[R]):
     def is_completed(self) -> bool:
         return self._future.done()
 
+    def run(self) -> None:
+        """Carry it out, once; what it raises is raised where it is waited for."""
+        operation, self._operation = self._operation, None  # its tensors are the caller's
+        assert operation is not None
+        try:
+            result = operation()
+        except BaseException as error:  # noqa: BLE001 - raised where the work is waited for
+            self._future.set_exception(error)
+        else:
+            self._future.set_result(result)
 
-def _fulfil(future: Future[T], operation: Callable[[], T]) -> None:
-    try:
-        result = operation()
-    except BaseException as error:  # noqa: BLE001 - raised where the work is waited for
-        future.set_exception(error)
-    else:
-        future.set_result(result)
+    def fail(self, error: BaseException) -> None:
+        """Raise *error* where it is waited for: it is not carried out."""
+        self._future.set_exception(error)
+
+
+class BackgroundWork(FutureWork[R]):
+    """An operation that runs in a thread of its own."""
+
+    def __init__(self, operation: Callable[[], R]) -> None:
+        super().__init__(operation)
+        context = contextvars.copy_context()
+        threading.Thread(
+            target=context.run,
+            args=(self.run,),
+            name=f"collective-{next(_numbers)}",
+            daemon=True,
+        ).start()

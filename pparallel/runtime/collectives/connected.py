@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
-import struct
 from abc import abstractmethod
-from collections import Counter
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from typing_extensions import override
 
-from pparallel.errors import ClosedError, PeerLostError
-from pparallel.interfaces.collective import Collective, CollectiveConfig, Work
+from pparallel.interfaces.collective import CollectiveConfig, Work
 from pparallel.interfaces.serializer import Serializer
-from pparallel.runtime.collectives.channels import GroupId
+from pparallel.runtime.collectives.job_collective import JobCollective
 from pparallel.runtime.collectives.mailbox import Mailbox
 from pparallel.runtime.member import Member
 from pparallel.runtime.rpc import RpcGroup
@@ -23,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class ConnectedCollective(Collective):
+class ConnectedCollective(JobCollective[Mailbox]):
     """Sends messages and objects by the transport; the operations are what a backend adds.
 
     A backend fills in :meth:`join` and :meth:`leave`, overrides :meth:`operation`, and what else
@@ -39,13 +34,7 @@ class ConnectedCollective(Collective):
         group: RpcGroup,
         serializer: Serializer,
     ) -> None:
-        self.config, self.member, self.name = config, member, name
-        self.group, self.serializer = group, serializer
-        self.id: GroupId = ()
-        self.parent: Self | None = None  # the group that this one was made of
-        self._ranks: Sequence[int] = range(member.world_size)
-        self._mailbox: Mailbox | None = None
-        self._made: Counter[tuple[int, ...]] = Counter()
+        super().__init__(config, member=member, name=name, group=group, serializer=serializer)
         self._groups: list[Self] = []  # those made of this one, and not closed
 
     # -- what a backend adds --------------------------------------------------------------------
@@ -72,47 +61,30 @@ class ConnectedCollective(Collective):
         thread, and more than once.
         """
 
-    # -- who ------------------------------------------------------------------------------------
-
-    @property
-    @override
-    def rank(self) -> int:
-        return self.member.rank
-
-    @property
-    @override
-    def ranks(self) -> Sequence[int]:
-        return self._ranks
-
-    @override
-    def size(self) -> int:
-        return len(self._ranks)
-
-    @property
-    def names(self) -> list[str]:
-        """The names of the group's members, by position."""
-        return [self.member.names[rank] for rank in self._ranks]
-
     # -- life -----------------------------------------------------------------------------------
 
     @override
     def open(self) -> None:
-        if self._mailbox is not None:
+        if self.carrier is not None:
             self.check()  # a group of some members is open from the start
             return
-        timeout = self.config.timeout
-        self._mailbox = mailbox = Mailbox(self.group, self.member, self.name, timeout)
-        mailbox.open()
+        self.carrier = Mailbox(self.group, self.member, self.name, self.config.timeout)
+        self.carrier.open()
         try:
-            self._meet()
-            self._begin(mailbox)
+            self.meet()
+            self._enter(self.carrier)
         except BaseException:
             self.close()
             raise
 
     @override
+    def depart(self) -> None:
+        if self.carrier is not None:
+            self.carrier.depart()
+
+    @override
     def close(self) -> None:
-        if (mailbox := self._mailbox) is None or not mailbox.leave(self.id):
+        if (mailbox := self.carrier) is None or not mailbox.leave(self.id):
             return
         try:
             for each in list(self._groups):
@@ -125,98 +97,29 @@ class ConnectedCollective(Collective):
                 self.parent._groups.remove(self)
 
     @override
-    def new_group(self, ranks: Sequence[int]) -> Self:
-        mailbox = self._opened()
-        mailbox.check(self.id)
-        members = tuple(self._members(ranks))
-        self._made[members] += 1
-        made = type(self)(
-            self.config,
-            member=self.member,
-            name=self.name,
-            group=self.group,
-            serializer=self.serializer,
-        )
-        made._ranks, made._mailbox, made.parent = members, mailbox, self
-        made.id = (*self.id, (members, self._made[members]))
-        self._groups.append(made)
+    def begin(self, parent: Self) -> None:
+        self.carrier = mailbox = parent.opened()
+        parent._groups.append(self)
         try:
-            made._begin(mailbox)
+            self._enter(mailbox)
         except BaseException:
-            made.close()
+            self.close()
             raise
-        return made
 
+    @override
     def check(self) -> None:
-        """Raise what a use of the group is told if it has ended.
+        self.opened().check(self.id)
 
-        Raises:
-            ClosedError: it is not open, or is closed.
-        """
-        self._opened().check(self.id)
-
-    def _begin(self, mailbox: Mailbox) -> None:
+    def _enter(self, mailbox: Mailbox) -> None:
         mailbox.join(self.id, self.member_left)
         self.join()
-
-    def _meet(self) -> None:
-        names = self.member.names
-        met = names if len(names) == 1 else self.group.meet("open", self.config.timeout)
-        if missing := [name for name in names if name not in met]:
-            raise PeerLostError(missing[0], f"left before it opened {self.name!r}")
-
-    def _opened(self) -> Mailbox:
-        if self._mailbox is None:
-            raise ClosedError(f"the collective {self.name!r}", "is not open")
-        return self._mailbox
 
     # -- messages -------------------------------------------------------------------------------
 
     @override
-    def isend(self, tensor: Tensor, dst: int, tag: int = 0) -> Work[None]:
-        mailbox = self._opened()
-        self._other(dst)
-        return mailbox.send(tensor.detach(), dst, tag, self.id)
+    def post(self, tensor: Tensor, dst: int, tag: int) -> Work[None]:
+        return self.opened().send(tensor, dst, tag, self.id)
 
     @override
-    def irecv(self, tensor: Tensor, src: int | None = None, tag: int = 0) -> Work[int]:
-        mailbox = self._opened()
-        if src is not None:
-            self._other(src)
-        elif self.size() == 1:
-            message = "there is no other member to receive from"
-            raise ValueError(message)
-        return mailbox.receive(tensor.detach(), src, tag, self.id)
-
-    # -- objects ------------------------------------------------------------------------------
-
-    @override
-    def encode_object(self, obj: object) -> bytes:
-        return encoded(self.serializer, obj)
-
-    @override
-    def decode_object(self, data: bytes) -> Any:
-        return decoded(self.serializer, data)
-
-
-def encoded(serializer: Serializer, obj: object) -> bytes:
-    """Return *obj* as bytes: how many buffers the serializer makes of it, their lengths, and they.
-
-    Raises:
-        SerializationError: it cannot be serialised.
-    """
-    buffers = serializer.dumps(obj)
-    lengths = [memoryview(each).nbytes for each in buffers]
-    return b"".join([struct.pack(f"<{len(lengths) + 1}Q", len(lengths), *lengths), *buffers])
-
-
-def decoded(serializer: Serializer, data: bytes) -> Any:
-    """Return the object that :func:`encoded` made bytes of.
-
-    Raises:
-        SerializationError: it cannot be rebuilt.
-    """
-    (count,) = struct.unpack_from("<Q", data)
-    lengths = struct.unpack_from(f"<{count}Q", data, 8)
-    ends = list(itertools.accumulate(lengths, initial=8 * (count + 1)))
-    return serializer.loads([bytearray(data[start:end]) for start, end in itertools.pairwise(ends)])
+    def fetch(self, tensor: Tensor, src: int | None, tag: int) -> Work[int]:
+        return self.opened().receive(tensor, src, tag, self.id)

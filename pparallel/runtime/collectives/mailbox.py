@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from typing_extensions import Buffer, override
+from typing_extensions import Buffer
 
 from pparallel.errors import ClosedError, PeerLostError
 from pparallel.interfaces.collective import Work
 from pparallel.runtime.collectives.channels import Channel, Failed, GroupId, family
-from pparallel.runtime.collectives.matching import Receive, fill, finish
+from pparallel.runtime.collectives.matching import Receive, finish
+from pparallel.runtime.collectives.messages import Came, Sent, copied
 from pparallel.runtime.member import Member
 from pparallel.runtime.rpc import Reply, Request, RpcGroup
-from pparallel.runtime.shm.views import writable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,45 +27,11 @@ _SERVICE = "message"
 _LEFT = ""  #: its sender has left the group
 _NOTHING = "-"  #: what was to have this number was not sent
 
+_PATIENCE = 1.0  #: seconds that the others have to hear that this member has left
+
 #: Called with a member's rank and what whoever waits for it is told, when it has left a group; with
 #: this member's own rank when the job ends.
 Watcher = Callable[[int, BaseException], None]
-
-
-class Sent(Work[None]):
-    """A message that was copied when it was sent: there is nothing left to wait for."""
-
-    @override
-    def wait(self, timeout: float | None = None) -> None:
-        """Return."""
-
-    @override
-    def is_completed(self) -> bool:
-        return True
-
-
-class Came(NamedTuple):
-    """A tensor that came: its dtype, its shape, and its memory if it has any elements."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    memory: memoryview | None
-
-    def give(self, target: Tensor) -> None:
-        """Copy it into *target*.
-
-        Raises:
-            ValueError: it does not fit.
-        """
-        import torch
-
-        dtype = getattr(torch, self.dtype)
-        if self.memory is None:
-            fill(target, torch.empty(self.shape, dtype=dtype))
-            return
-        memory = writable(self.memory) if self.memory.readonly else self.memory
-        fill(target, torch.frombuffer(memory, dtype=torch.uint8).view(dtype).view(self.shape))
-        finish(target)
 
 
 class Mailbox:
@@ -94,6 +60,8 @@ class Mailbox:
         self._next: Counter[int] = Counter()
         self._early: defaultdict[int, dict[int, Request]] = defaultdict(dict)
         self._watchers: dict[GroupId, Watcher] = {}
+        self._departed = False
+        self._farewells: set[Future[Reply]] = set()  # on their way
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -103,8 +71,21 @@ class Mailbox:
         self._group.when_lost(self._lost)
         self._group.when_closed(self._job_ended)
 
+    def depart(self) -> None:
+        """Take note that this member is done, and leaves when all are: nobody has to be told.
+
+        A member that others still wait for then, because it did not wait for them, they lose with
+        its runtime.
+        """
+        self._departed = True
+
     def close(self) -> None:
-        """Take none any more, and forget all."""
+        """Take none any more, and forget all.
+
+        Whoever is being told that this member has left may not be connected with it yet, and takes
+        it for a stranger if both close meanwhile: so this waits until they have heard.
+        """
+        wait(list(self._farewells), _PATIENCE)
         self._group.forget(self._lost)
         self._group.forget(self._job_ended)
 
@@ -118,7 +99,7 @@ class Mailbox:
             watcher(rank, error)
 
     def leave(self, group: GroupId) -> bool:
-        """End *group* for this member, and those made of it, and tell the others.
+        """End *group* for this member, and those made of it; tell the others, unless all are done.
 
         Returns:
             Whether this member had not left before.
@@ -133,12 +114,15 @@ class Mailbox:
             others = [
                 each
                 for each in channel.ranks
-                if each != self._member.rank and each not in channel.left
+                if not (self._departed or each == self._member.rank or each in channel.left)
             ]
             sent = [(each, self._number(each)) for each in others]
         _fail(failed)
         for rank, number in sent:
-            self._post(rank, (number, group, 0, _LEFT, ()), ())
+            told = self._post(rank, (number, group, 0, _LEFT, ()), ())
+            if told is not None:
+                self._farewells.add(told)
+                told.add_done_callback(self._farewells.discard)
         return True
 
     def check(self, group: GroupId, needed: Sequence[int] = ()) -> None:
@@ -157,7 +141,7 @@ class Mailbox:
         """
         self.check(group, [to])
         finish(tensor)
-        memory = _copied(tensor, self._group)
+        memory = copied(tensor, self._group)
         dtype = str(tensor.dtype).removeprefix("torch.")
         with self._lock:
             number = self._number(to)
@@ -203,12 +187,14 @@ class Mailbox:
         self._numbers[to] += 1
         return self._numbers[to]
 
-    def _post(self, to: int, body: tuple[object, ...], memory: Sequence[Buffer]) -> None:
+    def _post(
+        self, to: int, body: tuple[object, ...], memory: Sequence[Buffer]
+    ) -> Future[Reply] | None:
         try:
-            self._group.ask_async(self._member.names[to], _SERVICE, body, memory)
+            return self._group.ask_async(self._member.names[to], _SERVICE, body, memory)
         except (PeerLostError, ClosedError):
             # It has ended, or this member: whoever waits is told by what tells of that.
-            return
+            return None
 
     def _arrived(self, asked: Request) -> Reply:
         source = self._member.names.index(asked.sender)
@@ -294,20 +280,6 @@ class Mailbox:
             waited = self._channel(group).give_up(receive)
         if waited:
             receive.fail(error)
-
-
-def _copied(tensor: Tensor, group: RpcGroup) -> list[Buffer]:
-    """Return what *tensor* holds, in order and as it is, in memory that may be sent."""
-    import torch
-
-    nbytes = math.prod(tensor.shape) * tensor.element_size()
-    if not nbytes:
-        return []
-    memory = group.memory(nbytes)
-    whole = torch.frombuffer(memory, dtype=torch.uint8)
-    whole.view(tensor.dtype).view(tensor.shape).copy_(tensor)
-    group.publish(memory)
-    return [memory]
 
 
 def _fail(failed: Sequence[Failed]) -> None:
