@@ -8,6 +8,8 @@ from typing import Any
 import torch
 import torch._dynamo  # what the first optimizer imports, here once for all members
 from crew_programs import raised_by, wait_for_the_end
+from joined_batch import Batch, loss_of, tensors, train_on_joined
+from reducer_models import begun
 from torch import Tensor, nn
 
 from pparallel.builder import Runtime
@@ -30,26 +32,15 @@ def network() -> nn.Sequential:
     return model
 
 
-def batch(rank: int, step: int) -> tuple[Tensor, Tensor]:
+def batch(rank: int, step: int) -> Batch:
     """Return inputs and labels, the same on every call."""
     random = torch.Generator().manual_seed(1000 * step + rank)
     return torch.randn(BATCH, 8, generator=random), torch.randint(4, (BATCH,), generator=random)
 
 
-def loss_of(model: nn.Module, rows: Tensor, labels: Tensor) -> Tensor:
-    """Return the mean loss on a batch."""
-    return nn.functional.cross_entropy(model(rows), labels)
-
-
 def adam(model: nn.Module) -> torch.optim.Optimizer:
     """Return an optimizer with moments, which see every step."""
     return torch.optim.Adam(model.parameters(), lr=0.01)
-
-
-def begun(rt: Runtime, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
-    """Have the reducer train *model*, by default with plain steps."""
-    rt.reducer.manage_model(model, optimizer or torch.optim.SGD(model.parameters(), lr=1.0))
-    rt.reducer.start()
 
 
 def train(rt: Runtime, steps: int) -> tuple[list[Tensor], Counters]:
@@ -63,28 +54,14 @@ def train(rt: Runtime, steps: int) -> tuple[list[Tensor], Counters]:
         loss_of(model, *batch(rt.rank, step)).backward()
         assert rt.reducer.step(model)
     rt.reducer.stop()
-    return [each.detach() for each in model.parameters()], rt.reducer.counters()
+    return tensors(model), rt.reducer.counters()
 
 
 def trained_alone(members: int, steps: int, weight: float = 1.0) -> list[Tensor]:
     """Return the parameters that one process makes of the members' batches, joined."""
     model = network()
-    optimizer = adam(model)
-    for step in range(steps):
-        batches = [batch(rank, step) for rank in range(members)]
-        rows, labels = (torch.cat(each) for each in zip(*batches, strict=True))
-        loss = weight * loss_of(model, rows, labels)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return [each.detach() for each in model.parameters()]
-
-
-def numbers(value: float = 0.0) -> nn.Linear:
-    """Return a model of three float64 numbers."""
-    model = nn.Linear(1, 3, bias=False, dtype=torch.float64)
-    nn.init.constant_(model.weight, value)
-    return model
+    batches = ([batch(rank, step) for rank in range(members)] for step in range(steps))
+    return train_on_joined(model, adam(model), batches, weight)
 
 
 def step_on(rt: Runtime, model: nn.Linear, value: float) -> bool:

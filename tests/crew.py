@@ -15,6 +15,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+import preloads
+
 import pparallel
 from pparallel.interfaces.transport import Meeting, Transport, TransportConfig
 from pparallel.registry import default_registry
@@ -61,11 +63,7 @@ class Crew:
         self._outcomes: dict[str, Path] = {}
 
     def start(self, name: str, program: str, *args: object, **options: Any) -> None:
-        """Start member *name*, which runs a function of ``crew_programs``, or ``module:function``.
-
-        Such a module is imported once for all that are started with a function of it.
-        """
-        preload = (program.partition(":")[0],) if ":" in program else ()
+        """Start member *name*, to run a function of ``crew_programs``, or ``module:function``."""
         self._starts += 1
         if name in self.processes:
             self._former.append(self.processes[name])
@@ -83,7 +81,9 @@ class Crew:
             **options,
         }
         payload = pickle.dumps((raw, member, program, args, outcome))
-        self.processes[name] = processes.start("crew:run", payload, name=name, preload=preload)
+        self.processes[name] = processes.start(
+            "crew:run", payload, name=name, preload=preloads.MEMBERS
+        )
         self._outcomes[name] = outcome
 
     def signal(self, name: str, number: signal.Signals) -> None:

@@ -224,25 +224,24 @@ def run(config: str, *overrides: str) -> dict[str, Any]:
     return results
 
 
-def test_it_learns_in_a_few_updates() -> None:
-    results = run("threads.yaml", "args.updates=40")
-    tested = results.pop("actor-server")
-    assert set(results.values()) == {None}
-    assert tested["mean_return_before"] < 40
-    assert tested["mean_return_after"] > 3 * tested["mean_return_before"]
-
-
-def test_it_learns_alone() -> None:
-    tested = run("threads.yaml", "args.updates=60", *ALONE)["member-0"]
-    assert tested["mean_return_after"] > 3 * tested["mean_return_before"]
-
-
 @pytest.mark.costly
-@pytest.mark.parametrize("config", ["threads.yaml", "processes.yaml"])
-def test_it_learns_to_balance(config: str) -> None:
-    tested = run(config)["actor-server"]
-    assert tested["mean_return_before"] < 40
-    assert tested["mean_return_after"] >= 400
+class TestItLearns:
+    def test_in_few_updates(self) -> None:
+        results = run("threads.yaml", "args.updates=40")
+        tested = results.pop("actor-server")
+        assert set(results.values()) == {None}
+        assert tested["mean_return_before"] < 40
+        assert tested["mean_return_after"] > 3 * tested["mean_return_before"]
+
+    def test_alone(self) -> None:
+        tested = run("threads.yaml", "args.updates=60", *ALONE)["member-0"]
+        assert tested["mean_return_after"] > 3 * tested["mean_return_before"]
+
+    @pytest.mark.parametrize("config", ["threads.yaml", "processes.yaml"])
+    def test_to_balance(self, config: str) -> None:
+        tested = run(config)["actor-server"]
+        assert tested["mean_return_before"] < 40
+        assert tested["mean_return_after"] >= 400
 
 
 @pytest.mark.parametrize(("language", "source"), [("py", "a3c.py"), ("yaml", "threads.yaml")])

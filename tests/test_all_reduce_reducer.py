@@ -6,8 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import all_reduce_programs as programs
+import preloads
 import pytest
 import torch
+from joined_batch import check_alike
+from reducer_models import Odd, begun, check_a_step, numbers, values
 from torch import nn
 from typing_extensions import override
 
@@ -16,7 +19,6 @@ from pparallel.interfaces.launcher import LauncherConfig
 from pparallel.interfaces.reducer import Counters, ReducerConfig
 from pparallel.runtime.events import Reduced
 from pparallel.testing import ReducerSuite
-from pparallel.testing.reducer import parameters
 from pparallel_process import ProcessLauncherConfig
 from pparallel_reducers import AllReduceReducerConfig
 from pparallel_shm import ShmCollectiveConfig
@@ -51,7 +53,7 @@ class TestAllReduceReducerAmongProcesses(ReducerSuite):
     @pytest.fixture
     @override
     def launcher(self) -> LauncherConfig:
-        return ProcessLauncherConfig(preload=("torch._dynamo", "pparallel.testing"))
+        return ProcessLauncherConfig(preload=preloads.MEMBERS)
 
 
 MODES: dict[str, dict[str, Any]] = {
@@ -75,22 +77,21 @@ def launch(members: Any, target: Callable[..., Any], *args: Any, **reducer: Any)
 def test_it_is_training_on_the_joined_batch(members: int, mode: dict[str, Any]) -> None:
     results = launch(members, programs.train, 30, **mode)
     nbytes = sum(each.nbytes for each in results[0][0])
-    for rank, (trained, counters) in enumerate(results):
-        assert all(map(torch.equal, trained, results[0][0])), "not bit for bit the same"
-        torch.testing.assert_close(trained, programs.trained_alone(members, 30))
+    check_alike([trained for trained, _ in results], programs.trained_alone(members, 30))
+    for rank, (_, counters) in enumerate(results):
         around = 0 if rank else 2 * nbytes  # what all begin and end with comes from the first
         assert counters == Counters(pushed=30, reduced=30, sent_bytes=30 * nbytes + around)
 
 
 @modes
 def test_the_sum(mode: dict[str, Any]) -> None:
-    for trained, _ in launch(2, programs.train, 10, reduce_method="sum", **mode):
-        torch.testing.assert_close(trained, programs.trained_alone(2, 10, weight=2.0))
+    results = launch(2, programs.train, 10, reduce_method="sum", **mode)
+    check_alike([each for each, _ in results], programs.trained_alone(2, 10, weight=2.0))
 
 
 def add_up(rt: Runtime) -> list[float]:
-    model = programs.numbers()
-    programs.begun(rt, model)
+    model = numbers()
+    begun(rt, model)
     for _ in range(2):
         with rt.reducer.accumulate():  # type: ignore[attr-defined]
             (model.weight.sum() * (rt.rank + 1)).backward()
@@ -99,7 +100,7 @@ def add_up(rt: Runtime) -> list[float]:
         rt.reducer.step(model)
     rt.reducer.stop()
     assert rt.reducer.counters()[:2] == (2, 2)
-    return parameters(model)[0]
+    return values(model)
 
 
 @modes
@@ -107,39 +108,16 @@ def test_several_passes_make_one_step(mode: dict[str, Any]) -> None:
     assert launch(3, add_up, **mode) == [[-2 * 112.0] * 3] * 3
 
 
-class Odd(nn.Module):
-    """Parameters and buffers of many dtypes and shapes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.short = nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
-        self.imaginary = nn.Parameter(torch.ones(2, 2, dtype=torch.complex64))
-        self.long = nn.Parameter(torch.ones((), dtype=torch.float64))
-        self.empty = nn.Parameter(torch.ones(0, 4))
-        self.turned = nn.Parameter(torch.arange(6.0).view(2, 3).T)
-        self.tied = self.long
-        self.frozen = nn.Parameter(torch.full((2,), 7.0), requires_grad=False)
-        self.mean: torch.Tensor
-        self.count: torch.Tensor
-        self.cache: torch.Tensor
-        self.register_buffer("mean", torch.zeros(2))
-        self.register_buffer("count", torch.zeros(2, dtype=torch.int64))
-        self.register_buffer("cache", torch.zeros(1), persistent=False)
-
-
 def push_odd(rt: Runtime) -> dict[str, torch.Tensor]:
     model = Odd()
     model.frozen.data += rt.rank
-    programs.begun(rt, model)
-    for parameter in model.parameters():
-        parameter.grad = torch.ones_like(parameter) if parameter.requires_grad else None
-    model.mean += rt.rank
-    model.count += 5 + rt.rank
-    model.cache += rt.rank
+    begun(rt, model)
+    model.pass_over(rt.rank)
+    model.count += rt.rank
     assert rt.reducer.push(model)
     between = model.mean.clone()
     rt.reducer.stop()
-    return {**dict(model.named_parameters()), **dict(model.named_buffers()), "between": between}
+    return {**model.state(), "between": between}
 
 
 @modes
@@ -147,25 +125,18 @@ def push_odd(rt: Runtime) -> dict[str, torch.Tensor]:
 def test_every_dtype_and_shape(broadcast: bool, mode: dict[str, Any]) -> None:
     results = launch(3, push_odd, **{**mode, "bucket": 12}, broadcast_buffers=broadcast)
     for rank, state in enumerate(results):
-        assert state["short"].tolist() == [0] * 3
-        assert state["imaginary"].tolist() == [[0, 0], [0, 0]]
-        assert state["long"].item() == 0
-        assert state["turned"].tolist() == [[-1, 2], [0, 3], [1, 4]]
-        assert state["frozen"].tolist() == [7, 7], "all begin with what the first has"
         assert state["between"].tolist() == [0 if broadcast else rank] * 2
-        assert state["mean"].tolist() == [0 if broadcast else 1] * 2
-        assert state["count"].tolist() == [5, 5]
-        assert state["cache"].item() == rank, "a buffer that is not persistent was touched"
+        check_a_step(state, rank, mean=0 if broadcast else 1)
 
 
 def look_up(rt: Runtime) -> list[float]:
     model = nn.Embedding(4, 1, sparse=True)
     nn.init.zeros_(model.weight)
-    programs.begun(rt, model)
+    begun(rt, model)
     model(torch.tensor([rt.rank, 3])).sum().backward()
     rt.reducer.step(model)
     rt.reducer.stop()
-    return parameters(model)[0]
+    return values(model)
 
 
 @modes
@@ -177,7 +148,7 @@ def test_sparse_gradients_become_dense(mode: dict[str, Any]) -> None:
 
 
 def train_unequally(rt: Runtime, counts: list[int]) -> Any:
-    model, versions = programs.numbers(), list[int]()
+    model, versions = numbers(), list[int]()
     rt.events.subscribe(lambda event: versions.append(event.version), Reduced)  # type: ignore[attr-defined]
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.5)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
@@ -190,37 +161,37 @@ def train_unequally(rt: Runtime, counts: list[int]) -> Any:
     rt.reducer.stop()
     assert versions == list(range(1, max(counts) + 1)), "not every step is told of everywhere"
     moment = optimizer.state[model.weight]["momentum_buffer"].flatten().tolist()
-    return parameters(model)[0], moment, scheduler.get_last_lr(), rt.reducer.counters()[:5]
+    return values(model), moment, scheduler.get_last_lr(), rt.reducer.counters()[:5]
 
 
 @modes
 @pytest.mark.parametrize("counts", [[1, 3, 2], [0, 0, 2], [4, 1, 1]])
 def test_who_stops_makes_the_steps_of_the_others(counts: list[int], mode: dict[str, Any]) -> None:
-    reference = programs.numbers()
+    reference = numbers()
     optimizer = torch.optim.SGD(reference.parameters(), lr=1.0, momentum=0.5)
     for step in range(max(counts)):
-        values = [2.0**rank for rank, count in enumerate(counts) if count > step]
-        mean = sum(values) / len(values)
+        shares = [2.0**rank for rank, count in enumerate(counts) if count > step]
+        mean = sum(shares) / len(shares)
         reference.weight.grad = torch.full((3, 1), mean, dtype=torch.float64)
         optimizer.step()
         optimizer.param_groups[0]["lr"] *= 0.5
     results = launch(3, train_unequally, counts, **mode)
     assert [each[:3] for each in results] == [results[0][:3]] * 3
-    assert results[0][0] == pytest.approx(parameters(reference)[0])
+    assert results[0][0] == pytest.approx(values(reference))
     assert results[0][2] == [0.5 ** max(counts)]
     assert [counters for *_, counters in results] == [(each, each, 0, 0, 0) for each in counts]
 
 
 def train_and_pull(rt: Runtime) -> list[list[float]]:
-    model, other = programs.numbers(), programs.numbers(7.0)
-    programs.begun(rt, model)
+    model, other = numbers(), numbers(7.0)
+    begun(rt, model)
     pulled = [rt.reducer.pull(other)]
     for _ in range(rt.rank):
         programs.step_on(rt, model, 1.0)
         pulled += [rt.reducer.pull(other), rt.reducer.pull(other), rt.reducer.pull(model)]
     assert pulled == [True] + [True, False, False] * rt.rank
     rt.reducer.stop()
-    return [parameters(model)[0], parameters(other)[0]]
+    return [values(model), values(other)]
 
 
 def test_another_model_is_pulled_into() -> None:
@@ -232,8 +203,8 @@ def test_another_model_is_pulled_into() -> None:
 
 def talk_meanwhile(rt: Runtime) -> list[float]:
     """Use the collective that the reducer stands on, in another order in each member."""
-    model, group = programs.numbers(), rt.collective
-    programs.begun(rt, model)
+    model, group = numbers(), rt.collective
+    begun(rt, model)
     mine, theirs = torch.tensor([float(rt.rank)]), torch.zeros(1)
     for _ in range(3):
         sent = group.isend(mine, 1 - rt.rank)
@@ -243,7 +214,7 @@ def talk_meanwhile(rt: Runtime) -> list[float]:
     group.all_reduce(mine)
     rt.reducer.stop()
     assert (mine.item(), theirs.item()) == (1.0, 1.0 - rt.rank)
-    return parameters(model)[0]
+    return values(model)
 
 
 @pytest.mark.parametrize("own", [None, {"backend": "local"}])

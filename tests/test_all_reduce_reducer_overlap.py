@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import all_reduce_programs as programs
 import pytest
 import torch
+from reducer_models import begun, numbers, values
 from torch import Tensor, nn
 
 import pparallel
@@ -66,25 +66,25 @@ class Begun:
 # -- when they travel -----------------------------------------------------------------------------
 
 
-def watch_the_backward_pass(rt: Runtime, begun: Begun) -> list[list[float]]:
+def watch_the_backward_pass(rt: Runtime, seen: Begun) -> list[list[float]]:
     model = nn.Sequential(nn.Linear(2, 3, bias=False), nn.Linear(3, 1, bias=False)).double()
     for each in model.parameters():
         nn.init.ones_(each)
-    programs.begun(rt, model)
+    begun(rt, model)
     inner = model[0](torch.ones(1, 2, dtype=torch.float64))
 
     def look(_: Tensor) -> None:
         """The gradients of the last layer travel before those of the first are there."""
-        until(lambda: begun.by_rank.get(rt.rank) == [3], "the last layer's are not on their way")
+        until(lambda: seen.by_rank.get(rt.rank) == [3], "the last layer's are not on their way")
 
     inner.register_hook(look)
     with rt.reducer.accumulate():  # type: ignore[attr-defined]
         model(torch.ones(1, 2, dtype=torch.float64)).sum().backward()
-    assert not begun.by_rank.get(rt.rank), "what adds up travels"
+    assert not seen.by_rank.get(rt.rank), "what adds up travels"
     model[1](inner).sum().backward()
-    assert begun.by_rank[rt.rank] == [3, 6]
+    assert seen.by_rank[rt.rank] == [3, 6]
     rt.reducer.step(model)
-    assert begun.by_rank[rt.rank] == [3, 6]
+    assert seen.by_rank[rt.rank] == [3, 6]
     rt.reducer.stop()
     return parameters(model)
 
@@ -94,18 +94,18 @@ def test_gradients_travel_during_the_backward_pass(monkeypatch: pytest.MonkeyPat
     assert results == [[[-1.0] * 6, [-3.0] * 3]] * 2
 
 
-def come_in_any_order(rt: Runtime, begun: Begun) -> tuple[list[list[float]], list[int]]:
+def come_in_any_order(rt: Runtime, seen: Begun) -> tuple[list[list[float]], list[int]]:
     model = Branches()
-    programs.begun(rt, model)
+    begun(rt, model)
     for step in range(4):
         first, second = model.losses(rt.rank + step)
         first.backward()
-        early = list(begun.by_rank.get(rt.rank, []))
+        early = list(seen.by_rank.get(rt.rank, []))
         second.backward()
         assert len(early) in (2 * step, 2 * step + 1)
         rt.reducer.step(model)
     rt.reducer.stop()
-    return parameters(model), begun.by_rank[rt.rank]
+    return parameters(model), seen.by_rank[rt.rank]
 
 
 def test_they_travel_in_one_order_in_all_members(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,8 +120,8 @@ def test_they_travel_in_one_order_in_all_members(monkeypatch: pytest.MonkeyPatch
 
 def change_gradients(rt: Runtime) -> tuple[str, list[float]]:
     """Clip, in the second member, what is on its way."""
-    model = programs.numbers()
-    programs.begun(rt, model)
+    model = numbers()
+    begun(rt, model)
     model.weight.sum().backward()
     if rt.rank == 1:
         nn.utils.clip_grad_norm_(model.parameters(), 0.1)
@@ -131,7 +131,7 @@ def change_gradients(rt: Runtime) -> tuple[str, list[float]]:
     model.weight.sum().backward()
     assert rt.reducer.step(model)
     rt.reducer.stop()
-    return error, parameters(model)[0]
+    return error, values(model)
 
 
 def test_gradients_that_changed_on_their_way() -> None:
@@ -143,18 +143,18 @@ def test_gradients_that_changed_on_their_way() -> None:
 
 
 def clip_the_mean(rt: Runtime) -> list[float]:
-    model = programs.numbers()
+    model = numbers()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
 
     def clip(*_: object) -> None:
         nn.utils.clip_grad_value_(model.parameters(), 1.5)
 
     optimizer.register_step_pre_hook(clip)
-    programs.begun(rt, model, optimizer)
+    begun(rt, model, optimizer)
     (model.weight.sum() * (1 + 4 * rt.rank)).backward()
     rt.reducer.step(model)
     rt.reducer.stop()
-    return parameters(model)[0]
+    return values(model)
 
 
 def test_the_mean_is_clipped_in_a_hook() -> None:
@@ -162,8 +162,8 @@ def test_the_mean_is_clipped_in_a_hook() -> None:
 
 
 def forget_to_accumulate(rt: Runtime) -> tuple[str, str, list[float]]:
-    model = programs.numbers()
-    programs.begun(rt, model)
+    model = numbers()
+    begun(rt, model)
     model.weight.sum().backward()
     errors = [""]
     if rt.rank == 1:
@@ -173,7 +173,7 @@ def forget_to_accumulate(rt: Runtime) -> tuple[str, str, list[float]]:
     model.weight.sum().backward()
     rt.reducer.step(model)
     rt.reducer.stop()
-    return errors[0], errors[1], parameters(model)[0]
+    return errors[0], errors[1], values(model)
 
 
 def test_a_second_pass_is_refused() -> None:
@@ -191,7 +191,7 @@ def test_a_second_pass_is_refused() -> None:
 def stop_after_a_backward_pass(rt: Runtime) -> list[list[float]]:
     """The first member stops with half of a step on its way."""
     model = Branches()
-    programs.begun(rt, model)
+    begun(rt, model)
     for step in range(3):
         first, second = model.losses(1)
         first.backward()
@@ -210,11 +210,11 @@ def test_a_pass_without_a_step_is_not_handed_in() -> None:
 
 
 def all_stop_after_a_backward_pass(rt: Runtime) -> tuple[list[float], int]:
-    model = programs.numbers()
-    programs.begun(rt, model)
+    model = numbers()
+    begun(rt, model)
     model.weight.sum().backward()
     rt.reducer.stop()
-    return parameters(model)[0], rt.reducer.counters().pushed
+    return values(model), rt.reducer.counters().pushed
 
 
 def test_a_pass_without_a_step_in_all_members() -> None:
@@ -222,13 +222,13 @@ def test_a_pass_without_a_step_in_all_members() -> None:
 
 
 def start_again(rt: Runtime) -> list[float]:
-    model = programs.numbers()
+    model = numbers()
     for _ in range(3):
-        programs.begun(rt, model)
+        begun(rt, model)
         model.weight.sum().backward()
         rt.reducer.step(model)
         rt.reducer.stop()
-    return parameters(model)[0]
+    return values(model)
 
 
 def test_hooks_are_of_one_run() -> None:

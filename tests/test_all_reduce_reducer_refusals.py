@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import all_reduce_programs as programs
 import pytest
 import torch
+from reducer_models import begun, numbers, values
 from torch import nn
 from typing_extensions import override
 
@@ -76,15 +77,15 @@ def test_a_parameter_without_gradient_in_one_member(mode: dict[str, Any]) -> Non
 
 
 def push_nan(rt: Runtime) -> Any:
-    model, told = programs.numbers(), list[GradientsRefused]()
+    model, told = numbers(), list[GradientsRefused]()
     rt.events.subscribe(told.append, GradientsRefused)  # type: ignore[arg-type]
-    programs.begun(rt, model)
+    begun(rt, model)
     steps = [programs.step_on(rt, model, math.nan if rt.name == "b" else 1.0)]
     assert next(iter(model.parameters())).grad is None, "it would be stepped on again"
     steps.append(programs.step_on(rt, model, 1.0))
     rt.reducer.stop()
     reasons = [(each.gradients, each.sender, each.late, each.reason) for each in told]
-    return steps, parameters(model)[0], rt.reducer.counters()[:5], reasons
+    return steps, values(model), rt.reducer.counters()[:5], reasons
 
 
 @modes
@@ -173,9 +174,9 @@ class Failing(torch.optim.SGD):
 
 def train_with_a_failing_optimizer(rt: Runtime, steps: list[int]) -> Any:
     """The second member's optimizer fails in the second step; then all start again."""
-    model = programs.numbers()
+    model = numbers()
     optimizer = Failing(model.parameters(), lr=1.0)
-    programs.begun(rt, model, optimizer)
+    begun(rt, model, optimizer)
     told = []
     for step in range(steps[rt.rank]):
         optimizer.fails = rt.rank == 1 and step == 1
@@ -187,7 +188,7 @@ def train_with_a_failing_optimizer(rt: Runtime, steps: list[int]) -> Any:
     programs.step_on(rt, model, 1.0)
     rt.reducer.stop()
     rt.reducer.watch()
-    return told, parameters(model)[0], rt.reducer.counters()[:5]
+    return told, values(model), rt.reducer.counters()[:5]
 
 
 OWN = "ArithmeticError: too steep"
@@ -215,12 +216,12 @@ def test_an_optimizer_that_fails_in_one_member(
 
 
 def diverge(rt: Runtime) -> tuple[list[float], list[float]]:
-    model = programs.numbers()
-    programs.begun(rt, model, torch.optim.SGD(model.parameters(), lr=1.0 + rt.rank))
+    model = numbers()
+    begun(rt, model, torch.optim.SGD(model.parameters(), lr=1.0 + rt.rank))
     programs.step_on(rt, model, 1.0)
-    before = parameters(model)[0]
+    before = values(model)
     rt.reducer.stop()
-    return before, parameters(model)[0]
+    return before, values(model)
 
 
 def test_models_that_have_come_to_differ(caplog: pytest.LogCaptureFixture) -> None:
@@ -237,8 +238,8 @@ def test_models_that_have_come_to_differ(caplog: pytest.LogCaptureFixture) -> No
 
 
 def leave_without_stopping(rt: Runtime) -> Any:
-    model = programs.numbers()
-    programs.begun(rt, model)
+    model = numbers()
+    begun(rt, model)
     programs.step_on(rt, model, 1.0)
     if rt.name == "b":
         return None
@@ -262,8 +263,8 @@ def test_who_leaves_without_stopping(
 
 
 def wait_in_vain(rt: Runtime) -> None:
-    model = programs.numbers()
-    programs.begun(rt, model)
+    model = numbers()
+    begun(rt, model)
     if rt.name == "a":
         with pytest.raises(CallTimeoutError):
             programs.step_on(rt, model, 1.0)
@@ -282,8 +283,8 @@ def test_who_does_not_come_in_time() -> None:
 
 
 def fail_in_one(rt: Runtime) -> None:
-    model: nn.Linear = programs.numbers()
-    programs.begun(rt, model)
+    model: nn.Linear = numbers()
+    begun(rt, model)
     if rt.name == "b":
         message = "as expected"
         raise KeyError(message)

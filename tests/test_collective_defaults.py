@@ -29,6 +29,7 @@ def _default_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(LocalCollective, each, getattr(Collective, each))
 
 
+@pytest.mark.costly
 class TestDefaultAlgorithms(CollectiveSuite):
     @pytest.fixture
     @override

@@ -9,7 +9,9 @@ import pytest
 import torch
 from typing_extensions import override
 
+import pparallel
 import pparallel_local.collective
+from pparallel.builder import Runtime
 from pparallel.errors import ClosedError, PeerLostError, SerializationError
 from pparallel.interfaces.collective import CollectiveConfig
 from pparallel.runtime.collectives import ConnectedCollective, Mailbox
@@ -41,6 +43,7 @@ def instead_of_local(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pparallel_local.collective, "LocalCollective", OverMessages)
 
 
+@pytest.mark.costly
 class TestOverMessages(CollectiveSuite):
     @pytest.fixture
     @override
@@ -143,3 +146,41 @@ def test_what_came_before_its_sender_left_is_received() -> None:
         b.send(into, 0, 0, ())
     with pytest.raises(ClosedError):
         a.send(into, 1, 0, ())
+
+
+def test_nobody_is_told_who_leaves_when_all_are_done() -> None:
+    wire = Wire()
+    a = wire.mailbox(0)
+    a.depart()
+    assert a.leave(())
+    assert not wire.posted
+    with pytest.raises(ClosedError):
+        a.send(torch.ones(1), 1, 0, ())
+
+
+# -- the end of a job -----------------------------------------------------------------------------
+
+
+def use(rt: Runtime) -> float:
+    tensor = torch.ones(2)
+    rt.collective.all_reduce(tensor)
+    return tensor[0].item()
+
+
+def use_groups(rt: Runtime) -> float:
+    group = rt.collective.new_group(rt.collective.ranks)
+    group.barrier()
+    group.destroy()  # as the last thing: who is told may be closing
+    return float(group.size())
+
+
+@pytest.mark.parametrize("program", [use, use_groups])
+def test_members_that_end_together_are_no_strangers(
+    program: Callable[[Runtime], float],
+    scale: Callable[[int], int],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    config: Any = {"members": 5, "transport": {"backend": "ipc"}}
+    for _ in range(scale(30)):
+        assert pparallel.launch(config, program) == [5.0] * 5
+    assert "did not let in" not in caplog.text

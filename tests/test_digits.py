@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 import torch
+from joined_batch import Batch, check_alike, tensors, train_on_joined
 from torch import Tensor, nn
 
 import pparallel
@@ -118,7 +119,7 @@ def keeping_the_model(rt: Runtime, steps: int) -> list[Tensor]:
 
     program.network = kept  # type: ignore[attr-defined]
     program.main(rt, steps=steps)
-    return [each.detach() for each in made[0].parameters()]
+    return tensors(made[0])
 
 
 def trained_on_the_joined_batch(members: int, steps: int) -> Any:
@@ -128,12 +129,12 @@ def trained_on_the_joined_batch(members: int, steps: int) -> Any:
     draws = [Streams(SEED, "member", rank).torch for rank in range(members)]
     model, *_ = [program.network(each) for each in draws]
     optimizer = torch.optim.Adam(model.parameters(), lr=LR, betas=(0.5, 0.999))
-    for _ in range(steps):
-        batch = torch.cat([torch.randint(len(images), (BATCH,), generator=each) for each in draws])
-        loss = nn.functional.cross_entropy(model(images[batch]), labels[batch])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+
+    def batch(draw: torch.Generator) -> Batch:
+        chosen = torch.randint(len(images), (BATCH,), generator=draw)
+        return images[chosen], labels[chosen]
+
+    train_on_joined(model, optimizer, ([batch(each) for each in draws] for _ in range(steps)))
     return model
 
 
@@ -142,15 +143,13 @@ def test_all_reduce_is_training_on_the_joined_batch(overlap: bool) -> None:
     reducer = {"backend": "all_reduce", "overlap": overlap, "bucket": "20 KB"}
     job = {"members": 4, "seed": SEED, "reducer": reducer}
     results = pparallel.launch(job, keeping_the_model, (100,))
-    expected = [each.detach() for each in trained_on_the_joined_batch(4, 100).parameters()]
-    for trained in results:
-        assert all(map(torch.equal, trained, results[0])), "not bit for bit the same"
-        torch.testing.assert_close(trained, expected, rtol=1e-3, atol=1e-4)
+    expected = tensors(trained_on_the_joined_batch(4, 100))
+    check_alike(results, expected, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.costly
 @pytest.mark.parametrize("starts", ["pparallel", "torchrun"])
-def test_the_config_is_run_by_either_launcher(starts: str) -> None:
+def test_either_launcher_runs_the_config(starts: str) -> None:
     config = PROGRAM.with_name("allreduce.yaml")
     run = ["-m", "pparallel", "run", str(config), "--json", "--set", "members=2"]
     command = [sys.executable, *run, "--set", "args={steps: 60}"]

@@ -58,3 +58,11 @@ def test_the_sounds_are_told_apart_whoever_prepares_them() -> None:
     assert len(results) == 3
     assert results[0]["accuracy"] >= 0.9
     assert all(each == pytest.approx(results[0]) for each in results)
+
+
+@pytest.mark.parametrize("config", configs("placement"), ids=lambda path: path.stem)
+def test_the_agent_is_placed_and_learns(config: Path) -> None:
+    results = results_of(started(config))["member-0"]
+    assert results["accuracy"] >= 0.95
+    assert set(results["here"]) == set(results["two GPUs"])
+    assert set(results["two GPUs"].values()) >= {"cuda:0", "cuda:1"}  # neither has room for all

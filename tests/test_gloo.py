@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import preloads
 import pytest
 from gloo_among_threads import among_threads as among_threads
 from typing_extensions import override
@@ -12,10 +13,8 @@ from pparallel.testing import CollectiveSuite
 from pparallel_process import ProcessLauncherConfig
 from pparallel_torch import GlooCollectiveConfig
 
-#: what would take each member seconds to import
-PRELOAD = ("pparallel.testing", "pparallel_serializers.dill", "pparallel_torch.collective.gloo")
 
-
+@pytest.mark.costly
 @pytest.mark.usefixtures("among_threads")
 class TestGlooAmongThreads(CollectiveSuite):
     @pytest.fixture
@@ -46,4 +45,4 @@ class TestGlooAmongProcesses(CollectiveSuite):
     @pytest.fixture
     @override
     def launcher(self) -> LauncherConfig:
-        return ProcessLauncherConfig(preload=PRELOAD)
+        return ProcessLauncherConfig(preload=preloads.MEMBERS)

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import gloo_programs as programs
+import preloads
 import pytest
 import torch
 from crew import crew
@@ -27,9 +28,6 @@ from pparallel.testing.patience import PATIENCE
 from pparallel_torch import GlooCollectiveConfig
 from pparallel_torch.collective import ends, torch_collective
 
-#: what would take each member seconds to import
-PRELOAD = ("pparallel.testing", "pparallel_serializers.dill", "pparallel_torch.collective.gloo")
-
 
 def launch(members: int, target: Callable[..., Any], *args: Any, **options: Any) -> list[Any]:
     """Run a program in processes, and return what it returns in each."""
@@ -37,7 +35,7 @@ def launch(members: int, target: Callable[..., Any], *args: Any, **options: Any)
     collective = raw.pop("collective", {"backend": "gloo", "timeout": PATIENCE})
     return pparallel.launch(
         {
-            "launcher": {"backend": "process", "preload": [*PRELOAD, "gloo_programs"]},
+            "launcher": {"backend": "process", "preload": preloads.MEMBERS},
             "collective": collective,
             "reducer": {"backend": "local"},
             **raw,
@@ -47,6 +45,7 @@ def launch(members: int, target: Callable[..., Any], *args: Any, **options: Any)
     )
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("program", ["reduce_for_ever", "meet_for_ever", "poll_for_ever"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 def test_a_lost_member_is_named(tmp_path: Path, program: str, number: signal.Signals) -> None:
@@ -97,24 +96,25 @@ def test_over_zmq() -> None:
     assert launch(2, programs.dtypes, transport=transport) == [None] * 2
 
 
-def test_under_the_launcher_torchrun() -> None:
-    launcher = {"backend": "torchrun"}
-    assert launch(2, programs.dtypes, launcher=launcher) == [None] * 2
+@pytest.mark.costly
+class TestUnderTorchrun:
+    def test_by_the_launcher(self) -> None:
+        launcher = {"backend": "torchrun"}
+        assert launch(2, programs.dtypes, launcher=launcher) == [None] * 2
 
-
-def test_in_a_program_that_torchrun_starts(tmp_path: Path) -> None:
-    run = ["torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
-        [sys.executable, "-m", *run, programs.__file__, str(tmp_path)],
-        env=child_environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=3 * PATIENCE,
-    )
-    assert done.returncode == 0, done.stderr
-    told = [(tmp_path / f"done.{rank}").read_text() for rank in range(2)]
-    assert told == ["2: [3.0, 3.0]"] * 2
+    def test_in_a_program_that_torchrun_starts(self, tmp_path: Path) -> None:
+        run = ["torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+        done = subprocess.run(
+            [sys.executable, "-m", *run, programs.__file__, str(tmp_path)],
+            env=child_environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=3 * PATIENCE,
+        )
+        assert done.returncode == 0, done.stderr
+        told = [(tmp_path / f"done.{rank}").read_text() for rank in range(2)]
+        assert told == ["2: [3.0, 3.0]"] * 2
 
 
 @pytest.mark.usefixtures("among_threads")

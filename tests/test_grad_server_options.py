@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from reducer_models import launch
 from torch import nn
 
 import pparallel
@@ -20,10 +21,6 @@ from pparallel_reducers import GradServerReducerConfig
 
 if TYPE_CHECKING:
     from pparallel.builder import Runtime
-
-
-def launch(members: list[Any], config: GradServerReducerConfig, target: Any, *args: Any) -> Any:
-    return pparallel.launch(pparallel.RuntimeConfig(members=members, reducer=config), target, args)
 
 
 def manage(rt: Runtime, model: nn.Module, lr: float = 1.0) -> None:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from reducer_models import launch
 from torch import nn
 
-import pparallel
 from pparallel.errors import ConfigError, PeerLostError
 from pparallel.interfaces.reducer import Counters, Reducer
 from pparallel.testing.patience import PATIENCE
@@ -27,10 +27,6 @@ OPTIMIZERS: dict[str, Any] = {
     "sgd": lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
     "adam": lambda model: torch.optim.Adam(model.parameters(), lr=0.1),
 }
-
-
-def launch(members: list[Any], config: GradServerReducerConfig, target: Any, *args: Any) -> Any:
-    return pparallel.launch(pparallel.RuntimeConfig(members=members, reducer=config), target, args)
 
 
 class Mixed(nn.Module):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from typing import TYPE_CHECKING, Any
 
+import preloads
 import pytest
 import torch
 from torch import nn
@@ -21,9 +22,7 @@ from pparallel_reducers.grad_server.image import PIECE
 if TYPE_CHECKING:
     from pparallel.builder import Runtime
 
-# The first optimizer that is made imports torch._dynamo, which takes as long as torch itself.
-PRELOAD = ("torch", "torch._dynamo", "pparallel.testing.reducer.programs")
-LAUNCHER = ProcessLauncherConfig(preload=PRELOAD)
+LAUNCHER = ProcessLauncherConfig(preload=preloads.MEMBERS)
 CONFIGS = {
     "default": GradServerReducerConfig(),
     "all take part": GradServerReducerConfig(
@@ -88,6 +87,7 @@ def push_large(rt: Runtime, steps: int) -> tuple[list[set[float]], tuple[int, ..
     )
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("transport", ["ipc", "zmq"])
 @pytest.mark.parametrize(
     "options",

@@ -10,11 +10,12 @@ import pytest
 import pparallel
 import pparallel.testing
 
-#: The interfaces and the suites that check them; a placer's suite comes with the first placer.
+#: The interfaces and the suites that check them.
 SUITES = {
     "Collective": "CollectiveSuite",
     "Launcher": "LauncherSuite",
     "OrderedServer": "OrderedServerSuite",
+    "Placer": "PlacerSuite",
     "Pool": "PoolSuite",
     "Reducer": "ReducerSuite",
     "RpcGroup": "TransportSuite",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import preloads
 import pytest
 import torch
 from crew import crew
@@ -28,7 +29,7 @@ ITEMS = 40_000  #: of a tensor that is large
 def launch(target: Callable[..., Any], *args: Any, members: int = 2, **options: Any) -> list[Any]:
     config: dict[str, Any] = {
         "members": members,
-        "launcher": {"backend": "process"},
+        "launcher": {"backend": "process", "preload": preloads.MEMBERS},
         "ordered_server": {"backend": "hosted", "host": "member-0", "version_depth": 2},
         "reducer": {"backend": "local"},
         **options,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
+import preloads
 import psutil
 import pytest
 from ipc_peer import echo, pair
@@ -197,7 +198,8 @@ def fork_and_call(rt: Runtime) -> int:
 
 
 def test_a_member_may_fork() -> None:
-    job = {"members": 2, "launcher": {"backend": "process"}, "reducer": {"backend": "local"}}
+    launcher = {"backend": "process", "preload": preloads.MEMBERS}
+    job = {"members": 2, "launcher": launcher, "reducer": {"backend": "local"}}
     assert pparallel.launch(job, fork_and_call) == [7, 7]
 
 

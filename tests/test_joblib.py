@@ -22,6 +22,8 @@ from pparallel.testing.leftovers import no_leftovers
 from pparallel.testing.patience import PATIENCE, until, until_gone
 from pparallel_local import SerialPoolConfig, ThreadPoolConfig
 
+pytestmark = pytest.mark.costly
+
 #: imported by the fork server, not by each worker
 PRELOAD = [__name__, "sklearn.linear_model", "sklearn.model_selection"]
 POOLS: list[PoolConfig | dict[str, Any] | str] = [

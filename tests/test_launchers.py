@@ -53,6 +53,7 @@ class TestSpawnLauncher(ProcessLauncherSuite):
     start_method: ClassVar[StartMethod] = "spawn"
 
 
+@pytest.mark.costly
 @pytest.mark.filterwarnings(FORK_WARNS)
 class TestForkLauncher(ProcessLauncherSuite):
     start_method: ClassVar[StartMethod] = "fork"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -215,10 +216,16 @@ def test_a_member_killed_in_the_middle_of_its_push(members: Crew) -> None:
 
 
 def test_whoever_is_missing_is_named(tmp_path: Path) -> None:
-    for transport in TRANSPORTS.values():
-        with crew(tmp_path, {**transport, "rendezvous_timeout": 3.0}) as members:
+    with ExitStack() as crews:
+        found = []
+        for name, transport in TRANSPORTS.items():
+            (tmp_path / name).mkdir()
+            late = {**transport, "rendezvous_timeout": 3.0}
+            found.append(crews.enter_context(crew(tmp_path / name, late)))
+        for members in found:
             members.start("a", "serve", members.note("over"))
             members.start("c", "serve", members.note("over"))
+        for members in found:
             for name in "ac":
                 error = members.outcome(name).error
                 assert "CallTimeoutError: the arrival of b was not answered within 3 s" in error

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import preloads
 import pytest
 import torch
 from crew import crew
+from reducer_models import begun, launch, numbers, values
 from torch import nn
 from typing_extensions import override
 
@@ -19,7 +20,7 @@ from pparallel.interfaces.launcher import LauncherConfig
 from pparallel.interfaces.reducer import Counters, ReducerConfig
 from pparallel.runtime.events import GradientsRefused, Reduced
 from pparallel.testing import ReducerSuite
-from pparallel.testing.reducer import line, manage, parameters
+from pparallel.testing.reducer import line, manage
 from pparallel_process import ProcessLauncherConfig
 from pparallel_reducers import ModelServerReducerConfig
 
@@ -44,33 +45,11 @@ class TestModelServerReducerAmongProcesses(ReducerSuite):
     @pytest.fixture
     @override
     def launcher(self) -> LauncherConfig:
-        return ProcessLauncherConfig(preload=("torch._dynamo", "pparallel.testing"))
-
-
-def launch(
-    members: Any, config: ModelServerReducerConfig, target: Callable[..., Any], *args: Any
-) -> list[Any]:
-    return pparallel.launch(pparallel.RuntimeConfig(members=members, reducer=config), target, args)
-
-
-def numbers(value: float = 0.0) -> nn.Linear:
-    """A model of three float64 numbers."""
-    model = nn.Linear(1, 3, bias=False, dtype=torch.float64)
-    nn.init.constant_(model.weight, value)
-    return model
-
-
-def begun(rt: Runtime, model: nn.Linear, optimizer: torch.optim.Optimizer | None = None) -> None:
-    rt.reducer.manage_model(model, optimizer or torch.optim.SGD(model.parameters(), lr=1.0))
-    rt.reducer.start()
+        return ProcessLauncherConfig(preload=preloads.MEMBERS)
 
 
 def ones(value: float = 1.0) -> torch.Tensor:
     return torch.full((3, 1), value, dtype=torch.float64)
-
-
-def values(model: nn.Module) -> list[float]:
-    return parameters(model)[0]
 
 
 # -- races ----------------------------------------------------------------------------------------

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import preloads
 import pytest
 from typing_extensions import override
 
-import pparallel
 from pparallel.interfaces.launcher import LauncherConfig
 from pparallel.interfaces.ordered_server import OrderedServerConfig
 from pparallel.testing import OrderedServerSuite
+from pparallel_process import ProcessLauncherConfig
 from pparallel_servers import HostedOrderedServerConfig
 
 
@@ -23,7 +24,7 @@ class HostedApart(OrderedServerSuite):
     @pytest.fixture
     @override
     def launcher(self) -> LauncherConfig:
-        return pparallel.load(LauncherConfig, {"backend": "process"})
+        return ProcessLauncherConfig(preload=preloads.MEMBERS)
 
 
 @pytest.mark.costly

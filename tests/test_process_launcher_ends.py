@@ -18,16 +18,19 @@ import pytest
 
 import pparallel
 from pparallel.errors import WorkerLostError
-from pparallel.interfaces.launcher import GRACE, LaunchContext, Launcher, StartMethod
+from pparallel.interfaces import launcher as interface
+from pparallel.interfaces.launcher import LaunchContext, Launcher, StartMethod
 from pparallel.runtime.processes.process import readable
 from pparallel.testing.deaths import DEATHS, WhenRebuilt
 from pparallel.testing.patience import PATIENCE, until
 from pparallel_process import ProcessLauncherConfig
+from pparallel_process.launcher import context as job
 
 METHODS: tuple[StartMethod, ...] = ("forkserver", "spawn", "fork")
 _WARNS = "ignore:This process .* is multi-threaded:DeprecationWarning"  # since Python 3.12
 _FORK = pytest.param("fork", marks=pytest.mark.filterwarnings(_WARNS))
 each_method = pytest.mark.parametrize("method", [*METHODS[:2], _FORK])
+BRIEF = 0.3  #: seconds that ranks are given in tests in which they do not listen anyway
 PROMPT = 2.0  #: seconds in which ends are known, and ranks are gone once their program is
 HERE = str(Path(__file__).parent)
 
@@ -122,17 +125,25 @@ def test_a_rank_that_exits_has_its_exit_code(launcher: Launcher) -> None:
 # -- ranks that are ended ---------------------------------------------------------------------
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    for each in (interface, job):
+        monkeypatch.setattr(each, "GRACE", BRIEF)
+
+
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("how", ["gil", "sleep", "deaf", "stopped", "closes"])
 def test_ranks_that_do_not_listen_are_ended(launcher: Launcher, tmp_path: Path, how: str) -> None:
     context = context_of(launcher, launched.stay, tmp_path, how)
     pids = pids_in(tmp_path, 2)
     told = time.monotonic()
     context.terminate(LookupError("enough"))
-    assert time.monotonic() - told < GRACE + PROMPT
+    assert time.monotonic() - told < BRIEF + PROMPT
     assert not any(map(psutil.pid_exists, pids))
     assert not any(each.is_alive() for each in context.processes)
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_rank_that_hangs_at_its_end_is_ended_with_the_others(launcher: Launcher) -> None:
     context = context_of(launcher, launched.hang_at_exit_or_fail)
     with pytest.raises(LookupError, match="rank 1 fails"):
@@ -140,6 +151,7 @@ def test_a_rank_that_hangs_at_its_end_is_ended_with_the_others(launcher: Launche
     assert not any(map(psutil.pid_exists, context.pids()))
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_rank_that_hangs_at_its_end_has_not_ended(launcher: Launcher) -> None:
     context = context_of(launcher, launched.hang_at_exit_or_fail, ranks=1)
     assert context.join(0.3) is False
@@ -162,6 +174,7 @@ import sys
 from pathlib import Path
 import launched, pparallel
 from pparallel_process import ProcessLauncherConfig
+from pparallel_process.launcher import context as job
 launcher = pparallel.build(ProcessLauncherConfig())
 launcher.open()
 context = launcher.spawn({call}, 2, False, daemon={daemon}, start_method={method!r})

@@ -24,6 +24,8 @@ from pparallel.testing.patience import PATIENCE, until
 from pparallel_local import ThreadLauncherConfig
 from pparallel_process import ProcessLauncherConfig
 
+pytestmark = pytest.mark.costly
+
 _WARNS = "ignore:This process .* is multi-threaded:DeprecationWarning"  # since Python 3.12
 _FORK = pytest.param("fork", marks=pytest.mark.filterwarnings(_WARNS))
 each_method = pytest.mark.parametrize("method", ["forkserver", "spawn", _FORK])

@@ -28,6 +28,8 @@ from pparallel.machine.cpus import usable_cpus
 from pparallel.testing.patience import PATIENCE
 from pparallel.testing.pool.tasks import note, noted
 
+pytestmark = pytest.mark.costly
+
 LIMIT = 60.0
 METHODS = ("forkserver", "spawn", "fork")
 

@@ -34,6 +34,8 @@ from pparallel.testing.pool.tasks import (
     same,
 )
 
+pytestmark = pytest.mark.costly
+
 LIMIT = 60.0
 LIGHT = (__name__,)
 TORCH = ("numpy", "torch", __name__)  # for tests that send tensors

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import preloads
 import pytest
 import shm_collective_programs as programs
 import torch
@@ -26,7 +27,6 @@ from pparallel_shm import ShmCollectiveConfig
 from pparallel_shm.meeting import Meeting
 from pparallel_shm.memory import Memory
 
-PRELOAD = ("torch", "pparallel.builder", "pparallel.testing.collective", "shm_collective_programs")
 SLOT = 4096  #: bytes: what is larger goes through in pieces
 
 
@@ -49,7 +49,7 @@ class TestAmongProcesses(CollectiveSuite):
     @pytest.fixture
     @override
     def launcher(self) -> LauncherConfig:
-        return ProcessLauncherConfig(preload=PRELOAD)
+        return ProcessLauncherConfig(preload=preloads.MEMBERS)
 
 
 def launch(
@@ -57,7 +57,9 @@ def launch(
 ) -> list[Any]:
     """Run *program* in members that are threads, or processes."""
     collective = {"backend": "shm", "slot": SLOT, **options}
-    launcher = {"backend": "process", "preload": PRELOAD} if process else {"backend": "thread"}
+    launcher = (
+        {"backend": "process", "preload": preloads.MEMBERS} if process else {"backend": "thread"}
+    )
     config = {"members": size, "launcher": launcher, "collective": collective}
     return pparallel.launch(config, program, args)
 
@@ -88,6 +90,7 @@ def test_any_sequence_of_operations(size: int, steps: list[programs.Step]) -> No
     assert launch(size, programs.sequences, [steps]) == [None] * size
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("transport", ["ipc", "zmq"])
 @pytest.mark.parametrize("size", [2, 3, 5])
 def test_many_operations_among_processes(
@@ -95,7 +98,7 @@ def test_many_operations_among_processes(
 ) -> None:
     config = {
         "members": size,
-        "launcher": {"backend": "process", "preload": PRELOAD},
+        "launcher": {"backend": "process", "preload": preloads.MEMBERS},
         "transport": {"backend": transport},
         "collective": {"backend": "shm", "slot": SLOT},
     }
@@ -104,7 +107,7 @@ def test_many_operations_among_processes(
 
 
 def test_it_is_the_default_of_processes() -> None:
-    launcher = {"backend": "process", "preload": PRELOAD}
+    launcher = {"backend": "process", "preload": preloads.MEMBERS}
     found = pparallel.launch({"members": 2, "launcher": launcher}, programs.groups_come_and_go)
     assert [each[0] for each in found] == [1, 1]
 
@@ -187,6 +190,29 @@ def test_what_is_refused_before_anything_is_begun() -> None:
     elsewhere, tiny = launch(2, refuse)[0]
     assert "'shm' takes CPU tensors, not one on meta: choose the collective 'nccl'" in elsewhere
     assert tiny.startswith("ValueError: SUM does not apply to torch.float8_e5m2")
+
+
+def refuse_alone(rt: Runtime) -> list[str]:
+    group, here, there = rt.collective, torch.ones(3), torch.ones(3, device="meta")
+    return [
+        told(each)
+        for each in (
+            lambda: group.broadcast(there, 0),
+            lambda: group.all_reduce(there),
+            lambda: group.all_reduce_coalesced([here, there]),
+            lambda: group.reduce(there, 0),
+            lambda: group.all_gather([here], there),
+            lambda: group.gather(there, [here]),
+            lambda: group.scatter(here, [there]),
+            lambda: group.all_to_all([there], [here]),
+            lambda: group.reduce_scatter(there, [here]),
+        )
+    ]
+
+
+def test_a_member_alone_refuses_the_same_tensors() -> None:
+    found = launch(1, refuse_alone)[0]
+    assert all("'shm' takes CPU tensors, not one on meta" in each for each in found), found
 
 
 # -- what goes wrong ------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import preloads
 import pytest
 from process_children import child, line, outcome
 from sqlite_programs import server_at, value_of
@@ -149,7 +150,7 @@ def test_members_of_a_job_share_it_as_a_further_component(tmp_path: Path) -> Non
     kept = {"interface": "ordered_server", "backend": "sqlite", "path": str(path)}
     config = {
         "members": 3,
-        "launcher": {"backend": "process"},
+        "launcher": {"backend": "process", "preload": preloads.MEMBERS},
         "reducer": {"backend": "local"},
         "extra": {"kept": kept},
     }

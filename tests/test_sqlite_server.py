@@ -7,6 +7,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
+import preloads
 import pytest
 from sqlite_programs import server_at
 from typing_extensions import override
@@ -55,7 +56,7 @@ class TestSqliteAmongProcesses(OrderedServerSuite):
     @pytest.fixture
     @override
     def launcher(self) -> LauncherConfig:
-        return ProcessLauncherConfig(preload=("torch",))
+        return ProcessLauncherConfig(preload=preloads.MEMBERS)
 
 
 @pytest.fixture

@@ -82,22 +82,23 @@ def two_machines() -> TorchrunLauncherConfig:
     )
 
 
-def test_two_machines() -> None:
-    config = two_machines()
-    with pparallel.build(config) as one, pparallel.build(config) as other:
-        contexts = [each.spawn(programs.place, nprocs=2, join=False) for each in (one, other)]
-        assert [each.results() for each in contexts] == [[(0, 2, 2, False)]] * 2
+@pytest.mark.costly
+class TestTwoMachines:
+    def test_ranks(self) -> None:
+        config = two_machines()
+        with pparallel.build(config) as one, pparallel.build(config) as other:
+            contexts = [each.spawn(programs.place, nprocs=2, join=False) for each in (one, other)]
+            assert [each.results() for each in contexts] == [[(0, 2, 2, False)]] * 2
 
-
-def test_a_job_on_two_machines() -> None:
-    config = pparallel.RuntimeConfig(
-        members=["a", "b"],
-        launcher=two_machines(),
-        transport=TorchRpcTransportConfig(),
-        reducer={"backend": "local"},
-    )
-    found = in_threads(2, lambda _: pparallel.launch(config, programs.call_the_other))
-    assert sorted(found) == [["a calls b"], ["b calls a"]]
+    def test_a_job(self) -> None:
+        config = pparallel.RuntimeConfig(
+            members=["a", "b"],
+            launcher=two_machines(),
+            transport=TorchRpcTransportConfig(),
+            reducer={"backend": "local"},
+        )
+        found = in_threads(2, lambda _: pparallel.launch(config, programs.call_the_other))
+        assert sorted(found) == [["a calls b"], ["b calls a"]]
 
 
 def test_other_machines_that_do_not_come() -> None:
@@ -225,30 +226,31 @@ def test_nobody_listens() -> None:
         Exchange(f"tcp://127.0.0.1:{port}", 1, 2, 0.5)
 
 
-def test_training_goes_on_after_a_kill(tmp_path: Path) -> None:
-    config = pparallel.RuntimeConfig(
-        members=["a", "b"],
-        launcher=TorchrunLauncherConfig(max_restarts=1),
-        reducer={"backend": "local"},
-    )
-    told = pparallel.launch(config, programs.train, (tmp_path,))
-    names = ["a", "b"]
-    assert told == [[names[rank], rank, names, 1, 3, programs.STEPS] for rank in range(2)]
+@pytest.mark.costly
+class TestTrainingGoesOnAfterAKill:
+    def test_by_the_launcher(self, tmp_path: Path) -> None:
+        config = pparallel.RuntimeConfig(
+            members=["a", "b"],
+            launcher=TorchrunLauncherConfig(max_restarts=1),
+            reducer={"backend": "local"},
+        )
+        told = pparallel.launch(config, programs.train, (tmp_path,))
+        names = ["a", "b"]
+        assert told == [[names[rank], rank, names, 1, 3, programs.STEPS] for rank in range(2)]
 
-
-def test_a_program_that_torchrun_starts_goes_on_after_a_kill(tmp_path: Path) -> None:
-    run = ["torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]
-    logs = ["--log-dir", str(tmp_path / "logs")]
-    program = [str(TESTS / "torchrun_programs.py"), str(tmp_path)]
-    done = subprocess.run(
-        [sys.executable, "-m", *run, *logs, *program],
-        env=child_environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=3 * PATIENCE,
-    )
-    assert done.returncode == 0, done.stderr
-    told = [json.loads((tmp_path / f"done.{rank}").read_text()) for rank in range(2)]
-    names = ["member-0", "member-1"]
-    assert told == [[names[rank], rank, names, 1, 3, programs.STEPS] for rank in range(2)]
+    def test_a_program_that_torchrun_starts(self, tmp_path: Path) -> None:
+        run = ["torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]
+        logs = ["--log-dir", str(tmp_path / "logs")]
+        program = [str(TESTS / "torchrun_programs.py"), str(tmp_path)]
+        done = subprocess.run(
+            [sys.executable, "-m", *run, *logs, *program],
+            env=child_environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=3 * PATIENCE,
+        )
+        assert done.returncode == 0, done.stderr
+        told = [json.loads((tmp_path / f"done.{rank}").read_text()) for rank in range(2)]
+        names = ["member-0", "member-1"]
+        assert told == [[names[rank], rank, names, 1, 3, programs.STEPS] for rank in range(2)]

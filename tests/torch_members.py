@@ -81,11 +81,11 @@ def watch_an_end(rank: int, folder: Path, size: int, far: bool, options: dict[st
         say(folder, rank, "ended", f"{type(error).__name__}: {error}")
 
 
-def hold_the_gil(rank: int, folder: Path, far: bool, seconds: float) -> list[str]:
-    """Have member 1 keep its GIL for some time; return who is there afterwards."""
+def hold_the_gil(rank: int, folder: Path, far: bool, bound: float, seconds: float) -> list[str]:
+    """Have member 1 keep its GIL for longer than *bound*; return who is there afterwards."""
     if far:
         seem_far(rank)
-    with runtime(rank, folder, 2, liveness_bound=seconds / 3, allow_insecure=far) as rt:
+    with runtime(rank, folder, 2, liveness_bound=bound, allow_insecure=far) as rt:
         rt.group().barrier(PATIENCE)
         if rank == 1:
             ctypes.PyDLL(None).usleep(int(seconds * 1e6))

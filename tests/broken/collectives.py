@@ -248,9 +248,9 @@ class ReadsLate(LocalCollective):
             return
 
     @override
-    def isend(self, tensor: Tensor, dst: int, tag: int = 0) -> Work[None]:
+    def post(self, tensor: Tensor, dst: int, tag: int) -> Work[None]:
         offer = self.Offer(tensor)
-        self._opened().send(offer, self.rank, dst, tag)
+        self.opened().send(offer, self.rank, dst, tag)
         return offer
 
 
@@ -338,7 +338,7 @@ class SwallowsALoss(LocalCollective):
     @override
     def close(self) -> None:
         if self._room is not None:
-            self._group.forget(self._job_ended)
+            self.group.forget(self._job_ended)
 
 
 @rejected_by("test_a_lost_member", "test_nobody_is_left")
@@ -398,7 +398,7 @@ class WaitsForEver(LocalCollective):
 
     @override
     def operation(self, tag: int) -> Operation:
-        self._config = self._config.model_copy(update={"timeout": 1e6})
+        self.config = self.config.model_copy(update={"timeout": 1e6})
         return super().operation(tag)
 
 

@@ -261,7 +261,7 @@ class TestStepsWhatIsFrozen(ReducerSuite):
 class TakesAnyModel(LocalReducer):
     @override
     def push(self, model: Module) -> bool:
-        if self._managed is not None and model is not self._managed[0]:
+        if self._own.running and model is not self._own.model:
             clear(model.parameters())
             self._tally.pushed()
             return True
@@ -375,7 +375,7 @@ class TestManagesEverywhere(ReducerSuite):
 class TakesGradientsAtAnyTime(LocalReducer):
     @override
     def push(self, model: Module) -> bool:
-        if not self._started:
+        if not self._own.running:
             clear(model.parameters())
             return True
         return super().push(model)

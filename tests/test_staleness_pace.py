@@ -1,0 +1,166 @@
+"""Bounded staleness: a member's side of the clock."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from made_up_clock import started, stepped
+
+from pparallel_reducers.grad_server.clock import Clock
+from pparallel_reducers.grad_server.pace import Haste, Pace
+from pparallel_reducers.grad_server.tickets import Ticket
+
+
+def paced(clock: Clock, member: str = "a") -> Pace:
+    return Pace(
+        lambda via, back: clock.enter(member, via, back).result(timeout=0),
+        lambda via, version, back: clock.claim(member, via, version, back),
+        clock.give_back,
+    )
+
+
+def test_a_pull_is_for_one_push() -> None:
+    clock, _ = started(bound=0)
+    pace = paced(clock)
+    assert pace.before_pull("ps") == 0
+    first = pace.for_push("ps", 0)
+    assert first is not None
+    assert pace.for_push("ps", 0) == first, "the attempt before failed"
+    pace.used()
+    second = pace.for_push("ps", 0)
+    assert second is not None
+    assert second.serial != first.serial
+    pace.used()
+    clock.arrived([first.serial])
+    assert not stepped(clock, 1, first), "the second is on its way"
+    clock.arrived([second.serial])
+    assert stepped(clock, 1, first, second)
+    assert pace.for_push("ps", 0) is None
+    assert stepped(clock, 2)
+
+
+def test_another_secondary_takes_another_ticket() -> None:
+    clock, _ = started(bound=0)
+    pace = paced(clock)
+    pace.before_pull("s")
+    first, second = pace.for_push("s", 0), pace.for_push("t", 0)
+    assert first is not None
+    assert second is not None
+    with pytest.raises(ValueError, match="not all are on their way"):
+        clock.arrived([first.serial])
+    clock.arrived([second.serial])
+    assert stepped(clock, 1, second)
+
+
+def test_another_model_with_older_parameters_takes_an_older_ticket() -> None:
+    clock, _ = started(bound=1)
+    pace = paced(clock)
+    assert stepped(clock, 1)
+    assert pace.before_pull("ps") == 1
+    ticket = pace.for_push("ps", 0)
+    assert ticket is not None
+    assert ticket.version == 0
+    assert not stepped(clock, 2)
+
+
+def test_a_pull_of_another_thread_takes_nothing_from_a_push() -> None:
+    clock, _ = started(bound=1)
+    pace = paced(clock)
+    pace.before_pull("ps")
+    ticket = pace.for_push("ps", 0)
+    assert ticket is not None
+    thread = threading.Thread(target=pace.before_pull, args=("ps",))
+    thread.start()
+    thread.join()
+    clock.arrived([ticket.serial])
+    pace.used()
+    assert stepped(clock, 1)
+    assert not stepped(clock, 2, ticket), "the one after is waited for"
+    pace.leave()
+    assert stepped(clock, 2, ticket)
+
+
+def test_a_pull_gives_back_what_a_push_that_failed_had() -> None:
+    clock, _ = started(bound=0)
+    pace = paced(clock)
+    pace.before_pull("ps")
+    assert pace.for_push("ps", 0) is not None
+    pace.before_pull("ps")
+    ticket = pace.for_push("ps", 0)
+    assert ticket is not None
+    clock.arrived([ticket.serial])
+    assert stepped(clock, 1, ticket)
+
+
+def test_pulls_of_several_threads_leave_one_ticket() -> None:
+    clock, _ = started(bound=1)
+
+    def pulls_elsewhere() -> None:
+        thread = threading.Thread(target=pace.before_pull, args=("ps",))
+        thread.start()
+        thread.join()
+
+    def enter(via: str, back: int | None) -> Ticket:
+        if threading.current_thread() is threading.main_thread():
+            pulls_elsewhere()
+        return clock.enter("a", via, back).result(timeout=0)
+
+    pace = Pace(enter, lambda via, version, back: None, clock.give_back)
+    pace.before_pull("ps")
+    pace.for_push("ps", 0)
+    pulls_elsewhere()
+    pace.before_pull("ps")
+    ticket = pace.for_push("ps", 0)
+    assert ticket is not None
+    clock.arrived([ticket.serial])
+    assert stepped(clock, 1)
+    assert stepped(clock, 2, ticket)
+
+
+def test_giving_up_leaves_no_ticket() -> None:
+    clock, _ = started(bound=0)
+    pace = paced(clock)
+    pace.before_pull("ps")
+    pace.for_push("ps", 0)
+    pace.give_up()
+    pace.before_pull("ps")
+    pace.give_up()
+    pace.give_up()
+    assert stepped(clock, 1)
+
+
+def test_two_threads_that_push_have_a_ticket_each() -> None:
+    clock, _ = started(bound=0)
+    pace = paced(clock)
+    pace.before_pull("ps")
+    mine = pace.for_push("ps", 0)
+    others: list[Ticket | None] = []
+    thread = threading.Thread(target=lambda: others.append(pace.for_push("ps", 0)))
+    thread.start()
+    thread.join()
+    assert mine is not None
+    assert mine not in others
+    assert None not in others
+
+
+def test_leaving_gives_back_what_a_push_that_failed_had() -> None:
+    clock, _ = started(bound=0)
+    pace = paced(clock)
+    pace.before_pull("ps")
+    pace.for_push("ps", 0)
+    pace.before_pull("ps")
+    assert not stepped(clock, 1)
+    pace.leave()
+    pace.leave()
+    assert stepped(clock, 1)
+
+
+def test_a_secondary_hurries_with_what_was_asked_for_and_no_more() -> None:
+    haste = Haste(1)
+    assert not haste.due([("a", 0)], [1])
+    haste.ask("a", 3)
+    haste.ask("a", 2)
+    assert haste.due([("b", 0), ("a", 0)], [1, 3])
+    assert haste.due([("a", 0)], [1]), "what came before it would be too old too"
+    assert not haste.due([("b", 0), ("a", 1)], [2, 4])
