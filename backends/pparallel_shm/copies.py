@@ -11,7 +11,7 @@ import ctypes
 from typing import Any
 
 _SHORT = 1 << 15  #: bytes that are copied sooner than other threads are let run meanwhile
-_THROUGH = 1 << 17  #: bytes that the C library copies through the caches, whatever it is told
+_THROUGH = 3 << 16  #: bytes that the C library copies through the caches, as we tell it
 _LARGE = 4 << 20  #: bytes of what is not expected to be in a core's own cache
 
 _quick: Any = ctypes.PyDLL(None).memmove  # which does not let other threads run

@@ -26,6 +26,20 @@ class Piece(NamedTuple):
     end: int
 
 
+class Stretch(NamedTuple):
+    """Where a part of a tensor lies.
+
+    Attributes:
+        address: in memory.
+        start: its first byte in the slot that it goes through.
+        nbytes: how many bytes it has.
+    """
+
+    address: int
+    start: int
+    nbytes: int
+
+
 class Chunk(NamedTuple):
     """What goes through a slot in one round.
 
@@ -75,6 +89,20 @@ def within(chunk: Chunk, start: int, end: int) -> list[Piece]:
     """Return what of a chunk lies between two elements of the slot."""
     return [
         Piece(run[max(start - first, 0) : end - first], max(start, first), min(end, last))
+        for run, first, last in chunk.pieces
+        if max(start, first) < min(end, last)
+    ]
+
+
+def stretches(chunk: Chunk, start: int, end: int) -> list[Stretch]:
+    """Return where lies what of a chunk is between two elements of the slot."""
+    itemsize = chunk.dtype.itemsize
+    return [
+        Stretch(
+            run.data_ptr() + max(start - first, 0) * itemsize,
+            max(start, first) * itemsize,
+            (min(end, last) - max(start, first)) * itemsize,
+        )
         for run, first, last in chunk.pieces
         if max(start, first) < min(end, last)
     ]

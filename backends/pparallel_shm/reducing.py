@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from pparallel.interfaces.collective import ReduceOp
 from pparallel_shm.combining import combine, depends_on_place
 from pparallel_shm.copies import lay_out, take
-from pparallel_shm.pieces import Chunk, Piece, chunks, within
+from pparallel_shm.pieces import Chunk, Piece, Stretch, chunks, stretches, within
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from pparallel_shm.memory import Memory
@@ -66,7 +67,7 @@ def _each_for_itself(place: Place, pieces: Sequence[Chunk], how: ReduceOp, takes
     for chunk in pieces:
         parity = agreement.parity
         slots = [both[parity] for both in place.memory.slots(chunk.dtype)]
-        _write(chunk, place.memory.addresses[place.me][parity])
+        _write(stretches(chunk, 0, chunk.length), place.memory.addresses[place.me][parity])
         agreement.meet()
         if takes:
             _combine_all(chunk, slots[:-1], place.me, how)
@@ -92,8 +93,7 @@ def _each_a_part(
             _write(shares[number].others, mine[parity])
         if number > 1 and takes:
             share = shares[number - 2]
-            read = share.others if in_place and share.own else share.chunk
-            _read(read, results[1 - parity], nbytes)
+            _read(share.others if in_place else share.whole, results[1 - parity], nbytes)
         if number > len(shares):
             return
         agreement.meet()
@@ -103,35 +103,38 @@ class _Share(NamedTuple):
     """What one member combines of a chunk.
 
     Attributes:
-        chunk: the whole.
+        dtype: of the chunk.
         start: the first element that it combines.
         end: the one after the last.
         own: the tensors' parts that it combines; none, if these are so many that it is quicker to
             combine them all at once where it has laid them out.
-        others: what it lays out.
+        others: where the rest of the chunk lies, or all of it, if there are none of its own.
+        whole: where all of it lies.
     """
 
-    chunk: Chunk
+    dtype: torch.dtype
     start: int
     end: int
     own: Sequence[Piece]
-    others: Chunk
+    others: Sequence[Stretch]
+    whole: Sequence[Stretch]
 
 
 def _shared_out(chunk: Chunk, me: int, size: int) -> _Share:
     length = -(-chunk.length // size // _STEP) * _STEP
     start, end = min(me * length, chunk.length), min((me + 1) * length, chunk.length)
+    whole = stretches(chunk, 0, chunk.length)
     if len(chunk.pieces) > _FEW:
-        return _Share(chunk, start, end, [], chunk)
-    others = [*within(chunk, 0, start), *within(chunk, end, chunk.length)]
-    return _Share(chunk, start, end, within(chunk, start, end), chunk._replace(pieces=others))
+        return _Share(chunk.dtype, start, end, [], whole, whole)
+    others = [*stretches(chunk, 0, start), *stretches(chunk, end, chunk.length)]
+    return _Share(chunk.dtype, start, end, within(chunk, start, end), others, whole)
 
 
 def _combine_own(
     share: _Share, memory: Memory, me: int, parity: int, how: ReduceOp, in_place: bool
 ) -> None:
     """Write a member's part of the results to where all see it."""
-    slots = memory.slots(share.chunk.dtype)
+    slots = memory.slots(share.dtype)
     results, laid_out = slots[-1][parity], [both[1 - parity] for both in slots[:-1]]
     if not share.own and share.start < share.end:
         where = slice(share.start, share.end)
@@ -146,16 +149,14 @@ def _combine_own(
             combine(how, parts, results[start:end])
 
 
-def _write(chunk: Chunk, slot: int) -> None:
-    itemsize = chunk.dtype.itemsize
-    for run, start, _ in chunk.pieces:
-        lay_out(slot + start * itemsize, run.data_ptr(), run.nbytes)
+def _write(given: Sequence[Stretch], slot: int) -> None:
+    for address, start, nbytes in given:
+        lay_out(slot + start, address, nbytes)
 
 
-def _read(chunk: Chunk, slot: int, of: int) -> None:
-    itemsize = chunk.dtype.itemsize
-    for run, start, _ in chunk.pieces:
-        take(run.data_ptr(), slot + start * itemsize, run.nbytes, of)
+def _read(taken: Sequence[Stretch], slot: int, of: int) -> None:
+    for address, start, nbytes in taken:
+        take(address, slot + start, nbytes, of)
 
 
 def _combine_all(chunk: Chunk, slots: Sequence[Tensor], me: int, how: ReduceOp) -> None:
@@ -163,7 +164,7 @@ def _combine_all(chunk: Chunk, slots: Sequence[Tensor], me: int, how: ReduceOp) 
     if many and len(chunk.pieces) * _PIECE > chunk.length * chunk.dtype.itemsize:
         total = slots[0].new_empty(chunk.length)
         combine(how, [each[: chunk.length] for each in slots], total)
-        _read(chunk, total.data_ptr(), total.nbytes)
+        _read(stretches(chunk, 0, chunk.length), total.data_ptr(), total.nbytes)
         return
     for run, start, end in chunk.pieces:
         parts = [each[start:end] for each in slots]
