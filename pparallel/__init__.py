@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pparallel.interfaces.reducer import Reducer, ReducerConfig
     from pparallel.interfaces.serializer import Serializer, SerializerConfig
     from pparallel.interfaces.transport import Transport, TransportConfig
+    from pparallel.models.connections import measure_connections
+    from pparallel.models.sizes import ModelSizeEstimator
     from pparallel.patterns import Parallel, Parallelizable, SlavePipe, SyncMaster
     from pparallel.patterns.model_wrapper import MpModelWrapper
     from pparallel.patterns.queues import SimpleP2PQueue, SimpleQueue
@@ -35,6 +37,7 @@ __all__ = [
     "Launcher",
     "LauncherConfig",
     "Member",
+    "ModelSizeEstimator",
     "MpModelWrapper",
     "MpSerialExecutor",
     "OrderedServer",
@@ -63,6 +66,7 @@ __all__ = [
     "build",
     "launch",
     "load",
+    "measure_connections",
 ]
 
 _HOMES = {
@@ -75,6 +79,8 @@ _HOMES = {
     "pparallel.interfaces.reducer": ("Reducer", "ReducerConfig"),
     "pparallel.interfaces.serializer": ("Serializer", "SerializerConfig"),
     "pparallel.interfaces.transport": ("Transport", "TransportConfig"),
+    "pparallel.models.connections": ("measure_connections",),
+    "pparallel.models.sizes": ("ModelSizeEstimator",),
     "pparallel.patterns": ("Parallel", "Parallelizable", "SlavePipe", "SyncMaster"),
     "pparallel.patterns.model_wrapper": ("MpModelWrapper",),
     "pparallel.patterns.queues": ("SimpleP2PQueue", "SimpleQueue"),

@@ -41,3 +41,9 @@ def are_crowded(load_average: str | Path = "/proc/loadavg") -> bool:
     except OSError:  # not Linux
         return True
     return running > affinity()
+
+
+def idle_share() -> float:
+    """Return the share of the machine's cores that nobody wanted in the last minute."""
+    load, _, _ = os.getloadavg()
+    return max(0.0, 1 - load / (os.cpu_count() or 1))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pparallel.testing.launcher import LauncherSuite
     from pparallel.testing.leftovers import no_leftovers
     from pparallel.testing.ordered_server import OrderedServerSuite
+    from pparallel.testing.placer import PlacerSuite
     from pparallel.testing.pool import PoolSuite
     from pparallel.testing.reducer import ReducerSuite
     from pparallel.testing.serializer import SerializerSuite
@@ -33,6 +34,7 @@ __all__ = [
     "CollectiveSuite",
     "LauncherSuite",
     "OrderedServerSuite",
+    "PlacerSuite",
     "PoolSuite",
     "ReducerSuite",
     "SerializerSuite",
@@ -47,6 +49,7 @@ _HOMES = {
     "CollectiveSuite": "collective",
     "LauncherSuite": "launcher",
     "OrderedServerSuite": "ordered_server",
+    "PlacerSuite": "placer",
     "PoolSuite": "pool",
     "ReducerSuite": "reducer",
     "SerializerSuite": "serializer",
