@@ -23,6 +23,7 @@ from pparallel_placers.gradient import GradientPlacer
 from pparallel_placers.greedy import GreedyPlacer
 
 MODELS, DEVICES, COUNT = range(3, 9), range(2, 5), 500
+FRESH = 1_000_000  #: the first seed: no setting of a placer was chosen on these instances
 NEARLY = 1e-9  #: what rounding may do to a cost, as a share of it
 
 PLACERS: dict[str, Callable[[], Placer]] = {
@@ -43,7 +44,7 @@ def problems(count: int = COUNT) -> list[Problem]:
         for family, models, devices in itertools.product(FAMILIES.values(), MODELS, DEVICES)
         if devices - family.cpu > 1  # of one that has power there is nothing to choose
     ]
-    return [instance(*kinds[number % len(kinds)], number) for number in range(count)]
+    return [instance(*kinds[number % len(kinds)], FRESH + number) for number in range(count)]
 
 
 def best(problem: Problem) -> float:
