@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from hashlib import blake2b
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+V = TypeVar("V")
 
 _MOST = 1 << 12  #: how many are remembered
 
@@ -41,7 +43,7 @@ class Intents:
         if found is None:
             words = described(tensors)
             found = Intent(digest(f"{operation}\n{words}"), operation, words)
-            _remember(self._known, key, found)
+            remember(self._known, key, found)
         return found
 
     def like(self, tensor: Tensor) -> int:
@@ -50,7 +52,7 @@ class Intents:
         found = self._digests.get(key)
         if found is None:
             found = digest(described([tensor]))
-            _remember(self._digests, key, found)
+            remember(self._digests, key, found)
         return found
 
 
@@ -100,9 +102,8 @@ def _usual(words: Sequence[str]) -> str:
     return Counter(words).most_common(1)[0][0]
 
 
-def _remember(
-    known: dict[Hashable, Intent] | dict[Hashable, int], key: Hashable, what: object
-) -> None:
-    if len(known) >= _MOST:
+def remember(known: dict[Hashable, V], key: Hashable, what: V, most: int = _MOST) -> None:
+    """Keep something by its key, and not more than so many."""
+    if len(known) >= most:
         known.clear()
-    known[key] = what  # type: ignore[assignment]
+    known[key] = what

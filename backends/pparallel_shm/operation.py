@@ -185,7 +185,7 @@ class ShmOperation(Operation):
             check_kernel(how, each.dtype)
         with self._agreement.on(intent):
             runs = [run_of(each) for each in tensors]
-            reduce(self._place, runs, how, takes)
+            reduce(self._place, intent, runs, how, takes)
             if takes:
                 fill_from(tensors, runs)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from pparallel.interfaces.collective import is_plain
@@ -13,31 +14,24 @@ if TYPE_CHECKING:
 
 
 class Piece(NamedTuple):
-    """A part of a tensor, and the part of a slot that it goes through.
+    """A part of a run, and the part of a slot that it goes through, counted in elements.
 
     Attributes:
-        run: the elements, one after another.
+        run: the index of the run.
+        first: its first element in the run.
         start: its first element in the slot.
         end: the one after its last.
     """
 
-    run: Tensor
+    run: int
+    first: int
     start: int
     end: int
 
-
-class Stretch(NamedTuple):
-    """Where a part of a tensor lies.
-
-    Attributes:
-        address: in memory.
-        start: its first byte in the slot that it goes through.
-        nbytes: how many bytes it has.
-    """
-
-    address: int
-    start: int
-    nbytes: int
+    def of(self, runs: Sequence[Tensor]) -> Tensor:
+        """Return the elements themselves."""
+        run, length = runs[self.run], self.end - self.start
+        return run if length == len(run) else run[self.first : self.first + length]
 
 
 class Chunk(NamedTuple):
@@ -53,30 +47,56 @@ class Chunk(NamedTuple):
     length: int
     pieces: list[Piece]
 
+    def within(self, start: int, end: int) -> list[Piece]:
+        """Return what lies between two elements of the slot."""
+        return [
+            Piece(run, first + max(start - at, 0), max(start, at), min(end, last))
+            for run, first, at, last in self.pieces
+            if max(start, at) < min(end, last)
+        ]
+
+    def stretches(self, pieces: Sequence[Piece]) -> list[Stretch]:
+        """Return where *pieces* of it lie."""
+        size = self.dtype.itemsize
+        return [
+            Stretch(run, first * size, start * size, (end - start) * size)
+            for run, first, start, end in pieces
+        ]
+
+
+class Stretch(NamedTuple):
+    """Where a piece lies, counted in bytes.
+
+    Attributes:
+        run: the index of the run.
+        first: its first byte in the run.
+        start: its first byte in the slot.
+        nbytes: how many it has.
+    """
+
+    run: int
+    first: int
+    start: int
+    nbytes: int
+
 
 def chunks(runs: Sequence[Tensor], nbytes: int) -> list[Chunk]:
     """Return *runs* in chunks of *nbytes* at most, those of one dtype together."""
-    if len(runs) == 1 and 0 < runs[0].nbytes <= nbytes:
-        (run,) = runs
-        length = run.numel()
-        return [Chunk(run.dtype, length, [Piece(run, 0, length)])]
-    kinds: dict[torch.dtype, list[Tensor]] = {}
-    for each in runs:
-        kinds.setdefault(each.dtype, []).append(each)
-    return [each for alike in kinds.values() for each in _alike(alike, nbytes)]
+    kinds: dict[torch.dtype, list[tuple[int, int]]] = {}
+    for number, run in enumerate(runs):
+        kinds.setdefault(run.dtype, []).append((number, run.numel()))
+    return [each for dtype, alike in kinds.items() for each in _alike(dtype, alike, nbytes)]
 
 
-def _alike(runs: Sequence[Tensor], nbytes: int) -> Iterator[Chunk]:
-    dtype = runs[0].dtype
+def _alike(dtype: torch.dtype, runs: Sequence[tuple[int, int]], nbytes: int) -> Iterator[Chunk]:
     room = nbytes // dtype.itemsize
     pieces: list[Piece] = []
     filled = 0
-    for run in runs:
-        length, at = run.numel(), 0
+    for run, length in runs:
+        at = 0
         while at < length:
             count = min(room - filled, length - at)
-            part = run if count == length else run[at : at + count]
-            pieces.append(Piece(part, filled, filled + count))
+            pieces.append(Piece(run, at, filled, filled + count))
             at, filled = at + count, filled + count
             if filled == room:
                 yield Chunk(dtype, filled, pieces)
@@ -85,34 +105,11 @@ def _alike(runs: Sequence[Tensor], nbytes: int) -> Iterator[Chunk]:
         yield Chunk(dtype, filled, pieces)
 
 
-def within(chunk: Chunk, start: int, end: int) -> list[Piece]:
-    """Return what of a chunk lies between two elements of the slot."""
-    return [
-        Piece(run[max(start - first, 0) : end - first], max(start, first), min(end, last))
-        for run, first, last in chunk.pieces
-        if max(start, first) < min(end, last)
-    ]
-
-
-def stretches(chunk: Chunk, start: int, end: int) -> list[Stretch]:
-    """Return where lies what of a chunk is between two elements of the slot."""
-    itemsize = chunk.dtype.itemsize
-    return [
-        Stretch(
-            run.data_ptr() + max(start - first, 0) * itemsize,
-            max(start, first) * itemsize,
-            (min(end, last) - max(start, first)) * itemsize,
-        )
-        for run, first, last in chunk.pieces
-        if max(start, first) < min(end, last)
-    ]
-
-
 def run_of(tensor: Tensor) -> Tensor:
     """Return the elements of *tensor* in order: its own memory, or else a copy."""
     if not is_plain(tensor):
         tensor = tensor.resolve_conj().resolve_neg().contiguous()
-    return tensor.view(-1)
+    return tensor if tensor.dim() == 1 else tensor.view(-1)
 
 
 def room_for(tensor: Tensor) -> Tensor:
@@ -122,10 +119,16 @@ def room_for(tensor: Tensor) -> Tensor:
 
 def fill_from(tensors: Sequence[Tensor], runs: Sequence[Tensor]) -> None:
     """Copy the runs into their tensors, or tell autograd that their memory has been written to."""
-    from torch.autograd.graph import increment_version
-
+    tell = _teller()
     for tensor, run in zip(tensors, runs, strict=True):
         if run.data_ptr() != tensor.data_ptr():
             tensor.copy_(run.view(tensor.shape))
         else:
-            increment_version(tensor)
+            tell(tensor)
+
+
+@cache
+def _teller() -> Callable[[Tensor], None]:
+    from torch.autograd.graph import increment_version
+
+    return increment_version

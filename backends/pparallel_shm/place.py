@@ -10,6 +10,7 @@ from pparallel.errors import ClosedError
 from pparallel.machine.cpus import usable_cpus
 from pparallel_shm.agreement import Agreement
 from pparallel_shm.breaking import Breaking
+from pparallel_shm.dividing import Divisions
 from pparallel_shm.intents import Intents
 from pparallel_shm.memory import Memory
 from pparallel_shm.rounds import NONE, OWN_CORE, SHARED_CORE, Glance, Rounds
@@ -45,7 +46,7 @@ class Place:
         self._breaking = breaking = Breaking(memory, me, ranks, names, what)
         self.rounds = Rounds(memory, me, ranks, timeout, left, breaking, _glance(memory))
         self.agreement = Agreement(memory, me, ranks, self.rounds, breaking)
-        self.intents = Intents()
+        self.intents, self.divisions = Intents(), Divisions(memory, me)
         self.threads = Threads(max(1, usable_cpus() // len(ranks)))
         self._what = what
         _all.add(self)
