@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import preloads
 import pytest
@@ -88,6 +89,23 @@ STEPS = st.lists(
 @given(size=st.integers(1, 5), steps=STEPS)
 def test_any_sequence_of_operations(size: int, steps: list[programs.Step]) -> None:
     assert launch(size, programs.sequences, [steps]) == [None] * size
+
+
+@settings(max_examples=40)
+@given(size=st.integers(2, 5), steps=STEPS)
+def test_any_sequence_where_everyone_combines_a_part(size: int, steps: list[programs.Step]) -> None:
+    with patch.multiple("pparallel_shm.dividing", _SMALL=0, _SMALL_FOR_PAIR=0):
+        assert launch(size, programs.sequences, [steps]) == [None] * size
+
+
+@settings(max_examples=10)
+@given(size=st.integers(2, 5), steps=STEPS)
+def test_any_sequence_where_processors_do_not_keep_the_order(
+    size: int, steps: list[programs.Step]
+) -> None:
+    with patch("pparallel.machine.barriers.keeps_order", return_value=False) as asked:
+        assert launch(size, programs.sequences, [steps]) == [None] * size
+    assert asked.called
 
 
 @pytest.mark.costly
@@ -301,6 +319,12 @@ def test_a_member_that_cannot_open_the_memory(
 def test_memory_that_is_not_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pparallel_shm.meeting.limits.has_room", lambda _: False)
     with pytest.raises(ConfigError, match="choose a smaller slot"):
+        launch(2, lambda rt: rt.collective.barrier())
+
+
+def test_a_processor_on_which_nothing_keeps_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pparallel.machine.barriers.platform.machine", lambda: "riscv64")
+    with pytest.raises(ConfigError, match="no system call membarrier is known on riscv64"):
         launch(2, lambda rt: rt.collective.barrier())
 
 

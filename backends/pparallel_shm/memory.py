@@ -8,6 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from pparallel.machine import barriers
 from pparallel.runtime.shm.limits import PAGE
 from pparallel.runtime.shm.mapping import Mapping
 from pparallel_shm.semaphores import NBYTES as SEMAPHORE
@@ -79,12 +80,19 @@ class Memory:
 
     Attributes:
         addresses: of both slots of each member, and of those of results last.
+        fence: entered, it keeps what was written before from being seen after, or read before, what
+            follows.
+        keeps_order: whether it takes that only before others' words are read.
+
+    Raises:
+        OSError: it cannot be mapped, or this machine has no such fence.
     """
 
     def __init__(self, descriptor: int, plan: Plan) -> None:
         import torch
 
         self.plan = plan
+        self.fence, self.keeps_order = barriers.fence(), barriers.keeps_order()
         self.mapping = Mapping(descriptor, plan.nbytes)
         self.words = self.mapping.bytes[: plan.slots].cast("Q")
         address = self.mapping.address + plan.semaphores
@@ -109,6 +117,12 @@ class Memory:
         for each in self.semaphores:
             each.make()
         self.mapping.bytes[:NONCE] = nonce
+
+    def publish(self) -> None:
+        """Have others see all that was written, before they see what is written next."""
+        if not self.keeps_order:
+            with self.fence:
+                pass
 
     def slots(self, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
         """Return both slots of each member, and those of results last, as tensors of *dtype*."""
@@ -137,6 +151,7 @@ class Memory:
         at = self._text(member, which)
         self.mapping.bytes[at + _WORD : at + _WORD + len(encoded)] = encoded
         self.words[at // _WORD] = len(encoded)
+        self.publish()
 
     def said(self, member: int, which: int) -> str:
         """Return what *member* has said last."""

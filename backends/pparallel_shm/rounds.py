@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -86,7 +85,7 @@ class Rounds:
         others = [each for each in range(plan.size) if each != me]
         self._sequences = {plan.sequence(each): ranks[each] for each in others}
         self._sleepers = [(plan.parked(each), memory.semaphores[each]) for each in others]
-        self._fence = threading.Lock()
+        self._fence, self._publish = memory.fence, memory.publish
 
     def meet(self, what: str) -> None:
         """Arrive in the next round of the operation *what*, and wait until all have.
@@ -99,8 +98,9 @@ class Rounds:
         """
         self.number = number = self.number + 1
         words = self._words
+        self._publish()  # the slots and headers, before the number that tells of them
         words[self._sequence] = number
-        with self._fence:  # a locked instruction: the store is out before the others are looked at
+        with self._fence:  # the number is out before the others are looked at
             pass
         for each in self._sequences:
             if words[each] < number:

@@ -7,22 +7,17 @@ written with one store.
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
-import platform
-import time
 from typing import NamedTuple
+
+from pparallel.machine.barriers import finish_stores
 
 _WORDS = 4  #: per worker
 _AT, _SINCE, _RECALLED = range(3)
 _BITS = 14  #: of the index in a lot, and of the number of tasks run together
 LIMIT = (1 << _BITS) - 1  #: most tasks of a lot
 _MASK = LIMIT
-
-_MEMBARRIER = {"x86_64": 324, "aarch64": 283}  #: the system call's number
-_BARRIER = 1  #: MEMBARRIER_CMD_GLOBAL
-_STORES_LANDED = 0.002  #: seconds, where there is no such call: far longer than a store takes
 
 
 class Place(NamedTuple):
@@ -82,7 +77,9 @@ class Board:
         On return either it has seen that, or :meth:`place` tells what it had started.
         """
         self.words[worker * _WORDS + _RECALLED] = lot
-        _barrier()
+        # The worker stores its place and then looks whether it is recalled. A processor may let a
+        # load overtake a store, so both could miss the other; this costs the worker nothing.
+        finish_stores()
 
 
 class Spot:
@@ -105,12 +102,3 @@ def word_of(lot: int) -> int:
 
 
 STEP = 1 << _BITS  #: added to the word once for each task
-
-
-def _barrier() -> None:
-    # The worker stores its place and then looks whether it is recalled; the pool stores the recall
-    # and then looks at the place. A processor may let a load overtake a store, so both could miss
-    # the other; this makes every processor finish its stores, at no cost for the worker.
-    number = _MEMBARRIER.get(platform.machine())
-    if number is None or ctypes.CDLL(None).syscall(number, _BARRIER, 0, 0) != 0:
-        time.sleep(_STORES_LANDED)
