@@ -38,6 +38,7 @@ def warm() -> Iterator[WarmInterpreter]:
         yield interpreter
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("code", [*blocks("python")])
 def test_python_runs(code: str, tmp_path: Path, warm: WarmInterpreter) -> None:
     """At full scale in an interpreter of its own, which takes seconds where it imports torch."""
