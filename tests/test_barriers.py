@@ -8,7 +8,7 @@ from pparallel.machine import barriers
 
 
 def test_a_lock_will_do_where_processors_keep_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(barriers.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr("pparallel.machine.barriers.platform.machine", lambda: "x86_64")
     assert barriers.keeps_order()
     assert not isinstance(barriers.fence(), barriers.SystemBarrier)
 
@@ -31,12 +31,12 @@ def test_this_system_can_be_asked() -> None:
 
 
 def test_what_cannot_be_asked_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(barriers.platform, "machine", lambda: "riscv64")
+    monkeypatch.setattr("pparallel.machine.barriers.platform.machine", lambda: "riscv64")
     assert not barriers.keeps_order()
     with pytest.raises(OSError, match="no system call membarrier is known on riscv64"):
         barriers.fence()
     waited: list[float] = []
-    monkeypatch.setattr(barriers.time, "sleep", waited.append)
+    monkeypatch.setattr("pparallel.machine.barriers.time.sleep", waited.append)
     barriers.finish_stores()
     assert waited == [barriers._STORES_LANDED]
 
