@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _SMALL = 1 << 16  #: bytes up to which everyone combines all, to save a round
 _SMALL_FOR_PAIR = 1 << 19  #: the same where there is one other
-_PAIR = 2
+PAIR = 2  #: members of which each combines in place
 _PIECE = 1 << 14  #: bytes of a piece that is worth an operation for each member
 _FEW = 8  #: tensors of a chunk that are worth it to spare what this member combines a copy
 _STEP = 64  #: elements: parts begin at multiples of it, so that no cache line is shared
@@ -89,7 +89,7 @@ class Divisions:
         plan = self._memory.plan
         found = chunks(runs, plan.slot)
         nbytes = sum([each.nbytes for each in runs])
-        alone = nbytes <= (_SMALL_FOR_PAIR if plan.size == _PAIR else _SMALL)
+        alone = nbytes <= (_SMALL_FOR_PAIR if plan.size == PAIR else _SMALL)
         if any(depends_on_place(how, each.dtype) for each in found):
             alone = False
         divide = self._all if alone else self._part

@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING
 from pparallel.interfaces.collective import ReduceOp
 from pparallel_shm.combining import combine
 from pparallel_shm.copies import lay_out, take
+from pparallel_shm.dividing import PAIR, Own, Share
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pparallel_shm.dividing import Own, Share
     from pparallel_shm.intents import Intent
     from pparallel_shm.pieces import Stretch
     from pparallel_shm.place import Place
-
-_PAIR = 2  #: members of which each combines in place
 
 
 def reduce(
@@ -72,7 +70,7 @@ def _each_for_itself(
             else:
                 run = own.piece.of(runs)
                 # Of two, the other's is combined with one's own in place.
-                combine(how, _with(parts, place.me, run) if len(parts) == _PAIR else parts, run)
+                combine(how, _with(parts, place.me, run) if len(parts) == PAIR else parts, run)
 
 
 def _each_a_part(
@@ -86,7 +84,7 @@ def _each_a_part(
     mine, results = memory.addresses[place.me], memory.addresses[size]
     addresses = [each.data_ptr() for each in runs]
     nbytes = sum([each.nbytes for each in runs])
-    in_place = size == _PAIR and takes
+    in_place = size == PAIR and takes
     for number in count():
         parity = agreement.parity
         if 0 < number <= len(shares):
@@ -105,7 +103,10 @@ def _each_a_part(
 def _combine_own(
     own: Own, runs: Sequence[Tensor], me: int, how: ReduceOp, parity: int, copied_to: int
 ) -> None:
-    """Write what a member combines to where all see it; in place first, if there it is *copied*."""
+    """Write what a member combines to where all see it.
+
+    With the address of a slot of results, it is combined in place and copied there.
+    """
     parts, result = own.parts[1 - parity], own.results[parity]
     if own.piece is None:
         combine(how, parts, result)

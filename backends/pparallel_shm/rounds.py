@@ -6,6 +6,7 @@ import copy
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from pparallel.errors import CallTimeoutError
@@ -32,7 +33,7 @@ OWN_CORE = Glance(20e-6, lambda: None)
 #: where members share cores: whom one waits for may need this one. To sleep and be woken takes
 #: longer, as a core that nobody uses falls asleep too; but the system lets only one that sleeps
 #: be without a core for long, so that more than this delays the others.
-SHARED_CORE = Glance(50e-6, os.sched_yield)
+SHARED_CORE = Glance(50e-6, getattr(os, "sched_yield", partial(time.sleep, 0)))
 #: where members are threads, of which one that looks keeps the others from running
 NONE = Glance(0, lambda: None)
 
