@@ -1,59 +1,29 @@
-"""The crash grid of loky: every way to fail in every place, on both backends and all methods.
-
-Each case ends in the right error within ten seconds (the benchmark asks for one), the pool goes on,
-and nothing is left behind.
-"""
+"""The crash grid on both backends and all methods, where nothing is left behind either."""
 
 from __future__ import annotations
 
 import gc
 import os
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from crash_grid import (
+    IN_THE_CALLER,
+    LIMIT,
+    PLACES,
+    check_deaths,
+    check_failures,
+    check_use,
+    outcome,
+)
 from process_backends import BACKENDS, pool_of
 
 import pparallel
-from pparallel.errors import RemoteError, SerializationError, WorkerLostError
-from pparallel.testing.deaths import (
-    DEATHS,
-    FAILURES,
-    ErrorWhenRebuilt,
-    ErrorWhenSent,
-    WhenCollected,
-    WhenRebuilt,
-    WhenSent,
-    WhenStateIsSet,
-    drop,
-    throw,
-)
+from pparallel.errors import SerializationError, WorkerLostError
+from pparallel.testing.deaths import DEATHS, FAILURES, WhenCollected, drop
 from pparallel.testing.pool.tasks import note_and_call, noted
-
-LIMIT = 10.0  #: seconds within which the caller has the error
-Call = Callable[..., Any]
-Args = tuple[Any, ...]
-Place = Callable[[Call, Args], tuple[Call, Args]]
-
-#: what a task is made of so that a call is made in that place
-PLACES: dict[str, Place] = {
-    "unpickling the argument": lambda call, args: (drop, (WhenRebuilt(call, args),)),
-    "setting the state of the argument": lambda call, args: (drop, (WhenStateIsSet(call, args),)),
-    "unpickling the function": lambda call, args: (partial(drop, WhenRebuilt(call, args)), ()),
-    "running": lambda call, args: (call, args),
-    "pickling the result": lambda call, args: (WhenSent, (call, args)),
-    "pickling the exception": lambda call, args: (throw, (ErrorWhenSent, call, args)),
-    "unpickling the exception": lambda call, args: (throw, (ErrorWhenRebuilt, call, args)),
-}
-#: the same, where it is the caller that makes the call
-IN_THE_CALLER: dict[str, Place] = {
-    "pickling the argument": lambda call, args: (drop, (WhenSent(call, args),)),
-    "pickling the function": lambda call, args: (partial(drop, WhenSent(call, args)), ()),
-    "unpickling the result": lambda call, args: (WhenRebuilt, (call, args)),
-    "setting the state of the result": lambda call, args: (WhenStateIsSet, (call, args)),
-}
 
 
 @pytest.fixture(params=["forkserver", "spawn"])
@@ -71,41 +41,6 @@ def pool(backend: str, method: Any) -> Iterator[pparallel.Pool]:
     """One worker: it is certain to be replaced when it dies."""
     with pool_of(backend, size=1, start_method=method) as pool:
         yield pool
-
-
-def outcome(pool: pparallel.Pool, call: Call, args: Args) -> BaseException | None:
-    try:
-        return pool.submit(call, *args).exception(LIMIT)
-    except SerializationError as error:  # of what the caller could not pickle
-        return error
-
-
-def check_use(pool: pparallel.Pool) -> None:
-    assert pool.map_async(abs, range(-5, 5)).get(LIMIT) == [5, 4, 3, 2, 1, 0, 1, 2, 3, 4]
-
-
-def check_failures(pool: pparallel.Pool, place: str, make: Place) -> None:
-    for failure, (call, args, raised) in FAILURES.items():
-        expected: type[BaseException] = SerializationError
-        if place == "running":
-            expected = raised
-        elif place.endswith("the exception"):
-            expected = RemoteError
-        pid = pool.apply(os.getpid)
-        error = outcome(pool, *make(call, args))
-        assert type(error) is expected, f"{failure}: {error!r}"
-        check_use(pool)
-        assert pool.apply(os.getpid) == pid, f"{failure}: the worker was lost"
-
-
-def check_deaths(pool: pparallel.Pool, make: Place, names: tuple[str, ...] = ()) -> None:
-    for name in names or DEATHS:
-        death = DEATHS[name]
-        pid = pool.apply(os.getpid)
-        error = outcome(pool, *make(death.call, death.args))
-        assert isinstance(error, WorkerLostError), f"{name}: {error!r}"
-        assert (error.pid, error.exitcode) == (pid, death.exitcode), name
-        check_use(pool)
 
 
 @pytest.mark.costly

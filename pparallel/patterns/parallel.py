@@ -67,7 +67,7 @@ class Parallel:
             raise ValueError(f"num_workers must be 0 or more, not {num_workers}")
         self._work: Callable[[Any], Any] = _forward_backward(parallizable)
         self._serial = num_workers if serial_init else 0
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self._outstanding = 0
         self._outcomes: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
         self._closed = False
@@ -92,6 +92,7 @@ class Parallel:
             if self._closed:
                 raise ClosedError("the Parallel")
             self._outstanding += 1
+            self._lock.notify()
             here = self._pool is None or self._serial > 0
             self._serial -= here
         try:
@@ -113,9 +114,7 @@ class Parallel:
             TaskTimeoutError: none was ready in time.
         """
         with self._lock:
-            if self._outstanding == 0:
-                message = "there is nothing to get: each result of what was put was got already"
-                raise RuntimeError(message)
+            self._check_put()
             self._outstanding -= 1
         try:
             with waking(lambda why: self._outcomes.put(_Outcome(error=why))):
@@ -150,6 +149,12 @@ class Parallel:
         self._end(exc)
 
     # -- inside -------------------------------------------------------------------------------
+
+    def _check_put(self) -> None:
+        """Check that a result is to come, or is there; called under the lock."""
+        if self._outstanding == 0:
+            message = "there is nothing to get: each result of what was put was got already"
+            raise RuntimeError(message)
 
     def _run_here(self, x: Any) -> None:
         try:
@@ -188,6 +193,7 @@ class Parallel:
     def _end(self, error: BaseException | None) -> None:
         with self._lock:
             self._closed = True
+            self._lock.notify_all()
         if self._own is not None:
             self._own.end(error)
             self._departed()

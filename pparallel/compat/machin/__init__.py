@@ -1,0 +1,1 @@
+"""``machin.parallel``: import its modules from here, as in ``pparallel.compat.machin.pool``."""

@@ -1,0 +1,44 @@
+"""Programs for the seeds run here after a change of their import lines."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from moving import MOVING, output_of, without_imports
+
+SEEDS = {
+    "machin": r"machin\.parallel\.",
+    "gluonnlp": r"gluonnlp\.utils\.parallel",
+    "torch_xla": r"torch_xla\.distributed\.xla_multiprocessing",
+    "jactorch": r"jactorch\.parallel\.comm",
+    "torch_multiprocessing": r"torch\.multiprocessing",
+}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_import_lines_alone_differ(seed: str) -> None:
+    before, after = ((MOVING / seed / f"{name}.py").read_text() for name in ("before", "after"))
+    assert without_imports(before) == without_imports(after)
+    assert re.search(rf"^\s*(import|from) {SEEDS[seed]}", before, re.M)
+    assert not re.search(rf"^\s*(import|from) {SEEDS[seed]}", after, re.M)
+    assert f"pparallel.compat.{seed}" in after
+
+
+def test_each_program_is_tested() -> None:
+    assert {each.name for each in MOVING.iterdir() if each.is_dir()} == set(SEEDS)
+
+
+def test_gluonnlp() -> None:
+    printed = output_of("gluonnlp")
+    match = re.fullmatch(r"loss ([\d.]+) -> ([\d.]+), largest difference (\S+)\n", printed)
+    assert match, printed
+    first, last, difference = map(float, match.groups())
+    assert last < first
+    assert difference < 1e-5
+
+
+def test_jactorch() -> None:
+    match = re.fullmatch(r"2 slaves, largest difference (\S+)\n", output_of("jactorch"))
+    assert match
+    assert float(match[1]) < 1e-12
