@@ -48,6 +48,16 @@ class GradServerReducerConfig(ReducerConfig, frozen=True):
             they are cleared, for what is added to them could not mend them.
         compression: how gradients are made smaller on their way to a secondary; what that leaves
             out is added to the next gradient of the same model. By default they are sent whole.
+        in_place: whether the optimizer steps the managed model itself, with which nobody may train
+            from start to stop: it is then always as new as what is published. By default a copy of
+            its parameters is stepped, and the model has them after stop. An optimizer that is not
+            torch's, and knows nothing of ``param_groups``, needs it.
+        role: whether this ``member`` starts and stops with all others; or, as a ``server`` does,
+            waits for nobody: it holds the primary or secondary that is named after it, and nothing
+            else; or is a ``client``, which may come at any time, pushes and pulls, and goes. All
+            of one job's are members, or none is.
+        key: under which the ordered server has the parameters; by default one made of the
+            reducer's name. Those of further primaries have their number behind it.
         ordered_server: where the parameters are published; by default the runtime's.
     """
 
@@ -63,6 +73,9 @@ class GradServerReducerConfig(ReducerConfig, frozen=True):
     dedicated: bool | None = None
     refuse_nan: bool = False
     compression: CompressionConfig | None = None
+    in_place: bool = False
+    role: Literal["member", "server", "client"] = "member"
+    key: str | None = None
     ordered_server: OrderedServerConfig | None = None
 
 

@@ -5,5 +5,6 @@ Bottom-up: ``image`` and ``shares`` (what lies where in the messages, and in whi
 its way out), ``courier`` (how messages of several pieces travel), ``stage`` and ``level`` (a queue
 and its thread, which sums), ``stepper``, ``board`` and ``primary`` (the optimizer's step, and where
 it is published), ``tickets``, ``clock``, ``pace`` and ``pacing`` (bounded staleness), ``who``,
-``run``, ``routes``, ``pusher`` and ``roles`` (who does what, and how it is reached), ``reducer``.
+``run``, ``routes``, ``pusher``, ``follower`` and ``roles`` (who does what, and how it is reached),
+``client``, ``reducer``.
 """

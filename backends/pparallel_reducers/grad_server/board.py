@@ -20,11 +20,11 @@ class Board:
         version: of what this member published last.
     """
 
-    def __init__(self, server: OrderedServer, name: str, index: int, tally: Tally | None) -> None:
-        """Publish share *index* of reducer *name*; with a *tally* what leaves is counted there."""
+    def __init__(self, server: OrderedServer, key: str, index: int, tally: Tally | None) -> None:
+        """Publish share *index* under *key*; with a *tally* what leaves is counted there."""
         self._server = server
         self._tally = tally
-        self._key = f"reducer/{name}/parameters" + (f"/{index}" if index else "")
+        self._key = key + (f"/{index}" if index else "")
         self.version = -1
 
     def begin(self) -> None:

@@ -55,16 +55,19 @@ class Courier:
         return sent
 
 
-def accepted(sent: Iterable[Future[Reply]]) -> bool:
+def accepted(sent: Iterable[Future[Reply]]) -> bool | None:
     """Wait for the answers to one message, and return what the last says.
+
+    Returns:
+        Whether it was queued; False: it is of another model; None: nothing is taken there any more.
 
     Raises:
         Exception: what the other member raised, or kept the message from arriving.
     """
-    answer: Any = None
+    answer: bool | None = None
     for each in sent:
         answer = each.result().body
-    return bool(answer)
+    return answer
 
 
 class Inbox:

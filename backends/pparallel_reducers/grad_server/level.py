@@ -36,7 +36,8 @@ class Level:
         self._digest: str | None = None
         self._batch = Batch(config.reduce_batch_size)
         self._stage: Stage[Sum] | None = None
-        self._error: BaseException | None = None
+        self._last_stage: Stage[Sum] | None = None  # which is flushed
+        self._flushed = _done()
         self._held = 0
         # Where staleness is bounded, others are asked.
         self.arrived: Callable[[Sum], None] = lambda _: None
@@ -49,7 +50,7 @@ class Level:
         stage = Stage[Sum](self._name, self._config.max_queue_size, self._take)
         stage.start()
         with self._lock:
-            self._error = None
+            self._last_stage, self._flushed = None, _done()
             self._held = 0
             self._digest, self._stage = digest, stage
 
@@ -100,14 +101,24 @@ class Level:
     def flush(self) -> BaseException | None:
         """Take no more; wait until all that was queued is handed on. Return what went wrong."""
         with self._lock:
-            stage, self._stage = self._stage, None
-        if stage is None:
-            return None
-        error = stage.run(self._flush).exception()
-        stage.end(ClosedError("the reducer", "was stopped"))
-        stage.join()
-        self._error = stage.error  # which the thread sets at its end
+            stage = self._stage
+        error = self.flush_soon().exception()
+        if stage is not None:
+            stage.join()
         return error
+
+    def flush_soon(self) -> Future[None]:
+        """As :meth:`flush`, but never block: the future fails with what went wrong."""
+        with self._lock:
+            stage, self._stage = self._stage, None
+            if stage is None:
+                return self._flushed
+            self._flushed = stage.run(self._flush)
+        self._last_stage = stage
+        self._flushed.add_done_callback(
+            lambda _: stage.end(ClosedError("the reducer", "was stopped"))
+        )
+        return self._flushed
 
     def look(self) -> None:
         """Look soon whether the batch is to be handed on now; never blocks."""
@@ -120,11 +131,7 @@ class Level:
         with self._lock:
             self._fenced.add(member)
             stage = self._stage
-        if stage is not None:
-            return stage.run(self._flush)
-        done: Future[None] = Future()
-        done.set_result(None)
-        return done
+        return _done() if stage is None else stage.run(self._flush)
 
     def close(self, reason: BaseException) -> None:
         """Refuse what waits and what comes, with *reason*; never blocks."""
@@ -142,8 +149,8 @@ class Level:
     @property
     def error(self) -> BaseException | None:
         """What ended the reducing thread, if something did."""
-        stage = self._stage
-        return self._error if stage is None else stage.error
+        stage = self._stage or self._last_stage
+        return None if stage is None else stage.error
 
     @property
     def held(self) -> int:
@@ -196,6 +203,12 @@ class Level:
         with self._lock:
             self._held += count
         settle(reply, True)
+
+
+def _done() -> Future[None]:
+    done: Future[None] = Future()
+    done.set_result(None)
+    return done
 
 
 class _AnotherModelError(ValueError):

@@ -15,7 +15,7 @@ from pparallel_reducers.grad_server.sums import Sum
 from pparallel_reducers.tally import Tally
 
 if TYPE_CHECKING:
-    from pparallel_reducers.grad_server.stepper import Stepper
+    from pparallel_reducers.grad_server.stepper import AnyStepper
 
 
 class Primary:
@@ -33,17 +33,17 @@ class Primary:
         self._config = config
         self._tally = tally
         self._board = board
-        self._stepper: Stepper | None = None
+        self._stepper: AnyStepper | None = None
         self._wholes: Source | None = None
         self.published: Callable[[int], None] = lambda _: None  # called with each new version
         self.level = Level(name, config, tally, self._step)
 
-    def manage(self, stepper: Stepper) -> None:
+    def manage(self, stepper: AnyStepper) -> None:
         """Step with *stepper* from the next start on."""
         self._stepper = stepper
 
     @property
-    def stepper(self) -> Stepper:
+    def stepper(self) -> AnyStepper:
         """What steps.
 
         Raises:

@@ -8,12 +8,13 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from pparallel.errors import PeerLostError
+from pparallel.errors import ClosedError, PeerLostError
 from pparallel_reducers.tally import Tally
 
 logger = logging.getLogger(__name__)
 
-Send = Callable[[str, int], bool]  #: (to, number) -> whether the model is the right one
+#: (to, number) -> whether the model is the right one; None: that secondary was stopped
+Send = Callable[[str, int], "bool | None"]
 #: as :meth:`Level.fence` of each primary, for this member
 Fence = Callable[[str, int | None], "list[tuple[int, bool]]"]
 
@@ -33,7 +34,7 @@ class Pusher:
         self._pushing = threading.Lock()
         self._numbers = itertools.count()
         self._acknowledged: Counter[str] = Counter()
-        self._last = PeerLostError("nobody")
+        self._last: PeerLostError | ClosedError = PeerLostError("nobody")
         self._changing = threading.Lock()  # for what follows, which other threads change
         self._live = list(secondaries)
         self._ended: dict[str, str] = {}  # those of them that ended and are not accounted for
@@ -42,7 +43,8 @@ class Pusher:
         """Have *send* hand one gradient to a secondary; return what it returns.
 
         Raises:
-            PeerLostError: no secondary is left.
+            PeerLostError: no secondary is left: the last one ended.
+            ClosedError: no secondary is left: the last one was stopped.
         """
         with self._pushing:
             accepted = self._push(send)
@@ -81,8 +83,19 @@ class Pusher:
                 if self._account_for(to, number):
                     return True
             else:
+                if accepted is None:
+                    self._retire(to)
+                    continue
                 self._acknowledged[to] += accepted
                 return accepted
+
+    def _retire(self, secondary: str) -> None:
+        """Push no more to one that was stopped: it has handed on all that it acknowledged."""
+        with self._changing:
+            self._ended.pop(secondary, None)
+            self._live.remove(secondary)
+        self._acknowledged.pop(secondary, None)
+        self._last = ClosedError("the reducer", "was stopped")
 
     def _account(self) -> None:
         with self._changing:
@@ -110,6 +123,8 @@ class Pusher:
         return handed_on
 
     def _secondary(self) -> str:
-        if (found := self.next) is None:
-            raise PeerLostError(self._last.peer, f"{self._last.reason}, and no secondary is left")
-        return found
+        if (found := self.next) is not None:
+            return found
+        if isinstance(self._last, ClosedError):
+            raise self._last
+        raise PeerLostError(self._last.peer, f"{self._last.reason}, and no secondary is left")

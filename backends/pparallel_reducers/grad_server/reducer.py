@@ -16,6 +16,7 @@ from pparallel.runtime.member import Member
 from pparallel.runtime.rpc import RpcGroup
 from pparallel_reducers.config import GradServerReducerConfig
 from pparallel_reducers.grad_server.board import Board
+from pparallel_reducers.grad_server.client import Client
 from pparallel_reducers.grad_server.gradient import Gradient
 from pparallel_reducers.grad_server.pacing import TooOldError
 from pparallel_reducers.grad_server.pusher import Pusher
@@ -40,6 +41,10 @@ class GradServerReducer(Reducer):
 
     A member does not wait until its gradient is reduced, only until it is queued: it trains on
     parameters that may be some steps old (``counters().staleness``).
+
+    Where the members do not start together (``role``), those that serve begin with the primary,
+    which starts and stops once. A client's first push waits for that; it pulls as soon as there is
+    something, whether or not it is new, for it may have changed its model by itself.
     """
 
     def __init__(
@@ -58,11 +63,15 @@ class GradServerReducer(Reducer):
         self._tally = Tally(events, name)
         tally = self._tally if member.world_size > 1 else None
         count = len(config.primaries or (config.primary,))
-        self._boards = [Board(ordered_server, name, index, tally) for index in range(count)]
+        key = config.key or f"reducer/{name}/parameters"
+        self._boards = [Board(ordered_server, key, index, tally) for index in range(count)]
         self._roles = Roles(name, config, member, group, self._tally, self._boards)
         secondaries = self._roles.who.secondaries
         self._pusher = Pusher(member.rank, secondaries, self._tally, self._roles.routes.fence)
-        self._open = False
+        self._client: Client | None = None
+        if config.role == "client":
+            self._client = Client(group, self._roles, self._boards[0])
+        self._open = self._stopped = False
         self._run: Run | None = None
         self._last_run: Run | None = None
         self._last: ref[Module] | None = None
@@ -78,6 +87,8 @@ class GradServerReducer(Reducer):
     @property
     @override
     def trains(self) -> bool:
+        if self._config.role == "server":
+            return False
         dedicated = self._config.dedicated
         if dedicated is None:
             dedicated = self._member.world_size > len(self._roles.who.primaries)
@@ -96,8 +107,10 @@ class GradServerReducer(Reducer):
             self._group.serve(key, service)
         self._group.when_lost(self._pusher.lose)
         self._group.when_lost(self._roles.lose)
-        self._group.when_closed(self._roles.end)
+        self._group.when_closed(self._end)
         self._open = True
+        if self._config.role == "server" and not self.manages and self.hosting:
+            self._roles.follower.follow()
 
     @override
     def close(self) -> None:
@@ -108,14 +121,23 @@ class GradServerReducer(Reducer):
         # service that is missing would look like a mistake in the program.
         self._group.forget(self._pusher.lose)
         self._group.forget(self._roles.lose)
-        self._group.forget(self._roles.end)
+        self._group.forget(self._end)
         self._roles.leave()
 
     @override
     def release(self, error: BaseException | None) -> None:
         super().release(error)
+        if error is None:
+            self._tell_of_rest()
+
+    def _end(self, reason: BaseException) -> None:
+        self._roles.end(reason)
+        if self._config.role == "server" and self._open:  # nobody leaves it in time
+            self._tell_of_rest()
+
+    def _tell_of_rest(self) -> None:
         held = sum(level.held for level in self._roles.levels() if level.error is None)
-        if held and error is None:
+        if held:
             logger.warning(
                 "%s left with %d acknowledged gradients: they are not reduced, for stop() was not"
                 " called",
@@ -138,16 +160,22 @@ class GradServerReducer(Reducer):
         if self._run is not None:
             message = "manage_model() comes before start(), or after stop()"
             raise RuntimeError(message)
-        device = self._config.reduce_device
-        from pparallel_reducers.grad_server.stepper import Stepper
+        from pparallel_reducers.grad_server.stepper import InPlaceStepper, Stepper
 
-        self._roles.primary.manage(Stepper(model, optimizer, lr_scheduler, device))
+        if self._config.in_place:
+            self._roles.primary.manage(InPlaceStepper(model, optimizer, lr_scheduler))
+        else:
+            device = self._config.reduce_device
+            self._roles.primary.manage(Stepper(model, optimizer, lr_scheduler, device))
 
     @override
     def start(self) -> None:
         if not self._open:
             raise ClosedError("the reducer", "is not open")
-        if self._run is not None:
+        if self._run is not None or self._client is not None:
+            return
+        if self._config.role == "server":
+            self._start_alone()
             return
         run = self._roles.begin()
         self._layouts.clear()  # what is frozen may be other than before
@@ -159,6 +187,8 @@ class GradServerReducer(Reducer):
 
     @override
     def stop(self) -> None:
+        if self._config.role == "server":
+            self._stop_alone()
         if self._run is None:
             return
         self._run = None
@@ -178,6 +208,8 @@ class GradServerReducer(Reducer):
 
     @override
     def watch(self) -> None:
+        if self._roles.follower.failure is not None:
+            raise self._roles.follower.failure
         for level in self._roles.levels():
             if (error := level.error) is not None:
                 raise error
@@ -190,7 +222,8 @@ class GradServerReducer(Reducer):
 
     @override
     def push(self, model: Module) -> bool:
-        if (run := self._run) is None:
+        run = self._run if self._client is None or not self._open else self._client.run()
+        if run is None:
             raise ClosedError("the reducer", "is not started: call start() before push() or step()")
         layout = self._layout_of(model)
         squeezer = self._squeezer_of(model, run) if layout.digest == run.layout.digest else None
@@ -217,6 +250,8 @@ class GradServerReducer(Reducer):
 
     @override
     def pull(self, model: Module) -> bool:
+        if self._client is not None:
+            return self._pull_as(self._client, model)
         if (run := self._last_run) is None:
             raise ClosedError("the reducer", "is not started: call start() before pull()")
         run.layout.check_shapes(self._layout_of(model))
@@ -241,6 +276,37 @@ class GradServerReducer(Reducer):
         self._versions[model] = versions
         self._tally.pulled(newest)
         return True
+
+    # -- by itself ----------------------------------------------------------------------------
+
+    def _start_alone(self) -> None:
+        if self._stopped:
+            raise ClosedError("the reducer", "was stopped, and starts once only: make another")
+        if self.manages:
+            self._run = self._last_run = self._roles.begin()
+
+    def _stop_alone(self) -> None:
+        if self._stopped or (self.manages and self._run is None):
+            return
+        self._stopped, self._run = True, None
+        if not self.manages:
+            failure = self._roles.flush_early()
+        else:
+            failure = self._roles.flush_all()
+            self._roles.finish()
+        if failure is not None:
+            raise failure
+        if self.manages and not self._config.in_place:
+            self._pull_last()
+
+    def _pull_as(self, client: Client, model: Module) -> bool:
+        if not self._open:
+            raise ClosedError("the reducer", "is not open")
+        version = client.pull(model, self._layout_of(model))
+        if version is not None:
+            self._versions[model] = [version]
+            self._tally.pulled(version)
+        return version is not None
 
     # -- inside -------------------------------------------------------------------------------
 

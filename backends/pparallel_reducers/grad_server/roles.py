@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 
-from pparallel.errors import ClosedError
+from pparallel.errors import ClosedError, DirectoryError, PeerLostError, PparallelError
 from pparallel.runtime.member import Member
 from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.rpc import Reply, RpcGroup, Service
 from pparallel_reducers.config import GradServerReducerConfig
 from pparallel_reducers.grad_server.board import Board
 from pparallel_reducers.grad_server.flat import Sendables, Source, Wholes
+from pparallel_reducers.grad_server.follower import Follower
 from pparallel_reducers.grad_server.level import Level
 from pparallel_reducers.grad_server.pacing import Pacing
 from pparallel_reducers.grad_server.primary import Primary
@@ -21,6 +24,8 @@ from pparallel_reducers.grad_server.shares import Share
 from pparallel_reducers.grad_server.who import Who
 from pparallel_reducers.layout import Layout, state_of
 from pparallel_reducers.tally import Tally
+
+logger = logging.getLogger(__name__)
 
 
 class Roles:
@@ -35,6 +40,7 @@ class Roles:
         secondary: this member's secondary, if it holds one.
         pacing: its part in bounding staleness, if that is to be.
         services: what it answers the others.
+        follower: has it begin when the primary does, if it starts alone.
     """
 
     def __init__(
@@ -51,14 +57,16 @@ class Roles:
         self._group = group
         self._boards = boards
         self.who = Who.of(name, config, member)
-        self.routes = Routes(group, self.who, config.reduce_device, tally)
+        self.routes = Routes(group, self.who, config, tally)
+        serves = config.role != "client"
+        self._starts_alone = config.role == "server"
         self.primary: Primary | None = None
         self.secondary: Level | None = None
         self.pacing: Pacing | None = None
-        if me in self.who.primaries:
+        if serves and me in self.who.primaries:
             index = self.who.primaries.index(me)
             self.primary = Primary(f"{me}-{name}-primary", index, config, tally, boards[index])
-        if me in self.who.secondaries:
+        if serves and me in self.who.secondaries:
             self.secondary = Level(f"{me}-{name}-secondary", config, tally, self.routes.hand_on)
         if (bound := config.max_staleness) is not None:
             self.pacing = Pacing(bound, group, self.who, self.primary, self.secondary, tally)
@@ -66,16 +74,22 @@ class Roles:
         routes.primary, routes.secondary, routes.pacing = self.primary, self.secondary, self.pacing
         self._begun: Future[Reply] = Future()  # what the others ask for as they start
         self._finished: Future[Reply] = Future()  # and as they stop
+        self.follower = Follower(f"{me}-{name}-follower", self.begin, routes.ready)
         self.services = dict(self._services())
 
     # -- start and stop -----------------------------------------------------------------------
 
-    def begin(self) -> Run:
-        """Begin, once the member that holds the first primary has; return what it says."""
+    def begin(self, timeout: float | None = None) -> Run:
+        """Begin, once the member that holds the first primary has; return what it says.
+
+        Raises:
+            CallTimeoutError: it has not within *timeout* seconds.
+        """
         if (primary := self.primary) is not None and primary.index == 0:
             run = self._publish_all(primary)
         else:
-            entries, versions = self._group.ask(self.who.primaries[0], "begin").body
+            asked = self._group.ask(self.who.primaries[0], "begin", timeout=timeout)
+            entries, versions = asked.body
             run = Run(Layout(entries), versions)
         sources: list[Source] = []
         if self.primary is not None or self.secondary is not None:
@@ -90,13 +104,36 @@ class Roles:
             primary.start(run.shares[primary.index], run.layout.digest, sources[primary.index])
         if self.secondary is not None:
             self.secondary.start(run.layout.digest, sources)
+        settle(self.routes.ready, None)
         if primary is not None and primary.index == 0:
             settle(self._begun, Reply((run.layout.plain(), run.versions)))
+            if self._starts_alone:
+                self._call_others()
         return run
 
     def flush(self) -> BaseException | None:
         """Hand on what the secondary has; return what went wrong."""
         return self.secondary.flush() if self.secondary is not None else None
+
+    def flush_early(self) -> BaseException | None:
+        """As :meth:`flush`, before the primary stops, and perhaps before it has begun."""
+        fail(self.routes.ready, ClosedError("the reducer", "was stopped"))
+        return self.flush()
+
+    def flush_all(self) -> BaseException | None:
+        """Hand on what all secondaries have that live; return what went wrong first."""
+        failure = self.flush()
+        for each in self.who.secondaries:
+            if each == self._me:
+                continue
+            try:
+                self._group.ask(each, "flush")
+            except (PeerLostError, ClosedError, DirectoryError) as error:
+                # It ended, or was stopped before it began, or was never made.
+                logger.debug("secondary %s has nothing to hand on: %s", each, error)
+            except Exception as error:  # noqa: BLE001 - it is returned
+                failure = failure or error
+        return failure
 
     def finish(self) -> None:
         """Have the primaries step on what is left, once every secondary is flushed.
@@ -107,6 +144,8 @@ class Roles:
         failure = None
         if self.primary is not None:
             self._begun = Future()
+            if self._starts_alone:  # once, while the others may ask at any time
+                fail(self._begun, ClosedError("the reducer", "was stopped"))
             failure = self.primary.stop()
             if failure is None:
                 settle(self._finished, Reply())
@@ -130,6 +169,7 @@ class Roles:
 
     def end(self, reason: BaseException) -> None:
         """Refuse what waits and what comes, with *reason*; never blocks."""
+        fail(self.routes.ready, reason)
         for level in self.levels():
             level.close(reason)
 
@@ -138,6 +178,9 @@ class Roles:
         self.routes.lose(member, reason)
         if self.pacing is not None:
             self.pacing.lose(member)
+        if self._starts_alone and member in self.who.primaries:
+            self.follower.failure = PeerLostError(member, reason)
+            self.end(self.follower.failure)
 
     def leave(self) -> None:
         """End for good: whoever asks from now on is told that this member has left."""
@@ -156,11 +199,20 @@ class Roles:
         if self.pacing is not None:
             self.pacing.used()
 
+    def _call_others(self) -> None:
+        """Have the secondaries begin that were made before the primary; the others do so anyway."""
+        for each in self.who.secondaries:
+            if each != self._me:
+                with suppress(PparallelError):  # it ended
+                    self._group.ask_async(each, "follow")
+
     def _services(self) -> Iterator[tuple[str, Service]]:
         yield from self.routes.services()
         if self.primary is not None:
             yield "begin", lambda _: self._begun
             yield "finish", lambda _: self._finished
+        elif self._starts_alone:
+            yield "follow", self.follower.told_to
         if self.pacing is not None:
             yield from self.pacing.services()
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
+from uuid import uuid4
 
 from typing_extensions import Buffer
 
 from pparallel.errors import ClosedError, PeerLostError
 from pparallel.runtime.pending import fail, settle
-from pparallel.runtime.rpc import Reply, Request, RpcGroup, Service
+from pparallel.runtime.rpc import Reply, RpcGroup, Service
+from pparallel_reducers.config import GradServerReducerConfig
 from pparallel_reducers.grad_server.courier import Courier, Inbox, accepted
 from pparallel_reducers.grad_server.flat import Flat, Source, sendable
 from pparallel_reducers.grad_server.gradient import Gradient
@@ -24,6 +27,8 @@ from pparallel_reducers.grad_server.who import Who
 from pparallel_reducers.layout import Layout
 from pparallel_reducers.tally import Tally
 
+T = TypeVar("T")
+
 
 class Routes:
     """How one member reaches the levels: its own directly, those of others by asking them.
@@ -32,15 +37,24 @@ class Routes:
         primary: this member's, if it holds one.
         secondary: this member's, if it holds one.
         pacing: its part in bounding staleness, if that is to be.
+        ready: what is pushed to the secondary waits for it.
     """
 
     primary: Primary | None = None
     secondary: Level | None = None
     pacing: Pacing | None = None
 
-    def __init__(self, group: RpcGroup, who: Who, device: str, tally: Tally) -> None:
-        self._group, self._who, self._device = group, who, device
+    def __init__(
+        self, group: RpcGroup, who: Who, config: GradServerReducerConfig, tally: Tally
+    ) -> None:
+        self._group, self._who, self._device = group, who, config.reduce_device
         self._me = group.get_cur_name()
+        # A member's clients count their gradients each by itself.
+        self._sender = f"{self._me}/{uuid4().hex}" if config.role == "client" else self._me
+        self._stops_alone = config.role == "server"
+        self.ready: Future[None] = Future()
+        if not self._stops_alone:  # else it is completed once the secondary has begun
+            self.ready.set_result(None)
         self._courier = Courier(group, tally)
         self._run = Run(Layout(()), [0])
         self._sources: Sequence[Source] = ()  # of what the secondary sums in
@@ -60,11 +74,15 @@ class Routes:
         """Tell whoever asks from now on that this member has left."""
         self._left = True
 
-    def push(self, to: str, number: int, gradient: Gradient) -> bool:
-        """Hand a gradient to the secondary of member *to*; return whether the model fits."""
+    def push(self, to: str, number: int, gradient: Gradient) -> bool | None:
+        """Hand a gradient to the secondary of member *to*.
+
+        Returns:
+            Whether the model fits; None: that secondary was stopped, and no other with it.
+        """
         run, digest = self._run, gradient.layout.digest
         fits = digest == run.layout.digest
-        ids = [(self._me, number)]
+        ids = [(self._sender, number)]
         serials: list[list[int]] = [[] for _ in run.versions]
         if self.pacing is not None and fits:
             serials = self.pacing.for_push(to, gradient.versions)
@@ -89,9 +107,9 @@ class Routes:
     def fence(self, secondary: str, number: int | None) -> list[tuple[int, bool]]:
         """As :meth:`Level.fence` of each primary, for gradients of this member."""
         return [
-            self.primary.level.fence(secondary, self._me, number)
+            self.primary.level.fence(secondary, self._sender, number)
             if self.primary is not None and each == self._me
-            else self._group.ask(each, "fence", (secondary, number)).body
+            else self._group.ask(each, "fence", (secondary, self._sender, number)).body
             for each in self._who.primaries
         ]
 
@@ -112,6 +130,9 @@ class Routes:
                 pieces, count = sendable(total, self._group), len(total.image.pieces)
                 sent.append(self._courier.send(to, "sum", head, pieces, count))
         answers = [accepted(each) for each in sent] + ([here.result()] if here else [])
+        if None in answers:
+            why = f"a primary was stopped before it had {message.count} gradients that were taken"
+            raise RuntimeError(why)
         if not all(answers):
             why = f"a primary refused {message.count} gradients: they are of another model"
             raise RuntimeError(why)
@@ -122,9 +143,11 @@ class Routes:
         """Return what is answered to the others."""
         if (secondary := self.secondary) is not None:
             yield "push", self._inbox(secondary, None)
+            if self._stops_alone:
+                yield "flush", lambda _: _replied(_then(self.ready, secondary.flush_soon))
         if (primary := self.primary) is not None:
             yield "sum", self._inbox(primary.level, primary.index)
-            yield "fence", lambda asked: Reply(_fenced(primary.level, asked))
+            yield "fence", lambda asked: Reply(primary.level.fence(*asked.body))
 
     def _inbox(self, level: Level, index: int | None) -> Inbox:
         """Return what takes messages for *level*: of all shares, or of one."""
@@ -145,7 +168,10 @@ class Routes:
                 flats = Flat.all_over(images, memory)
                 return Sum([[each] for each in flats], count, versions, ids, serials)
 
-            return self._answer(level.offer(sender, digest, count, message))
+            offered = partial(level.offer, sender, digest, count, message)
+            if index is not None or (self.ready.done() and self.ready.exception() is None):
+                return self._answer(offered())
+            return self._answer(_then(self.ready, offered))
 
         self._inboxes.append(Inbox(deliver))
         return self._inboxes[-1]
@@ -158,6 +184,8 @@ class Routes:
                 settle(reply, Reply(ended.result()))
             elif self._left and isinstance(error, ClosedError):
                 fail(reply, PeerLostError(self._me, "has left"))
+            elif self._stops_alone and isinstance(error, ClosedError):
+                settle(reply, Reply())
             else:
                 fail(reply, error)
 
@@ -165,6 +193,35 @@ class Routes:
         return reply
 
 
-def _fenced(level: Level, asked: Request) -> tuple[int, bool]:
-    secondary, number = asked.body
-    return level.fence(secondary, asked.sender, number)
+def _then(first: Future[None], begin: Callable[[], Future[T]]) -> Future[T]:
+    """Return a future of what *begin* returns once *first* is done, or of why that failed."""
+    end: Future[T] = Future()
+
+    def follow(ended: Future[T]) -> None:
+        if (error := ended.exception()) is not None:
+            fail(end, error)
+        else:
+            settle(end, ended.result())
+
+    def go_on(ended: Future[None]) -> None:
+        try:
+            ended.result()
+            begin().add_done_callback(follow)
+        except Exception as error:  # noqa: BLE001 - it is who waits that is told
+            fail(end, error)
+
+    first.add_done_callback(go_on)
+    return end
+
+
+def _replied(flushed: Future[None]) -> Future[Reply]:
+    reply: Future[Reply] = Future()
+
+    def answer(ended: Future[None]) -> None:
+        if (error := ended.exception()) is not None:
+            fail(reply, error)
+        else:
+            settle(reply, Reply())
+
+    flushed.add_done_callback(answer)
+    return reply

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
+from typing_extensions import override
 
 from pparallel_reducers.grad_server.flat import Flat
 from pparallel_reducers.grad_server.shares import Share
@@ -17,7 +19,66 @@ if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
 
 
-class Stepper:
+class AnyStepper(Protocol):
+    """Steps a managed model.
+
+    Attributes:
+        model: which.
+    """
+
+    model: Module
+
+    def attach(self, share: Share) -> None:
+        """Take the optimizer over, for what *share* has of the model's tensors."""
+
+    def detach(self) -> None:
+        """Hand the optimizer back."""
+
+    def step(self, flat: Flat) -> None:
+        """Step once on the gradients of *flat*, which lies in one run."""
+
+    def state(self) -> Mapping[str, Tensor]:
+        """Return the parameters and buffers, which the next step changes."""
+
+
+class InPlaceStepper(AnyStepper):
+    """Steps the managed model itself, which nobody else changes meanwhile."""
+
+    def __init__(self, model: Module, optimizer: Optimizer, scheduler: LRScheduler | None) -> None:
+        self.model = model
+        self._optimizer = optimizer
+        self._scheduler = scheduler
+        self._tensors: dict[str, Tensor] = {}
+
+    @override
+    def attach(self, share: Share) -> None:
+        tensors = state_of(self.model)
+        self._tensors = {each.name: tensors[each.name] for each in share.layout.entries}
+
+    @override
+    def detach(self) -> None:
+        self._tensors = {}
+
+    @override
+    def step(self, flat: Flat) -> None:
+        gradients, buffers = flat.views()
+        for name, view in gradients:
+            self._tensors[name].grad = view.to(self._tensors[name].device)
+        self._optimizer.step()
+        if self._scheduler is not None:
+            self._scheduler.step()
+        for name, _ in gradients:
+            self._tensors[name].grad = None
+        with torch.no_grad():
+            for name, view in buffers:
+                self._tensors[name].copy_(view)
+
+    @override
+    def state(self) -> Mapping[str, Tensor]:
+        return {name: each.detach().cpu() for name, each in self._tensors.items()}
+
+
+class Stepper(AnyStepper):
     """Steps copies of the managed model's parameters, which lie in flat memory.
 
     The optimizer is made to point at the copies: the user may train with the managed model itself
@@ -37,8 +98,8 @@ class Stepper:
         self._state: dict[str, Tensor] = {}
         self._swap: _Swap | None = None
 
+    @override
     def attach(self, share: Share) -> None:
-        """Copy what *share* has of the model's tensors, and take the optimizer over."""
         tensors = state_of(self.model)
         flats = {each: flat.to(self._device) for each, flat in share.layout.state.empty().items()}
         kinds = {each.name: each.kind for each in share.layout.entries}
@@ -51,15 +112,15 @@ class Stepper:
                 self._parameters[name] = Parameter(view, requires_grad=kinds[name] == "trainable")
         self._swap = _Swap(self._optimizer, self.model, share, self._parameters)
 
+    @override
     def detach(self) -> None:
-        """Hand the optimizer back, pointing at the model's parameters as before."""
         swap, self._swap = self._swap, None
         if swap is not None:
             swap.undo()
         self._parameters, self._buffers, self._state = {}, {}, {}
 
+    @override
     def step(self, flat: Flat) -> None:
-        """Step once on the gradients of *flat*, which lies in one run."""
         gradients, buffers = flat.views()
         for name, view in gradients:
             self._parameters[name].grad = view
@@ -71,8 +132,8 @@ class Stepper:
         for name, view in buffers:
             self._buffers[name].copy_(view)
 
+    @override
     def state(self) -> Mapping[str, Tensor]:
-        """Return the parameters and buffers: views of what is stepped."""
         return self._state
 
 

@@ -91,6 +91,7 @@ class Endpoint(Caller, Called):
     def close(self) -> None:
         """Disconnect and end the threads; safe to call again."""
         self.end(ClosedError("the runtime"))
+        self._transport.close()  # a thread of its own may have begun to, and not be done with it
         current.closed(self)
         self.refs.close()
         if not self.handlers.join(GRACE):

@@ -84,7 +84,7 @@ class RpcGroup(ServiceGroup):
             SerializationError: the call or its result cannot be sent.
             ClosedError: this member's runtime is not open.
         """
-        return self._endpoint.call(self._resolve(to), func, timeout, args, kwargs, idempotent)
+        return self._endpoint.call(self.member_name(to), func, timeout, args, kwargs, idempotent)
 
     def rpc_async(
         self,
@@ -96,7 +96,9 @@ class RpcGroup(ServiceGroup):
         idempotent: bool = False,
     ) -> RpcFuture[Any]:
         """As :meth:`rpc_sync`, but return a future with ``wait()``."""
-        return self._endpoint.call_async(self._resolve(to), func, timeout, args, kwargs, idempotent)
+        return self._endpoint.call_async(
+            self.member_name(to), func, timeout, args, kwargs, idempotent
+        )
 
     def remote(
         self,
@@ -111,7 +113,7 @@ class RpcGroup(ServiceGroup):
 
         With *idempotent* it returns when the other member has got the request.
         """
-        return self._endpoint.remote(self._resolve(to), func, timeout, args, kwargs, idempotent)
+        return self._endpoint.remote(self.member_name(to), func, timeout, args, kwargs, idempotent)
 
     # -- services that all know by name -------------------------------------------------------
 
@@ -284,7 +286,10 @@ class RpcGroup(ServiceGroup):
         if owner is None:
             found = self._find("service", key)
             if found is None:
-                raise DirectoryError(f"{key!r} is not registered in Group [{self._name}]")
+                message = (
+                    f"{key!r} is not found on Group [{self._name}]: it is not registered in it"
+                )
+                raise DirectoryError(message)
             owner = self._endpoint.owners[name] = found[0]
         return name, owner
 
@@ -303,13 +308,13 @@ def _rebind(name: str, members: Sequence[str]) -> RpcGroup:
     return RpcGroup(current.endpoint(), name, members)
 
 
-def enter(endpoint: Endpoint, name: str, members: Sequence[str]) -> RpcGroup:
+def enter(endpoint: Endpoint, name: str, members: Sequence[str], timeout: float = -1) -> RpcGroup:
     """Return the group *name* of *members* when all of them have entered it.
 
     Raises:
         ValueError: this member is not among them, or others gave other members.
         PeerLostError: a member ended before it entered.
-        CallTimeoutError: a member did not enter within the transport's time-out.
+        CallTimeoutError: a member did not enter in time.
     """
     group = RpcGroup(endpoint, name, members)
     if not group.is_member():
@@ -317,7 +322,7 @@ def enter(endpoint: Endpoint, name: str, members: Sequence[str]) -> RpcGroup:
         raise ValueError(message)
     ticket = endpoint.refs.new_id()
     try:
-        group._ask_first(directory.ENTER, (name, sorted(members), ticket))
+        group._ask_first(directory.ENTER, (name, sorted(members), ticket), timeout)
     except CallTimeoutError as error:
         group._ask_first(directory.LEAVE, name)
         raise CallTimeoutError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from typing_extensions import Buffer, override
 
@@ -66,7 +66,45 @@ class ServiceGroup:
         """Return the name of the member that this object belongs to."""
         return self._endpoint.name
 
+    def within(self, name: str) -> Self:
+        """Return the same members under a longer name, whose services do not mix with others."""
+        return type(self)(self._endpoint, f"{self._name}/{name}", self._members)
+
+    def member_name(self, to: object) -> str:
+        """Return the name of the member that *to* means: a name, a rank in the job, or an object.
+
+        Raises:
+            ValueError: it is not in this group.
+            TypeError: it means none.
+        """
+        if self._destroyed:
+            self._live()  # it raises
+        if type(to) is str and to in self._members:
+            return to
+        if isinstance(to, int) and not isinstance(to, bool):
+            names = self._endpoint.member.names
+            if not 0 <= to < len(names):
+                message = f"there is no member of rank {to}; ranks go from 0 to {len(names) - 1}"
+                raise ValueError(message)
+            to = names[to]
+            if to in self._members:
+                return to
+        name = _name_of(to)
+        if name not in self._members:
+            hint = did_you_mean(name, self._members)
+            message = (
+                f"{name!r} is not in group {self._name!r}; "
+                f"its members: {', '.join(self._members)}.{hint}"
+            )
+            raise ValueError(message)
+        return name
+
     # -- services -------------------------------------------------------------------------
+
+    @property
+    def default_timeout(self) -> float | None:
+        """Seconds that the job's calls have where they say nothing of it; None: no limit."""
+        return self._endpoint.limit(-1)
 
     @property
     def serializer(self) -> Serializer:
@@ -168,29 +206,6 @@ class ServiceGroup:
     def _live(self) -> None:
         if self._destroyed:
             raise ClosedError(f"group {self._name!r}", "was destroyed")
-
-    def _resolve(self, to: object) -> str:
-        if self._destroyed:
-            self._live()  # it raises
-        if type(to) is str and to in self._members:
-            return to
-        if isinstance(to, int) and not isinstance(to, bool):
-            names = self._endpoint.member.names
-            if not 0 <= to < len(names):
-                message = f"there is no member of rank {to}; ranks go from 0 to {len(names) - 1}"
-                raise ValueError(message)
-            to = names[to]
-            if to in self._members:
-                return to
-        name = _name_of(to)
-        if name not in self._members:
-            hint = did_you_mean(name, self._members)
-            message = (
-                f"{name!r} is not in group {self._name!r}; "
-                f"its members: {', '.join(self._members)}.{hint}"
-            )
-            raise ValueError(message)
-        return name
 
     def _ask_first(self, key: str, body: object, timeout: float = -1) -> Reply:
         endpoint = self._endpoint
