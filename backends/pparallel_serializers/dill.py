@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 from pparallel.runtime.member import Member
+from pparallel_serializers.by_value import names
 from pparallel_serializers.by_value.pickler import CodePickler, RecursingCodePickler
 from pparallel_serializers.config import DillSerializerConfig
 from pparallel_serializers.outofband import OutOfBandSerializer
@@ -23,5 +26,10 @@ class DillSerializer(OutOfBandSerializer):
 
     def __init__(self, config: DillSerializerConfig, *, member: Member | None = None) -> None:
         kind = RecursingCodePickler if config.recurse else CodePickler
-        super().__init__(kind, share=() if config.copy_tensor else ("cpu", "cuda"))
+        share = {"shared"} if config.keep_shared else set()
+        super().__init__(kind, share if config.copy_tensor else {"cpu", "cuda"})
         self.config = config
+
+    def mark_static_module(self, module: ModuleType | str) -> None:
+        """Have all that *module* defines go by reference, in every serializer of this process."""
+        names.mark_static_module(module)

@@ -293,7 +293,8 @@ class Pool(Resource):
         """Have calls of many tasks tell how far they are, to a meter that *metering* makes."""
         self._metering = metering
 
-    def _hand_over(self, batch: Batch, sink: Sink) -> None:
+    def hand_over(self, batch: Batch, sink: Sink) -> None:
+        """Have *batch* carried as all calls have theirs: watched, while somebody watches."""
         observer = self._observer
         if observer is None:
             self.carry(batch, sink)
@@ -311,7 +312,7 @@ class Pool(Resource):
         error_callback: Callable[[BaseException], object] | None = None,
     ) -> PoolResult[R]:
         handle: PoolResult[R] = PoolResult(self.attend, self._publishing or self._share())
-        self._hand_over(batch, CallSink(handle, callback, error_callback))
+        self.hand_over(batch, CallSink(handle, callback, error_callback))
         return handle
 
     def _mapped(
@@ -326,9 +327,9 @@ class Pool(Resource):
         sink: MapSink[R] = MapSink(handle, len(batch.items), callback, error_callback)
         meter = self._meter(batch.func, batch.items) if batch.items else None
         if meter is None:
-            self._hand_over(batch, sink)
+            self.hand_over(batch, sink)
         else:
-            self._hand_over(batch, MeteredSink(sink, meter, len(batch.items)))
+            self.hand_over(batch, MeteredSink(sink, meter, len(batch.items)))
         if not batch.items and sink.begin():
             sink.finish([])
         return handle
@@ -350,7 +351,7 @@ class Pool(Resource):
         _check_chunksize(chunksize)
         self.carry(Batch(func, ()), NO_SINK)
         meter = self._meter(func, iterable)
-        work = Work(self._hand_over, self.attend, func, self.lookahead(), chunksize, meter)
+        work = Work(self.hand_over, self.attend, func, self.lookahead(), chunksize, meter)
         return ResultStream(work, iterable, ordered=ordered)
 
     @override

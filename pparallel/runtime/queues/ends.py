@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import array
 import errno
 import fcntl
 import math
 import os
 import select
+import sys
+import termios
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TypeAlias
 
 from pparallel.errors import ClosedError, TaskTimeoutError
-from pparallel.runtime import stopping
+from pparallel.runtime import lending, stopping
 from pparallel.runtime.queues.tickets import LONGEST, SIZE
 from pparallel.runtime.reopening import Handle, handle, reopened
 from pparallel.runtime.shm import Arena, Parcels
@@ -103,6 +106,12 @@ class Ends:
         """Whether the queue takes nothing more, whoever said so."""
         return self.arena.ledger.flag
 
+    def waiting(self) -> int:
+        """Return how many tickets wait to be taken."""
+        nbytes = array.array("i", [0])
+        fcntl.ioctl(self.tickets, termios.FIONREAD, nbytes)
+        return nbytes[0] // SIZE
+
     def shut_down(self) -> None:
         """Let the queue take nothing more, and wake all that wait for it, everywhere."""
         if not self.ended:
@@ -116,8 +125,20 @@ class Ends:
         if waker is not None:
             os.eventfd_write(waker, 1)
 
-    def wait(self, events: int, deadline: Deadline, longest: float = math.inf) -> None:
+    def wait(
+        self,
+        events: int,
+        deadline: Deadline,
+        longest: float = math.inf,
+        others: Sequence[Ends] = (),
+    ) -> None:
         """Wait until the pipe is ready for *events*, the queue ends, or it is time to look again.
+
+        Args:
+            events: of ``select.poll``; 0 for none.
+            deadline: when to give up.
+            longest: seconds after which to look again.
+            others: of further queues, any of which ends the wait likewise.
 
         Raises:
             ClosedError: this process closes the queue, or the calling rank is told to stop.
@@ -125,17 +146,22 @@ class Ends:
         """
         seconds = min(deadline.left(), longest, _LONGEST_WAIT)
         poll = select.poll()
+        every = (self, *others)
+        for each in every:
+            each._register(poll, events)
+        with _stopped_by(poll) as stopped:
+            if not any(each.closed for each in every):
+                poll.poll(math.ceil(seconds * 1000))
+            if stopped:
+                raise ClosedError("the wait for a queue", "is over: the job ends", consequence=True)
+        if any(each.closed for each in every):
+            raise ClosedError("the queue")
+
+    def _register(self, poll: select.poll, events: int) -> None:
         if events:
             poll.register(self.tickets, events)
         poll.register(self._end, select.POLLIN)
         poll.register(self._woken_by(), select.POLLIN)
-        with _stopped_by(poll) as stopped:
-            if not self.closed:
-                poll.poll(math.ceil(seconds * 1000))
-            if stopped:
-                raise ClosedError("the wait for a queue", "is over: the job ends", consequence=True)
-        if self.closed:
-            raise ClosedError("the queue")
 
     def _woken_by(self) -> int:
         # Made when first needed, and anew in a child that was forked, which must not wake the
@@ -150,12 +176,15 @@ class Ends:
             os.close(made)
         return found
 
-    def __del__(self) -> None:
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if is_finalizing():  # what this would call may be gone, and the kernel closes all
+            return
         os.close(self.tickets)
         os.close(self._end)
         for waker in self._wakers.values():
             os.close(waker)
         self.arena.close()
+        lending.tidy()
 
 
 @contextmanager

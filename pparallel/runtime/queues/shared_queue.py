@@ -13,6 +13,7 @@ from typing_extensions import Buffer
 
 from pparallel.errors import ClosedError
 from pparallel.interfaces.serializer import Serializer
+from pparallel.runtime import lending
 from pparallel.runtime.queues.ends import Deadline, Ends, Handles
 from pparallel.runtime.queues.orphans import Orphans
 from pparallel.runtime.queues.tickets import SIZE, head_of, ticket
@@ -55,8 +56,24 @@ class SharedQueue:
             SerializationError: it cannot be serialised.
             TaskTimeoutError: the queue was full for so long; nothing was put.
         """
-        ends = self._open()
-        buffers = self._serializer.dumps(obj)
+        self.ends()
+        self.put_message(self.message(obj), timeout)
+
+    def message(self, obj: object) -> list[Buffer]:
+        """Return *obj* as :meth:`put_message` takes it; valid while *obj* is unchanged.
+
+        Raises:
+            SerializationError: it cannot be serialised.
+        """
+        if not self._serializer.lends:
+            return self._serializer.dumps(obj)
+        with lending.noted() as lent:
+            buffers = self._serializer.dumps(obj)
+        return [lending.receipt_for(lent), *buffers] if lent else buffers
+
+    def put_message(self, buffers: Sequence[Buffer], timeout: float | None = None) -> None:
+        """Put an object that is bytes already; see :meth:`put`."""
+        ends = self.ends()
         deadline = Deadline("putting an object into the queue", timeout)
         head = self._packed(ends, buffers, deadline)
         done = False
@@ -84,13 +101,13 @@ class SharedQueue:
         """
         deadline = None
         while True:
-            ends = self._open()
+            ends = self.ends()
             ended = ends.ended  # before the look: what was put before it is found
             found = _read(ends)
             if found is not None:
                 buffers = self._unpacked(ends, found)
                 if buffers is not None:
-                    return self._serializer.loads(buffers)
+                    return self._loaded(buffers)
             elif ended:
                 _refuse()
             else:
@@ -104,8 +121,24 @@ class SharedQueue:
             ClosedError: the queue is closed.
         """
         poll = select.poll()
-        poll.register(self._open().tickets, select.POLLIN)
+        poll.register(self.ends().tickets, select.POLLIN)
         return not poll.poll(0)
+
+    def ended(self) -> bool:
+        """Return whether the queue was shut down, so that no more is put.
+
+        Raises:
+            ClosedError: the queue is closed.
+        """
+        return self.ends().ended
+
+    def qsize(self) -> int:
+        """Return how many messages wait to be got.
+
+        Raises:
+            ClosedError: the queue is closed.
+        """
+        return self.ends().waiting()
 
     def shutdown(self) -> None:
         """Let nobody, in any process, put any more; safe to call again.
@@ -115,7 +148,7 @@ class SharedQueue:
         Raises:
             ClosedError: the queue is closed.
         """
-        self._open().shut_down()
+        self.ends().shut_down()
 
     def close(self) -> None:
         """Let go of the queue in this process, whose waiting threads wake; safe to call again.
@@ -126,14 +159,28 @@ class SharedQueue:
         if ends is not None:
             ends.wake()
 
-    def _open(self) -> Ends:
+    def ends(self) -> Ends:
+        """Return what this process holds of the queue.
+
+        Raises:
+            ClosedError: the queue is closed.
+        """
         ends = self._ends
         if ends is None:
             raise ClosedError("the queue")
         return ends
 
+    def _loaded(self, buffers: list[Buffer]) -> Any:
+        if not lending.is_receipt(buffers[0]):
+            return self._serializer.loads(buffers)
+        receipt, *rest = buffers
+        try:
+            return self._serializer.loads(rest)
+        finally:
+            lending.give_back(receipt)
+
     def _handles(self) -> Handles:
-        return self._open().handles()
+        return self.ends().handles()
 
     def _packed(self, ends: Ends, buffers: Sequence[Buffer], deadline: Deadline) -> bytes:
         """Return the head of what is to be put, once there is memory for it."""
