@@ -30,11 +30,14 @@ class DillSerializerConfig(SerializerConfig, frozen=True):
         copy_tensor: send a tensor's bytes. ``False`` sends a reference: the tensor moves into
             shared memory (on a GPU: CUDA IPC), both sides see each other's writes, the receiver
             must be on this machine, and the sender must keep the tensor until it has arrived.
+        keep_shared: send a reference to a CPU tensor that is in shared memory already
+            (``share_memory_()``), and the bytes of all others.
     """
 
     backend: Literal["dill"] = "dill"
     recurse: bool = False
     copy_tensor: bool = True
+    keep_shared: bool = False
 
 
 class CloudpickleSerializerConfig(SerializerConfig, frozen=True):

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 from typing_extensions import Buffer, override
 
 from pparallel.interfaces.serializer import Serializer, SerializerConfig
-from pparallel_serializers import arrays, short_form, tensors
+from pparallel_serializers import arrays, multiprocessing_objects, short_form, tensors
 from pparallel_serializers.bytype import ByType
 from pparallel_serializers.refusals import dump_refusal, load_refusal
 from pparallel_serializers.storages import SentStorage
@@ -28,9 +28,17 @@ OPAQUE = -1  #: a buffer that is no tensor's storage
 KEEP = 1 << 16  #: bytes of stream above which a pickler is not used again: its memo is large
 
 _RECORD = struct.Struct("<Qq")
+_NOT_SHORT = frozenset({"cpu", "shared"})  #: what the short form knows nothing of
 
 #: how objects of exactly these types are reduced
-reducers: ByType[Reducer] = ByType({}, {"torch": tensors.reducers, "numpy": arrays.reducers})
+reducers: ByType[Reducer] = ByType(
+    {},
+    {
+        "torch": tensors.reducers,
+        "numpy": arrays.reducers,
+        "multiprocessing.connection": multiprocessing_objects.reducers,
+    },
+)
 
 
 class Window(NamedTuple):
@@ -44,7 +52,7 @@ class OutOfBandPickler(pickle.Pickler):
     """Takes tensors and arrays out of band, without copying their bytes."""
 
     def __init__(self, share: frozenset[str] = frozenset()) -> None:
-        self.share = share  # the devices whose tensors go by reference
+        self.share = share  # what goes by reference: a device's, or ``shared``
         self.parts: list[bytes] = []
         self.stand_ins: list[pickle.PickleBuffer] = []
         self.contents: dict[int, memoryview | SentStorage] = {}
@@ -104,6 +112,7 @@ class OutOfBandSerializer(Serializer):
         self, kind: type[OutOfBandPickler] = OutOfBandPickler, share: Iterable[str] = ()
     ) -> None:
         self._kind, self._share = kind, frozenset(share)
+        self.lends = bool(self._share)
         self._shared: frozenset[str] = frozenset()  # what :meth:`sharing` was asked for
         # A new pickler costs more than a small dump. Popped while in use: an object's own
         # ``__reduce__`` may serialise something too.
@@ -117,6 +126,24 @@ class OutOfBandSerializer(Serializer):
         """
         return _sharing(type(self), self.config, self._shared | {device})
 
+    def dumps_to_start(self, obj: object) -> list[Buffer]:
+        """Return *obj* as buffers for a process that is being started, by the calling thread.
+
+        What :mod:`multiprocessing` lets pass to such a process alone may be in it.
+
+        Raises:
+            SerializationError: *obj* cannot be serialised.
+        """
+        pickler = self._kind(self._share)
+        own = getattr(pickler, "dispatch_table", {})
+        pickler.dispatch_table = {**multiprocessing_objects.table(), **own}
+        reducers.look()
+        try:
+            pickler.dump(obj)
+            return pickler.take()
+        except Exception as error:
+            raise dump_refusal(obj, error) from error
+
     @override
     def __reduce__(self) -> tuple[Any, ...]:
         if self._shared:
@@ -125,7 +152,7 @@ class OutOfBandSerializer(Serializer):
 
     @override
     def dumps(self, obj: object) -> list[Buffer]:
-        if "cpu" not in self._share and (short := short_form.dumps(obj)) is not None:
+        if not self._share & _NOT_SHORT and (short := short_form.dumps(obj)) is not None:
             return short
         if reducers.waiting:
             reducers.look()
@@ -163,6 +190,7 @@ S = TypeVar("S", bound=OutOfBandSerializer)
 def _sharing(kind: type[S], config: Any, devices: frozenset[str]) -> S:
     shared = kind(config)
     shared._share, shared._shared = shared._share | devices, devices
+    shared.lends = True
     return shared
 
 

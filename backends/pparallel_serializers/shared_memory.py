@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from pparallel.runtime import reopening
+from pparallel.runtime import lending, reopening
 
 if TYPE_CHECKING:
     import torch
@@ -26,6 +26,7 @@ def handle(storage: torch.UntypedStorage) -> tuple[reopening.Handle, int]:
     if storage.device.type != "cpu":
         raise RuntimeError(f"a storage on {storage.device} cannot be shared by itself")
     descriptor, length = storage._share_fd_cpu_()
+    lending.note(storage)
     return reopening.handle(descriptor), length
 
 
@@ -53,6 +54,7 @@ def reduce_cuda(tensor: torch.Tensor) -> Reduction:
     from torch.multiprocessing.reductions import reduce_tensor
 
     alone = tensor.detach()
+    lending.note(alone)
     function, args = reduce_tensor(alone)
     parameter = isinstance(tensor, torch.nn.Parameter)
     state = (parameter, tensor.requires_grad, dict(tensor.__dict__))

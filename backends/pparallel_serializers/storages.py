@@ -93,7 +93,7 @@ def reduce_sent(pickler: OutOfBandPickler, sent: SentStorage) -> Reduction:
     device = str(storage.device)
     if storage.nbytes() == 0:
         return load_empty, (device,)
-    if storage.device.type in pickler.share:
+    if storage.device.type in pickler.share or ("shared" in pickler.share and _is_shared(storage)):
         return load_shared, shared_memory.handle(storage)
     if storage.nbytes() <= INLINE:
         return load_storage, (bytearray(_bytes_of(storage, 0, storage.nbytes())), device)
@@ -179,6 +179,10 @@ def spread(
     dense = torch.empty(0, dtype=dtype, device=elements.device)
     spread.copy_(dense.set_(cast("Any", elements)).view(shape))
     return spread.untyped_storage()
+
+
+def _is_shared(storage: torch.UntypedStorage) -> bool:
+    return storage.device.type == "cpu" and storage.is_shared()
 
 
 def _storage_over(buffer: Buffer, device: str) -> torch.UntypedStorage:

@@ -56,12 +56,17 @@ class LaunchContext(ABC):
 
     A backend gives :attr:`processes`, :meth:`pids`, :meth:`stop` and :meth:`kill`, and calls
     :meth:`succeeded` or :meth:`failed` once for each rank, from any thread. Any thread may join.
+
+    Attributes:
+        grace: seconds that ranks are given to end by themselves once they were told to stop.
     """
+
+    grace: float = GRACE
 
     def __init__(self, ranks: Sequence[RankSpec]) -> None:
         self._pending = {each.rank for each in ranks}
         self._values: dict[int, object] = {}
-        self._failures: list[BaseException] = []
+        self._failures: dict[int, BaseException] = {}  # by rank, the first to fail first
         self._changed = threading.Condition()
 
     @property
@@ -106,7 +111,7 @@ class LaunchContext(ABC):
         else:
             error.add_note(f"raised in rank {rank}")
         with self._changed:
-            self._failures.append(error)
+            self._failures[rank] = error
             self._pending.discard(rank)
             self._changed.notify_all()
 
@@ -114,7 +119,14 @@ class LaunchContext(ABC):
     def failure(self) -> BaseException | None:
         """The first failure so far; one that only follows from another does not count as it."""
         with self._changed:
-            return min(self._failures, key=_remoteness, default=None)
+            return min(self._failures.values(), key=_remoteness, default=None)
+
+    @property
+    def failed_rank(self) -> int | None:
+        """The rank of :attr:`failure`; ``None`` while there is none."""
+        failure = self.failure
+        with self._changed:
+            return next((n for n, error in self._failures.items() if error is failure), None)
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait until all ranks have returned.
@@ -146,7 +158,7 @@ class LaunchContext(ABC):
         return True
 
     def _knows_the_cause(self) -> bool:
-        return not self._pending or any(_remoteness(each) == 0 for each in self._failures)
+        return not self._pending or any(_remoteness(each) == 0 for each in self._failures.values())
 
     def results(self) -> list[Any]:
         """Wait for all ranks and return what they returned, by rank; raises as :meth:`join`."""
@@ -159,7 +171,7 @@ class LaunchContext(ABC):
         ended = False
         try:
             with self._changed:
-                ended = self._changed.wait_for(lambda: not self._pending, GRACE)
+                ended = self._changed.wait_for(lambda: not self._pending, self.grace)
         finally:  # an interrupt of this wait must not let ranks outlive it
             if not ended:
                 self.kill()

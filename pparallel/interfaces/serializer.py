@@ -70,9 +70,12 @@ class Serializer(ABC):
     Attributes:
         runs_code: whether :meth:`loads` may run code that the bytes name. What others can write to
             is read with such a serializer only where it is trusted.
+        lends: whether what :meth:`dumps` returns may refer to memory that the sender has to keep
+            until :meth:`loads` has been called; it says which by ``pparallel.runtime.lending``.
     """
 
     runs_code: ClassVar[bool] = True
+    lends: bool = False
 
     @abstractmethod
     def dumps(self, obj: object) -> list[Buffer]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from pparallel_process.wire.outset import Papers
+
 RESULT, FAILURE, TOLD, FORWARDED, PRINTED = range(5)  #: first field of what a rank sends
 (STOP,) = range(1)  #: first field of what it is sent
 
@@ -16,8 +18,8 @@ class Start(NamedTuple):
         name: what it is called.
         serializer: pickled.
         call: the head of the cargo that holds what it runs, a function and the arguments behind
-            the rank; empty: it is a fork, and has it already.
-        inherited: the number under which a fork finds it.
+            the rank.
+        papers: what goes with the call.
         hears: what the rank tells is wanted.
         prints: what it prints is wanted, and is not just written.
         threads: how many threads libraries may use; ``None``: as many as they like.
@@ -29,7 +31,7 @@ class Start(NamedTuple):
     name: str
     serializer: bytes
     call: bytes
-    inherited: int
+    papers: Papers
     hears: bool
     prints: bool
     threads: int | None

@@ -18,9 +18,10 @@ class ProcessLauncher(Launcher):
     """Runs each rank in a process of its own, which ends with this one at the latest.
 
     What a rank runs and returns goes through the serializer; with ``fork`` the function and its
-    arguments are inherited as they are. Logs and warnings of ranks go to this process's loggers,
-    and so does what they print where standard output has been replaced. With ``daemon`` the
-    program does not wait for its ranks as it ends, and takes them along.
+    arguments are inherited as they are. Objects of :mod:`multiprocessing` may be arguments. Logs
+    and warnings of ranks go to this process's loggers, and so does what they print where standard
+    output has been replaced. With ``daemon`` the program does not wait for its ranks as it ends,
+    and takes them along.
     """
 
     def __init__(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import marshal
 import os
 import pickle
@@ -33,24 +32,10 @@ from pparallel_process.launcher.messages import (
 )
 from pparallel_process.telling import forwarding
 from pparallel_process.wire.channel import Channel
+from pparallel_process.wire.outset import received, taken
 from pparallel_process.wire.values import unread, unsent
 
 Call = tuple[Callable[..., object], tuple[object, ...]]  #: a function, and what follows the rank
-
-_inherited: dict[int, Call] = {}
-_numbers = itertools.count(1)
-
-
-def bequeath(call: Call) -> int:
-    """Keep *call* for a rank that is about to be forked; return its number there."""
-    number = next(_numbers)
-    _inherited[number] = call
-    return number
-
-
-def disinherit(number: int) -> None:
-    """Forget what was kept, once the rank has been forked."""
-    _inherited.pop(number, None)
 
 
 def main(payload: bytes, fds: Sequence[int]) -> None:
@@ -58,13 +43,15 @@ def main(payload: bytes, fds: Sequence[int]) -> None:
 
     Args:
         payload: a ``Start``, written by :mod:`marshal`.
-        fds: the channel's socket and, if the call is large, the file that holds it.
+        fds: the channel's socket, the file that holds the call if that is large, and what goes
+            with it.
 
     Raises:
         SystemExit: it failed.
     """
     start = Start(*marshal.loads(payload))
     sock, *files = fds
+    handed = taken(start.papers, files)
     channel = Channel(socket.socket(fileno=sock), Parcels(None, {}))
     forget_in_children(sock)  # a fork of this process must not keep the channel open
     nesting.enter(start.depth)
@@ -81,7 +68,7 @@ def main(payload: bytes, fds: Sequence[int]) -> None:
     tell = teller.tell if start.hears else None
     try:
         with stopping.running_under(signal), upstream.heard_by(tell):
-            fn, args = _call(start, files, serializer)
+            fn, args = _call(start, files, handed, serializer)
             value = fn(start.rank, *args)
         teller.result(start.rank, value, last=(flush, forwarder.flush))
     except BaseException as error:  # noqa: BLE001 - raised where the ranks are joined
@@ -155,12 +142,11 @@ class _Teller:
             cargo.close()
 
 
-def _call(start: Start, files: list[int], serializer: Serializer) -> Call:
-    if not start.call:
-        return _inherited.pop(start.inherited)
+def _call(start: Start, files: list[int], handed: list[int], serializer: Serializer) -> Call:
     with nesting.LOADING:
         try:
-            call: Call = serializer.loads(unpacked(start.call, files, alone=False))
+            buffers = unpacked(start.call, files, alone=False)
+            call: Call = received(start.papers, buffers, handed, serializer)
         except Exception as error:
             raise unread(f"what rank {start.rank} is to run", error) from error
     return call

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from signal import SIGKILL, SIGTERM
 from typing import Any
 
 from typing_extensions import override
@@ -72,6 +73,14 @@ class RankProcess:
     def signal(self, number: int) -> None:
         """Send it a signal; nothing happens if it has ended."""
         self._process.signal(number)
+
+    def terminate(self) -> None:
+        """Send it SIGTERM."""
+        self.signal(SIGTERM)
+
+    def kill(self) -> None:
+        """End it by force."""
+        self.signal(SIGKILL)
 
     def conclude(self) -> Exit | None:
         """Give back what there was for it, now that it has ended; return how it did."""

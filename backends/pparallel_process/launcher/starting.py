@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import marshal
 import pickle
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from signal import SIGKILL
-from typing import Any
+from typing import NamedTuple
 
 from pparallel.interfaces.launcher import RankSpec, StartMethod
 from pparallel.interfaces.serializer import Serializer
@@ -27,6 +26,7 @@ from pparallel_process.launcher.messages import Start
 from pparallel_process.launcher.rank_process import RankProcess
 from pparallel_process.telling import forwarding
 from pparallel_process.wire.channel import Channel, pair
+from pparallel_process.wire.outset import Outset
 
 _RANK = rank.__name__
 
@@ -60,6 +60,17 @@ def started(
     return found
 
 
+class _Load(NamedTuple):
+    """What a rank is to run, on its way."""
+
+    outset: Outset
+    cargo: Cargo
+
+    def close(self) -> None:
+        self.outset.close()
+        self.cargo.close()
+
+
 class _Starter:
     """Starts the ranks of one launch."""
 
@@ -76,31 +87,32 @@ class _Starter:
         self._forwarding = forwarding.settings()
         self._prints = printing.is_replaced()
         self._environment = {**processes.child_environment(), **_plugins()}
-        self._cargoes: dict[tuple[int, ...], Cargo] = {}
+        self._loads: dict[tuple[int, ...], _Load] = {}
 
     def close(self) -> None:
         """Give back what is not needed once all have started."""
-        for each in self._cargoes.values():
+        for each in self._loads.values():
             each.close()
 
     def start(self, spec: RankSpec) -> RankProcess:
         """Start one; it is not waited for."""
         threads = shares.threads(self._config.threads_per_rank, self._count, spec.env)
         limits = {} if threads is None else limit_threads(threads)
-        with self._call(spec) as (head, files, number):
-            start = Start(
-                spec.rank,
-                spec.name or f"rank-{spec.rank}",
-                self._pickled,
-                head,
-                number,
-                spec.hear is not None,
-                self._prints,
-                threads,
-                self._forwarding,
-                nesting.depth(),
-            )
-            return self._process(spec, start, files, {**limits, **spec.env})
+        load = self._load(spec)
+        start = Start(
+            spec.rank,
+            spec.name or f"rank-{spec.rank}",
+            self._pickled,
+            load.cargo.head,
+            load.outset.papers,
+            spec.hear is not None,
+            self._prints,
+            threads,
+            self._forwarding,
+            nesting.depth(),
+        )
+        files = [*load.cargo.files, *load.outset.files]
+        return self._process(spec, start, files, {**limits, **spec.env})
 
     def _process(
         self, spec: RankSpec, start: Start, files: Sequence[int], own: dict[str, str]
@@ -127,21 +139,16 @@ class _Starter:
             there.close()
         return RankProcess(spec, process, Channel(here, Parcels(None, {})))
 
-    @contextmanager
-    def _call(self, spec: RankSpec) -> Iterator[tuple[bytes, Sequence[int], int]]:
-        """Yield how the rank finds what it is to run: in a cargo, or as what it inherits."""
-        if self._method == "fork":
-            number = rank.bequeath((spec.fn, spec.args))
-            try:
-                yield b"", (), number
-            finally:
-                rank.disinherit(number)
-            return
+    def _load(self, spec: RankSpec) -> _Load:
         key = (id(spec.fn), *map(id, spec.args))  # the same for all ranks of a plain spawn
-        if key not in self._cargoes:
-            call: Any = (spec.fn, spec.args)
-            self._cargoes[key] = Cargo(self._serializer.dumps(call))
-        yield self._cargoes[key].head, self._cargoes[key].files, 0
+        if key not in self._loads:
+            outset = Outset((spec.fn, spec.args), self._serializer, self._method)
+            try:
+                self._loads[key] = _Load(outset, Cargo(outset.buffers))
+            except BaseException:
+                outset.close()
+                raise
+        return self._loads[key]
 
     def _preload(self, spec: RankSpec) -> Sequence[str]:
         serializer = type(self._serializer).__module__

@@ -21,6 +21,7 @@ from pparallel_process.accounts.worker import Worker
 from pparallel_process.config import IsolatedPoolConfig
 from pparallel_process.telling import forwarding
 from pparallel_process.wire.channel import FORWARDED, Channel, pair
+from pparallel_process.wire.outset import Outset
 from pparallel_process.wire.start import Start
 
 _WORKER = "pparallel_process.worker"
@@ -68,19 +69,25 @@ class Recruiter:
         """
         config, name = self._config, f"{self._name}-worker-{number}"
         prepared = (config.initializer, config.initargs, config.context(number))
-        start = Start(
-            number,
-            name,
-            pickle.dumps(self._serializer),
-            [bytes(each) for each in self._serializer.dumps(prepared)],
-            pickle.dumps(self._streams.sub("worker", number)),
-            self._threads,
-            int(config.warm_memory),
-            config.share_tensors != "copy",
-            forwarding.settings(),
-            nesting.depth(),
-            None if self._arena is None else self._arena.usage().budget,
-        )
+        with Outset(prepared, self._serializer, config.start_method) as outset:
+            start = Start(
+                number,
+                name,
+                pickle.dumps(self._serializer),
+                [bytes(each) for each in outset.buffers],
+                outset.papers,
+                pickle.dumps(self._streams.sub("worker", number)),
+                self._threads,
+                int(config.warm_memory),
+                self._serializer.lends,
+                forwarding.settings(),
+                nesting.depth(),
+                None if self._arena is None else self._arena.usage().budget,
+            )
+            return self._started(start, outset.files, queue)
+
+    def _started(self, start: Start, files: list[int], queue: JobQueue) -> Worker:
+        config, name = self._config, start.name
         here, there = pair()
         dumps = -1
         try:
@@ -90,7 +97,7 @@ class Recruiter:
             process = processes.start(
                 f"{_WORKER}:main",
                 marshal.dumps(tuple(start)),
-                fds,
+                [*fds, *files],
                 method=config.start_method,
                 name=name,
                 environment=self._environment,
@@ -106,14 +113,14 @@ class Recruiter:
             there.close()
         channel_parcels = Parcels(self._arena, {})
         return Worker(
-            number,
+            start.number,
             name,
             process,
             Channel(here, channel_parcels),
             channel_parcels,
             queue,
             dumps=dumps,
-            keeps=config.share_tensors != "copy",
+            keeps=start.keeps,
         )
 
     def welcome(self, worker: Worker, arena: int) -> None:

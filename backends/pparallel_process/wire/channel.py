@@ -76,8 +76,9 @@ class Channel:
 
     def close(self) -> None:
         """Close this end; safe to call again."""
-        self._sock.close()
-        _open.discard(self._sock)
+        if self._sock.fileno() != -1:
+            self._sock.close()
+            _open.discard(self._sock)
 
     def send(self, message: tuple[Any, ...], files: list[int] | None = None) -> None:
         """Send a message, with descriptors that the caller closes.

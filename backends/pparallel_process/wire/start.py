@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from pparallel_process.wire.outset import Papers
+
 
 class Start(NamedTuple):
     """What a worker is told as it starts.
@@ -13,6 +15,7 @@ class Start(NamedTuple):
         name: what it is called.
         serializer: the pool's, pickled.
         preparation: what to do before the first task, serialised.
+        papers: what goes with that.
         streams: its random streams, pickled.
         threads: how many threads libraries may use.
         warm: bytes of freed memory to keep while busy.
@@ -26,6 +29,7 @@ class Start(NamedTuple):
     name: str
     serializer: bytes
     preparation: list[bytes]
+    papers: Papers
     streams: bytes
     threads: int | None
     warm: int

@@ -19,6 +19,7 @@ from pparallel_process import nesting
 from pparallel_process.telling import forwarding, stacks
 from pparallel_process.wire.board import Board, Spot
 from pparallel_process.wire.channel import FAILED, FORWARDED, READY, Channel
+from pparallel_process.wire.outset import received, taken
 from pparallel_process.wire.start import Start
 from pparallel_process.worker import memory, preparation
 from pparallel_process.worker.loop import Loop
@@ -31,11 +32,12 @@ def main(payload: bytes, fds: Sequence[int]) -> None:
 
     Args:
         payload: a ``Start``, written by :mod:`marshal`.
-        fds: the channel's socket, the board, the file for stack dumps and, if the pool has one,
-            its arena.
+        fds: the channel's socket, the board, the file for stack dumps, the pool's arena if it has
+            one, and what goes with the preparation.
     """
     start = Start(*marshal.loads(payload))
     sock, board, dumps, *pools = fds
+    handed = taken(start.papers, pools)
     arenas = dict(enumerate(map(Arena.attach, pools)))
     own = _own_arena(start.name, start.budget)
     parcels = Parcels(own, arenas)
@@ -54,7 +56,7 @@ def main(payload: bytes, fds: Sequence[int]) -> None:
     preparation.seed(pickle.loads(start.streams))
     try:
         with nesting.LOADING:
-            prepared: Any = serializer.loads(start.preparation)
+            prepared: Any = received(start.papers, start.preparation, handed, serializer)
         context = preparation.prepare(*prepared)
     except BaseException as error:  # noqa: BLE001 - told to those whose tasks cannot run
         forwarder.flush()

@@ -16,6 +16,7 @@ from pparallel.runtime.processes import (
     child,
     descriptors,
     environment,
+    handover,
     interpreter,
     lifeline,
     messages,
@@ -142,6 +143,7 @@ def _live_forked(
         os.close(gate[0])
         atexit._clear()  # what is registered there is the parent's to do
         _forget_executors()
+        handover.be_a_fork()
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.close(null)
