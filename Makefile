@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-JOBS ?= 2
+JOBS ?= 3
 # One class, or the functions of one file, stay together, in the order that tests/conftest.py says.
 # A process that dies is not replaced: what it was running is told, and the run ends.
 SPREAD := -n $(JOBS) --dist loadscope --no-loadscope-reorder --max-worker-restart 0
@@ -19,7 +19,7 @@ help:  ## show this list
 demo: $(STAMP)  ## train the digits example on the embedded backends and print its accuracy
 	$(BIN)/pparallel run examples/digits/embedded.yaml
 
-test: $(STAMP)  ## run the test suite in JOBS=2 processes; PPARALLEL_TEST_SCALE=full runs every round
+test: $(STAMP)  ## run the test suite in JOBS=3 processes; PPARALLEL_TEST_SCALE=full runs every round
 	$(BIN)/python -m pytest $(SPREAD)
 
 check: $(STAMP)  ## lint, formatting, types, import contracts, docs, examples

@@ -37,6 +37,25 @@ def test_it_is_the_default_of_threads() -> None:
     assert pparallel.launch({"members": ["a", "b"]}, use) == [["a", "b"]] * 2
 
 
+def use_of_some(rt: Runtime) -> list[str]:
+    if rt.name == "b":
+        return []
+    config = LocalCollectiveConfig()
+    group = rt.group("pair", ["a", "c"])
+    with pparallel.build(
+        config, member=rt.member, group=group, name="pair", serializer=rt.serializer
+    ) as pair:
+        assert (pair.rank, pair.size(), list(pair.ranks)) == (rt.rank, 2, [0, 2])
+        assert pair.broadcast_object(f"from {rt.name}", src=2) == "from c"
+        return pair.all_gather_object(rt.name)
+
+
+def test_a_collective_of_some_members() -> None:
+    """Its members are those of the group that it is built with."""
+    found = pparallel.launch({"members": ["a", "b", "c"]}, use_of_some)
+    assert found == [["a", "c"], [], ["a", "c"]]
+
+
 def test_one_member() -> None:
     with pparallel.build() as rt:
         tensor = torch.ones(3)
@@ -107,7 +126,7 @@ def test_a_member_that_never_opens() -> None:
 
 
 def test_members_that_are_not_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(place, "enter", lambda member, _: Room(member.world_size))
+    monkeypatch.setattr(place, "enter", lambda _, __, ranks: Room(ranks))
     with pytest.raises(ConfigError, match="works among threads of one process only"):
         pparallel.launch({"members": 2}, use)
 

@@ -65,7 +65,8 @@ class Wire:
     def mailbox(self, rank: int) -> Mailbox:
         names = ("a", "b")
         member = Member(names[rank], rank, rank, 2, names)
-        mailbox = Mailbox(_End(self, names[rank]), member, "pair", PATIENCE)  # type: ignore[arg-type]
+        end: Any = _End(self, names[rank])
+        mailbox = Mailbox(end, member, range(2), "pair", PATIENCE)
         mailbox.open()
         mailbox.join((), lambda *_: None)
         return mailbox

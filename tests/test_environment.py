@@ -4,7 +4,7 @@ import pytest
 
 from pparallel.errors import ConfigError
 from pparallel.runtime import environment
-from pparallel.runtime.environment import Torchrun
+from pparallel.runtime.environment import MachinWorld, Torchrun
 
 TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -38,6 +38,23 @@ def test_overrides(monkeypatch: pytest.MonkeyPatch) -> None:
         (["extra", "critic", "reduce_batch_size"], "2"),
         (["pool", "size"], "8"),
     ]
+
+
+def test_machin_world(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TRANSPORT", "KEYS", "ALLOW_INSECURE"):
+        monkeypatch.delenv(f"PPARALLEL_MACHIN_{name}", raising=False)
+    assert environment.machin_world() == MachinWorld("zmq", None, allow_insecure=False)
+    monkeypatch.setenv("PPARALLEL_MACHIN_TRANSPORT", " IPC ")
+    monkeypatch.setenv("PPARALLEL_MACHIN_KEYS", "keys/a")
+    monkeypatch.setenv("PPARALLEL_MACHIN_ALLOW_INSECURE", "1")
+    assert environment.machin_world() == MachinWorld("ipc", "keys/a", allow_insecure=True)
+
+
+def test_master(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert environment.master() == (None, None)
+    monkeypatch.setenv("MASTER_ADDR", "head")
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    assert environment.master() == ("head", 29500)
 
 
 def test_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:

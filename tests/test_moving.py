@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from moving import MOVING, output_of, without_imports
@@ -42,3 +43,19 @@ def test_jactorch() -> None:
     match = re.fullmatch(r"2 slaves, largest difference (\S+)\n", output_of("jactorch"))
     assert match
     assert float(match[1]) < 1e-12
+
+
+def test_torch_xla(tmp_path: Path) -> None:
+    weights = "[2.0, -3.0, 1.0]"
+    assert output_of("torch_xla", str(tmp_path)) == (
+        f"process 0: {weights}\nprocess 1: {weights}\nfetched 1 time(s)\n"
+    )
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize("name", ["before", "after"])
+def test_torch_multiprocessing(name: str) -> None:
+    """The one that runs as it was, too: torch is here."""
+    assert output_of("torch_multiprocessing", name=name) == (
+        "process 0: loss 0.0000\nprocess 1: loss 0.0000\nlargest error of 8 weights: 0.0000\n"
+    )

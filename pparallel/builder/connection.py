@@ -78,7 +78,9 @@ class Connection:
         """Return the group of all members for what the component *name* does among them."""
         return RpcGroup(self.endpoint, f"component/{name}", self._member.names)
 
-    def group(self, name: str | None, members: Sequence[str] | None) -> RpcGroup:
+    def group(
+        self, name: str | None, members: Sequence[str] | None, timeout: float = -1
+    ) -> RpcGroup:
         """Return the group of that name, once all its members have called this; as the runtime's.
 
         The endpoint is open.
@@ -86,6 +88,7 @@ class Connection:
         Raises:
             ValueError: this member is not among *members*, or others gave other members.
             PeerLostError: a member ended before it entered.
+            CallTimeoutError: a member did not enter in time.
         """
         wanted = list(self._member.names) if members is None else list(members)
         name = WORLD if name is None and members is None else name
@@ -104,7 +107,7 @@ class Connection:
                 raise ValueError(message)
             with self._lock:
                 return self._groups.setdefault(name, self.world())
-        group = enter(self.endpoint, name, wanted)
+        group = enter(self.endpoint, name, wanted, timeout)
         with self._lock:
             self._groups[name] = group
         return group

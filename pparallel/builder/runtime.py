@@ -198,19 +198,30 @@ class Runtime:
                 raise copy.copy(self._end)
             return component
 
-    def group(self, name: str | None = None, members: Sequence[str] | None = None) -> RpcGroup:
+    def group(
+        self,
+        name: str | None = None,
+        members: Sequence[str] | None = None,
+        timeout: float = -1,
+    ) -> RpcGroup:
         """Return a group of members that call one another, by default all members.
 
         A new *name* is a group to be entered: this returns when all its *members* have called it.
 
+        Args:
+            name: what it is called.
+            members: the names of its members.
+            timeout: seconds that entering may take: -1 is the transport's default, 0 no limit.
+
         Raises:
             ValueError: this member is not among *members*, or others gave other members.
             PeerLostError: a member ended before it entered.
+            CallTimeoutError: a member did not enter in time.
         """
         with self._lock:
             self._check_entered()
             self._connection.open()
-        return self._connection.group(name, members)
+        return self._connection.group(name, members, timeout)
 
     # -- life ---------------------------------------------------------------------------------
 

@@ -4,6 +4,8 @@
 ``PPARALLEL_DISABLE_PLUGINS``   names of entry points to leave out, with commas between them
 ``PPARALLEL__POOL__SIZE``       an option of the config: here ``pool.size``
 ``RANK``, ``WORLD_SIZE``, ...   what torchrun tells the processes it starts
+``PPARALLEL_MACHIN_TRANSPORT``, ``PPARALLEL_MACHIN_KEYS``, ``PPARALLEL_MACHIN_ALLOW_INSECURE``
+                                how the members of a world of ``compat.machin`` are connected
 """
 
 from __future__ import annotations
@@ -58,6 +60,21 @@ class Torchrun:
         return f"torchrun://{host}:{self.master_port}/{job}/{self.restart}"
 
 
+@dataclass(frozen=True, slots=True)
+class MachinWorld:
+    """How the members of a world of :mod:`pparallel.compat.machin` are connected.
+
+    Attributes:
+        transport: the name of a backend.
+        keys: the path of this member's key file; ``None``: it has none.
+        allow_insecure: whether members on several machines do without keys.
+    """
+
+    transport: str
+    keys: str | None
+    allow_insecure: bool
+
+
 def strict_plugins() -> bool:
     """Return whether a plugin that cannot be loaded is fatal."""
     return os.environ.get("PPARALLEL_STRICT_PLUGINS", "").strip().lower() not in _FALSE
@@ -89,6 +106,15 @@ def overrides() -> list[tuple[list[str], str]]:
     return found
 
 
+def machin_world() -> MachinWorld:
+    """Return how the members of a world are connected."""
+    return MachinWorld(
+        os.environ.get("PPARALLEL_MACHIN_TRANSPORT", "").strip().lower() or "zmq",
+        os.environ.get("PPARALLEL_MACHIN_KEYS") or None,
+        os.environ.get("PPARALLEL_MACHIN_ALLOW_INSECURE", "").strip().lower() not in _FALSE,
+    )
+
+
 def torchrun() -> Torchrun | None:
     """Return what torchrun said of this process, None where it did not start it.
 
@@ -105,13 +131,22 @@ def torchrun() -> Torchrun | None:
         rank,
         _number("LOCAL_RANK") if "LOCAL_RANK" in os.environ else rank,
         size,
-        os.environ.get("MASTER_ADDR") or None,
-        _number("MASTER_PORT") if os.environ.get("MASTER_PORT") else None,
+        *master(),
         os.environ.get("TORCHELASTIC_RUN_ID", ""),
         _number("TORCHELASTIC_RESTART_COUNT") if "TORCHELASTIC_RESTART_COUNT" in os.environ else 0,
         _number("GROUP_WORLD_SIZE") if "GROUP_WORLD_SIZE" in os.environ else 1,
         os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
     )
+
+
+def master() -> tuple[str | None, int | None]:
+    """Return the machine and the port where the processes of a job meet, as far as that is said.
+
+    Raises:
+        ConfigError: the port is not a number.
+    """
+    port = _number("MASTER_PORT") if os.environ.get("MASTER_PORT") else None
+    return os.environ.get("MASTER_ADDR") or None, port
 
 
 def _number(variable: str) -> int:

@@ -51,7 +51,9 @@ class LocalCollective(JobCollective[Place]):
         if self.carrier is not None:
             self.check()  # a group of some members is open from the start
             return
-        self._room = room = meeting_place.enter(self.member, self.name)
+        self._room = room = meeting_place.enter(
+            self.member, self.group.get_group_name(), self.ranks
+        )
         self.carrier = room.place()
         try:
             self.group.when_closed(self._job_ended)
@@ -83,7 +85,7 @@ class LocalCollective(JobCollective[Place]):
         self.opened().check(self.rank)
 
     def _check_all_are_in(self, room: Room) -> None:
-        if elsewhere := [name for name in self.member.names if name not in room.here]:
+        if elsewhere := [name for name in self.names if name not in room.here]:
             message = (
                 f"'local' works among threads of one process only, and {elsewhere} are in others;"
                 " choose a backend that connects processes"

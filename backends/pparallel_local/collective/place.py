@@ -154,16 +154,16 @@ class Room:
     """Where the members of one collective of a job meet, in groups.
 
     Args:
-        size: how many members the job has.
+        ranks: those of its members.
 
     Attributes:
         here: the names of the members that have come.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, ranks: Sequence[int]) -> None:
         self.here: set[str] = set()
         self._lock = threading.Lock()
-        self._places: dict[GroupId, Place] = {(): Place(range(size))}
+        self._places: dict[GroupId, Place] = {(): Place(ranks)}
 
     def place(self, group: GroupId = ()) -> Place:
         """Return the place of *group*, made by whoever comes first."""
@@ -186,13 +186,13 @@ class Room:
                         del self._places[key]
 
 
-#: Rooms by the job's address and the component's name, as long as somebody is in them.
+#: Rooms by the job's address and the name of the group, as long as somebody is in them.
 _rooms: weakref.WeakValueDictionary[tuple[str, str], Room] = weakref.WeakValueDictionary()
 _rooms_lock = threading.Lock()
 
 
-def enter(member: Member, component: str) -> Room:
-    """Return the room where *member* meets the others in *component*."""
+def enter(member: Member, group: str, ranks: Sequence[int]) -> Room:
+    """Return the room where *member* meets the others of *group*, who have these ranks."""
     address = member.rendezvous or f"alone:{uuid.uuid4().hex}"
     with _rooms_lock:
-        return _rooms.setdefault((address, component), Room(member.world_size))
+        return _rooms.setdefault((address, group), Room(ranks))

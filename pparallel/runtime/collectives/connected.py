@@ -68,7 +68,8 @@ class ConnectedCollective(JobCollective[Mailbox]):
         if self.carrier is not None:
             self.check()  # a group of some members is open from the start
             return
-        self.carrier = Mailbox(self.group, self.member, self.name, self.config.timeout)
+        timeout = self.config.timeout
+        self.carrier = Mailbox(self.group, self.member, self.ranks, self.name, timeout)
         self.carrier.open()
         try:
             self.meet()

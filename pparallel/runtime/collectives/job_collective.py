@@ -27,6 +27,8 @@ C = TypeVar("C")
 class JobCollective(Collective, Generic[C]):
     """Knows its members and makes groups of them; objects go through the job's serializer.
 
+    Its members are those of the group of calls that it is built with: all of the job, or some.
+
     A backend fills in what opens and closes it, :meth:`begin`, :meth:`check`, and how a message is
     sent and received: :meth:`post` and :meth:`fetch`.
 
@@ -34,7 +36,7 @@ class JobCollective(Collective, Generic[C]):
         config: what it is told.
         member: this member.
         name: the component's.
-        group: all members of the job.
+        group: its members.
         serializer: turns objects into bytes.
         id: which group of the job's members it is.
         parent: the group that it was made of, if it was.
@@ -55,7 +57,8 @@ class JobCollective(Collective, Generic[C]):
         self.id: GroupId = ()
         self.parent: Self | None = None
         self.carrier: C | None = None
-        self._ranks: Sequence[int] = range(member.world_size)
+        names = group.get_group_members()
+        self._ranks: Sequence[int] = sorted(member.names.index(name) for name in names)
         self._made: Counter[tuple[int, ...]] = Counter()
 
     # -- what a backend adds --------------------------------------------------------------------
@@ -114,13 +117,13 @@ class JobCollective(Collective, Generic[C]):
         return self.carrier
 
     def meet(self) -> None:
-        """Wait until all members of the job open it.
+        """Wait until all members open it.
 
         Raises:
             PeerLostError: one ended before.
             CallTimeoutError: one did not come in time.
         """
-        names = self.member.names
+        names = self.names
         met = names if len(names) == 1 else self.group.meet("open", self.config.timeout)
         if missing := [name for name in names if name not in met]:
             raise PeerLostError(missing[0], f"left before it opened {self.name!r}")

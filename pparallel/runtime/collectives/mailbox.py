@@ -43,14 +43,17 @@ class Mailbox:
     order on transports that do not.
 
     Args:
-        group: where they travel; all members of the job.
+        group: where they travel.
         member: this member.
+        ranks: the ranks of the group's members.
         what: the collective, in words.
         timeout: seconds that a receive waits.
     """
 
-    def __init__(self, group: RpcGroup, member: Member, what: str, timeout: float) -> None:
-        self._group, self._member = group, member
+    def __init__(
+        self, group: RpcGroup, member: Member, ranks: Sequence[int], what: str, timeout: float
+    ) -> None:
+        self._group, self._member, self._ranks = group, member, ranks
         self._what, self._timeout = what, timeout
         self._lock = threading.Lock()
         self._channels: dict[GroupId, Channel] = {}
@@ -172,7 +175,7 @@ class Mailbox:
         """Return the channel of *group*, made by whoever comes first: this member or a message."""
         found = self._channels.get(group)
         if found is None:
-            ranks = group[-1][0] if group else range(self._member.world_size)
+            ranks = group[-1][0] if group else self._ranks
             found = self._channels[group] = Channel(ranks, self._member.rank)
             for rank, error in self._gone.items():
                 found.lose(rank, error)

@@ -1,0 +1,137 @@
+"""The folder where members that are started by hand find one another: this user's alone."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+import stat
+import struct
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pparallel.errors import AuthenticationError, ConfigError
+from pparallel.runtime.processes import forget_in_children, remember_in_children
+
+_ROOM = 90  #: bytes of a path, so that it fits in the kernel's 108
+_CREDENTIALS = struct.Struct("3i")  #: pid, uid, gid
+
+
+def path_of(name: str) -> Path:
+    """Return where rank 0 of a world listens."""
+    parent = tempfile.gettempdir()
+    if len(os.fsencode(parent)) > _ROOM - 50:
+        parent = "/tmp"
+    return Path(parent) / f"pparallel-machin-{os.geteuid()}" / name
+
+
+@contextmanager
+def listening(name: str) -> Iterator[socket.socket]:
+    """Listen there, as long as this is open; what a dead process has left is replaced.
+
+    Raises:
+        ConfigError: another process that lives listens there, or the folder is not this user's
+            alone.
+    """
+    path, sock = path_of(name), socket.socket(socket.AF_UNIX)
+    try:
+        with _alone_in(path):
+            _bind(sock, path)
+            sock.listen(socket.SOMAXCONN)
+        forget_in_children(sock.fileno())
+        try:
+            yield sock
+        finally:
+            with _alone_in(path):
+                path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # other worlds meet there too
+                    path.parent.rmdir()
+    finally:
+        remember_in_children(sock.fileno())
+        sock.close()
+
+
+def connect(name: str) -> socket.socket | None:
+    """Return a connection with who listens there; ``None``: nobody does.
+
+    Raises:
+        AuthenticationError: another user does.
+        ConfigError: the folder is not this user's alone.
+    """
+    path, sock = path_of(name), socket.socket(socket.AF_UNIX)
+    try:
+        _check_private(path.parent)
+        sock.connect(os.fspath(path))
+        peer(sock)
+    except (FileNotFoundError, ConnectionError):
+        sock.close()
+        return None
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def peer(sock: socket.socket) -> int | None:
+    """Return the process at the other end; ``None`` where the system does not say.
+
+    Raises:
+        AuthenticationError: it is another user's.
+    """
+    if not hasattr(socket, "SO_PEERCRED"):
+        return None  # the folder lets nobody else in
+    raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, user, _ = _CREDENTIALS.unpack(raw)
+    if user not in (os.geteuid(), 0):
+        message = f"process {pid} of user {user} is not let in: members are of user {os.geteuid()}"
+        raise AuthenticationError(message)
+    return int(pid)
+
+
+@contextmanager
+def _alone_in(path: Path) -> Iterator[None]:
+    """Keep other processes from listening, and from ending to, in the folder of *path*."""
+    while True:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        try:
+            _check_private(path.parent)
+            descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:  # removed by another
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if os.fstat(descriptor).st_nlink:  # else it has been removed meanwhile
+                yield
+                return
+        finally:
+            os.close(descriptor)
+
+
+def _check_private(folder: Path) -> None:
+    found = folder.lstat()
+    is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    if not is_own or stat.S_IMODE(found.st_mode) & 0o077:
+        message = f"{folder} is not this user's alone: remove it, or set TMPDIR to another folder"
+        raise ConfigError(message)
+
+
+def _bind(sock: socket.socket, path: Path) -> None:
+    try:
+        sock.bind(os.fspath(path))
+    except OSError:
+        if not path.exists():
+            raise
+        other = connect(path.name)
+        if other is not None:
+            with other:
+                message = (
+                    f"process {peer(other)} is rank 0 of a world that meets at these ports just "
+                    "now: give this world another port in dist_init_method or rpc_init_method, "
+                    "the same in all of its members"
+                )
+            raise ConfigError(message, path="dist_init_method") from None
+        path.unlink()  # its owner has died
+        sock.bind(os.fspath(path))
