@@ -197,3 +197,11 @@ def _plain(takes: str) -> str:
     """Drop what differs in writing alone, and what the list says of shapes and of the rest."""
     bare = re.sub(r" \[[^\]]*\]|, \*\*_", "", takes)
     return "".join(bare.split())
+
+
+def test_each_test_that_the_pages_name_is_there() -> None:
+    tests = "".join(each.read_text() for each in (ROOT / "tests").glob("test_*.py"))
+    pages = "".join(each.read_text() for each in (ROOT / "docs" / "moving").glob("*.md"))
+    named = set(re.findall(r"`(?:test_\w+\.py::)?(test_\w+)`", pages))
+    assert len(named) > 20
+    assert {each for each in named if f"def {each}(" not in tests} == set()

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from compat_distributed_crew import free_ports
 from moving import MOVING, output_of, without_imports
 
 SEEDS = {
@@ -58,4 +59,16 @@ def test_torch_multiprocessing(name: str) -> None:
     """The one that runs as it was, too: torch is here."""
     assert output_of("torch_multiprocessing", name=name) == (
         "process 0: loss 0.0000\nprocess 1: loss 0.0000\nlargest error of 8 weights: 0.0000\n"
+    )
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize("transport", ["zmq", "ipc", "torch_rpc"])
+def test_machin(transport: str) -> None:
+    ports = map(str, free_ports())
+    assert output_of("machin", *ports, env={"PPARALLEL_MACHIN_TRANSPORT": transport}) == (
+        "3 members counted to 6\n"
+        "what they trained came to 0.0\n"
+        f"{(100 * 100 + 100) * 4 / 2**20:.4f} MB on cpu, cpu\n"
+        "five pools added up 1380\n"
     )

@@ -111,8 +111,8 @@ class OutOfBandSerializer(Serializer):
     def __init__(
         self, kind: type[OutOfBandPickler] = OutOfBandPickler, share: Iterable[str] = ()
     ) -> None:
-        self._kind, self._share = kind, frozenset(share)
-        self.lends = bool(self._share)
+        self._kind = kind
+        self._pass_on(frozenset(share))
         self._shared: frozenset[str] = frozenset()  # what :meth:`sharing` was asked for
         # A new pickler costs more than a small dump. Popped while in use: an object's own
         # ``__reduce__`` may serialise something too.
@@ -152,7 +152,7 @@ class OutOfBandSerializer(Serializer):
 
     @override
     def dumps(self, obj: object) -> list[Buffer]:
-        if not self._share & _NOT_SHORT and (short := short_form.dumps(obj)) is not None:
+        if self._tries_short and (short := short_form.dumps(obj)) is not None:
             return short
         if reducers.waiting:
             reducers.look()
@@ -183,14 +183,18 @@ class OutOfBandSerializer(Serializer):
         except Exception as error:
             raise load_refusal(buffers, error) from error
 
+    def _pass_on(self, share: frozenset[str]) -> None:
+        """Pass by reference what *share* names: the tensors of a device, or those ``shared``."""
+        self._share, self._tries_short, self.lends = share, not share & _NOT_SHORT, bool(share)
+
 
 S = TypeVar("S", bound=OutOfBandSerializer)
 
 
 def _sharing(kind: type[S], config: Any, devices: frozenset[str]) -> S:
     shared = kind(config)
-    shared._share, shared._shared = shared._share | devices, devices
-    shared.lends = True
+    shared._pass_on(shared._share | devices)
+    shared._shared = devices
     return shared
 
 

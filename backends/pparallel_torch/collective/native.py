@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 #: Seconds that a thread sleeps in torch at most: meanwhile it hears of no signal, and of no end
 #: that ends no connection.
 SLICE = 0.25
+#: Seconds that operations have to end once they were told to.
+GRACE = 1.0
+_LOOK = 0.002  #: seconds between two looks whether they have
 
 Started = Any  #: torch's handle of an operation
 GaveUp = Callable[[str, float], None]
@@ -123,15 +127,27 @@ class NativeGroup(ABC):
 
     def close(self) -> None:
         """Give everything back; the group has ended."""
-        if any(not each.is_completed() for each in self._running()):
-            self.abort()
+        ended = self._have_ended() or self._end_all()
         for work in list(self.works):
             work.drop()
         self._current = None
         self.release()
-        self.made = None
+        made, self.made = [self.made], None
+        if not ended:  # torch waits for it as the group goes: until the operation's own time-out
+            threading.Thread(target=made.clear, name="pparallel-torch-drop", daemon=True).start()
 
     # -- inside -------------------------------------------------------------------------------
+
+    def _have_ended(self) -> bool:
+        return all(each.is_completed() for each in self._running())
+
+    def _end_all(self) -> bool:
+        """End what runs; return whether it has ended a moment later."""
+        self.abort()
+        deadline = time.monotonic() + GRACE
+        while not (ended := self._have_ended()) and time.monotonic() < deadline:
+            time.sleep(_LOOK)
+        return ended
 
     def _running(self) -> list[Started]:
         current = [] if self._current is None else [self._current]

@@ -14,10 +14,11 @@ _DESCRIPTORS = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
 
 
 def shut_down(addresses: Collection[bytes]) -> int:
-    """Shut down the connections of this process that begin or end at one of *addresses*.
+    """Have the connections of this process that begin or end at one of *addresses* end.
 
-    Their descriptors stay open, for they are gloo's, which takes the ends of its connections as
-    the ends of those that they lead to.
+    Nothing more can be read from them, which gloo takes as the ends of those that they lead to: it
+    closes them. To be written to they stay open till then: gloo forgets a message whose first
+    bytes it fails to write, and waits for it in vain.
 
     Args:
         addresses: what gloo's members tell one another: each has the bytes of the address where
@@ -45,7 +46,7 @@ def _is_shut_down(descriptor: int, addresses: Collection[bytes]) -> bool:
     try:
         belongs = _belongs(found, addresses)
         if belongs:
-            found.shutdown(socket.SHUT_RDWR)
+            found.shutdown(socket.SHUT_RD)
         return belongs
     finally:
         found.detach()
