@@ -12,10 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pparallel.errors import AuthenticationError, PparallelError
-from pparallel.runtime.links import Hello, Membership, RefusedError
+from pparallel.runtime.links import Hello, Membership, RefusedError, peer
 from pparallel.runtime.processes import forget_in_children, remember_in_children
 from pparallel_ipc.connection import Connection, Visitor
-from pparallel_ipc.handshake import Called, credentials
+from pparallel_ipc.handshake import Called
 from pparallel_ipc.hub import READ, Hub
 
 logger = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ class Door:
 
     def _receive(self, accepted: socket.socket) -> None:
         try:
-            pid = credentials(accepted)
+            pid = peer(accepted)
         except AuthenticationError as error:
             logger.warning("%s", error)
             accepted.close()

@@ -19,8 +19,6 @@ from __future__ import annotations
 
 import hmac
 import os
-import socket
-import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -34,7 +32,6 @@ LONGEST = HELLO + NONCE + PROOF
 
 _WELCOME, _REFUSED = b"+", b"-"
 _CALLER, _CALLED = b"caller", b"called"
-_CREDENTIALS = struct.Struct("3i")  #: pid, uid, gid
 
 
 class Introduced(NamedTuple):
@@ -47,20 +44,6 @@ class Introduced(NamedTuple):
 
     hello: Hello
     fds: list[int]
-
-
-def credentials(sock: socket.socket) -> int:
-    """Return the process at the other end.
-
-    Raises:
-        AuthenticationError: it is another user's.
-    """
-    raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid, user, _ = _CREDENTIALS.unpack(raw)
-    if user not in (os.geteuid(), 0):
-        message = f"process {pid} of user {user} is not let in: members are of user {os.geteuid()}"
-        raise AuthenticationError(message)
-    return int(pid)
 
 
 class Caller:

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from pparallel.errors import AuthenticationError, ClosedError, PeerLostError
 from pparallel.interfaces.transport import Handler
-from pparallel.runtime.links import Hello, Membership, RefusedError
+from pparallel.runtime.links import Hello, Membership, RefusedError, peer
 from pparallel.runtime.shm import Arena
 from pparallel_ipc import messages
 from pparallel_ipc.arenas import Arenas
 from pparallel_ipc.connection import Approach, Connection
 from pparallel_ipc.door import Door
 from pparallel_ipc.guest import Guest
-from pparallel_ipc.handshake import Caller, credentials
+from pparallel_ipc.handshake import Caller
 from pparallel_ipc.hub import Hub
 from pparallel_ipc.line import Line
 
@@ -169,7 +169,7 @@ class Station:
             self._connections[connection] = name
             self.lines.setdefault(name, Line(name, self._config.lanes))
         try:
-            caller = Caller(self._me, self._key, credentials(sock))
+            caller = Caller(self._me, self._key, peer(sock))
             Approach(
                 connection, name, caller, self._arenas.descriptor, self._let_in, self._turned_away
             )

@@ -23,6 +23,7 @@ from typing_extensions import override
 from pparallel.errors import SerializationError, WorkerLostError
 from pparallel.interfaces.launcher import GRACE, LaunchContext, RankSpec
 from pparallel.runtime import processes, remote_errors, stopping
+from pparallel.runtime.links import peer
 from pparallel.runtime.processes import lifeline
 from pparallel_torch.torchrun import wire
 from pparallel_torch.torchrun.ledger import Ledger
@@ -165,7 +166,7 @@ class TorchrunContext(LaunchContext):
             self._connections.discard(connection)
 
     def _accompany(self, connection: socket.socket) -> None:
-        pid = wire.peer(connection)
+        pid = peer(connection)
         _, (numbers,), _ = wire.receive(connection)
         process = RankProcess(pid, *struct.unpack("!III", numbers))
         self._belongs_here(process)

@@ -21,6 +21,7 @@ from pparallel.errors import PeerLostError, is_consequence
 from pparallel.interfaces.launcher import GRACE
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime import environment, remote_errors, stopping, upstream
+from pparallel.runtime.links import peer
 from pparallel.runtime.processes import child, lifeline
 from pparallel.runtime.stopping import StopSignal
 from pparallel_torch.torchrun import wire
@@ -36,7 +37,7 @@ def main(directory: str) -> NoReturn:
     signal.signal(signal.SIGTERM, lambda *_: told.begin())
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(Path(directory) / SOCKET))
-        wire.peer(connection)
+        peer(connection)
         numbers = struct.pack("!III", place.rank, place.local_rank, place.restart)
         wire.send(connection, HELLO, [numbers])
         _, frames, (watched,) = wire.receive(connection, descriptors=1)

@@ -6,7 +6,6 @@ other is.
 
 from __future__ import annotations
 
-import os
 import socket
 import struct
 from collections.abc import Sequence
@@ -15,21 +14,6 @@ from typing_extensions import Buffer
 
 _HEAD = struct.Struct("!II")  #: kind, number of frames
 _SIZE = struct.Struct("!Q")
-_CREDENTIALS = struct.Struct("=iII")  #: pid, uid, gid
-
-
-def peer(connection: socket.socket) -> int:
-    """Return the pid of the other side.
-
-    Raises:
-        PermissionError: it is another user's.
-    """
-    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid, uid, _ = _CREDENTIALS.unpack(found)
-    if uid not in (os.geteuid(), 0):
-        message = f"process {pid} of user {uid} is none of this job"
-        raise PermissionError(message)
-    return int(pid)
 
 
 def send(

@@ -7,17 +7,16 @@ import fcntl
 import os
 import socket
 import stat
-import struct
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pparallel.errors import AuthenticationError, ConfigError
+from pparallel.errors import ConfigError
+from pparallel.runtime import links
 from pparallel.runtime.processes import forget_in_children, remember_in_children
 
 _ROOM = 90  #: bytes of a path, so that it fits in the kernel's 108
-_CREDENTIALS = struct.Struct("3i")  #: pid, uid, gid
 
 
 def path_of(name: str) -> Path:
@@ -81,14 +80,8 @@ def peer(sock: socket.socket) -> int | None:
     Raises:
         AuthenticationError: it is another user's.
     """
-    if not hasattr(socket, "SO_PEERCRED"):
-        return None  # the folder lets nobody else in
-    raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid, user, _ = _CREDENTIALS.unpack(raw)
-    if user not in (os.geteuid(), 0):
-        message = f"process {pid} of user {user} is not let in: members are of user {os.geteuid()}"
-        raise AuthenticationError(message)
-    return int(pid)
+    # Where it does not, the folder lets nobody else in.
+    return links.peer(sock) if hasattr(socket, "SO_PEERCRED") else None
 
 
 @contextmanager
