@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -79,6 +81,34 @@ def test_an_exception_comes_out_of_get(workers: int) -> None:
         except ZeroDivisionError as error:
             outcomes.append(type(error))
     assert sorted(outcomes, key=str) == [4, *[ZeroDivisionError] * 3]
+
+
+STILL_OPEN = """
+from pparallel.compat.gluonnlp import Parallel, Parallelizable
+
+class Endless(Parallelizable):
+    def forward_backward(self, x):
+        started.set()
+        threading.Event().wait()
+
+import threading
+started = threading.Event()
+parallel = Parallel(2, Endless(), serial_init=False)
+parallel.put(1)
+started.wait()
+"""
+
+
+def test_a_program_ends_though_its_workers_run() -> None:
+    """The threads of the original keep it from ending."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", STILL_OPEN],
+        capture_output=True,
+        text=True,
+        timeout=10 * PATIENCE,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_get_waits_for_a_put() -> None:

@@ -33,6 +33,7 @@ from pparallel.compat.machin.pool import (
     ThreadPool,
 )
 from pparallel.errors import ClosedError, WorkerLostError
+from pparallel.runtime import member
 from pparallel.testing.gate import Gate
 from pparallel.testing.patience import PATIENCE, until, until_gone
 
@@ -199,6 +200,7 @@ def test_lambdas_and_local_functions(is_recursive: bool) -> None:
     with Pool(1, is_recursive=is_recursive) as pool:
         assert pool.map(add, range(3)) == [3, 4, 5]
         assert pool.apply(lambda a, b: a * b + offset, (2, 3)) == 9
+    assert member.current() is None  # of the calling thread nothing is changed
 
 
 def test_time_outs(gate: Gate) -> None:

@@ -173,7 +173,8 @@ def test_a_callback_may_want_a_lock_that_is_held_where_work_is_handed_over(
     pool: pparallel.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pparallel_process.engine.engine._PUMP", 0.0)  # each call could receive
-    lock, called = threading.Lock(), list[object]()
+    # one that is done already calls back at once, in the thread that holds the lock
+    lock, called = threading.RLock(), list[object]()
 
     def note(_: object) -> None:
         with lock:

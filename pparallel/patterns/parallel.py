@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import queue
 import threading
 from collections.abc import Callable, Mapping
@@ -38,10 +40,10 @@ class Parallel:
     Results come in the order in which they are ready. Each :meth:`get` answers one :meth:`put`:
     it returns a result, or raises what ``forward_backward`` raised.
 
-    Workers end when this is closed, left or collected, once all that was put has run. A pool that
-    was given ready stays open. In a pool with ``isolated`` workers the object travels to the worker
-    with each input: what a worker changes in its copy, gradients included, stays there, so return
-    what you need.
+    Workers end when this is closed, left or collected, once all that was put has run, and with the
+    program at the latest. A pool that was given ready stays open. In a pool with ``isolated``
+    workers the object travels to the worker with each input: what a worker changes in its copy,
+    gradients included, stays there, so return what you need.
 
     Args:
         num_workers: how many inputs are worked on at once; 0: each is run in the caller, by
@@ -204,8 +206,10 @@ class _OwnPool:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
+        self._owner = os.getpid()
         self._lock = threading.Lock()
         self._ended = False
+        atexit.register(self._end_with_the_program)
 
     def end(self, error: BaseException | None = None) -> None:
         """Let the pool finish what it has, or after *error* what runs, and end."""
@@ -213,6 +217,7 @@ class _OwnPool:
             if self._ended:
                 return
             self._ended = True
+        atexit.unregister(self._end_with_the_program)
         if error is None:
             self._pool.__exit__(None, None, None)
         else:
@@ -223,6 +228,10 @@ class _OwnPool:
         if not self._ended:
             name = "pparallel-parallel-end"
             threading.Thread(target=self.end, name=name, daemon=True).start()
+
+    def _end_with_the_program(self) -> None:
+        if os.getpid() == self._owner:  # else it is the pool of the process that was forked
+            self.end(ClosedError("the Parallel", "was open as the program ended"))
 
 
 def _forward_backward(parallizable: Any) -> Callable[[Any], Any]:

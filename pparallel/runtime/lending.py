@@ -9,8 +9,8 @@ from __future__ import annotations
 import array
 import fcntl
 import itertools
-import marshal
 import os
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,6 +20,7 @@ from typing_extensions import Buffer
 from pparallel.runtime.reopening import handle, reopened
 
 _MARK = b"\0"  #: no serializer's bytes begin with it
+_RECEIPT = struct.Struct("<IIQQQ")  #: pid, descriptor, device, inode, number
 _PIPE = 1 << 20  #: bytes that it holds: 131,072 receipts
 _READ = 1 << 16
 
@@ -64,7 +65,7 @@ class _Books:
             self._look()
             number = next(self._numbers)
             self._lent[number] = objects
-            return _MARK + marshal.dumps((handle(self._pipe[0]), number))
+            return _MARK + _RECEIPT.pack(*handle(self._pipe[0]), number)
 
     def tidy(self) -> None:
         """Let go of what has arrived, unless another thread is at it: a finaliser may call this."""
@@ -122,8 +123,9 @@ def is_receipt(buffer: Buffer) -> bool:
 
 def give_back(receipt: Buffer) -> None:
     """Have whoever lent something let go of it."""
-    found, number = marshal.loads(memoryview(receipt)[1:])
+    pid, descriptor, device, inode, number = _RECEIPT.unpack(memoryview(receipt)[1:])
     with suppress(OSError):  # it has ended
+        found = pid, descriptor, device, inode
         writing = reopened(found, os.O_WRONLY | os.O_NONBLOCK, "what was lent")
         try:
             os.write(writing, array.array("Q", (number,)))

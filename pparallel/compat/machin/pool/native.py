@@ -27,8 +27,8 @@ class NativeRoad(Road):
     """
 
     def __init__(self, owner: object, config: Mapping[str, Any]) -> None:
-        pool: Pool = build(load(PoolConfig, config))
-        self._native = pool.__enter__()
+        self._native: Pool = build(load(PoolConfig, config))
+        self._native.open()  # whoever ends it may be another thread than this one
         self._ending = _Ending(self._native)
         self._end_in_the_background = departures.watch(owner, self._ending.end)
 
