@@ -27,6 +27,7 @@ LONGEST = (
     "test_broken_backends",
     "test_torchrun",
     "test_examples",
+    "test_moving",
     "test_benchmarks",
     "test_docs",
     "test_linearizability",
@@ -69,7 +70,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _left_out(items: list[pytest.Item]) -> set[pytest.Item]:
-    """Return three in four of the tests that are costly: at full scale, all are run.
+    """Return five in six of the tests that are costly: at full scale, all are run.
 
     Of each class, and of each function's cases, at least one stays. Their names draw them, which
     mixes the parameters, and draws the same in every process of a run.
@@ -81,7 +82,7 @@ def _left_out(items: list[pytest.Item]) -> set[pytest.Item]:
     left_out: set[pytest.Item] = set()
     for group in groups.values():
         group.sort(key=lambda each: crc32(each.nodeid.encode()))
-        left_out.update(group[(len(group) + 3) // 4 :])
+        left_out.update(group[(len(group) + 5) // 6 :])
     return left_out
 
 

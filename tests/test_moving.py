@@ -31,44 +31,40 @@ def test_each_program_is_tested() -> None:
     assert {each.name for each in MOVING.iterdir() if each.is_dir()} == set(SEEDS)
 
 
-def test_gluonnlp() -> None:
-    printed = output_of("gluonnlp")
-    match = re.fullmatch(r"loss ([\d.]+) -> ([\d.]+), largest difference (\S+)\n", printed)
-    assert match, printed
-    first, last, difference = map(float, match.groups())
-    assert last < first
-    assert difference < 1e-5
-
-
-def test_jactorch() -> None:
-    match = re.fullmatch(r"2 slaves, largest difference (\S+)\n", output_of("jactorch"))
-    assert match
-    assert float(match[1]) < 1e-12
-
-
-def test_torch_xla(tmp_path: Path) -> None:
-    weights = "[2.0, -3.0, 1.0]"
-    assert output_of("torch_xla", str(tmp_path)) == (
-        f"process 0: {weights}\nprocess 1: {weights}\nfetched 1 time(s)\n"
-    )
-
-
 @pytest.mark.costly
-@pytest.mark.parametrize("name", ["before", "after"])
-def test_torch_multiprocessing(name: str) -> None:
-    """The one that runs as it was, too: torch is here."""
-    assert output_of("torch_multiprocessing", name=name) == (
-        "process 0: loss 0.0000\nprocess 1: loss 0.0000\nlargest error of 8 weights: 0.0000\n"
-    )
+class TestPrograms:
+    def test_gluonnlp(self) -> None:
+        printed = output_of("gluonnlp")
+        match = re.fullmatch(r"loss ([\d.]+) -> ([\d.]+), largest difference (\S+)\n", printed)
+        assert match, printed
+        first, last, difference = map(float, match.groups())
+        assert last < first
+        assert difference < 1e-5
 
+    def test_jactorch(self) -> None:
+        match = re.fullmatch(r"2 slaves, largest difference (\S+)\n", output_of("jactorch"))
+        assert match
+        assert float(match[1]) < 1e-12
 
-@pytest.mark.costly
-@pytest.mark.parametrize("transport", ["zmq", "ipc", "torch_rpc"])
-def test_machin(transport: str) -> None:
-    ports = map(str, free_ports())
-    assert output_of("machin", *ports, env={"PPARALLEL_MACHIN_TRANSPORT": transport}) == (
-        "3 members counted to 6\n"
-        "what they trained came to 0.0\n"
-        f"{(100 * 100 + 100) * 4 / 2**20:.4f} MB on cpu, cpu\n"
-        "five pools added up 1380\n"
-    )
+    def test_torch_xla(self, tmp_path: Path) -> None:
+        weights = "[2.0, -3.0, 1.0]"
+        assert output_of("torch_xla", str(tmp_path)) == (
+            f"process 0: {weights}\nprocess 1: {weights}\nfetched 1 time(s)\n"
+        )
+
+    @pytest.mark.parametrize("name", ["before", "after"])
+    def test_torch_multiprocessing(self, name: str) -> None:
+        """The one that runs as it was, too: torch is here."""
+        assert output_of("torch_multiprocessing", name=name) == (
+            "process 0: loss 0.0000\nprocess 1: loss 0.0000\nlargest error of 8 weights: 0.0000\n"
+        )
+
+    @pytest.mark.parametrize("transport", ["zmq", "ipc", "torch_rpc"])
+    def test_machin(self, transport: str) -> None:
+        ports = map(str, free_ports())
+        assert output_of("machin", *ports, env={"PPARALLEL_MACHIN_TRANSPORT": transport}) == (
+            "3 members counted to 6\n"
+            "what they trained came to 0.0\n"
+            f"{(100 * 100 + 100) * 4 / 2**20:.4f} MB on cpu, cpu\n"
+            "five pools added up 1380\n"
+        )

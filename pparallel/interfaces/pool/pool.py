@@ -254,7 +254,7 @@ class Pool(Resource):
         chunksize: int | None = None,
     ) -> list[R]:
         """Return ``[func(*item) for item in iterable]``, run by the workers."""
-        batch = Batch(func, _listed(iterable), "star", chunksize, awaited=True)
+        batch = Batch(func, _unpackable(iterable), "star", chunksize, awaited=True)
         return self._mapped(batch).result()
 
     def starmap_async(
@@ -266,7 +266,7 @@ class Pool(Resource):
         error_callback: Callable[[BaseException], object] | None = None,
     ) -> PoolResult[list[R]]:
         """Like :meth:`starmap`, but return the result to come; see :meth:`map_async`."""
-        batch = Batch(func, _listed(iterable), "star", chunksize)
+        batch = Batch(func, _unpackable(iterable), "star", chunksize)
         return self._mapped(batch, callback, error_callback)
 
     def imap(
@@ -383,6 +383,14 @@ class Pool(Resource):
 
 def _listed(iterable: Iterable[Any]) -> Sequence[Any]:
     return iterable if isinstance(iterable, tuple | range) else list(iterable)
+
+
+def _unpackable(iterable: Iterable[Any]) -> Sequence[Any]:
+    """Return the items; those that can be read only once are, for they may be sent twice."""
+    items = _listed(iterable)
+    if any(hasattr(each, "__next__") for each in items):
+        return [tuple(each) if hasattr(each, "__next__") else each for each in items]
+    return items
 
 
 def _check_callable(func: object) -> None:

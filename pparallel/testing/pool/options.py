@@ -42,6 +42,8 @@ class OptionTests(PoolTests):
             assert pool.submit(die_at_first, notes, 2, 0).result(PATIENCE) == 0
             found = pool.map_async(partial(die_at_first, notes, 1), range(1, 6)).get(PATIENCE)
             assert found == list(range(1, 6))
+            arguments = iter([notes, 1, 6])  # which are there again the next time
+            assert pool.starmap_async(die_at_first, [arguments]).get(PATIENCE) == [6]
         starts = Counter(map(int, noted(notes)))
         assert starts[0] == 3
         assert all(2 <= starts[each] <= 3 for each in range(1, 6)), starts
