@@ -8,7 +8,7 @@ import socket
 import tempfile
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from pparallel.testing.patience import PATIENCE
 from pparallel_zmq import keys
 
 PLACE = "1-2"
+ROUNDS = 500  #: enough that one thread removes the folder where another makes it
 
 
 def costly(*values: object) -> Any:
@@ -212,6 +213,18 @@ def test_what_a_dead_process_has_left_is_replaced(own_folder: Path) -> None:
         with door.accept()[0] as sock:
             assert Card.read(sock.recv(4096)) == Card("m1", 1, SIZE, "zmq")
         assert one.recv(1) == b""
+    assert not own_folder.exists()
+
+
+def test_worlds_that_come_and_go_in_one_folder(own_folder: Path) -> None:
+    def come_and_go(name: str) -> None:
+        for _ in range(ROUNDS):
+            with folder.listening(name):
+                pass
+
+    with ThreadPoolExecutor() as threads:
+        for done in [threads.submit(come_and_go, f"{PLACE}-{number}") for number in range(3)]:
+            done.result(PATIENCE)
     assert not own_folder.exists()
 
 

@@ -88,7 +88,9 @@ def peer(sock: socket.socket) -> int | None:
 def _alone_in(path: Path) -> Iterator[None]:
     """Keep other processes from listening, and from ending to, in the folder of *path*."""
     while True:
-        path.parent.mkdir(mode=0o700, exist_ok=True)
+        # Not Path.mkdir(exist_ok=True): it fails where another removes the folder meanwhile.
+        with contextlib.suppress(FileExistsError):
+            path.parent.mkdir(mode=0o700)
         try:
             _check_private(path.parent)
             descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
