@@ -9,6 +9,7 @@ from typing_extensions import override
 import pparallel
 from pparallel.errors import ClosedError, ConfigError, PeerLostError, SerializationError
 from pparallel.interfaces.collective import CollectiveConfig
+from pparallel.interfaces.collective.work import FutureWork
 from pparallel.testing import CollectiveSuite
 from pparallel.testing.patience import PATIENCE
 from pparallel_local import LocalCollectiveConfig
@@ -16,6 +17,8 @@ from pparallel_local.collective import place
 from pparallel_local.collective.place import Room
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pparallel.builder import Runtime
 
 
@@ -147,3 +150,20 @@ def test_different_operations_are_found_out() -> None:
         ValueError, match=r"rank \d began .*: all members of a group begin the same"
     ):
         pparallel.launch({"members": 3}, begin_different_operations)
+
+
+def test_an_operation_that_is_done_holds_nothing() -> None:
+    """What frees the last of a tensor while the program ends would abort it."""
+    freed: list[bool] = []
+
+    class Held:
+        def __del__(self) -> None:
+            freed.append(work.is_completed())
+
+    def operation(held: Held) -> Callable[[], bool]:
+        return lambda: held is not None
+
+    work = FutureWork(operation(Held()))
+    work.run()
+    assert work.wait(PATIENCE)
+    assert freed == [False]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import threading
 import warnings
@@ -188,3 +189,29 @@ def test_an_interrupt_at_the_end_of_with_terminates(
     with pytest.raises(ClosedError, match="was terminated"):
         pool.map(double, [1])
     del stream
+
+
+OPEN_AT_THE_END = """
+import time
+
+import pparallel
+from pparallel_local import ThreadPoolConfig
+
+
+class Slow:
+    def __del__(self):
+        time.sleep(0.3)  # other threads run meanwhile, as they do where a tensor is freed
+        print("freed")
+
+
+pool = pparallel.build(ThreadPoolConfig(size=2))
+pool.open()
+pool.submit(id, Slow()).result()
+"""
+
+
+def test_a_pool_that_is_open_when_the_program_ends() -> None:
+    """A worker that frees a tensor as the interpreter ends is ended in torch, which aborts."""
+    command = [sys.executable, "-W", "error", "-c", OPEN_AT_THE_END]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "freed\n", "")

@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from pparallel.errors import ClosedError
 from pparallel.interfaces.pool import Pool, PoolState
+from pparallel.runtime.program_end import end_with_program
 from pparallel_local.thread_work import Job, SharedJob, SingleJob, Slot
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class ThreadPool(Pool):
                 self._state = PoolState.TERMINATED
                 self._queue.put(None)
                 raise
+        end_with_program(self)
 
     def __del__(self) -> None:
         if getattr(self, "_state", None) is _OPEN:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import os
 import queue
 import threading
 from collections.abc import Callable, Mapping
@@ -18,6 +16,7 @@ from pparallel.errors import ClosedError, TaskTimeoutError
 from pparallel.interfaces.pool import Pool, PoolConfig
 from pparallel.patterns.departures import departures
 from pparallel.patterns.waiting import waking
+from pparallel.runtime.program_end import end_with_program
 
 
 class Parallelizable:
@@ -206,10 +205,9 @@ class _OwnPool:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._owner = os.getpid()
         self._lock = threading.Lock()
         self._ended = False
-        atexit.register(self._end_with_the_program)
+        end_with_program(pool)
 
     def end(self, error: BaseException | None = None) -> None:
         """Let the pool finish what it has, or after *error* what runs, and end."""
@@ -217,7 +215,6 @@ class _OwnPool:
             if self._ended:
                 return
             self._ended = True
-        atexit.unregister(self._end_with_the_program)
         if error is None:
             self._pool.__exit__(None, None, None)
         else:
@@ -228,10 +225,6 @@ class _OwnPool:
         if not self._ended:
             name = "pparallel-parallel-end"
             threading.Thread(target=self.end, name=name, daemon=True).start()
-
-    def _end_with_the_program(self) -> None:
-        if os.getpid() == self._owner:  # else it is the pool of the process that was forked
-            self.end(ClosedError("the Parallel", "was open as the program ended"))
 
 
 def _forward_backward(parallizable: Any) -> Callable[[Any], Any]:

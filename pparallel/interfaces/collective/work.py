@@ -126,13 +126,17 @@ class FutureWork(Work[R]):
 
     def run(self) -> None:
         """Carry it out, once; what it raises is raised where it is waited for."""
-        operation, self._operation = self._operation, None  # its tensors are the caller's
+        operation, self._operation = self._operation, None
         assert operation is not None
         try:
             result = operation()
         except BaseException as error:  # noqa: BLE001 - raised where the work is waited for
+            del operation
             self._future.set_exception(error)
         else:
+            # Its tensors are the caller's, and to free one lets other threads run: if then the
+            # program ended, which waits for no daemon, torch would abort it.
+            del operation
             self._future.set_result(result)
 
     def fail(self, error: BaseException) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import os
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,6 +14,7 @@ from pparallel.compat.machin.pool.road import Func, Road, Style
 from pparallel.interfaces.pool import NO_SINK, Batch, Pool, PoolConfig, ResultStream
 from pparallel.interfaces.pool.stream import Work
 from pparallel.patterns.departures import departures
+from pparallel.runtime.program_end import end_with_program
 
 
 class NativeRoad(Road):
@@ -102,19 +101,13 @@ class _Ending:
 
     def __init__(self, native: Pool) -> None:
         self._native = native
-        self._owner = os.getpid()
         self._lock = threading.Lock()
-        atexit.register(self._at_exit)
+        end_with_program(native)
 
     def join(self) -> None:
         with self._lock:  # the second to come waits until all is released
             self._native.join()
-        atexit.unregister(self._at_exit)
 
     def end(self) -> None:
         self._native.terminate()
         self.join()
-
-    def _at_exit(self) -> None:
-        if os.getpid() == self._owner:
-            self.end()
