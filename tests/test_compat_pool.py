@@ -34,6 +34,7 @@ from pparallel.compat.machin.pool import (
 )
 from pparallel.errors import ClosedError, WorkerLostError
 from pparallel.runtime import member
+from pparallel.runtime.processes import helpers
 from pparallel.testing.gate import Gate
 from pparallel.testing.patience import PATIENCE, until, until_gone
 
@@ -52,7 +53,8 @@ def gate(tmp_path: Path) -> Iterator[Gate]:
 
 
 def pids_below() -> set[int]:
-    return {each.pid for each in psutil.Process().children(recursive=True)}
+    """Return the processes below this one, but for those that are kept to start others."""
+    return {each.pid for each in psutil.Process().children(recursive=True)} - helpers()[0]
 
 
 class TestOnEachPool:

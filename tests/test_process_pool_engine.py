@@ -220,6 +220,27 @@ def test_what_a_single_call_has_returned_is_kept_though_its_worker_dies(
     assert pool.apply(same, (2,)) == 2
 
 
+def test_who_is_terminated_is_told_so_though_the_worker_is_seen_to_die_first(
+    pool: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staffing = pool._engine._staffing
+    kill_all = staffing.kill_all
+
+    def kill_all_and_have_them_buried() -> None:
+        kill_all()
+        until(lambda: not staffing._changing and not pool.pids(), "nobody buried the worker")
+
+    monkeypatch.setattr(staffing, "kill_all", kill_all_and_have_them_buried)
+    gate = Gate(tmp_path)
+    tasks = [pool.apply_async(gate.pass_through, (1,)), pool.apply_async(same, (1,))]
+    gate.arrived()
+    pool.terminate()
+    for task in tasks:
+        with pytest.raises(ClosedError, match="was terminated"):
+            task.get(PATIENCE)
+    gate.close()
+
+
 def test_a_worker_keeps_results_that_another_thread_is_about_to_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

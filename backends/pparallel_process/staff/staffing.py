@@ -241,6 +241,8 @@ class Staffing:
             error = worker.doom or explained(worker, end, "and was starting")
             self._count_failure(worker.number, error)
         self._sender.fill_all()
+        if self._crew.is_over:  # terminated: whoever did that tells the jobs
+            failed = []
         for lot, place, why in failed:
             job, index = lot.task(place)
             job.sink.failed(index, why)
