@@ -105,7 +105,8 @@ class Pool(Resource):
           same batch that had not started are run by others
           (``PoolSuite.test_those_who_had_not_started_go_elsewhere``); what was reported stays
           (``test_what_was_reported_stays``); what had ended a moment before, and was not reported
-          yet, is lost with the worker; nothing starts twice (``test_nothing_starts_twice``,
+          yet, is lost with the worker, and so may be tasks of microseconds that are run as one
+          group; nothing starts twice (``test_nothing_starts_twice``,
           ``test_many_threads_and_deaths``). The worker is replaced
           (``PoolSuite.test_a_dead_worker_is_replaced``, ``test_all_workers_die_at_once``), at no
           cost if it was idle (``test_an_idle_worker_that_dies_costs_no_task``). Workers that die

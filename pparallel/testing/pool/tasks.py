@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any, TypeVar
@@ -124,7 +125,11 @@ def pass_and_call(gate: Gate, call: Callable[..., V], *args: Any) -> V:
 
 
 def die_on_some(path: Path, deadly: Container[int], number: int) -> int:
-    """Note the number and return it, or end the worker's process if it is deadly."""
+    """Note the number and return it, or end the worker's process if it is deadly.
+
+    Takes longer than what a worker may run as one group, where a death is that of all.
+    """
+    time.sleep(1e-4)
     note(path, number)
     if number in deadly:
         os._exit(3)
