@@ -39,8 +39,9 @@ class ThreadPool(Pool):
     A batch is put into the queue once for each thread that may help with it. Each worker is a
     slot, and at any time one thread works for it. A task that waits for another task of its own
     pool lends its slot to a fresh thread, so that nested use cannot deadlock; once there are two,
-    the first to end its task leaves. Threads are daemons, and run in a copy of the context
-    (:mod:`contextvars`) in which the pool was opened.
+    the first to end its task leaves. Threads are daemons, which no program waits for; a pool that
+    is open when it ends is terminated. They run in a copy of the context (:mod:`contextvars`) in
+    which the pool was opened.
     """
 
     def __init__(self, config: ThreadPoolConfig, *, member: Member) -> None:
