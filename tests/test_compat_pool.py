@@ -132,7 +132,7 @@ class TestOnEachPool:
                 pool.map_async(tasks.square, tasks.numbers_until(3))
             with pytest.raises(TypeError, match="3 is not callable"):
                 pool.apply(3)  # type: ignore[arg-type]
-            with pytest.raises(ValueError, match="chunksize must be 1 or more, not 0"):
+            with pytest.raises(ValueError, match="chunksize must be at least 1, not 0"):
                 pool.imap(tasks.square, [1], 0)
             assert pool.map(tasks.square, [2]) == [4]
 

@@ -30,7 +30,7 @@ def end_with_program(pool: Pool) -> None:
 
 def _end_all() -> None:
     pools = list(_open)
-    for each in pools:  # all of them first, so that the waits for their tasks are one
+    for each in pools:  # all of them first: they end while one of them is waited for
         _try(each.terminate)
     for each in pools:
         _try(each.join)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from typing import Any, NoReturn, ParamSpec, TypeVar
 from weakref import WeakSet
 
 from typing_extensions import override
 
+from pparallel.interfaces.pool.arguments import (
+    check_callable,
+    check_chunksize,
+    listed,
+    unpackable,
+)
 from pparallel.interfaces.pool.batch import NO_SINK, Batch, Observer, Sink
 from pparallel.interfaces.pool.executor import PoolExecutor
 from pparallel.interfaces.pool.names import name_of
@@ -200,7 +206,7 @@ class Pool(Resource):
         kwds: Mapping[str, Any] | None = None,
     ) -> R:
         """Return ``func(*args, **kwds)``, run by a worker."""
-        _check_callable(func)
+        check_callable(func)
         item = (tuple(args), dict(kwds or {}))
         return self._called(Batch(func, (item,), "call", awaited=True)).result()
 
@@ -217,13 +223,13 @@ class Pool(Resource):
         The callbacks are called by the pool, with the value or the exception, before the result
         is ready; they should return at once.
         """
-        _check_callable(func)
+        check_callable(func)
         item = (tuple(args), dict(kwds or {}))
         return self._called(Batch(func, (item,), "call"), callback, error_callback)
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> PoolResult[R]:
         """Have ``fn(*args, **kwargs)`` run by a worker, and return its future."""
-        _check_callable(fn)
+        check_callable(fn)
         return self._called(Batch(fn, ((args, kwargs),), "call"))
 
     def map(
@@ -233,7 +239,7 @@ class Pool(Resource):
 
         *chunksize* is a hint: how many tasks to hand to a worker at once.
         """
-        batch = Batch(func, _listed(iterable), "one", chunksize, awaited=True)
+        batch = Batch(func, listed(iterable), "one", chunksize, awaited=True)
         return self._mapped(batch).result()
 
     def map_async(
@@ -245,7 +251,7 @@ class Pool(Resource):
         error_callback: Callable[[BaseException], object] | None = None,
     ) -> PoolResult[list[R]]:
         """Like :meth:`map`, but return the result to come; callbacks as in :meth:`apply_async`."""
-        batch = Batch(func, _listed(iterable), "one", chunksize)
+        batch = Batch(func, listed(iterable), "one", chunksize)
         return self._mapped(batch, callback, error_callback)
 
     def starmap(
@@ -255,7 +261,7 @@ class Pool(Resource):
         chunksize: int | None = None,
     ) -> list[R]:
         """Return ``[func(*item) for item in iterable]``, run by the workers."""
-        batch = Batch(func, _unpackable(iterable), "star", chunksize, awaited=True)
+        batch = Batch(func, unpackable(iterable), "star", chunksize, awaited=True)
         return self._mapped(batch).result()
 
     def starmap_async(
@@ -267,7 +273,7 @@ class Pool(Resource):
         error_callback: Callable[[BaseException], object] | None = None,
     ) -> PoolResult[list[R]]:
         """Like :meth:`starmap`, but return the result to come; see :meth:`map_async`."""
-        batch = Batch(func, _unpackable(iterable), "star", chunksize)
+        batch = Batch(func, unpackable(iterable), "star", chunksize)
         return self._mapped(batch, callback, error_callback)
 
     def imap(
@@ -322,8 +328,8 @@ class Pool(Resource):
         callback: Callable[[list[R]], object] | None = None,
         error_callback: Callable[[BaseException], object] | None = None,
     ) -> PoolResult[list[R]]:
-        _check_callable(batch.func)
-        _check_chunksize(batch.chunksize)
+        check_callable(batch.func)
+        check_chunksize(batch.chunksize)
         handle: PoolResult[list[R]] = PoolResult(self.attend, self._publishing or self._share())
         sink: MapSink[R] = MapSink(handle, len(batch.items), callback, error_callback)
         meter = self._meter(batch.func, batch.items) if batch.items else None
@@ -348,8 +354,8 @@ class Pool(Resource):
     def _streamed(
         self, func: Callable[[Any], R], iterable: Iterable[Any], chunksize: int, *, ordered: bool
     ) -> ResultStream[R]:
-        _check_callable(func)
-        _check_chunksize(chunksize)
+        check_callable(func)
+        check_chunksize(chunksize)
         self.carry(Batch(func, ()), NO_SINK)
         meter = self._meter(func, iterable)
         work = Work(self.hand_over, self.attend, func, self.lookahead(), chunksize, meter)
@@ -380,27 +386,3 @@ class Pool(Resource):
         finally:
             for meter in list(self._meters or ()):
                 meter.close()  # of a stream that nobody asks for more
-
-
-def _listed(iterable: Iterable[Any]) -> Sequence[Any]:
-    return iterable if isinstance(iterable, tuple | range) else list(iterable)
-
-
-def _unpackable(iterable: Iterable[Any]) -> Sequence[Any]:
-    """Return the items; those that can be read only once are, for they may be sent twice."""
-    items = _listed(iterable)
-    if any(hasattr(each, "__next__") for each in items):
-        return [tuple(each) if hasattr(each, "__next__") else each for each in items]
-    return items
-
-
-def _check_callable(func: object) -> None:
-    if not callable(func):
-        message = f"a pool runs functions: {func!r} is not callable"
-        raise TypeError(message)
-
-
-def _check_chunksize(chunksize: int | None) -> None:
-    if chunksize is not None and chunksize < 1:
-        message = f"chunksize must be at least 1, not {chunksize}"
-        raise ValueError(message)

@@ -31,6 +31,7 @@ from pparallel.compat.machin.pool.workers import (
 )
 from pparallel.compat.machin.pool.working import check_maxtasks, run_tasks
 from pparallel.compat.machin.queue import SimpleQueue
+from pparallel.interfaces.pool.arguments import check_callable, check_chunksize
 from pparallel.machine.cpus import usable_cpus
 from pparallel.runtime.processes import StartMethod
 
@@ -92,7 +93,7 @@ class BasePool:
             message = f"processes must be 1 or more, or None, not {processes}"
             raise ValueError(message)
         if initializer is not None:
-            _check_callable(initializer)
+            check_callable(initializer)
         check_maxtasks(maxtasksperchild)
         self._initializer, self._initargs = initializer, tuple(initargs)
         self._maxtasksperchild = maxtasksperchild
@@ -204,7 +205,7 @@ class BasePool:
 
     def _prepared(self, func: Func) -> Func:
         """Return what is run for *func*."""
-        _check_callable(func)
+        check_callable(func)
         return func
 
     # -- the end ------------------------------------------------------------------------------
@@ -351,14 +352,6 @@ class BasePool:
         return WorkerProcess.start(self._duty(index), method)
 
 
-def _check_callable(func: object) -> None:
-    if not callable(func):
-        message = f"a pool runs functions: {func!r} is not callable"
-        raise TypeError(message)
-
-
 def _checked(chunksize: int | None) -> int | None:
-    if chunksize is not None and chunksize < 1:
-        message = f"chunksize must be 1 or more, not {chunksize}"
-        raise ValueError(message)
+    check_chunksize(chunksize)
     return chunksize
