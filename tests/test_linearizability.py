@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -108,6 +110,27 @@ def test_a_torn_value_is_told_from_what_was_pushed() -> None:
     assert told(value) == Large(3, 80)
     value[5] = 4
     assert told(value) == Torn(((3, 9), (4, 1)))
+
+
+AUDITED = """
+import sys, threading, time
+from pparallel.testing.linearizability import ClientThreads, explore
+from pparallel_servers import MemoryOrderedServerConfig
+
+failed = []
+threading.excepthook = lambda said: failed.append(said.exc_value)
+sys.addaudithook(lambda event, _: event == "sys.settrace" and time.sleep(0.0005))
+with ClientThreads(MemoryOrderedServerConfig()) as clients:
+    explore(clients, range(60))
+sys.exit(f"{failed}" if failed else 0)
+"""
+
+
+def test_an_audit_hook_that_lets_others_run_fails_no_client() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", AUDITED], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
 
 
 def test_a_seed_gives_the_same_plan() -> None:

@@ -55,7 +55,8 @@ class ClientThreads(Clients):
         return [each for act in plan.acts for each in self._perform(act)]
 
     def _perform(self, act: Act) -> list[Operation]:
-        threads = [_Thread(self._server, part, act.faults) for part in act.parts]
+        ready = threading.Barrier(len(act.parts))
+        threads = [_Thread(self._server, part, act.faults, ready) for part in act.parts]
         with _many_turns():
             for each in threads:
                 each.start()
@@ -74,7 +75,9 @@ class ClientThreads(Clients):
         self._opened.close()
 
 
-# CPython 3.11 refuses the one of two threads that sets its function while the other does.
+# CPython 3.11 refuses the one of two threads that sets its function while the other does, which an
+# audit hook in Python makes likely; and what a function raises has it unset, which no lock can hold
+# back. So all threads of an act have set theirs before one of them can raise, and none unsets it.
 _tracing = threading.Lock()
 
 
@@ -85,16 +88,22 @@ class _KilledError(BaseException):
 class _Thread(threading.Thread):
     """A client, which sees to its own faults."""
 
-    def __init__(self, server: OrderedServer, part: Part, faults: Sequence[Fault]) -> None:
+    def __init__(
+        self,
+        server: OrderedServer,
+        part: Part,
+        faults: Sequence[Fault],
+        ready: threading.Barrier,
+    ) -> None:
         super().__init__(name=part.name, daemon=True)
         self.journal = Journal(part.name)
         self.happened: list[Any] = []
         self.error: BaseException | None = None
-        self._server, self._part = server, part
+        self._server, self._part, self._ready = server, part, ready
         self._faults = [each for each in faults if each.victim == part.number]
         self._lines = 0  #: that are run before the fault that is due
         self._due: Fault | None = None
-        self._is_killed = False
+        self._is_at_work = self._is_killed = False
         self._random = random.Random(f"{part.seed} {part.name} turns")
 
     @override
@@ -102,13 +111,15 @@ class _Thread(threading.Thread):
         with _tracing:
             sys.settrace(self._trace)
         try:
+            self._ready.wait(PATIENCE)
+            self._is_at_work = True
             perform(self._server, self._part, self, 0.0)
         except BaseException as error:  # noqa: BLE001 - whoever started it raises it
-            # Where it is ended, other code may fail before it ends, as it does after Ctrl-C.
+            # Where it is ended, other code may fail before it ends, as it does after Ctrl-C; where
+            # two are ended at once, CPython may raise its refusal in the one in place of ours.
             self.error = None if self._is_killed else error
         finally:
-            with _tracing:
-                sys.settrace(None)
+            self._is_at_work = False
 
     def begin(self, step: Step, start: float) -> None:
         """Note that a step begins, and whether something is to happen in it."""
@@ -122,7 +133,7 @@ class _Thread(threading.Thread):
         self.journal.end(result, start, end)
 
     def _trace(self, frame: FrameType, event: str, argument: object) -> Any:
-        if frame.f_code.co_filename == __file__:
+        if not self._is_at_work or frame.f_code.co_filename == __file__:
             return None
         if event == "line" and not self._is_killed:
             if self._due is not None:
