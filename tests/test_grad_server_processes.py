@@ -152,5 +152,6 @@ def test_shared_memory_is_used_again() -> None:
     gradient = sum(each.nbytes for each in Large().parameters())
     for first, last in pparallel.launch(job, push_and_look)[1:]:
         # Of each gradient that waits to be summed it holds the memory, and of the next: four at the
-        # primary, one at the secondary, one in its queue.
-        assert first <= last <= 7 * gradient
+        # primary, one at the secondary, one in its queue; of more while others are slow to say that
+        # they are done with theirs, but not of all 23 that were pushed.
+        assert first <= last <= 12 * gradient
