@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import signal
@@ -51,16 +52,31 @@ def interrupt(index: int, failing: int) -> None:
         raise KeyboardInterrupt
 
 
-def fail_beside_the_deaf(index: int, last: int, gate: Any) -> None:
-    """Assert in one; the others ignore SIGTERM and wait for a lock, for good."""
+def fail_beside_the_deaf(index: int, last: int, there: Any) -> None:
+    """Assert in one, the *last*; the others ignore SIGTERM and wait for a lock, for good."""
     if index == last:
-        gate.wait(PATIENCE)
+        assert all(there.acquire(timeout=PATIENCE) for _ in range(last))
         raise AssertionError("shapes differ")
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    gate.wait(PATIENCE)
+    there.release()
     lock = threading.Lock()
     lock.acquire()
     lock.acquire()
+
+
+def fail_beside_those_who_end_for_ever(index: int, last: int, there: Any) -> None:
+    """Assert in one, the *last*; what the others do as they end never returns."""
+    if index == last:
+        assert all(there.acquire(timeout=PATIENCE) for _ in range(last))
+        raise AssertionError("shapes differ")
+
+    def end(*_: object) -> None:
+        while True:
+            threading.Event().wait(1)
+
+    signal.signal(signal.SIGTERM, end)
+    atexit.register(end)
+    there.release()
 
 
 def wait_for(index: int, event: Any) -> None:

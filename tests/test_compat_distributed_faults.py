@@ -62,6 +62,7 @@ def test_barriers_one_after_another(scale: Callable[[int], int]) -> None:
         for number in range(SIZE):
             members.outcome(number)
         assert members.all(programs.barriers, scale(1000)) == [scale(1000)] * SIZE
+        assert members.all(programs.barriers_in_slow_motion, 12) == [12] * SIZE
         members.all(programs.stop)
 
 

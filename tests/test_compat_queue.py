@@ -6,6 +6,7 @@ import builtins
 import multiprocessing
 import pickle
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,6 +60,24 @@ def test_several_queues_are_put_to_in_turn() -> None:
         assert queues.empty()
     with pytest.raises(ValueError, match="queue_num must be 1 or more"):
         MultiP2PQueue(0)
+
+
+def wake_ups(thread: threading.Thread) -> int:
+    """Return how often *thread* has gone to sleep so far."""
+    status = Path(f"/proc/self/task/{thread.native_id}/status").read_text()
+    return int(status.partition("voluntary_ctxt_switches:")[2].split()[0])
+
+
+def test_who_waits_for_several_queues_sleeps() -> None:
+    """The original asks each queue for a millisecond, round and round."""
+    with MultiP2PQueue(2) as queues:
+        receiver = threading.Thread(target=queues.quick_get, args=(PATIENCE,))
+        receiver.start()
+        before = wake_ups(receiver)
+        receiver.join(0.3)
+        assert wake_ups(receiver) - before < 30
+        queues.quick_put("awaited")
+        receiver.join()
 
 
 def test_no_queue_keeps_another_waiting() -> None:

@@ -210,9 +210,8 @@ def test_to_exit_with_zero_is_not_to_fail(code: int | None) -> None:
 
 
 def test_the_others_have_a_time_to_end() -> None:
-    event = event_of()
-    context = started(programs.fail_beside_the_deaf, 1, event, join=False)
-    event.set()
+    there = multiprocessing.get_context("spawn").Semaphore(0)
+    context = started(programs.fail_beside_the_deaf, 1, there, join=False)
     with pytest.raises(mp.ProcessRaisedException, match="shapes differ"):
         context.join(grace_period=0.05)
     assert context.processes[0].exitcode == -signal.SIGKILL
