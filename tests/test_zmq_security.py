@@ -109,15 +109,25 @@ def client(address: str, **options: object) -> Iterator[tuple[zmq.Socket[bytes],
         yield own, happened
 
 
-def curve(job: Job, **changed: object) -> dict[str, object]:
-    """Return the options of a client that has the right keys, but for those *changed*."""
-    keys = {name: each.get_secret_value().encode() for name, each in job.met.keys["m1"].items()}
-    own = {
+def curve(met: Meeting, name: str = "m1") -> dict[str, object]:
+    """Return the options of a client that has a member's keys."""
+    keys = {each: key.get_secret_value().encode() for each, key in met.keys[name].items()}
+    return {
         "curve_serverkey": keys["public:m0"],
-        "curve_publickey": keys["public:m1"],
+        "curve_publickey": keys[f"public:{name}"],
         "curve_secretkey": keys["secret"],
     }
-    return {**own, **changed}
+
+
+@contextmanager
+def second(met: Meeting, name: str = "m1") -> Iterator[zmq.Socket[bytes]]:
+    """Give a second connection of a member to the first one, to say there what no member would."""
+    with zmq.Context() as context, context.socket(zmq.DEALER) as own:
+        own.linger = 0
+        for option, value in curve(met, name).items():
+            setattr(own, option, value)
+        own.connect(met.address)
+        yield own
 
 
 def test_wrong_keys_are_refused_on_tcp(on_tcp: Job) -> None:
@@ -126,8 +136,8 @@ def test_wrong_keys_are_refused_on_tcp(on_tcp: Job) -> None:
     wrong = {"curve_serverkey": zmq.curve_keypair()[0]}
     clients: list[dict[str, object]] = [
         {},  # none at all
-        curve(on_tcp, **stranger),  # one that nobody knows
-        curve(on_tcp, **wrong),  # of another server
+        {**curve(on_tcp.met), **stranger},  # one that nobody knows
+        {**curve(on_tcp.met), **wrong},  # of another server
         {"plain_username": b"m1", "plain_password": b"x"},
         {"routing_id": b"m1\0" + bytes(16)},
     ]
@@ -198,6 +208,33 @@ class ThreadOpened:
     def __exit__(self, *_: object) -> None:
         self._own.close()
         self._pool.shutdown()
+
+
+@pytest.mark.parametrize("whose", ["m1", "m2"])
+def test_what_one_gives_up_is_nobody_elses(whose: str) -> None:
+    """Each member counts its own requests: several have the same number."""
+    names, large = ["m0", "m1", "m2"], bytes(2**20)
+    with (
+        ZmqTransport.meeting(ZmqTransportConfig(address=PLACES[1]), names) as met,
+        peers(names[1:], names, met) as others,
+        opened(transport("m0", names, met, piece_size=2**16, window=1), lambda *_: [large]),
+    ):
+        assert [each.opened() for each in others] == ["open", "open"]
+        limits, number = wire.Limits(9, 2**30, 2**16), 9000
+        with second(met) as one, second(met, whose) as other:
+            one.send(wire.pack(wire.Kind.REQUEST, number, [b"how much?"], limits)[0])
+            assert wire.unpack(one.recv(), limits).flags & wire.LARGE
+            got = len(one.recv_multipart()[1])
+            other.send(wire.say(wire.Kind.ABORT, number=number))
+            other.send(wire.pack(wire.Kind.REQUEST, number + 1, [b"heard?"], limits)[0])
+            assert other.poll(10_000), "it was not taken in"
+            while got < len(large):
+                one.send(wire.say(wire.Kind.MORE, number=number))
+                if not one.poll(500 if whose == "m1" else 10_000):
+                    break
+                got += len(one.recv_multipart()[1])
+        # A member's calls go by several connections, and one of them says what is given up.
+        assert (got == len(large)) == (whose == "m2")
 
 
 # -- garbage ------------------------------------------------------------------------------------
@@ -283,7 +320,7 @@ head = st.builds(
     st.integers(0, 3),
     st.sampled_from([0, 0, 0, 1]),
     st.one_of(st.integers(0, 5), st.sampled_from([2**16, 2**32 - 1])),
-    st.integers(0, 5),
+    st.integers(1000, 1005),  # what it says of requests that it has made is believed
     st.one_of(
         st.binary(max_size=60),
         st.lists(st.integers(0, 2**64 - 1), max_size=5).map(
@@ -301,11 +338,8 @@ def test_messages_of_a_member_that_are_none(
 ) -> None:
     """One that has the keys, and sends what no member would."""
     me = psutil.Process()
-    with zmq.Context() as context, context.socket(zmq.DEALER) as own:
-        own.linger = 0
-        for name, value in curve(on_tcp).items():
-            setattr(own, name, value)
-        own.connect(on_tcp.met.address)
+    with second(on_tcp.met) as own:
+        sent: list[list[bytes]] = []
 
         @settings(max_examples=scale(2000), suppress_health_check=list(HealthCheck))
         @given(
@@ -313,12 +347,15 @@ def test_messages_of_a_member_that_are_none(
         )
         def send(parts: list[bytes]) -> None:
             own.send_multipart(parts)
+            sent.append(parts)
 
         with nothing_is_unpickled(monkeypatch):
-            send()  # what makes the messages up takes more memory than they do: the first time
-            on_tcp.answers()
-            before = me.memory_info().rss, me.num_fds()
             send()
+            on_tcp.answers()
+            # Once more without what makes them up, which takes more memory than they do.
+            before = me.memory_info().rss, me.num_fds()
+            for parts in sent:
+                own.send_multipart(parts)
             on_tcp.answers()
             grown, _ = growth(me, before)
     assert grown < 30 * 2**20
@@ -328,11 +365,7 @@ def test_what_is_too_large_is_refused_before_it_is_there(on_tcp: Job) -> None:
     me = psutil.Process()
     on_tcp.answers()
     before = me.memory_info().rss
-    with zmq.Context() as context, context.socket(zmq.DEALER) as own:
-        own.linger = 0
-        for name, value in curve(on_tcp).items():
-            setattr(own, name, value)
-        own.connect(on_tcp.met.address)
+    with second(on_tcp.met) as own:
         for number in range(50):  # each announces eight gigabytes, and one more byte
             table = struct.pack("<Q", (8 * 2**30 + 1) << 1)
             own.send(wire.HEAD.pack(wire.Kind.REQUEST, wire.LARGE, 0, 1, 9000 + number) + table)

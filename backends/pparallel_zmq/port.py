@@ -36,6 +36,14 @@ class Received(NamedTuple):
     piece: memoryview | None
 
 
+class _Sending(NamedTuple):
+    """A large message that is being sent."""
+
+    pieces: Outgoing
+    thread: int  #: whose later messages wait for its end; 0: nobody's
+    whose: str  #: the member that has given the request its number
+
+
 class Port:
     """Sends and takes in, one thread at a time.
 
@@ -54,9 +62,8 @@ class Port:
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
         self.backlog: deque[tuple[bytes, list[Raw]]] = deque()
-        self._streams: dict[Stream, Outgoing] = {}
+        self._streams: dict[Stream, _Sending] = {}
         self._behind: dict[int, deque[tuple[bytes, bytes, list[Raw], int, int]]] = {}
-        self._threads: dict[Stream, int] = {}
         self._held = False
         self._together: dict[bytes, list[bytes]] = {}  # by route
         self._count = 0  # of those
@@ -118,6 +125,7 @@ class Port:
         *,
         route: bytes = b"",
         number: int = 0,
+        whose: str = "",
         piece: int = 0,
         thread: int = 0,
         urgent: bool = False,
@@ -129,6 +137,7 @@ class Port:
             raws: what belongs to it and is large.
             route: by which connection.
             number: of the request.
+            whose: the member that has given it that number; empty: this one.
             piece: bytes of one piece.
             thread: messages of the same one stay in order; 0: they need not.
             urgent: past what is held.
@@ -141,7 +150,9 @@ class Port:
                 self._behind[thread].append((route, part, raws or [], number, piece))
                 return True
             if raws:
-                sent = self._send(route, part, raws, number, piece, thread, urgent=urgent)
+                sent = self._send(
+                    route, part, raws, number, piece, thread, whose=whose, urgent=urgent
+                )
             else:
                 sent = self._put(route, [part], urgent=urgent)
             self._look()
@@ -171,11 +182,13 @@ class Port:
             self._pieces((route, number), 1)
             self._look()
 
-    def drop(self, number: int, route: bytes | None = None) -> None:
-        """Send no more of a message, by whatever route it goes."""
+    def drop(self, number: int, whose: str = "") -> None:
+        """Send no more of what belongs to a request, by whatever route it goes."""
         with self._lock:
             for stream in [
-                each for each in self._streams if each[1] == number and route in (None, each[0])
+                stream
+                for stream, sending in self._streams.items()
+                if stream[1] == number and sending.whose == whose
             ]:
                 self._finished(stream)
 
@@ -256,22 +269,23 @@ class Port:
         piece: int,
         thread: int,
         *,
+        whose: str = "",
         urgent: bool = False,
     ) -> bool:
         sent = self._put(route, [part], urgent=urgent)
         if raws and sent:
             stream = (route, number)
-            self._streams[stream] = Outgoing(raws, piece)
-            self._threads[stream] = thread
+            self._streams[stream] = _Sending(Outgoing(raws, piece), thread, whose)
             if thread:
                 self._behind[thread] = deque()
             self._pieces(stream, self._window)
         return sent
 
     def _pieces(self, stream: Stream, count: int) -> None:
-        outgoing = self._streams.get(stream)
-        if outgoing is None:
+        sending = self._streams.get(stream)
+        if sending is None:
             return
+        outgoing = sending.pieces
         route, number = stream
         head = HEAD.pack(Kind.PIECE, 0, 0, 0, number)
         pieces = outgoing.take(count)
@@ -284,8 +298,7 @@ class Port:
 
     def _finished(self, stream: Stream) -> None:
         """Forget a message that has been sent, and send those of its thread that waited."""
-        del self._streams[stream]
-        thread = self._threads.pop(stream)
+        thread = self._streams.pop(stream).thread
         behind = self._behind.pop(thread, None) if thread else None
         while behind:
             route, part, raws, number, piece = behind.popleft()

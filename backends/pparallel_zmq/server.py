@@ -166,7 +166,7 @@ class Server:
         self._reader.do(partial(self._answer, sender, route, number, frames))
 
     def _abort(self, sender: str, number: int) -> None:
-        self._port.drop(number)
+        self._port.drop(number, sender)
         if self._coming.pop((sender, number), None) is None:
             aborted = self._aborted.setdefault(sender, OrderedDict())
             aborted[number] = None
@@ -176,18 +176,20 @@ class Server:
     def _answer(self, sender: str, route: bytes, number: int, frames: list[Buffer]) -> None:
         found = attempt(self._handler, sender, frames)
         if isinstance(found, Future):
-            found.add_done_callback(lambda done: self._reply(route, number, *outcome(done)))
+            found.add_done_callback(lambda done: self._reply(sender, route, number, *outcome(done)))
         else:
-            self._reply(route, number, *found)
+            self._reply(sender, route, number, *found)
 
-    def _reply(self, route: bytes, number: int, status: int, frames: Frames) -> None:
+    def _reply(self, sender: str, route: bytes, number: int, status: int, frames: Frames) -> None:
         try:
             part, raws = wire.pack(Kind.REPLY, number, frames, self._limits, status)
         except (SerializationError, BufferError) as error:
             told = [type(error).__name__.encode(), str(error).encode(errors="replace")]
             part, raws = wire.pack(Kind.REPLY, number, told, self._limits, wire.FAILED)
         if raws:
-            self._port.send(part, raws, route=route, number=number, piece=self._limits.piece)
+            self._port.send(
+                part, raws, route=route, number=number, whose=sender, piece=self._limits.piece
+            )
         else:
             others_follow = bool(self._reader.rest) and dedicated.here.role.kind == LEADING
             self._port.put(part, route=route, wait=others_follow)
