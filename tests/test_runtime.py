@@ -73,6 +73,7 @@ def test_two_hundred_members(scale: Callable[[int], int]) -> None:
 
 def test_a_failure_ends_the_job_with_that_error() -> None:
     woken: list[BaseException] = []
+    over = threading.Event()  # nothing else ends a task that a thread has begun
 
     def fail(rt: Runtime) -> None:
         if rt.rank == 1:
@@ -80,7 +81,7 @@ def test_a_failure_ends_the_job_with_that_error() -> None:
         try:
             if rt.rank == 2:
                 rt.group().barrier()
-            rt.pool.map(threading.Event().wait, [30.0] * 4)
+            rt.pool.map(over.wait, [30.0] * 4)
         except ClosedError as error:
             woken.append(error)
             assert rt.stopping
@@ -89,6 +90,7 @@ def test_a_failure_ends_the_job_with_that_error() -> None:
     started = time.monotonic()
     with pytest.raises(LookupError, match="it broke") as caught:
         pparallel.launch({"members": 3}, fail)
+    over.set()
     assert time.monotonic() - started < 10
     assert any("'member-1'" in note for note in caught.value.__notes__)
     until(lambda: len(woken) == 2, "the others did not wake")
