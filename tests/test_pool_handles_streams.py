@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from typing_extensions import override
 from pparallel.errors import ClosedError, TaskTimeoutError
 from pparallel.interfaces.pool import QUICK_LOOKAHEAD, Batch, Pool, PoolState, Sink
 from pparallel.testing.patience import PATIENCE, until
-from pparallel.testing.threads import in_threads
+from pparallel.testing.threads import in_threads, switching_often
 
 
 @pytest.mark.parametrize("ordered", [True, False])
@@ -25,12 +24,8 @@ def test_a_stream_that_several_threads_share(pool: Pool, ordered: bool) -> None:
     count = 5 * QUICK_LOOKAHEAD
     items = iter(range(count))
     stream = pool.imap(double, items) if ordered else pool.imap_unordered(double, items)
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
+    with switching_often():
         parts = in_threads(4, lambda number: list(stream) if number % 2 else _by_next(stream))
-    finally:
-        sys.setswitchinterval(interval)
     assert sorted(itertools.chain(*parts)) == list(range(0, 2 * count, 2))
     if ordered:
         assert all(part == sorted(part) for part in parts)

@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 from sqlite_programs import server_at
 
 from pparallel.interfaces.ordered_server import OrderedServer
+from pparallel.runtime.naming import DEPTH, decode, encode
 from pparallel.testing.threads import in_threads
 from pparallel_servers.sqlite import log, values
-from pparallel_servers.sqlite.naming import DEPTH, decode, encode
-from pparallel_servers.sqlite.scratch import LARGE, Scratch
 
 
 @pytest.fixture
@@ -84,7 +83,7 @@ def test_names_that_differ(server: OrderedServer, name: Hashable) -> None:
 
 @pytest.mark.parametrize("name", [1.0, frozenset("a"), ("a", (2.5,)), ("a", None), Path("a")])
 def test_names_that_a_file_cannot_hold(server: OrderedServer, name: Hashable) -> None:
-    message = "in a file must be a str, int, bytes or a tuple of these, and "
+    message = "of this server must be a str, int, bytes or a tuple of these, and "
     for use in (
         lambda: server.push(name, 1, 1, None),
         lambda: server.push("k", 1, name, None),
@@ -137,32 +136,6 @@ def test_a_large_state(path: Path, scale: Callable[[int], int]) -> None:
         assert server.pull("model", into=into) == (into, 3)
         assert all(torch.equal(each, into[name]) for name, each in state.items())
         assert server.versions("model") == [2, 3]
-
-
-def test_threads_that_pull_into_memory_of_their_own(server: OrderedServer) -> None:
-    import torch
-
-    for n in range(4):
-        assert server.push(n, {"x": torch.full((200_000 + n,), float(n))}, 1, None)
-
-    def pull(n: int) -> bool:
-        into = {"x": torch.zeros(200_000 + n)}
-        found = [server.pull(n, into=into) for _ in range(20)]
-        return found == [(into, 1)] * 20 and bool((into["x"] == n).all())
-
-    assert in_threads(4, pull) == [True] * 4
-
-
-def test_scratch_that_is_in_use_is_not_given_out() -> None:
-    scratch = Scratch()
-    first = scratch.take(2 * LARGE)
-    first[:] = b"1" * len(first)
-    second = scratch.take(2 * LARGE)
-    second[:] = b"2" * len(second)
-    assert bytes(first) == b"1" * len(first)
-    kept = second.obj
-    del second
-    assert scratch.take(LARGE).obj is kept, "what nobody uses is used again"
 
 
 def test_the_file_does_not_grow_for_ever(path: Path) -> None:

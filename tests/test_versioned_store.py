@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pparallel.errors import ClosedError
-from pparallel_servers.store import VersionedStore, Waiter
+from pparallel.runtime.versioned_store import VersionedStore, Waiter
 
 KEYS = st.sampled_from(["a", "b"])
 VERSIONS = st.integers(1, 4)

@@ -31,6 +31,7 @@ def pparallel_backends() -> list[Backend]:
             SqliteOrderedServerConfig,
             "pparallel_servers.sqlite:SqliteOrderedServer",
             install="a Python that was built with sqlite",
+            features=frozenset({"forks"}),
             requires=("_sqlite3",),
             reach=frozenset({"threads", "processes"}),
         ),

@@ -20,8 +20,8 @@ from pparallel.runtime import stopping
 from pparallel.runtime.pending import fail
 from pparallel.runtime.rpc import Reply, RpcGroup
 from pparallel.runtime.shm import Arena, copy, writable
+from pparallel.runtime.versioned_store import Snapshot, VersionedStore
 from pparallel_servers.flat import PLAIN_VALUE, SERIALIZED, Flat, Flattener, is_plain
-from pparallel_servers.store import Snapshot, VersionedStore
 
 Memory = Callable[[int], memoryview]  #: returns memory of so many bytes
 

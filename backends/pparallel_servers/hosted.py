@@ -15,12 +15,12 @@ from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime.member import Member
 from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.rpc import Reply, Request, RpcGroup, Service
+from pparallel.runtime.versioned_store import Snapshot, VersionedStore, Waiter
 from pparallel_servers.client_server import ClientOrderedServer
 from pparallel_servers.clients import HostClient, StoreClient
 from pparallel_servers.config import HostedOrderedServerConfig
 from pparallel_servers.flat import PLAIN_VALUE
 from pparallel_servers.loans import Loans
-from pparallel_servers.store import Snapshot, VersionedStore, Waiter
 
 
 class HostedOrderedServer(ClientOrderedServer):

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from pparallel.runtime.rpc import Reply, Request, RpcGroup
 from pparallel.runtime.shm.block import Ticket
-from pparallel_servers.store import VersionedStore
+from pparallel.runtime.versioned_store import VersionedStore
 
 
 class Loans:

@@ -9,10 +9,10 @@ from typing_extensions import override
 
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime.member import Member
+from pparallel.runtime.versioned_store import VersionedStore
 from pparallel_servers.client_server import ClientOrderedServer
 from pparallel_servers.clients import StoreClient
 from pparallel_servers.config import MemoryOrderedServerConfig
-from pparallel_servers.store import VersionedStore
 
 # Members that are threads of one job have only its meeting place in common, so that is where
 # their store is found; it lives as long as one of them has it open.

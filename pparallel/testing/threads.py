@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextvars
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from pparallel.testing.patience import PATIENCE
@@ -48,3 +50,14 @@ def in_threads(
     stuck = [number for number, thread in enumerate(threads) if thread.is_alive()]
     assert not stuck, f"threads {stuck} of {count} did not end within {patience} s"
     return [results[number] for number in range(count)]
+
+
+@contextmanager
+def switching_often() -> Iterator[None]:
+    """Let the interpreter turn to another thread after 10 us, so that they meet in more ways."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)

@@ -14,11 +14,11 @@ from pparallel.errors import ClosedError
 from pparallel.interfaces.ordered_server import Found
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime import stopping
+from pparallel.runtime.naming import decode, encode
+from pparallel.runtime.scratch import Loan, Scratch
 from pparallel_servers.clients import Client, filled
 from pparallel_servers.sqlite import values
-from pparallel_servers.sqlite.naming import decode, encode
 from pparallel_servers.sqlite.place import Place
-from pparallel_servers.sqlite.scratch import Scratch
 from pparallel_servers.sqlite.sharing import leave
 
 _HELD = "SELECT id, version FROM held WHERE key = ? ORDER BY id DESC LIMIT ?"
@@ -71,7 +71,8 @@ class SqliteClient(Client):
 
     @override
     def pull_into(self, key: Hashable, version: Hashable | None, into: Any) -> Found | None:
-        return filled(self._fetched(key, version, self._scratch), into)
+        with self._scratch.loan() as loan:
+            return filled(self._fetched(key, version, loan), into)
 
     @override
     def fetch_unless(self, key: Hashable, version: Hashable | None) -> Found | None:
@@ -118,7 +119,7 @@ class SqliteClient(Client):
         leave(self._place)
 
     def _fetched(
-        self, key: Hashable, version: Hashable | None, scratch: Scratch | None
+        self, key: Hashable, version: Hashable | None, scratch: Loan | None
     ) -> Found | None:
         name = _key(key)
         wanted = None if version is None else _version(version)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from typing_extensions import Buffer
 
-from pparallel_servers.sqlite.scratch import Scratch
+from pparallel.runtime.scratch import Loan
 
 SPAN = 1 << 20  #: pieces that a value may have: those of value n have the ids from n * SPAN on
 PIECE = 1 << 18  #: bytes of a piece
@@ -48,9 +48,7 @@ def write(
         connection.executemany("INSERT INTO piece (id, data) VALUES (?, ?)", numbered)
 
 
-def read(
-    connection: sqlite3.Connection, number: int, scratch: Scratch | None = None
-) -> list[Buffer]:
+def read(connection: sqlite3.Connection, number: int, scratch: Loan | None = None) -> list[Buffer]:
     """Return the buffers of value *number*.
 
     They are the caller's for good, or where there is *scratch* lie there.
@@ -129,7 +127,7 @@ def _new(sizes: Iterable[int], stream: _Stream) -> list[Buffer]:
     return buffers
 
 
-def _laid_out(sizes: Sequence[int], stream: _Stream, scratch: Scratch) -> list[Buffer]:
+def _laid_out(sizes: Sequence[int], stream: _Stream, scratch: Loan) -> list[Buffer]:
     """Return buffers of these sizes, in memory that is used again."""
     spans = [-(-size // ALIGN) * ALIGN for size in sizes]
     memory = scratch.take(sum(spans))

@@ -7,8 +7,7 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
@@ -22,6 +21,7 @@ from pparallel.testing.linearizability.operation import Operation
 from pparallel.testing.linearizability.performing import Wrap, perform
 from pparallel.testing.linearizability.plan import Act, Fault, Part, Plan
 from pparallel.testing.linearizability.script import Step
+from pparallel.testing.threads import switching_often
 
 PATIENCE = 60.0  #: seconds after which a thread that has not ended will not
 YIELDS = 0.02  #: how often a thread lets others run before it goes on with a line
@@ -57,7 +57,7 @@ class ClientThreads(Clients):
     def _perform(self, act: Act) -> list[Operation]:
         ready = threading.Barrier(len(act.parts))
         threads = [_Thread(self._server, part, act.faults, ready) for part in act.parts]
-        with _many_turns():
+        with switching_often():
             for each in threads:
                 each.start()
             end = time.monotonic() + PATIENCE
@@ -160,13 +160,3 @@ def _is_with(frame: FrameType) -> bool:
     """
     line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
     return not line or line.lstrip().startswith(("with ", "async with "))
-
-
-@contextmanager
-def _many_turns() -> Iterator[None]:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)

@@ -11,6 +11,7 @@ from pparallel.interfaces.ordered_server import OrderedServer
 from pparallel.testing.ordered_server.base import OrderedServerTests
 from pparallel.testing.ordered_server.programs import full_of, number_in
 from pparallel.testing.patience import PATIENCE
+from pparallel.testing.threads import in_threads, switching_often
 
 
 class ValueTests(OrderedServerTests):
@@ -57,6 +58,23 @@ class ValueTests(OrderedServerTests):
         assert into["l"][0].tolist() == [0, 1, 2]
         assert into["l"][1].tolist() == [1, 1]
         assert server.pull("absent", into=into) is None
+
+    def test_threads_pull_into_their_own(self, server: OrderedServer) -> None:
+        """Memory that is used again must not be another thread's, which still copies from it."""
+        import numpy
+
+        for key in range(4):
+            assert server.push(key, numpy.full(25_000, key), 1, None)
+
+        def pull(key: int) -> None:
+            into = numpy.full(25_000, -1)
+            for _ in range(25):
+                assert server.pull(key, into=into) == (into, 1)
+                assert (into == key).all()
+                into[:] = -1
+
+        with switching_often():
+            in_threads(4, pull)
 
     def test_into_must_fit(self, server: OrderedServer) -> None:
         import torch

@@ -16,9 +16,8 @@ class Snapshot(NamedTuple):
     """A value and its version; the buffers are the store's own and never change.
 
     Attributes:
-        buffers: what a serializer made; one only where the value lies flat; the value itself where
-            it is plain.
-        head: which of them it is: see :mod:`pparallel_servers.flat`.
+        buffers: what a serializer made, or whatever else the server keeps of the value.
+        head: which of them it is, as the server that stores it knows.
     """
 
     buffers: Sequence[Any]

@@ -1,7 +1,7 @@
 """Keys and versions as bytes: equal ones, and only those, give equal bytes.
 
-Each is a tag, the length of what follows, and that: the digits of an int, UTF-8, bytes, or the
-items of a tuple one after another.
+Servers that keep values outside their process name them so. Each is a tag, the length of what
+follows, and that: the digits of an int, UTF-8, bytes, or the items of a tuple one after another.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Hashable
 from typing import Any
+
+from pparallel.interfaces.ordered_server import check_hashable
 
 ALLOWED = "a str, int, bytes or a tuple of these"
 DEPTH = 50  #: tuples in one another
@@ -27,9 +29,10 @@ def encode(what: str, name: Hashable) -> bytes:
         name: to encode.
 
     Raises:
-        TypeError: it is not, or not made of, what a file can hold.
+        TypeError: it is not, or not made of, what has such bytes.
         ValueError: it is a tuple nested too deeply.
     """
+    check_hashable(what, name)
     return _encoded(what, name, name, 0)
 
 
@@ -55,7 +58,7 @@ def _encoded(what: str, whole: object, part: object, depth: int) -> bytes:
         return _tagged(b"t", b"".join(_encoded(what, whole, each, depth + 1) for each in items))
     kind = type(part).__qualname__
     found = f"is of type {kind}" if depth == 0 else f"holds one of type {kind}"
-    message = f"{what} in a file must be {ALLOWED}, and {whole!r} {found}"
+    message = f"{what} of this server must be {ALLOWED}, and {whole!r} {found}"
     raise TypeError(message)
 
 
