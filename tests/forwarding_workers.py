@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from typing_extensions import override
 
-from pparallel_process.telling import forwarding
+from pparallel.runtime.pools import forwarding
 
 PROLOGUE = """\
 import logging, os, socket, sys, threading, warnings
@@ -19,7 +19,7 @@ import pparallel
 from pparallel.interfaces.pool import PoolConfig
 from pparallel.testing.patience import until
 from pparallel_process import P2PPoolConfig, ProcessPoolConfig
-from pparallel_process.telling import forwarding
+from pparallel.runtime.pools import forwarding
 channel = socket.socket(fileno=int(sys.argv[1]))
 def send(message):
     channel.send(message)

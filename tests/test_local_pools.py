@@ -15,11 +15,11 @@ import pparallel
 from pparallel.errors import ClosedError
 from pparallel.interfaces.pool import Bar, Pool, PoolConfig
 from pparallel.runtime.member import Member
+from pparallel.runtime.threads import Job, SharedJob
 from pparallel.testing.patience import PATIENCE, until
 from pparallel_local import SerialPoolConfig, ThreadPoolConfig
 from pparallel_local.serial_pool import SerialPool
 from pparallel_local.thread_pool import ThreadPool
-from pparallel_local.thread_work import Job, SharedJob
 
 Local = type[SerialPoolConfig] | type[ThreadPoolConfig]
 LOCAL: list[Local] = [SerialPoolConfig, ThreadPoolConfig]

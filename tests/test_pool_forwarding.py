@@ -13,7 +13,7 @@ import pytest
 from forwarding_workers import PROLOGUE, Channel, Kept, attached, messages_of, replayed
 from typing_extensions import override
 
-from pparallel_process.telling.forwarding import LONGEST_MESSAGE, MOST_KEPT, Forwarder
+from pparallel.runtime.pools.forwarding import LONGEST_MESSAGE, MOST_KEPT, Forwarder
 
 # -- records --------------------------------------------------------------------------------------
 

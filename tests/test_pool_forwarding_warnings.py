@@ -17,9 +17,9 @@ from typing_extensions import override
 
 import pparallel
 from pparallel.interfaces.pool import PoolConfig
+from pparallel.runtime.pools.forwarding import Forwarder
 from pparallel.testing.patience import until
 from pparallel_process import P2PPoolConfig, ProcessPoolConfig
-from pparallel_process.telling.forwarding import Forwarder
 
 # -- warnings -------------------------------------------------------------------------------------
 

@@ -23,9 +23,10 @@ import pparallel
 from pparallel.errors import PparallelError, RemoteError, SerializationError
 from pparallel.interfaces.launcher import LaunchContext, Launcher, RankSpec, StartMethod
 from pparallel.runtime import processes, stopping
+from pparallel.runtime.pools import nesting
 from pparallel.runtime.stopping import StopSignal
 from pparallel.testing.patience import PATIENCE, until
-from pparallel_process import ProcessLauncherConfig, nesting
+from pparallel_process import ProcessLauncherConfig
 from pparallel_process.launcher.cargo import INLINE, MAPPED
 
 METHODS: tuple[StartMethod, ...] = ("forkserver", "spawn", "fork")

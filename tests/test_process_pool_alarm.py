@@ -8,7 +8,7 @@ import sys
 PROGRAM = """
 import atexit, threading
 atexit.register(threading.Event().wait, 0.2)  # first registered, and so the last that is done
-from pparallel_process.worker.alarm import Alarm
+from pparallel.runtime.pools.worker.alarm import Alarm
 def wait():
     while True:
         alarm.wait()

@@ -19,6 +19,7 @@ from typing_extensions import override
 import pparallel
 from pparallel.errors import ClosedError, SerializationError, WorkerLostError
 from pparallel.interfaces.pool import Pool
+from pparallel.runtime.pools.messages import CALL, LOT, RECEIVED, Received
 from pparallel.runtime.processes import Exit, Process
 from pparallel.runtime.shm import Arena
 from pparallel.testing.gate import Gate
@@ -27,7 +28,7 @@ from pparallel.testing.pool.tasks import double, note_and_wait, noted, same
 from pparallel_process import P2PPoolConfig, ProcessPoolConfig
 from pparallel_process.engine.leading import Leadership
 from pparallel_process.engine.results import Results
-from pparallel_process.wire.channel import CALL, LOT, RECEIVED, Channel, Received
+from pparallel_process.wire.channel import Channel
 
 PRELOAD = ("pparallel.testing.pool.tasks",)
 

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from pparallel.errors import ClosedError
 from pparallel.interfaces.pool import Pool, PoolState
-from pparallel_local.tracebacks import below
+from pparallel.runtime.threads import below
 
 if TYPE_CHECKING:
     from pparallel.interfaces.pool import Batch, Sink

@@ -16,7 +16,7 @@ from typing_extensions import override
 from pparallel.errors import ClosedError
 from pparallel.interfaces.pool import Pool, PoolState
 from pparallel.runtime.program_end import end_with_program
-from pparallel_local.thread_work import Job, SharedJob, SingleJob, Slot
+from pparallel.runtime.threads import Job, SharedJob, SingleJob, Slot
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,7 +72,7 @@ class ThreadPool(Pool):
             self._context = contextvars.copy_context()
             try:
                 for number in range(self.size()):
-                    self._start_thread(Slot(number, self._config.context(number)))
+                    Slot(number, self._config.context(number)).employ(self._start_thread)
             except BaseException:
                 self._state = PoolState.TERMINATED
                 self._queue.put(None)
@@ -139,22 +139,15 @@ class ThreadPool(Pool):
         if slot is None:
             wait(timeout)
             return
-        with self._lock:
-            if slot.threads == 1 and not self._is_terminated():
-                self._start_thread(slot)
-            slot.threads -= 1
-        slot.busy.release()
-        try:
+        with slot.lent(self._start_thread):
             wait(timeout)
-        finally:
-            with self._lock:
-                slot.threads += 1
-            slot.busy.acquire()
 
     def _is_terminated(self) -> bool:
         return self._state is PoolState.TERMINATED
 
     def _start_thread(self, slot: Slot) -> None:
+        if self._is_terminated():
+            return
         thread = threading.Thread(
             target=self._context.copy().run,
             args=(_serve, weakref.ref(self), self._queue, slot),
@@ -162,7 +155,6 @@ class ThreadPool(Pool):
             daemon=True,
         )
         thread.start()
-        slot.threads += 1
         self._threads.add(thread)
 
     def join_in(self, slot: Slot) -> bool:
@@ -183,7 +175,7 @@ class ThreadPool(Pool):
 
     def _work_on(self, job: Job, slot: Slot) -> bool:
         """Run tasks of *job*; return whether the thread is to stay."""
-        if slot.threads > 1 and self._leave(slot):
+        if slot.threads > 1 and slot.leave():
             self._queue.put(job)
             return False
         with slot.busy:
@@ -192,14 +184,7 @@ class ThreadPool(Pool):
             self._forget(job)
         elif remains == "tasks":
             self._queue.put(job)
-        return slot.threads == 1 or not self._leave(slot)
-
-    def _leave(self, slot: Slot) -> bool:
-        with self._lock:
-            if slot.threads == 1:
-                return False
-            slot.threads -= 1
-            return True
+        return slot.threads == 1 or not slot.leave()
 
     def _forget(self, job: Job) -> None:
         self._live.discard(job)
@@ -235,9 +220,7 @@ class ThreadPool(Pool):
     def _abort(self, error: BaseException) -> None:
         """Fail all that has not ended."""
         for job in list(self._live):
-            sink = job.sink  # before: the job has none once nothing of it is left
-            job.drain()
-            sink.abort(error)
+            job.abort(error)
             self._forget(job)
 
 

@@ -6,10 +6,11 @@ import threading
 from collections.abc import Iterable
 
 from pparallel.interfaces.pool import Batch, Sink
-from pparallel_process.accounts.functions import Function
-from pparallel_process.accounts.jobs import DealtJobs, Job
-from pparallel_process.accounts.lots import Lot
-from pparallel_process.accounts.queue import JobQueue
+from pparallel.runtime.pools.functions import Function
+from pparallel.runtime.pools.job_queue import JobQueue
+from pparallel.runtime.pools.jobs import Job
+from pparallel.runtime.pools.lots import Lot
+from pparallel_process.accounts.dealt import DealtJobs
 from pparallel_process.accounts.worker import Worker
 from pparallel_process.config import IsolatedPoolConfig
 from pparallel_process.telling.insights import Ledger

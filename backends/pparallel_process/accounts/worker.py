@@ -6,10 +6,10 @@ import os
 from collections import deque
 from typing import Any
 
+from pparallel.runtime.pools.job_queue import JobQueue
+from pparallel.runtime.pools.lots import Lot
 from pparallel.runtime.processes import Process
 from pparallel.runtime.shm import Arena, Parcels
-from pparallel_process.accounts.lots import Lot
-from pparallel_process.accounts.queue import JobQueue
 from pparallel_process.wire.channel import Channel
 
 _LOG = 5  #: lines of a worker's log that are shown when it is lost

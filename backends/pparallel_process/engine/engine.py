@@ -17,11 +17,13 @@ from pparallel.errors import ClosedError
 from pparallel.interfaces.pool import Batch, PoolState, Sink
 from pparallel.interfaces.pool.results import Publishing
 from pparallel.interfaces.serializer import Serializer
+from pparallel.runtime.pools import nesting
+from pparallel.runtime.pools.board import Board
+from pparallel.runtime.pools.functions import Functions
+from pparallel.runtime.pools.values import unsent
 from pparallel.runtime.shm import Arena
 from pparallel.runtime.streams import Streams
-from pparallel_process import nesting
 from pparallel_process.accounts.crew import Crew
-from pparallel_process.accounts.functions import Functions
 from pparallel_process.config import IsolatedPoolConfig
 from pparallel_process.engine.express import Express
 from pparallel_process.engine.leading import Leadership
@@ -33,8 +35,6 @@ from pparallel_process.telling import stacks
 from pparallel_process.telling.insights import Insights
 from pparallel_process.traffic.polling import Polling
 from pparallel_process.traffic.sending import Sender
-from pparallel_process.wire.board import Board
-from pparallel_process.wire.values import unsent
 
 logger = logging.getLogger(__name__)
 

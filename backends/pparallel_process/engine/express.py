@@ -14,17 +14,17 @@ from typing import Any
 from pparallel.interfaces.pool import Batch, Sink
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime.plain import PLAIN
+from pparallel.runtime.pools.functions import Functions
+from pparallel.runtime.pools.jobs import Job
+from pparallel.runtime.pools.lots import CallLot, Lot
+from pparallel.runtime.pools.messages import CALL
+from pparallel.runtime.pools.waiting import Waiter
 from pparallel_process.accounts.crew import Crew
-from pparallel_process.accounts.functions import Functions
-from pparallel_process.accounts.jobs import Job
-from pparallel_process.accounts.lots import CallLot, Lot
 from pparallel_process.accounts.worker import Worker
 from pparallel_process.engine.leading import Leadership
 from pparallel_process.engine.receiving import Receiver
 from pparallel_process.traffic.polling import Polling
 from pparallel_process.traffic.sending import UNSENT, Sender
-from pparallel_process.wire.channel import CALL
-from pparallel_process.wire.waiting import Waiter
 
 
 class Express:

@@ -9,7 +9,7 @@ from threading import get_ident
 from time import monotonic
 from typing import Protocol
 
-from pparallel_process.wire.waiting import Waiter
+from pparallel.runtime.pools.waiting import Waiter
 
 _RECHECK = 0.1  #: seconds; what a leader waits for may have been cancelled, and tasks may be stuck
 

@@ -6,12 +6,12 @@ from signal import SIGKILL
 from time import monotonic
 
 from pparallel.errors import TaskTimeoutError
+from pparallel.runtime.pools.board import Board
 from pparallel_process.accounts.crew import Crew
 from pparallel_process.accounts.worker import Worker
 from pparallel_process.staff.staffing import Staffing
 from pparallel_process.telling import stacks
 from pparallel_process.traffic.sending import Sender
-from pparallel_process.wire.board import Board
 
 _STALLED = 0.005  #: seconds after which tasks behind a long one are given to idle workers
 _LOOK = 0.1  #: seconds between looks when nothing is due

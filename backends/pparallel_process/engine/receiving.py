@@ -8,15 +8,15 @@ from signal import SIGKILL
 from typing import Any, NamedTuple
 
 from pparallel.interfaces.serializer import Serializer
+from pparallel.runtime.pools import forwarding
+from pparallel.runtime.pools.lots import Lot
+from pparallel.runtime.pools.messages import DONE, FAILED, FORWARDED, READY, REPORT
+from pparallel.runtime.pools.values import unread
 from pparallel_process.accounts.crew import Crew
-from pparallel_process.accounts.lots import Lot
 from pparallel_process.accounts.worker import Worker
 from pparallel_process.engine.results import Report, Results
 from pparallel_process.staff.staffing import Staffing
-from pparallel_process.telling import forwarding
 from pparallel_process.traffic.sending import Sender
-from pparallel_process.wire.channel import DONE, FAILED, FORWARDED, READY, REPORT
-from pparallel_process.wire.values import unread
 
 _AT_ONCE = 8  #: messages taken from one worker before the others
 

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 from pparallel.errors import SerializationError
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime import remote_errors
+from pparallel.runtime.pools.lots import Lot
+from pparallel.runtime.pools.messages import RECEIVED
+from pparallel.runtime.pools.values import unread
 from pparallel_process.accounts.crew import Crew
-from pparallel_process.accounts.lots import Lot
 from pparallel_process.accounts.worker import Worker
-from pparallel_process.wire.channel import RECEIVED
-from pparallel_process.wire.values import unread
 
 
 class Report(NamedTuple):

@@ -17,15 +17,14 @@ from typing_extensions import override
 from pparallel.errors import ClosedError
 from pparallel.interfaces.launcher import GRACE, LaunchContext, RankSpec
 from pparallel.interfaces.serializer import Serializer
-from pparallel.runtime import member, remote_errors, stopping
+from pparallel.runtime import member, printing, remote_errors, stopping
 from pparallel.runtime.member import Member
+from pparallel.runtime.pools import deaths, forwarding
+from pparallel.runtime.pools.values import unread
 from pparallel.runtime.processes import Exit
-from pparallel_process.launcher import printing
 from pparallel_process.launcher.cargo import unpacked
 from pparallel_process.launcher.messages import FAILURE, FORWARDED, PRINTED, RESULT, STOP, TOLD
 from pparallel_process.launcher.rank_process import RankProcess
-from pparallel_process.telling import deaths, forwarding
-from pparallel_process.wire.values import unread
 
 logger = logging.getLogger(__name__)
 

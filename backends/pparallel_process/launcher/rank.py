@@ -14,12 +14,12 @@ from typing import Any
 from pparallel.errors import ClosedError, SerializationError
 from pparallel.interfaces.serializer import Serializer
 from pparallel.machine.threads import apply_thread_limit
-from pparallel.runtime import remote_errors, stopping, upstream
+from pparallel.runtime import printing, remote_errors, stopping, upstream
+from pparallel.runtime.pools import forwarding, nesting
+from pparallel.runtime.pools.values import unread, unsent
 from pparallel.runtime.processes import forget_in_children
 from pparallel.runtime.shm import Parcels
 from pparallel.runtime.stopping import StopSignal
-from pparallel_process import nesting
-from pparallel_process.launcher import printing
 from pparallel_process.launcher.cargo import Cargo, unpacked
 from pparallel_process.launcher.messages import (
     FAILURE,
@@ -30,10 +30,8 @@ from pparallel_process.launcher.messages import (
     TOLD,
     Start,
 )
-from pparallel_process.telling import forwarding
 from pparallel_process.wire.channel import Channel
 from pparallel_process.wire.outset import received, taken
-from pparallel_process.wire.values import unread, unsent
 
 Call = tuple[Callable[..., object], tuple[object, ...]]  #: a function, and what follows the rank
 

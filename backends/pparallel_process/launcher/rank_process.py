@@ -10,9 +10,10 @@ from typing import Any
 from typing_extensions import override
 
 from pparallel.interfaces.launcher import RankSpec
+from pparallel.runtime.pools.messages import Received
 from pparallel.runtime.processes import Exit, Process
 from pparallel.runtime.processes.inheritance import no_fork, remember_in_children
-from pparallel_process.wire.channel import Channel, Received
+from pparallel_process.wire.channel import Channel
 
 _GONE = 5.0  #: seconds that a process may take to be gone once it was killed
 _LOG = 10  #: lines that are remembered, for the error if it dies

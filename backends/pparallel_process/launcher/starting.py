@@ -11,20 +11,20 @@ from typing import NamedTuple
 from pparallel.interfaces.launcher import RankSpec, StartMethod
 from pparallel.interfaces.serializer import Serializer
 from pparallel.machine.threads import limit_threads
-from pparallel.runtime import environment, processes
+from pparallel.runtime import environment, printing, processes
+from pparallel.runtime.pools import forwarding, nesting
 from pparallel.runtime.processes.inheritance import (
     forget_in_children,
     no_fork,
     remember_in_children,
 )
 from pparallel.runtime.shm import Parcels
-from pparallel_process import nesting, shares
+from pparallel_process import shares
 from pparallel_process.config import ProcessLauncherConfig
-from pparallel_process.launcher import printing, rank
+from pparallel_process.launcher import rank
 from pparallel_process.launcher.cargo import Cargo
 from pparallel_process.launcher.messages import Start
 from pparallel_process.launcher.rank_process import RankProcess
-from pparallel_process.telling import forwarding
 from pparallel_process.wire.channel import Channel, pair
 from pparallel_process.wire.outset import Outset
 

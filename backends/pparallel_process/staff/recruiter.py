@@ -13,14 +13,15 @@ from pparallel.errors import ClosedError
 from pparallel.interfaces.serializer import Serializer
 from pparallel.machine.threads import limit_threads
 from pparallel.runtime import processes
+from pparallel.runtime.pools import forwarding, nesting
+from pparallel.runtime.pools.job_queue import JobQueue
+from pparallel.runtime.pools.messages import FORWARDED
 from pparallel.runtime.shm import Arena, Parcels
 from pparallel.runtime.streams import Streams
-from pparallel_process import nesting, shares
-from pparallel_process.accounts.queue import JobQueue
+from pparallel_process import shares
 from pparallel_process.accounts.worker import Worker
 from pparallel_process.config import IsolatedPoolConfig
-from pparallel_process.telling import forwarding
-from pparallel_process.wire.channel import FORWARDED, Channel, pair
+from pparallel_process.wire.channel import Channel, pair
 from pparallel_process.wire.outset import Outset
 from pparallel_process.wire.start import Start
 

@@ -8,18 +8,19 @@ from signal import SIGKILL
 from time import monotonic
 
 from pparallel.errors import PparallelError, WorkerLostError
+from pparallel.runtime.pools.board import Board
+from pparallel.runtime.pools.fates import fate
+from pparallel.runtime.pools.lots import Lot
+from pparallel.runtime.pools.values import head_and_files
 from pparallel.runtime.processes import Exit
 from pparallel.runtime.shm import Arena
 from pparallel_process.accounts.crew import Crew
-from pparallel_process.accounts.lots import Lot
 from pparallel_process.accounts.worker import Worker
 from pparallel_process.staff import recruiter
-from pparallel_process.staff.losses import explained, fate
+from pparallel_process.staff.losses import explained
 from pparallel_process.staff.recruiter import Recruiter
 from pparallel_process.traffic.polling import Polling
 from pparallel_process.traffic.sending import Sender
-from pparallel_process.wire.board import Board
-from pparallel_process.wire.values import head_and_files
 
 logger = logging.getLogger(__name__)
 

@@ -15,6 +15,7 @@ import threading
 from pathlib import Path
 from time import monotonic
 
+import pparallel.runtime.pools
 import pparallel.runtime.processes
 from pparallel.runtime.processes import Process
 
@@ -22,10 +23,11 @@ logger = logging.getLogger(__name__)
 
 SIGNAL = signal.SIGRTMIN + 3
 
-_MACHINERY = (*pparallel.runtime.processes.__path__, str(Path(__file__).parents[1]))
+_HERE = (*pparallel.runtime.pools.__path__, str(Path(__file__).parents[1]))
 _LOOK = 0.02  # seconds between looks at the file; when three find it the same, it is whole
 _LOOKS = 3
-_STARTING, _WORKING = ('File "' + os.path.join(each, "") for each in _MACHINERY)
+_STARTING = f'File "{os.path.join(*pparallel.runtime.processes.__path__, "")}'
+_WORKING = tuple(f'File "{os.path.join(each, "")}' for each in _HERE)
 _THREADS = f'File "{threading.__file__}"'
 _STOPPED = {"T": "it is stopped", "t": "a debugger has stopped it"}
 
@@ -72,12 +74,17 @@ def _without_machinery(stack: str) -> str:
     end = start
     while end and _THREADS in frames[end - 1]:
         end -= 1
-    if 0 < end < start and _WORKING in frames[end - 1]:
+    if 0 < end < start and _works(frames[end - 1]):
         return ""
     end = start
-    while end and _WORKING in frames[end - 1]:
+    while end and _works(frames[end - 1]):
         end -= 1
     return "\n".join((title, *frames[: end or start]))  # in no task it is shown where it waits
+
+
+def _works(frame: str) -> bool:
+    """Return whether a frame is one of the worker's own."""
+    return any(each in frame for each in _WORKING)
 
 
 def _silent(process: Process) -> str:

@@ -10,12 +10,12 @@ from time import monotonic
 from typing import Any
 
 from pparallel.interfaces.serializer import Serializer
+from pparallel.runtime.pools.lots import Lot
+from pparallel.runtime.pools.messages import LOT
+from pparallel.runtime.pools.values import PARCELS, unsent
+from pparallel.runtime.pools.writing import Writer, Written
 from pparallel_process.accounts.crew import Crew
-from pparallel_process.accounts.lots import Lot
 from pparallel_process.accounts.worker import Worker
-from pparallel_process.traffic.writing import Writer, Written
-from pparallel_process.wire.channel import LOT
-from pparallel_process.wire.values import PARCELS, unsent
 
 UNSENT = (OSError, MemoryError, ValueError)  #: what sending raises; ValueError: over 2 GiB
 FRESH = 6  #: the field of a ``LOT`` with the functions that are sent along

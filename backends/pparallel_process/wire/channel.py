@@ -19,6 +19,7 @@ from collections import deque
 from time import sleep
 from typing import Any
 
+from pparallel.runtime.pools.messages import Received
 from pparallel.runtime.shm import Parcels
 
 LIMIT = 60_000  #: bytes of a message
@@ -32,12 +33,8 @@ _ROOM = socket.CMSG_LEN(_FILES * array("i").itemsize)
 _UNREAD = 4  #: large messages that are remembered; no more are ever unread: a worker has two lots
 _AGAIN = 0.001  #: seconds after which descriptors are sent again where too many were on their way
 
-REPORT, READY, FAILED, FORWARDED, DONE = range(5)  #: first field of what a worker sends
-LOT, RECEIVED, CALL = range(3)  #: first field of what the pool sends
 _LARGE = -1
 
-
-Received = tuple[tuple[Any, ...], list[int]]  #: a message and the descriptors that came with it
 
 #: Sockets that have not been closed. Garbage in a circle is finalised in any order, and a socket
 #: whose turn comes before that of its channel would complain that nobody has closed it.
@@ -145,6 +142,10 @@ class Channel:
             (content,) = self._parcels.unpack(head, files[:count])
             message, files = _loaded(memoryview(content)), files[count:]
         return message, files
+
+    def let_go(self, files: list[int]) -> None:
+        """Close descriptors that were sent."""
+        _close(files)
 
     def drop_unread(self) -> None:
         """Let go of the large messages that the other end, which is gone, has not read."""

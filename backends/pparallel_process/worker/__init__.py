@@ -13,16 +13,17 @@ from typing import Any
 from pparallel.interfaces.serializer import Serializer
 from pparallel.machine.threads import apply_thread_limit
 from pparallel.runtime import bars, remote_errors
+from pparallel.runtime.pools import forwarding, nesting
+from pparallel.runtime.pools.board import Board, Spot
+from pparallel.runtime.pools.messages import FAILED, FORWARDED, READY
+from pparallel.runtime.pools.worker import memory, preparation
+from pparallel.runtime.pools.worker.loop import Loop
 from pparallel.runtime.processes import forget_in_children
 from pparallel.runtime.shm import Arena, Parcels
-from pparallel_process import nesting
-from pparallel_process.telling import forwarding, stacks
-from pparallel_process.wire.board import Board, Spot
-from pparallel_process.wire.channel import FAILED, FORWARDED, READY, Channel
+from pparallel_process.telling import stacks
+from pparallel_process.wire.channel import Channel
 from pparallel_process.wire.outset import received, taken
 from pparallel_process.wire.start import Start
-from pparallel_process.worker import memory, preparation
-from pparallel_process.worker.loop import Loop
 
 __all__ = ["main"]
 

@@ -1,4 +1,4 @@
-"""What the threads of a thread pool work on, and for whom."""
+"""The tasks of one batch, as threads run them."""
 
 from __future__ import annotations
 
@@ -10,41 +10,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from typing_extensions import override
 
 from pparallel.interfaces.pool import NO_SINK
-from pparallel_local.tracebacks import below
+from pparallel.runtime.threads.tracebacks import below
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pparallel.interfaces.pool import Batch, Sink
+    from pparallel.runtime.threads.slot import Slot
 
 #: of a job: nothing, tasks that other threads run, or tasks to start
 Remains = Literal["nothing", "running", "tasks"]
-
-
-class Slot:
-    """One worker of the pool: at any time one thread at most runs tasks for it.
-
-    Attributes:
-        number: its number, from 0.
-        context: what it passes first to each function.
-        busy: held by the thread that runs a task for it.
-        threads: how many threads work for it, not counting those that wait for a result of their
-            own pool; when it is more than one, the first to end its task leaves. Changed under
-            the pool's lock.
-    """
-
-    __slots__ = ("busy", "context", "number", "threads")
-
-    def __init__(self, number: int, context: tuple[Any, ...]) -> None:
-        self.number = number
-        self.context = context
-        self.busy = threading.Lock()
-        self.threads = 0
-
-    @property
-    def name(self) -> str:
-        """What the worker is called in events."""
-        return f"worker-{self.number}"
 
 
 class Job(ABC):
@@ -63,6 +38,12 @@ class Job(ABC):
     @abstractmethod
     def drain(self) -> None:
         """Let no more tasks start."""
+
+    def abort(self, error: BaseException) -> None:
+        """Let no more tasks start, and fail all that has not been reported."""
+        sink = self.sink  # before: the job has none once nothing of it is left
+        self.drain()
+        sink.abort(error)
 
     @abstractmethod
     def work(self, slot: Slot) -> Remains:
@@ -124,6 +105,11 @@ class SharedJob(Job):
         self._lock = threading.Lock()
         self._active = 0  # threads at it
         self._begun = self._exhausted = self._ended = False
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether there are no more tasks to start."""
+        return self._exhausted
 
     @override
     def drain(self) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 from typing_extensions import override
 
 from pparallel.interfaces.pool import Style
-from pparallel_process.accounts.functions import Function
-from pparallel_process.accounts.jobs import Job
+from pparallel.runtime.pools.functions import Function
+from pparallel.runtime.pools.jobs import Job
 
 
 class Lot(ABC):

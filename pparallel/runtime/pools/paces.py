@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from pparallel_process.wire import board
+from pparallel.runtime.pools import board
 
 TARGET = 0.0015  #: seconds of work in a lot: results do not wait longer than that
 WHOLE = 0.008  #: the same where only all results together are wanted

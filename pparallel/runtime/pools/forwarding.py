@@ -23,7 +23,7 @@ from typing import Any, TextIO
 
 from typing_extensions import override
 
-from pparallel_process.telling.plain import plain
+from pparallel.runtime.pools.log_values import plain
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from typing_extensions import Buffer
 
@@ -16,19 +16,34 @@ from pparallel.interfaces.pool import Batch, Style
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime import remote_errors
 from pparallel.runtime.plain import PLAIN
-from pparallel.runtime.shm import Arena, Parcel, Parcels
-from pparallel_process import nesting
-from pparallel_process.wire.board import STEP, Spot, word_of
-from pparallel_process.wire.channel import CALL, DONE, LOT, REPORT, Channel, Received
-from pparallel_process.wire.values import PARCELS, RANGE, head_and_files, unread, unsent
-from pparallel_process.wire.waiting import Waiter
-from pparallel_process.worker import memory
-from pparallel_process.worker.reports import LATE, Part, Reports
+from pparallel.runtime.pools import nesting
+from pparallel.runtime.pools.board import STEP, Spot, word_of
+from pparallel.runtime.pools.messages import (
+    CALL,
+    DONE,
+    LOT,
+    REPORT,
+    Channel,
+    Parcel,
+    Parcels,
+    Received,
+)
+from pparallel.runtime.pools.values import PARCELS, RANGE, head_and_files, unread, unsent
+from pparallel.runtime.pools.waiting import Waiter
+from pparallel.runtime.pools.worker import memory
+from pparallel.runtime.pools.worker.reports import LATE, Part, Reports
 
 Call = Callable[[Any], Any]
 
 _IDLE_MS = 5000  #: after which warm memory is given back
 _SWITCH = 0.0005  #: seconds after which a computing thread lets the reports' thread run
+
+
+class Trimmed(Protocol):
+    """Memory that need not be kept while nothing is done."""
+
+    def trim(self) -> object:
+        """Give free memory back."""
 
 
 class Loop:
@@ -54,7 +69,7 @@ class Loop:
         context: tuple[Any, ...],
         *,
         idle: Callable[[], object],
-        arena: Arena | None,
+        arena: Trimmed | None,
         keeps: bool,
     ) -> None:
         self._idle = idle
@@ -130,6 +145,8 @@ class Loop:
             else:
                 self._run_one(call, items, place, loads)
                 place += 1
+        if timed:  # whoever looks knows nothing of lots
+            words[spot.since] = 0
         if loads is not None:
             loads.drop_from(place)
         took = perf_counter() - began

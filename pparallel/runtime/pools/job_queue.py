@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from pparallel_process.accounts.jobs import Job
-from pparallel_process.accounts.lots import CallLot, Lot, MapLot
-from pparallel_process.accounts.pace import TARGET, WHOLE
+from pparallel.runtime.pools.jobs import Job
+from pparallel.runtime.pools.lots import CallLot, Lot, MapLot
+from pparallel.runtime.pools.paces import TARGET, WHOLE
 
 
 class JobQueue:

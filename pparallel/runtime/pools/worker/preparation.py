@@ -6,16 +6,16 @@ import sys
 from functools import partial
 from typing import Any
 
+from pparallel.interfaces.pool import PoolConfig
 from pparallel.runtime.processes.imports import when_loaded
 from pparallel.runtime.streams import SEEDED, Streams
-from pparallel_process.config import ProcessPoolConfig
 
 
 def prepare(
     initializer: Any, initargs: tuple[Any, ...], context: tuple[Any, ...]
 ) -> tuple[Any, ...]:
     """Run the initializer; return what is passed first to each function."""
-    ProcessPoolConfig(initializer=initializer, initargs=initargs).initialize()
+    PoolConfig(backend="a worker", initializer=initializer, initargs=initargs).initialize()
     return context
 
 

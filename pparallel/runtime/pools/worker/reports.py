@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any, NamedTuple
 
 from pparallel.runtime.plain import PLAIN
-from pparallel_process.wire.board import Spot
-from pparallel_process.wire.channel import REPORT, Channel
-from pparallel_process.worker.alarm import Alarm
+from pparallel.runtime.pools.board import Spot
+from pparallel.runtime.pools.messages import REPORT, Channel
+from pparallel.runtime.pools.worker.alarm import Alarm
 
 PERIOD = 0.001  #: seconds between looks at a lot that takes longer than it should
 LATE = 0.002  #: seconds after which a lot does: then it is reported piecemeal
@@ -169,5 +168,4 @@ class Reports:
             files = [file for each in entries if type(each) is tuple for file in each[1]]
             entries = [(each[0], len(each[1])) if type(each) is tuple else each for each in entries]
         self._channel.send((REPORT, number, first, entries, coded, told or None, end), files)
-        for each in files:  # not before they were sent: they are tried again
-            os.close(each)
+        self._channel.let_go(files)  # not before they were sent: they are tried again

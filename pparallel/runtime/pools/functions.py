@@ -12,7 +12,7 @@ from typing import Any
 
 from pparallel.interfaces.pool import name_of
 from pparallel.interfaces.serializer import Serializer
-from pparallel_process.accounts.pace import Pace, Paces
+from pparallel.runtime.pools.paces import Pace, Paces
 
 _STATELESS = (BuiltinFunctionType, FunctionType, type)  #: what has a name, and no state to send
 

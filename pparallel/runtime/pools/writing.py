@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime.plain import are_plain
-from pparallel.runtime.shm import Parcels
-from pparallel_process.accounts.lots import Lot
-from pparallel_process.wire.values import PARCELS, RANGE, VALUES, head_and_files
+from pparallel.runtime.pools.lots import Lot
+from pparallel.runtime.pools.messages import Parcels
+from pparallel.runtime.pools.values import PARCELS, RANGE, VALUES, head_and_files
 
 _ENOUGH = 45_000  #: bytes of message after which a lot is cut
 _ENOUGH_BESIDE = 16 << 20  #: bytes beside the messages after which a lot is cut
