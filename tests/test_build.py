@@ -1,13 +1,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 
 import pparallel
+from pparallel.builder.blueprint import Blueprint
 from pparallel.errors import ClosedError, ConfigError, UnknownBackendError
+from pparallel.interfaces.launcher import LauncherConfig
 from pparallel.interfaces.pool import Pool, PoolConfig
+from pparallel.plugin import Backend, Reach, hookimpl
+from pparallel.registry import Registry
 from pparallel_local import SerialPoolConfig, ThreadPoolConfig
 
 
@@ -125,3 +132,45 @@ def test_an_unknown_backend_says_what_there_is() -> None:
         pparallel.build({"pool": {"backend": "thred"}})
     with pytest.raises(LookupError):
         pparallel.load(PoolConfig, {"backend": "thred"})
+
+
+@dataclass(frozen=True)
+class Launchers:
+    """A plugin with a launcher that names what its members take by default."""
+
+    defaults: Mapping[str, str]
+
+    @hookimpl
+    def pparallel_backends(self) -> list[Backend]:
+        target = "pparallel_local.thread_launcher:ThreadLauncher"
+        reach: frozenset[Reach] = frozenset({"machines"})
+        return [Backend(HillLauncherConfig, target, reach=reach, defaults=self.defaults)]
+
+
+class HillLauncherConfig(LauncherConfig, frozen=True):
+    """Members on hills.
+
+    Attributes:
+        backend: selects this backend.
+    """
+
+    backend: Literal["hill"] = "hill"
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        ({"members": 2, "launcher": {"backend": "hill"}}, ("torch_rpc", "hosted", "gloo")),
+        ({"members": 1, "launcher": {"backend": "hill"}}, ("local", "memory", "local")),
+        ({"members": 2}, ("local", "hosted", "local")),
+        (
+            {"members": 2, "launcher": {"backend": "hill"}, "transport": {"backend": "zmq"}},
+            ("zmq", "hosted", "gloo"),
+        ),
+    ],
+)
+def test_a_launcher_names_defaults(raw: dict[str, Any], expected: tuple[str, ...]) -> None:
+    registry = Registry(Launchers({"transport": "torch_rpc"}))
+    blueprint = Blueprint(pparallel.load(raw, registry=registry), registry)
+    names = ("transport", "ordered_server", "collective")
+    assert tuple(blueprint.component(each).backend for each in names) == expected

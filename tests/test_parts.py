@@ -12,13 +12,13 @@ import pparallel
 from pparallel.errors import ConfigError
 from pparallel.interfaces.ordered_server import OrderedServerConfig
 from pparallel.interfaces.pool import Pool, PoolConfig
-from pparallel.interfaces.resource import Resource
 from pparallel.interfaces.serializer import Serializer, SerializerConfig
 from pparallel.plugin import Backend, hookimpl
 from pparallel.registry import Registry
 from pparallel.runtime.streams import Streams
 from pparallel_local import ThreadPoolConfig
 from pparallel_local.thread_pool import ThreadPool
+from pparallel_servers.memory import MemoryOrderedServer
 
 if TYPE_CHECKING:
     from pparallel.runtime.member import Member
@@ -32,7 +32,7 @@ class ShelfConfig(OrderedServerConfig, frozen=True):
     pool: PoolConfig | None = None
 
 
-class Shelf(Resource):
+class Shelf(MemoryOrderedServer):
     """Stands for an ordered server: only its life matters here."""
 
     def __init__(

@@ -13,7 +13,9 @@ import pytest
 
 import pparallel
 from pparallel import Runtime
+from pparallel.builder import launching
 from pparallel.errors import ClosedError, ConfigError, is_consequence
+from pparallel.runtime import member
 from pparallel.runtime.member import Member, current
 from pparallel.runtime.stopping import StopSignal, running_under
 from pparallel.testing.patience import until
@@ -277,3 +279,19 @@ def test_leaving_together_never_fails(scale: Callable[[int], int]) -> None:
 
     for _ in range(scale(100)):
         assert pparallel.launch({"members": 3}, work) == [0, 1, 2]
+
+
+def test_a_launcher_may_say_which_number_a_rank_has_on_its_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run_member = launching.run_member
+
+    def run_placed(rank: int, *args: Any) -> Any:
+        with member.placed(rank % 2):
+            return run_member(rank, *args)
+
+    monkeypatch.setattr(launching, "run_member", run_placed)
+    assert pparallel.launch({"members": 3}, lambda rt: rt.local_rank) == [0, 1, 0]
+    monkeypatch.undo()
+    assert pparallel.launch({"members": 3}, lambda rt: rt.local_rank) == [0, 1, 2]
+    assert member.local_rank() is None

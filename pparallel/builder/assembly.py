@@ -87,6 +87,7 @@ class Assembly:
             }
         finally:
             self._underway.pop()
+        _check_constructor(cls, parts)
         component = cls(config, member=self._member, **parts)
         if isinstance(component, Pool):
             watch_tasks(self._events, component, name)
@@ -118,6 +119,26 @@ class Assembly:
         given = {name: getattr(config, name) for name in config.model_fields_set}
         with narrowing(self._registry.narrow), refusing():
             return backend.config.model_validate({**given, "backend": config.backend})
+
+
+def _check_constructor(cls: type, parts: Mapping[str, Any]) -> None:
+    """Refuse a constructor that cannot be called as all backends' are.
+
+    Raises:
+        ConfigError: it takes other arguments.
+    """
+    signature = inspect.signature(cls)
+    try:
+        signature.bind(None, member=None, **parts)
+    except TypeError as error:
+        plain = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
+        takes = signature.replace(parameters=plain, return_annotation=signature.empty)
+        message = (
+            f"{cls.__module__}.{cls.__qualname__}{takes} cannot be called as a backend's class is,"
+            f" ({', '.join(('config', '*', 'member', *parts))}): {error}. Parts are asked for by"
+            f" keyword, after *: {', '.join(WORDS)}"
+        )
+        raise ConfigError(message) from error
 
 
 def _wanted(cls: type) -> set[str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from pparallel.config import BackendConfig
 from pparallel.errors import ConfigError
-from pparallel.plugin import Reach
+from pparallel.plugin import Backend, Reach
 from pparallel.registry import INTERFACES, Registry
 
 if TYPE_CHECKING:
@@ -70,7 +71,11 @@ class Blueprint:
         given = self.config.section(name)
         if given is not None:
             return given
-        backend = _DEFAULTS.get(name, {}).get(self.place) or self._registry.default(name)
+        backend = (
+            self._launchers_defaults().get(name)
+            or _DEFAULTS.get(name, {}).get(self.place)
+            or self._registry.default(name)
+        )
         cls = self._registry.find(name, backend).config
         if name == "ordered_server" and "host" in cls.model_fields:
             return cls.model_validate({"host": self._default_host()})
@@ -89,13 +94,22 @@ class Blueprint:
             return "machines"
         if len(self.config.names) == 1:
             return "alone"
-        launcher = self.config.launcher
-        name = launcher.backend if launcher else self._registry.default("launcher")
-        reach = self._registry.find("launcher", name).reach
+        reach = self._launcher().reach
         for place in ("machines", "processes"):
             if place in reach:
                 return place
         return "threads"
+
+    def _launchers_defaults(self) -> Mapping[str, str]:
+        """Return the backends that the launcher names for the members that it starts."""
+        if self._torchrun or self.place == "alone":
+            return {}
+        return self._launcher().defaults
+
+    def _launcher(self) -> Backend:
+        launcher = self.config.launcher
+        name = launcher.backend if launcher else self._registry.default("launcher")
+        return self._registry.find("launcher", name)
 
     def _default_host(self) -> str:
         primary = getattr(self.config.reducer, "primary", None)
@@ -104,6 +118,9 @@ class Blueprint:
 
     def _check_reach(self, path: str, given: BackendConfig[Any]) -> None:
         backend = self._registry.find(given.interface, given.backend)
+        for name, inside in given:
+            if isinstance(inside, BackendConfig) and inside.interface == given.interface:
+                self._check_reach(f"{path}.{name}", inside)  # what a wrapper wraps
         if self.place in backend.reach:
             return
         fits = [
@@ -121,9 +138,7 @@ class Blueprint:
         raise ConfigError(message, path=f"{path}.backend")
 
     def _check_members(self) -> None:
-        launcher = self.config.launcher
-        name = launcher.backend if launcher else self._registry.default("launcher")
-        features = self._registry.find("launcher", name).features
+        name, features = self._launcher().name, self._launcher().features
         for number, member in enumerate(self.config.described()):
             if member.env and "env" not in features:
                 message = (

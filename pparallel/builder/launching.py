@@ -26,7 +26,7 @@ from pparallel.interfaces.transport import Transport
 from pparallel.registry import default_registry
 from pparallel.runtime import environment
 from pparallel.runtime.events import Event, Listener
-from pparallel.runtime.member import Member
+from pparallel.runtime.member import Member, local_rank
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +116,8 @@ def _launch(
     if listener is not None and "hears" not in registry.find("launcher", chosen.backend).features:
         logger.warning("launcher %r does not pass on what happens in members", chosen.backend)
     launcher: Launcher = build(cast("Any", chosen))
-    with cast("type[Transport]", cls).meeting(transport, config.names) as meeting, launcher:
+    # The launcher first: it may connect to what the transport is to use too.
+    with launcher, cast("type[Transport]", cls).meeting(transport, config.names) as meeting:
         job = _Job(config, target, args, kwargs, meeting.address, {}, kinds)
         return _started(launcher, job, meeting.keys, listener)
 
@@ -174,7 +175,8 @@ def _member(rank: int, names: tuple[str, ...], job: _Job) -> Member:
     """Return who this rank is; one that torchrun's agent has started knows more of that itself."""
     found = environment.torchrun()
     if found is None or found.world_size != len(names) or found.rank != rank:
-        return Member(names[rank], rank, rank, len(names), names, job.address, job.keys)
+        local = placed if (placed := local_rank()) is not None else rank
+        return Member(names[rank], rank, local, len(names), names, job.address, job.keys)
     # On several machines nobody has handed anything from one to the others.
     address, keys = (found.address, {}) if found.machines > 1 else (job.address, job.keys)
     return Member(names[rank], rank, found.local_rank, len(names), names, address, keys)

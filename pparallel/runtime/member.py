@@ -67,6 +67,24 @@ def act_no_more(token: Token[Member | None]) -> None:
     _current.reset(token)
 
 
+_local_rank: ContextVar[int | None] = ContextVar("pparallel_local_rank", default=None)
+
+
+def local_rank() -> int | None:
+    """Return the calling rank's number on its machine, None where its launcher has not said."""
+    return _local_rank.get()
+
+
+@contextmanager
+def placed(local_rank: int) -> Iterator[None]:
+    """Say that what runs inside is the rank of that number on its machine; for a launcher."""
+    token = _local_rank.set(local_rank)
+    try:
+        yield
+    finally:
+        _local_rank.reset(token)
+
+
 @contextmanager
 def acting_as(member: Member) -> Iterator[None]:
     """Say that what runs inside is done by *member*."""
