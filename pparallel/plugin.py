@@ -31,7 +31,7 @@ A plugin may also listen to what happens in each member, with or without backend
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -57,11 +57,14 @@ class Backend:
         config: its config class; the default of the ``backend`` field is its name.
         target: ``"module:Class"``, imported when first built and not before.
         install: what to type when that import fails.
-        features: the optional guarantees it gives; the interface's page says which there are.
+        features: the optional guarantees it gives; the interface's page says which there are. Of
+            this and of reach a set is kept as a frozenset.
         reach: how far apart the members of one job may be: threads of one process, processes of
             one machine, or machines. For a launcher, where it puts them.
         requires: modules whose absence means that the backend is known but not installed.
         interface_version: the version of the interfaces it was written for.
+        defaults: of a launcher: backends, by interface, that its members take where a job's config
+            has no section; other defaults follow from where it puts them.
     """
 
     config: type[BackendConfig[Any]]
@@ -71,6 +74,12 @@ class Backend:
     reach: frozenset[Reach] = EVERYWHERE
     requires: tuple[str, ...] = ()
     interface_version: int = INTERFACE_VERSION
+    defaults: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        for name in ("features", "reach"):  # without a type checker, many write a set
+            if isinstance(given := getattr(self, name), set):
+                object.__setattr__(self, name, frozenset(given))
 
     @property
     def interface(self) -> str:

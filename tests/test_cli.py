@@ -17,6 +17,7 @@ import pytest
 import typer
 
 from pparallel.cli import app
+from pparallel.plugin import INTERFACE_VERSION
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -379,7 +380,7 @@ def test_backends_is_a_table(folder: Path) -> None:
     done = pparallel(folder, "backends")
     assert done.returncode == 0, done.stderr
     rows = [line.split() for line in done.stdout.splitlines()]
-    assert rows[0] == ["INTERFACE", "NAME", "PACKAGE", "VERSION", "FEATURES", "STATUS"]
+    assert rows[0] == ["INTERFACE", "NAME", "PACKAGE", "VERSION", "API", "FEATURES", "STATUS"]
     assert [row[:3] for row in rows if row[:2] == ["pool", "serial"]] == [
         ["pool", "serial", "pparallel"]
     ]
@@ -415,11 +416,34 @@ def test_backends_tells_what_to_install_and_what_is_broken(folder: Path) -> None
     done = pparallel(folder, "backends", PYTHONPATH=str(folder))
     assert done.returncode == 0, done.stderr
     shelf = next(line for line in done.stdout.splitlines() if " shelf " in line)
-    assert shelf.split()[:4] == ["pool", "shelf", "shelf", "1.5"]
+    assert shelf.split()[:5] == ["pool", "shelf", "shelf", "1.5", str(INTERFACE_VERSION)]
     assert "missing dependency" in shelf
     assert "pip install planks" in shelf
     assert "crash (crash 1.5): OSError: no disk" in done.stdout
     assert "Traceback" not in done.stdout
+
+
+@pytest.mark.parametrize(("by", "who"), [(1, "pparallel"), (-1, "shelf")])
+def test_backends_of_another_interface_version_are_refused(folder: Path, by: int, who: str) -> None:
+    version = INTERFACE_VERSION + by
+    requirement = 'requires=("planks_that_nobody_has",)'
+    plugin(folder, "shelf", SHELF.replace(requirement, f"interface_version={version}"))
+    environment = {"PYTHONPATH": str(folder)}
+    why = f"written for version {version} of the interfaces, and this pparallel has version"
+    upgrade = f"{INTERFACE_VERSION}: upgrade {who}"
+    table = pparallel(folder, "backends", **environment).stdout
+    row = next(line.split() for line in table.splitlines() if " shelf " in line)
+    assert row == ["pool", "shelf", "shelf", "1.5", str(version), "-", "broken"]
+    assert f"shelf (shelf 1.5): pool backend shelf_plugin:ShelfPool was {why} {upgrade}" in table
+    offers = json.loads(pparallel(folder, "backends", "--json", **environment).stdout)
+    (offer,) = [each for each in offers if each["name"] == "shelf"]
+    assert (offer["interface_version"], offer["status"]) == (version, "broken")
+    assert why in offer["detail"]
+    (folder / "job.yaml").write_text("target: job:main\npool: {backend: shelf}\n")
+    done = pparallel(folder, "run", str(folder / "job.yaml"), **environment)
+    assert done.returncode == 2
+    assert "pool backend 'shelf' of plugin shelf_plugin (shelf 1.5) is broken: " in done.stderr
+    assert f"{why} {upgrade}" in done.stderr
 
 
 def test_backends_in_json(folder: Path) -> None:

@@ -8,20 +8,24 @@ import re
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, cast
 
 import pytest
+from typing_extensions import Buffer, override
 
+import pparallel
 import pparallel_local
 from pparallel.config import BackendConfig, narrowing
 from pparallel.errors import ConfigError, MissingDependencyError, UnknownBackendError
 from pparallel.interfaces.pool import PoolConfig
-from pparallel.interfaces.serializer import SerializerConfig
+from pparallel.interfaces.serializer import Serializer, SerializerConfig
 from pparallel.plugin import INTERFACE_VERSION, Backend, hookimpl
 from pparallel.registry import INTERFACES, Offer, Registry, default_registry
+from pparallel.registry.classes import interface_class
+from pparallel.runtime.member import Member
 from pparallel_local import ThreadPoolConfig
 
 
@@ -37,6 +41,51 @@ class NamelessConfig(SerializerConfig, frozen=True):
 class HomelessConfig(BackendConfig[object], frozen=True):
     interface = "shelf"
     backend: Literal["homeless"] = "homeless"
+
+
+class Shelf(Serializer):
+    def __init__(self, config: ShelfConfig, *, member: Member) -> None:
+        pass
+
+    @override
+    def dumps(self, obj: Any) -> list[Buffer]:
+        return []
+
+    @override
+    def loads(self, buffers: Sequence[Buffer]) -> Any:
+        return None
+
+
+class HalfAShelf(Serializer):
+    @override
+    def dumps(self, obj: Any) -> list[Buffer]:
+        return []
+
+
+class Nothing(Shelf):
+    def __init__(self) -> None:
+        pass
+
+
+class OnlyConfig(Shelf):
+    def __init__(self, config: ShelfConfig) -> None:
+        pass
+
+
+class Misspelt(Shelf):
+    def __init__(self, config: ShelfConfig, *, member: Member, serialiser: Serializer) -> None:
+        pass
+
+
+class Positional(Shelf):
+    def __init__(self, config: ShelfConfig, member: Member, serializer: Serializer) -> None:
+        pass
+
+
+class Raises(Shelf):
+    def __init__(self, config: ShelfConfig, *, member: Member) -> None:
+        message = "out of stock"
+        raise TypeError(message)
 
 
 class Plugin:
@@ -91,7 +140,9 @@ def test_the_embedded_backends_are_installed() -> None:
         ("launcher", "thread"),
     } <= set(offers)
     for each in offers.values():
-        assert (each.package, each.status, each.detail) == ("pparallel", "available", "")
+        if each.package == "pparallel":
+            assert (each.status, each.detail) == ("available", "")
+            assert each.interface_version == INTERFACE_VERSION
     assert offers["launcher", "thread"].reach == ("threads",)
 
 
@@ -160,7 +211,17 @@ def test_every_interface_has_a_default() -> None:
 def test_offers_are_sorted_and_say_everything() -> None:
     here = shelf(features=frozenset({"b", "a"}), reach=frozenset({"threads", "machines"}))
     assert registry_of(here).offers() == [
-        Offer("serializer", "shelf", "", "", ("a", "b"), ("machines", "threads"), "available", "")
+        Offer(
+            "serializer",
+            "shelf",
+            "",
+            "",
+            ("a", "b"),
+            ("machines", "threads"),
+            "available",
+            "",
+            INTERFACE_VERSION,
+        )
     ]
     offers = Registry(Plugin("shop", lambda: [3])).offers()
     assert [(each.interface, each.name) for each in offers[:-1]] == sorted(
@@ -180,14 +241,31 @@ def test_a_missing_dependency_is_seen_without_importing() -> None:
     assert registry.find("serializer", "shelf") is gone
 
 
+def test_sets_are_kept_as_frozensets() -> None:
+    written, kept = shelf(features={"objects"}, reach={"threads"}), frozenset({"objects"})
+    assert (written.features, written.reach) == (kept, frozenset({"threads"}))
+    assert written == shelf(features=kept, reach=frozenset({"threads"}))
+    assert isinstance(hash(written), int)
+    (offer,) = registry_of(written).offers()
+    assert offer.features == ("objects",)
+
+
 BROKEN: list[tuple[object, str]] = [
     ("shelf", "offers 'shelf', which is no pparallel.plugin.Backend"),
     (Backend(cast(Any, dict), "a:B"), "the config of a:B, is no subclass of BackendConfig"),
     (Backend(NamelessConfig, "a:B"), "NamelessConfig has no name: give its field 'backend'"),
     (Backend(HomelessConfig, "a:B"), "HomelessConfig fills no interface"),
     (Backend(BackendConfig[Any], "a:B"), "fills no interface: derive it"),
-    (shelf(features=frozenset({1})), "features or a reach that are no text"),
-    (shelf(interface_version="1"), "TypeError"),
+    (shelf(features=frozenset({1})), r"features frozenset\(\{1\}\): write a set of text"),
+    (shelf(features="objects"), r"'objects': .*, such as frozenset\(\{'references'\}\)"),
+    (shelf(requires="torch"), "has requires 'torch': write a tuple, such as"),
+    (shelf(reach=None), r"has reach None: .*, such as frozenset\(\{'processes'\}\)"),
+    (
+        shelf(reach=frozenset({"process"})),
+        "reaches 'process', and there are only machines, processes, threads.* mean 'processes'",
+    ),
+    (shelf("a:B", interface_version="1"), "a:B has interface_version '1': write a whole number"),
+    (shelf(interface_version=True), "interface_version True: write a whole number"),
     (shelf(cast(Any, None)), "AttributeError"),
     (shelf("no_class"), "target 'no_class'; write 'module:Class'"),
     (
@@ -293,7 +371,7 @@ def test_a_plugin_given_twice_counts_once() -> None:
 
 def test_load() -> None:
     registry = registry_of()
-    assert registry.load(shelf("json.decoder:JSONDecoder")).__name__ == "JSONDecoder"
+    assert registry.load(shelf(f"{__name__}:Shelf")) is Shelf
     with pytest.raises(
         ConfigError, match=r"json has no class 'JSONDecode'\. Did you mean 'JSONDecoder'"
     ):
@@ -302,6 +380,46 @@ def test_load() -> None:
         registry.load(shelf("json:dumps"))
     with pytest.raises(ConfigError, match=r"serializer backend 'shelf' .* cannot be imported: Mod"):
         registry.load(shelf("no_such_module:Shelf"))
+
+
+def test_a_class_that_fills_no_interface_or_only_half_of_it() -> None:
+    registry = registry_of()
+    message = r"shelf' \(json:JSONDecoder\): JSONDecoder must derive from .*serializer\.Serializer$"
+    with pytest.raises(ConfigError, match=message):
+        registry.load(shelf("json:JSONDecoder"))
+    message = "HalfAShelf leaves out what Serializer asks for: loads$"
+    with pytest.raises(ConfigError, match=message):
+        registry.load(shelf(f"{__name__}:HalfAShelf"))
+
+
+@pytest.mark.parametrize(
+    ("cls", "message"),
+    [
+        ("Nothing", r"\) cannot be called .*, \(config, \*, member\): too many positional"),
+        ("OnlyConfig", r"unexpected keyword argument 'member'\. Parts .*: serializer, pool, "),
+        ("Misspelt", "missing a required argument: 'serialiser'"),
+        ("Positional", r"missing a required argument: 'serializer'\. .* by keyword, after \*"),
+    ],
+)
+def test_a_constructor_that_cannot_be_called(cls: str, message: str) -> None:
+    plugin = Plugin("shop", lambda: [shelf(f"{__name__}:{cls}")])
+    with pytest.raises(ConfigError, match=rf"\.{cls}\(.*{message}"):
+        pparallel.build(ShelfConfig(), registry=Registry(plugin))
+
+
+def test_what_a_constructor_raises_is_passed_on() -> None:
+    plugin = Plugin("shop", lambda: [shelf(f"{__name__}:Raises")])
+    with pytest.raises(TypeError, match=r"^out of stock$"):
+        pparallel.build(ShelfConfig(), registry=Registry(plugin))
+
+
+@pytest.mark.parametrize("name", INTERFACES)
+def test_the_class_of_an_interface(name: str) -> None:
+    assert interface_class(INTERFACES[name]) is getattr(pparallel, _camel(name))
+
+
+def _camel(name: str) -> str:
+    return "".join(word.capitalize() for word in name.split("_"))
 
 
 @pytest.mark.parametrize(
@@ -341,7 +459,7 @@ def test_a_backend_that_cannot_be_imported(
 
 SHELF = """
     from typing import Literal
-    from pparallel.interfaces.serializer import SerializerConfig
+    from pparallel.interfaces.serializer import Serializer, SerializerConfig
     from pparallel.plugin import Backend, hookimpl
 
     class ShelfConfig(SerializerConfig, frozen=True):
@@ -431,6 +549,7 @@ def test_a_distribution_outside_the_tree_is_listed_and_built(site: Path) -> None
         ("raise LookupError('out of stock')", "LookupError: out of stock"),
         ("import sys; sys.exit(5)", "SystemExit: 5"),
         ("import no_such_library", "No module named 'no_such_library'"),
+        ("import acme_ruin.absent", "No module named 'acme_ruin.absent'"),
     ],
 )
 def test_a_distribution_that_raises_on_import_is_reported_and_harms_nothing(
@@ -489,3 +608,24 @@ def test_two_distributions_that_offer_the_same(site: Path) -> None:
         site, "import pparallel; print(pparallel.load({'pool': {'size': 2}}).pool.size)"
     )
     assert untouched.stdout.strip() == "2", untouched.stderr
+
+
+def test_an_entry_point_that_names_no_module(site: Path) -> None:
+    install(site, "acme_ruin", {"__init__": ""}, "0.3")
+    (site / "acme_ruin").rename(site / "acme_ruins")
+    code = "from pparallel.registry import default_registry; print(default_registry().offers()[-1])"
+    done = run(site, code)
+    assert "name='ruin', package='acme-ruin', version='0.3'" in done.stdout, done.stderr
+    said = "its entry point ruin = 'acme_ruin' names a module that is not installed: there is no"
+    assert said in done.stdout.replace("\\'", "'")
+    assert "Traceback" not in done.stdout
+    done = run(site, "import pparallel; pparallel.load()", PPARALLEL_STRICT_PLUGINS="1")
+    assert f"plugin acme_ruin (acme-ruin 0.3) cannot be loaded: {said}" in done.stderr
+
+
+def test_an_entry_point_that_is_no_name(site: Path) -> None:
+    install(site, "acme_ruin", {"__init__": ""}, "0.3")
+    (site / "acme_ruin-0.3.dist-info" / "entry_points.txt").write_text('[pparallel]\nruin = "a"\n')
+    code = "from pparallel.registry import default_registry; print(default_registry().offers()[-1])"
+    done = run(site, code)
+    assert "names no module: write 'package'" in done.stdout.replace("\\'", "'"), done.stderr

@@ -12,7 +12,7 @@ from pparallel.cli.columns import aligned
 from pparallel.errors import ConfigError
 from pparallel.registry import Offer, default_registry
 
-COLUMNS = ("INTERFACE", "NAME", "PACKAGE", "VERSION", "FEATURES", "STATUS")
+COLUMNS = ("INTERFACE", "NAME", "PACKAGE", "VERSION", "API", "FEATURES", "STATUS")
 
 
 def show_backends(*, as_json: bool) -> None:
@@ -35,15 +35,18 @@ def _json(offers: Sequence[Offer]) -> str:
 
 def _text(offers: Sequence[Offer]) -> str:
     broken = [each for each in offers if each.status == "broken"]
-    table = aligned([COLUMNS, *(_row(each) for each in offers if each not in broken)])
+    table = aligned([COLUMNS, *(_row(each) for each in offers if each.interface)])
     lines = [f"  {each.name} ({each.package} {each.version}): {_why(each)}" for each in broken]
     return "\n".join([*table, *(["", "broken:"] if broken else []), *lines])
 
 
 def _row(offer: Offer) -> tuple[str, ...]:
-    status = f"{offer.status}: {offer.detail}" if offer.detail else offer.status
+    told = offer.detail and offer.status != "broken"  # what is broken is explained below the table
+    status = f"{offer.status}: {offer.detail}" if told else offer.status
+    api = "-" if offer.interface_version is None else str(offer.interface_version)
     features = ", ".join(offer.features) or "-"
-    return offer.interface, offer.name, offer.package, offer.version, features, status
+    where = offer.package or "-", offer.version or "-"
+    return offer.interface, offer.name, *where, api, features, status
 
 
 def _why(offer: Offer) -> str:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import importlib.util
 import logging
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from pparallel.config import BackendConfig
 from pparallel.errors import (
     ConfigError,
-    MissingDependencyError,
     UnknownBackendError,
     did_you_mean,
 )
@@ -27,6 +25,7 @@ from pparallel.interfaces.reducer import ReducerConfig
 from pparallel.interfaces.serializer import SerializerConfig
 from pparallel.interfaces.transport import TransportConfig
 from pparallel.plugin import Backend, Reach
+from pparallel.registry.classes import load_class
 from pparallel.registry.plugins import Collector, Offered, name_of
 from pparallel.runtime import environment
 from pparallel.runtime.events import Listener
@@ -76,6 +75,8 @@ class Offer:
         reach: how far apart members may be, sorted.
         status: whether it can be built.
         detail: why not, and what to do about it.
+        interface_version: the version of the interfaces it was written for; ``None`` where its
+            plugin did not get as far as to say.
     """
 
     interface: str
@@ -86,6 +87,7 @@ class Offer:
     reach: tuple[Reach, ...] = ()
     status: Status = "available"
     detail: str = ""
+    interface_version: int | None = None
 
 
 class Registry:
@@ -190,26 +192,9 @@ class Registry:
 
         Raises:
             MissingDependencyError: a library that it needs is not installed.
-            ConfigError: its plugin is broken.
+            ConfigError: its plugin is broken: there is no such class, or it fills no interface.
         """
-        what = f"{backend.interface} backend {backend.name!r} ({backend.target})"
-        module_name, _, class_name = backend.target.partition(":")
-        own = module_name.partition(".")[0]
-        try:
-            module = importlib.import_module(module_name)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            missing = error.name if isinstance(error, ImportError) else None
-            if missing and missing.partition(".")[0] != own:
-                raise MissingDependencyError(what, str(error), backend.install) from error
-            reason = f"{type(error).__name__}: {error}"
-            raise ConfigError(f"{what} cannot be imported: {reason}") from error
-        found = getattr(module, class_name, None)
-        if not isinstance(found, type):
-            hint = did_you_mean(class_name, vars(module))
-            raise ConfigError(f"{what}: {module_name} has no class {class_name!r}.{hint}")
-        return found
+        return load_class(backend, INTERFACES[backend.interface])
 
 
 @functools.cache
@@ -251,7 +236,8 @@ def _offer(offered: Offered, doubt: str = "") -> Offer:
     interface, name = _key(offered) or ("", source.name)
     if backend is None:
         return Offer(interface, name, source.package, source.version, (), (), "broken", problem)
-    missing = [each for each in backend.requires if not _is_installed(each)]
+    requires = () if problem else backend.requires  # what is broken may have anything there
+    missing = [each for each in requires if not _is_installed(each)]
     status: Status = "broken" if problem else "missing dependency" if missing else "available"
     if missing and not problem:
         problem = f"not installed: {', '.join(missing)}"
@@ -261,11 +247,19 @@ def _offer(offered: Offered, doubt: str = "") -> Offer:
         name,
         source.package,
         source.version,
-        tuple(sorted(backend.features)),
-        tuple(sorted(backend.reach)),
+        _sorted(backend.features),
+        _sorted(backend.reach),
         status,
         problem,
+        backend.interface_version if isinstance(backend.interface_version, int) else None,
     )
+
+
+def _sorted(found: object) -> tuple[Any, ...]:
+    """Return a set's texts in order; nothing of what is no such set, in a record that is broken."""
+    if not isinstance(found, Set) or not all(isinstance(each, str) for each in found):
+        return ()
+    return tuple(sorted(found))
 
 
 def _is_installed(module: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,8 +14,8 @@ from typing_extensions import override
 
 from pparallel import plugin
 from pparallel.config import BackendConfig
-from pparallel.errors import ConfigError
-from pparallel.plugin import GROUP, INTERFACE_VERSION, Backend
+from pparallel.errors import ConfigError, did_you_mean
+from pparallel.plugin import EVERYWHERE, GROUP, INTERFACE_VERSION, Backend
 from pparallel.runtime import environment
 
 
@@ -114,9 +114,30 @@ class Collector:
             raise
         except BaseException as error:
             if self.strict:
-                message = f"plugin {source} cannot be loaded: {type(error).__name__}: {error}"
+                message = f"plugin {source} cannot be loaded: {_in_a_line(error, source)}"
                 raise ConfigError(message) from error
-            self.found.append(Offered(source, problem=traceback.format_exc().rstrip()))
+            trace = traceback.format_exc().rstrip()
+            self.found.append(Offered(source, problem=_missing(error, source) or trace))
+
+
+def _in_a_line(error: BaseException, source: Plugin) -> str:
+    return _missing(error, source) or f"{type(error).__name__}: {error}"
+
+
+def _missing(error: BaseException, source: Plugin) -> str:
+    """Say that an entry point names no module that exists; an empty string if that is not it."""
+    if not importlib.metadata.EntryPoint.pattern.match(source.module):
+        return f"its entry point {source.name} = {source.module!r} names no module: write 'package'"
+    module = source.module.partition(":")[0].strip()
+    if not isinstance(error, ModuleNotFoundError) or not error.name:
+        return ""
+    if error.name != module and not module.startswith(f"{error.name}."):
+        return ""
+    return (
+        f"its entry point {source.name} = {source.module!r} names a module that is not installed:"
+        f" there is no {error.name}; correct it under [project.entry-points.{GROUP}], or put the"
+        " package into the wheel, and install it again"
+    )
 
 
 def _described(point: importlib.metadata.EntryPoint) -> Plugin:
@@ -158,6 +179,9 @@ def _fault(
     """Say why *backend* cannot be used; an empty string if it can."""
     if not isinstance(backend, Backend):
         return f"pparallel_backends() offers {backend!r}, which is no pparallel.plugin.Backend"
+    if type(backend.interface_version) is not int:
+        stated = backend.interface_version
+        return f"{backend.target} has interface_version {stated!r}: write a whole number"
     if backend.interface_version != INTERFACE_VERSION:
         older = backend.interface_version < INTERFACE_VERSION
         upgrade = (source.package or source.module) if older else "pparallel"
@@ -176,8 +200,24 @@ def _fault(
         return f"{where} has no name: give its field 'backend' a default"
     if not all(part for part in backend.target.partition(":")):
         return f"{where} has target {backend.target!r}; write 'module:Class'"
-    if not all(isinstance(each, str) for each in (*backend.features, *backend.reach)):
-        return f"{where} has features or a reach that are no text"
+    return _fault_of_sets(backend, where)
+
+
+def _fault_of_sets(backend: Any, where: str) -> str:
+    # Not every author has a type checker: whatever was given may be there.
+    for name, found, one in (
+        ("features", backend.features, "references"),
+        ("reach", backend.reach, "processes"),
+    ):
+        if not isinstance(found, Set) or not all(isinstance(each, str) for each in found):
+            example = f"frozenset({{{one!r}}})"
+            return f"{where} has {name} {found!r}: write a set of text, such as {example}"
+    if not isinstance(backend.requires, tuple | list):
+        return f"{where} has requires {backend.requires!r}: write a tuple, such as ('torch',)"
+    if unknown := sorted(backend.reach - EVERYWHERE):
+        hint = did_you_mean(unknown[0], EVERYWHERE)
+        allowed = ", ".join(sorted(EVERYWHERE))
+        return f"{where} reaches {unknown[0]!r}, and there are only {allowed}.{hint}"
     return ""
 
 
