@@ -1,4 +1,6 @@
-"""Write the pages of docs/reference that follow from the code: ``python docs/generate.py``.
+"""Write what in the docs follows from the code: ``python docs/generate.py``.
+
+Pages of docs/reference, and the files of the example plugin in the page that goes through it.
 
 ``tests/test_docs.py`` checks that what is committed is what this writes.
 """
@@ -22,8 +24,11 @@ from pparallel.builder.runtime_config import MemberConfig
 from pparallel.cli.schema.attributes import descriptions
 from pparallel.config import BackendConfig, Config
 from pparallel.registry import INTERFACES, Offer, default_registry
+from pparallel.testing.features import features_of, suite_of
 
-REFERENCE = Path(__file__).resolve().parent / "reference"
+DOCS = Path(__file__).resolve().parent
+REFERENCE = DOCS / "reference"
+EXAMPLE = DOCS.parent / "plugins" / "pparallel-example"
 NOTE = "<!-- Written by docs/generate.py; change the docstrings instead. -->"
 
 _BOUNDS = {
@@ -55,7 +60,19 @@ def pages() -> dict[Path, str]:
     return {
         REFERENCE / "configs.md": "\n".join(_configs()),
         REFERENCE / "errors.md": "\n".join(_errors()),
+        REFERENCE / "features.md": "\n".join(_features()),
+        DOCS / "write_a_backend.md": _with_example((DOCS / "write_a_backend.md").read_text()),
     }
+
+
+def _with_example(page: str) -> str:
+    """Return *page* with each file of the example that it shows as that file is now."""
+
+    def shown(match: re.Match[str]) -> str:
+        name, language = match.groups()
+        return f"`{name}`:\n\n```{language}\n{(EXAMPLE / name).read_text()}```\n"
+
+    return re.sub(r"^`([\w./-]+)`:\n\n```(\w+)\n.*?^```\n", shown, page, flags=re.M | re.S)
 
 
 def _configs() -> Iterator[str]:
@@ -193,6 +210,39 @@ def _errors() -> Iterator[str]:
             yield f"::: pparallel.errors.{name}\n"
 
 
+def _features() -> Iterator[str]:
+    yield from ("# Features", "", NOTE, "")
+    yield "A guarantee that not every backend of an interface can give is a feature. A backend's"
+    yield "record declares those that it has, and the interface's suite runs the tests that they"
+    yield "call for: see [conformance](../conformance.md). `pparallel backends` lists what each"
+    yield "installed backend declares.\n"
+    offers = [each for each in default_registry().offers() if each.package == "pparallel"]
+    for interface in INTERFACES:
+        yield f"## {interface}\n"
+        own = [each for each in offers if each.interface == interface]
+        if not (features := features_of(interface)):
+            yield "All its guarantees hold for every backend.\n"
+        for feature in features:
+            yield f"### {interface}: `{feature.name}`\n"
+            yield _prose(feature.promise) + "\n"
+            having = [f"`{each.name}`" for each in own if feature.name in each.features]
+            yield f"- Declared by: {', '.join(having) or 'none of the built-in backends'}."
+            yield f"- Tests of `{suite_of(interface).__name__}`: {_listed(feature.tests)}."
+            if feature.instead:
+                yield f"- Where it is not declared: {_listed(feature.instead)}."
+            yield ""
+
+
+def _prose(text: str) -> str:
+    """Return what a docstring says as it is written in a page."""
+    text = re.sub(r":\w+:`~?([^`]+)`", r"`\1`", text).replace("``", "`")
+    return text[0].upper() + text[1:]
+
+
+def _listed(tests: Sequence[str]) -> str:
+    return ", ".join(f"`{each}`" for each in tests) or "none"
+
+
 def main() -> None:
     """Write the pages, or with ``--check`` only look; say which differ."""
     check = sys.argv[1:] == ["--check"]
@@ -200,7 +250,7 @@ def main() -> None:
         path for path, text in pages().items() if not path.exists() or path.read_text() != text
     ]
     for path in different:
-        sys.stdout.write(f"{'out of date' if check else 'wrote'}: docs/reference/{path.name}\n")
+        sys.stdout.write(f"{'out of date' if check else 'wrote'}: docs/{path.relative_to(DOCS)}\n")
         if not check:
             path.write_text(pages()[path])
     sys.exit(bool(different) and check)

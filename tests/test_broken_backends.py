@@ -19,6 +19,7 @@ MODULES = sorted(
     if each.stem not in ("__init__", "harness")
 )
 LIMIT = 60  #: seconds for one test
+LONG = 240  #: for one that tries sequence after sequence until one fails
 FEWEST = 10  #: broken backends of each interface
 
 ENTRY_POINTS = "[pparallel]\nbroken = broken.{module}\n"
@@ -47,7 +48,8 @@ class Run:
             "PPARALLEL_BROKEN_OUTCOMES": str(self._found),
             "PPARALLEL_BROKEN_CLASSES": " ".join(names),
         }
-        options = ["-q", "--import-mode=prepend", f"--timeout={LIMIT}", "--timeout-method=signal"]
+        limit = LONG if module.endswith("sequences") else LIMIT
+        options = ["-q", "--import-mode=prepend", f"--timeout={limit}", "--timeout-method=signal"]
         # Python's own tracebacks: pytest's parse whole files, which CPython 3.11 refuses while
         # another thread does so too.
         options += ["-p", "broken.harness", "-p", "no:cacheprovider", "--tb=native", "-rs"]

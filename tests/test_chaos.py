@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar, Literal
+from unittest.mock import Mock
 
+import preloads
 import pytest
+from chaos_programs import use
 from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import override
@@ -15,11 +21,15 @@ from typing_extensions import override
 import pparallel
 from pparallel.errors import CallTimeoutError, ClosedError, ConfigError, PeerLostError
 from pparallel.interfaces.transport import Frames, Transport, TransportConfig
+from pparallel.registry import Registry, default_registry
 from pparallel.testing import TransportSuite
 from pparallel.testing.chaos import ChaosTransportConfig, chaotic
+from pparallel.testing.chaos import transport as chaos_transport
 from pparallel.testing.chaos.fates import Fates
+from pparallel.testing.chaos.transport import ChaosTransport
 from pparallel.testing.patience import until
 from pparallel_local import LocalTransportConfig
+from pparallel_local.transport import LocalTransport
 
 CHANCE = st.floats(0, 1)
 
@@ -162,28 +172,112 @@ def test_close_ends_what_waits_in_vain(opened: Open) -> None:
     assert isinstance(waiting.exception(10), ClosedError)
 
 
-def half(value: float) -> float:
-    return value / 2
+# -- around any transport -----------------------------------------------------------------------
 
 
-def use(rt: pparallel.Runtime) -> list[float]:
-    group = rt.group()
-    if rt.rank == 1:
-        group.barrier()
-        return []
-    found = [group.rpc_sync(1, half, args=(n,), idempotent=True) for n in range(40)]
-    group.barrier()
-    return found
+FAULTS = {"drop_request": 0.1, "drop_reply": 0.1, "fail_running": 0.1, "duplicate": 0.2}
+OWN = [
+    each.name
+    for each in default_registry().offers()
+    if (each.interface, each.package) == ("transport", "pparallel") and each.name != "chaos"
+]
 
 
-def test_a_job_survives_it() -> None:
-    transport = {
-        "backend": "chaos",
-        "retry_after": 0.01,
-        "drop_request": 0.1,
-        "drop_reply": 0.1,
-        "duplicate": 0.2,
-        "transport": {"backend": "local"},
-    }
-    results = pparallel.launch({"members": 2, "transport": transport}, use)
-    assert results[0] == [n / 2 for n in range(40)]
+def launched(transport: dict[str, Any], **faults: Any) -> list[dict[str, Any]]:
+    """Have two members, threads where the transport inside allows it, use it with faults."""
+    reach = default_registry().find("transport", transport["backend"]).reach
+    process = {"backend": "process", "preload": preloads.MEMBERS}
+    launcher = {"backend": "thread"} if "threads" in reach else process
+    chaos = {"backend": "chaos", "transport": transport, "retry_after": 0.02, **faults}
+    raw = {"members": 2, "launcher": launcher, "transport": chaos, "reducer": {"backend": "local"}}
+    return pparallel.launch(raw, use, (bool(faults),))
+
+
+def check(told: list[dict[str, Any]], faults: bool) -> None:
+    first, other = told
+    assert {first["class"], other["class"]} == {"ChaosTransport"}
+    assert sorted(first["members"]) == sorted(other["members"]) == ["member-0", "member-1"]
+    assert first["sync"] == first["async"] == [n / 2 for n in range(30)]
+    assert first["large"] == 500_000
+    if not faults:
+        assert first["remote"] == [0, 1, 3, 6, 10]
+        assert first["once"] == first["sync"]
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize("backend", OWN)
+def test_around_every_transport(backend: str) -> None:
+    check(launched({"backend": backend}, **FAULTS), faults=True)
+
+
+@pytest.mark.parametrize("backend", ["local", "ipc"])
+def test_what_is_sent_once(backend: str) -> None:
+    check(launched({"backend": backend}), faults=False)
+
+
+def test_around_itself() -> None:
+    inside = {"backend": "chaos", "transport": {"backend": "ipc"}, **FAULTS}
+    check(launched(inside, delay=0.2, delay_at_most=0.005), faults=True)
+
+
+def test_around_one_that_cannot_be_where_the_members_are() -> None:
+    chaos = {"backend": "chaos", "transport": {"backend": "local"}}
+    raw = {"members": 2, "launcher": {"backend": "process"}, "transport": chaos}
+    with pytest.raises(ConfigError, match="'local' works among threads only") as caught:
+        pparallel.launch(raw, use, (True,))
+    assert "transport.transport.backend" in str(caught.value)
+
+
+class ShelfTransportConfig(TransportConfig, frozen=True):
+    backend: Literal["shelf"] = "shelf"
+
+
+class ShelfTransport(LocalTransport):
+    """What a third party may have written: it does all that a transport may do besides."""
+
+    used: ClassVar[list[str]] = []
+
+    @override
+    def send(self, to: str, frames: Frames, timeout: float | None, future: Future[Frames]) -> None:
+        self.used.append("send")
+        super().send(to, frames, timeout, future)
+
+    @override
+    def call(self, to: str, frames: Frames, timeout: float | None = None) -> Frames:
+        self.used.append("call")
+        return super().call(to, frames, timeout)
+
+    @override
+    def awaiting(
+        self, to: str, is_done: Callable[[], bool], timeout: float | None
+    ) -> AbstractContextManager[object]:
+        self.used.append("awaiting")
+        return super().awaiting(to, is_done, timeout)
+
+    def arena(self, of: str) -> None:
+        self.used.append("arena")
+
+
+@pytest.fixture
+def shelf(monkeypatch: pytest.MonkeyPatch) -> TransportConfig:
+    """The config of a transport that was installed besides."""
+    registry = Mock(Registry)
+    registry.load.return_value = ShelfTransport
+    monkeypatch.setattr(chaos_transport, "default_registry", lambda: registry)
+    return ShelfTransportConfig()
+
+
+def test_what_a_transport_does_besides_is_passed_on(shelf: TransportConfig) -> None:
+    heard = Heard()
+    ShelfTransport.used.clear()
+    transport = pparallel.build(chaotic(shelf))
+    assert isinstance(transport, ChaosTransport)
+    transport.open(heard)
+    with contextlib.closing(transport):
+        future: Future[Frames] = Future()
+        transport.send(transport.name, [b"?"], 10, future)
+        with transport.awaiting(transport.name, future.done, 10):
+            assert future.result(10) == [b"answer"]
+        assert transport.call(transport.name, [b"?"], 10) == [b"answer"]
+        assert transport.arena(transport.name) is None
+    assert ShelfTransport.used == ["send", "awaiting", "call", "arena"]

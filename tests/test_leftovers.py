@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 from process_children import child, line, outcome
+from typing_extensions import override
 
 from pparallel.runtime.processes import helpers
-from pparallel.testing.leftovers import no_leftovers
+from pparallel.testing import Suite
+from pparallel.testing.leftovers import Descriptor, Keeps, Leftover, no_leftovers
 
 SHM = Path("/dev/shm")
 ME = str(os.getpid())  #: part of the names of segments: others may run these tests too
@@ -103,3 +106,52 @@ def test_a_fork_server_is_let_be_and_its_child_is_found() -> None:
     with no_leftovers(0.05):
         outcome("pass", preload=["netrc"])
     assert all(helpers())
+
+
+def test_what_belongs_to_something_else_is_kept() -> None:
+    asked: list[Leftover] = []
+
+    def keeps(left: Leftover) -> bool:
+        asked.append(left)
+        return isinstance(left, threading.Thread) and left.name.startswith("library-")
+
+    go = threading.Event()
+    threads = [threading.Thread(target=go.wait, name=name) for name in ("library-io", "ours")]
+    found = pytest.raises(AssertionError, match=r"left behind: thread 'ours'$")
+    try:
+        with found, no_leftovers(0.05, keeps):
+            for each in threads:
+                each.start()
+    finally:
+        go.set()
+        for each in threads:
+            each.join()
+    assert set(threads) <= set(asked)
+    with ExitStack() as stack, no_leftovers(0.05, lambda left: isinstance(left, Descriptor)):
+        stack.push(file := open(os.devnull))  # noqa: SIM115 - it is to be left
+        stack.pop_all()
+    file.close()
+
+
+class TestSurroundings(Suite):
+    """A suite's own fixture comes before the tests are watched, and says what is let be."""
+
+    open_late: Callable[[], None]
+
+    @override
+    @pytest.fixture
+    def features(self) -> frozenset[str]:
+        return frozenset()
+
+    @override
+    @pytest.fixture
+    def surroundings(self, tmp_path: Path) -> Iterator[Keeps]:
+        late: list[int] = []
+        self.open_late = lambda: late.append(os.open(tmp_path, os.O_RDONLY))
+        early = os.open(tmp_path, os.O_RDONLY)
+        yield lambda left: isinstance(left, Descriptor) and left.target == str(tmp_path)
+        for each in (early, *late):
+            os.close(each)
+
+    def test_is_let_be(self) -> None:
+        self.open_late()

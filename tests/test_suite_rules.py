@@ -61,8 +61,41 @@ def test_features_decide_what_is_run(pytester: pytest.Pytester) -> None:
             pass
         """,
     )
-    result.assert_outcomes(passed=3, skipped=2)
+    result.assert_outcomes(passed=4, skipped=2)
     result.stdout.fnmatch_lines_random(["*does not declare quiet*", "*declares loud*"])
+
+
+def test_a_feature_that_no_test_asks_for_fails(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        import pytest
+        from pparallel.testing import overrides, requires
+        from suite_of_words import WordSuite
+
+        class TestMisspelt(WordSuite):
+            @pytest.fixture
+            def features(self):
+                return {"loud", "quite"}
+
+        class TestOwn(WordSuite):
+            @pytest.fixture
+            def features(self):
+                return frozenset({"loud", "rhymed"})
+
+            @overrides("says it twice")
+            def test_loud(self):
+                pass
+
+            @requires("rhymed")
+            def test_rhymed(self):
+                pass
+        """,
+    )
+    result.assert_outcomes(passed=3 + 5, failed=1, skipped=2 + 2)
+    result.stdout.fnmatch_lines(
+        ["the backend declares feature 'quite'; word has: loud, quiet. Did you mean 'quiet'[?]"]
+    )
 
 
 def test_an_override_needs_a_reason(pytester: pytest.Pytester) -> None:
@@ -95,7 +128,7 @@ def test_an_override_needs_a_reason(pytester: pytest.Pytester) -> None:
             pass
         """,
     )
-    result.assert_outcomes(passed=3 * 5 - 4, failed=4, skipped=2 * 5)
+    result.assert_outcomes(passed=4 * 5 - 4, failed=4, skipped=2 * 5)
     result.stdout.fnmatch_lines(["*TestSilent.test_replaced overrides a test*@overrides*"])
 
 
@@ -115,7 +148,7 @@ def test_a_suite_without_a_config(pytester: pytest.Pytester) -> None:
                 pass
         """,
     )
-    result.assert_outcomes(passed=3, skipped=2, errors=1)
+    result.assert_outcomes(passed=4, skipped=2, errors=1)
     result.stdout.fnmatch_lines(["*TestWord needs a fixture 'config'*"])
 
 
@@ -134,7 +167,7 @@ def test_a_test_that_leaves_something_fails(pytester: pytest.Pytester) -> None:
         """,
         in_process=False,
     )
-    result.assert_outcomes(passed=4, skipped=2, errors=1)
+    result.assert_outcomes(passed=5, skipped=2, errors=1)
     result.stdout.fnmatch_lines(["*left behind: descriptor * of a pipe*"])
 
 

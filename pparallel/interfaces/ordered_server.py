@@ -55,7 +55,8 @@ class OrderedServer(Resource):
         - A value that cannot be stored changes nothing
           (``OrderedServerSuite.test_what_cannot_be_stored_changes_nothing``).
         - ``into`` is filled as a whole or, where it does not fit, not at all
-          (``OrderedServerSuite.test_pulls_into``, ``test_into_must_fit``).
+          (``OrderedServerSuite.test_pulls_into``, ``test_into_must_fit``), with what was asked for,
+          whatever other threads pull meanwhile (``test_threads_pull_into_their_own``).
         - Operations on one key are linearizable: each takes effect at one moment between its call
           and its return, so that what was acknowledged is seen by all; nothing is promised across
           keys (``OrderedServerSuite.test_threads_see_one_order``, ``test_members_see_one_order``,
@@ -70,6 +71,13 @@ class OrderedServer(Resource):
           never seems to be empty (``OrderedServerSuite.test_after_a_member_left``).
         - :meth:`close` wakes the waiters of this member with ``ClosedError``, and any use after
           it raises ``ClosedError`` (``OrderedServerSuite.test_nobody_waits_after_the_end``).
+        - All of this holds whatever was done before, in whatever order
+          (``OrderedServerSuite.test_any_sequence_of_operations``).
+
+    Features:
+        - ``forks``: a server that was open when its process forked is used by the child too, also
+          when the parent has closed its own or ended (``OrderedServerSuite.test_a_fork_shares``,
+          ``test_a_fork_goes_on_without_its_parent``, ``test_a_fork_beside_threads``).
 
     Source: ``OrderedServerBase`` of machin (iffiX/machin, ``machin/parallel/server``).
     """
@@ -92,7 +100,13 @@ class OrderedServer(Resource):
 
     @abstractmethod
     def fetch(self, key: Hashable, version: Hashable | None) -> Found | None:
-        """Return a copy of a value with its version: what :meth:`pull` does without ``into``."""
+        """Return a copy of a value with its version: what :meth:`pull` does without ``into``.
+
+        The version that is returned, here and by :meth:`wait` and :meth:`versions`, equals
+        (``==``) the one under which the value was pushed. That is enough: it may be another object
+        and, on a server that takes such versions, of another type, as ``1.0`` for ``1``. The suite
+        compares versions by ``==`` alone.
+        """
 
     def pull(
         self, key: Hashable, version: Hashable | None = None, into: Any = None

@@ -7,7 +7,7 @@ import gc
 import os
 import re
 import threading
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
@@ -24,16 +24,28 @@ _OWN_CHILDREN = Path("/proc/thread-self/children")
 _NUMBERS = re.compile(r"(?<![0-9A-Za-z])\d{2,7}(?![0-9A-Za-z])")
 
 
-class _Segment(NamedTuple):
+class Descriptor(NamedTuple):
+    """A descriptor of this process, and what it is of, as ``/proc/self/fd`` says it."""
+
+    number: int
+    target: str
+
+
+class Segment(NamedTuple):
+    """A segment of shared memory, by its name in ``/dev/shm``."""
+
     name: str
 
 
+Leftover = threading.Thread | psutil.Process | Descriptor | Segment
+Keeps = Callable[[Leftover], bool]
+
 #: what there is, with the words that describe it
-Inventory = Mapping[Hashable, str]
+Inventory = Mapping[Leftover, str]
 
 
 @contextmanager
-def no_leftovers(patience: float = 5.0) -> Iterator[None]:
+def no_leftovers(patience: float = 5.0, keeps: Keeps | None = None) -> Iterator[None]:
     """Check that what runs inside leaves nothing behind.
 
     Threads, child processes, descriptors (sockets, files, pipes) and segments in ``/dev/shm`` that
@@ -43,43 +55,49 @@ def no_leftovers(patience: float = 5.0) -> Iterator[None]:
     segments of other programs: another user's, those that processes other than this one and its
     descendants have mapped or open, and those with the pid of such a process in their names.
 
+    Args:
+        patience: seconds that what is left has to go.
+        keeps: says of what would be a leftover whether it belongs to something that goes on
+            around what runs inside, such as a connection that a library makes when it likes.
+
     Raises:
         AssertionError: there are some; each is described.
     """
     before = _inventory()
     yield
-    left = _left(before)
+    left = _left(before, keeps)
     deadline, pause = monotonic() + patience, threading.Event()
     is_collected = False  # that takes long, and most of what is left is just about to go
     while left and monotonic() < deadline:
         pause.wait(0.02)
-        left = _still(left, before)
+        left = _still(left, before, keeps)
         if left and not is_collected:
             gc.collect()
             is_collected = True
-            left = _still(left, before)
+            left = _still(left, before, keeps)
     if left:
         message = f"left behind: {'; '.join(left.values())}"
         raise AssertionError(message)
 
 
-def _still(left: Inventory, before: Inventory) -> Inventory:
+def _still(left: Inventory, before: Inventory, keeps: Keeps | None) -> Inventory:
     """Return what of *left* is there still.
 
     What has appeared meanwhile is another's: the segment of a program that runs beside this one.
     """
-    return {key: words for key, words in _left(before).items() if key in left}
+    return {key: words for key, words in _left(before, keeps).items() if key in left}
 
 
-def _left(before: Inventory) -> Inventory:
+def _left(before: Inventory, keeps: Keeps | None) -> Inventory:
     left = {key: words for key, words in _inventory().items() if key not in before}
-    segments = {each.name for each in left if isinstance(each, _Segment)}
+    segments = {each.name for each in left if isinstance(each, Segment)}
     elsewhere = _of_others(segments) if segments else set()
     return {
         key: words
         for key, words in left.items()
-        if not (isinstance(key, _Segment) and key.name in elsewhere)
+        if not (isinstance(key, Segment) and key.name in elsewhere)
         and not (isinstance(key, psutil.Process) and _has_ancestor(key, before))
+        and not (keeps is not None and keeps(key))
     }
 
 
@@ -103,7 +121,7 @@ def _processes() -> Inventory:
         getattr(resource_tracker._resource_tracker, "_pid", None),
         getattr(forkserver._forkserver, "_forkserver_pid", None),
     }
-    found: dict[Hashable, str] = {}
+    found: dict[Leftover, str] = {}
     for pid in _below(os.getpid()):
         if pid not in helpers:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -140,7 +158,7 @@ def _descriptors() -> Inventory:
         getattr(resource_tracker._resource_tracker, "_fd", None),
         getattr(forkserver._forkserver, "_forkserver_alive_fd", None),
     }
-    found: dict[Hashable, str] = {}
+    found: dict[Leftover, str] = {}
     for entry in _listed(_DESCRIPTORS):
         number = int(entry)
         try:
@@ -148,7 +166,7 @@ def _descriptors() -> Inventory:
         except OSError:
             continue  # the descriptor of the listing itself, or closed since
         if number not in helpers and target != "/dev/urandom":
-            found["descriptor", number, target] = f"descriptor {number} of {_described(target)}"
+            found[Descriptor(number, target)] = f"descriptor {number} of {_described(target)}"
     return found
 
 
@@ -158,7 +176,7 @@ def _described(target: str) -> str:
 
 
 def _segments() -> Inventory:
-    return {_Segment(name): f"segment /dev/shm/{name}" for name in _listed(_SHARED_MEMORY)}
+    return {Segment(name): f"segment /dev/shm/{name}" for name in _listed(_SHARED_MEMORY)}
 
 
 def _of_others(names: set[str]) -> set[str]:

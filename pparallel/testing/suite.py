@@ -10,9 +10,10 @@ from typing_extensions import override
 
 from pparallel.builder import build, load
 from pparallel.config import BackendConfig
+from pparallel.errors import did_you_mean
 from pparallel.interfaces.launcher import LauncherConfig
 from pparallel.registry import default_registry
-from pparallel.testing.leftovers import no_leftovers
+from pparallel.testing.leftovers import Keeps, no_leftovers
 from pparallel.testing.patience import ends_within
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -59,7 +60,8 @@ class Suite:
     An author subclasses the suite of the interface and overrides the fixture ``config``. Each
     test is skipped where the backend does not declare the features that the test requires, and
     fails when it leaves something behind, or does not end in time. A test that is overridden
-    without :func:`overrides` fails: a guarantee is not to be dropped silently.
+    without :func:`overrides` fails, and so does one test where the backend declares a feature that
+    no test asks for: a guarantee is not to be dropped silently.
 
     Attributes:
         interface: the interface that the suite is for.
@@ -102,9 +104,29 @@ class Suite:
         """The config of the launcher that starts members, where a test needs several."""
         return load(LauncherConfig, {"backend": "thread"})
 
+    @pytest.fixture
+    def surroundings(self) -> Keeps | None:
+        """What goes on around the tests, set up before each looks at what there is.
+
+        Overridden where a backend needs something that all tests share and that opens connections
+        or threads when it likes, as a client library of a cluster does: returns what tells these
+        from leftovers, as :func:`no_leftovers` takes it.
+        """
+        return None
+
+    def test_declares_features_that_there_are(self, features: frozenset[str]) -> None:
+        """A misspelt one would be missing: what asks for the one that was meant is skipped."""
+        from pparallel.testing.features import known_to
+
+        known = sorted(known_to(type(self)))
+        for each in sorted(features - set(known)):
+            hint = did_you_mean(each, known)
+            message = f"the backend declares feature {each!r}; {self.interface} has: "
+            pytest.fail(f"{message}{', '.join(known) or 'none'}.{hint}", pytrace=False)
+
     @pytest.fixture(autouse=True)
     def _only_where_declared_in_time_and_leaving_nothing(
-        self, request: pytest.FixtureRequest
+        self, request: pytest.FixtureRequest, surroundings: Keeps | None
     ) -> Iterator[None]:
         wanted = getattr(request.function, _FEATURES, ())
         lacking = getattr(request.function, _LACKING, ())
@@ -114,7 +136,7 @@ class Suite:
                 pytest.skip(f"the backend does not declare {', '.join(missing)}")
             if present := sorted(declared.intersection(lacking)):
                 pytest.skip(f"the backend declares {', '.join(present)}")
-        with no_leftovers(self.patience), ends_within(self.limit):
+        with no_leftovers(self.patience, surroundings), ends_within(self.limit):
             yield
 
 

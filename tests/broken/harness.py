@@ -22,11 +22,14 @@ from pydantic import create_model
 from pparallel.config import BackendConfig
 from pparallel.plugin import Backend
 from pparallel.testing import Suite, patience
+from pparallel.testing.machines import running
 
 S = TypeVar("S", bound=type[Suite])
 
 patience.PATIENCE = 2.0  # before a suite takes it: what a fault makes wait in vain ends soon
 Suite.patience = 1.0
+running.QUICK = 0.0  # nobody reads what failed
+running.SECONDS = 150.0  # to be found on a busy computer too
 
 OUTCOMES = "PPARALLEL_BROKEN_OUTCOMES"  #: the file in which a run leaves what came of its tests
 CLASSES = "PPARALLEL_BROKEN_CLASSES"  #: the names of the classes that a run is to try

@@ -16,13 +16,13 @@ from pparallel.errors import PeerLostError
 from pparallel.interfaces import ordered_server
 from pparallel.interfaces.ordered_server import Found
 from pparallel.plugin import Backend, hookimpl
+from pparallel.runtime.versioned_store import Snapshot, VersionedStore
 from pparallel.testing import OrderedServerSuite, patience
 from pparallel_servers import HostedOrderedServerConfig, MemoryOrderedServerConfig
 from pparallel_servers.clients import StoreClient
 from pparallel_servers.flat import SERIALIZED
 from pparallel_servers.hosted import HostedOrderedServer
 from pparallel_servers.memory import MemoryOrderedServer
-from pparallel_servers.store import Snapshot, VersionedStore
 
 in_memory = Backends(MemoryOrderedServerConfig, pparallel_servers)
 hosted = Backends(HostedOrderedServerConfig, pparallel_servers)

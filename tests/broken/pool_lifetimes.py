@@ -19,10 +19,10 @@ from pparallel.errors import ClosedError
 from pparallel.interfaces.pool import Batch, Pool, PoolState, Sink
 from pparallel.plugin import Backend, hookimpl
 from pparallel.runtime.member import Member
+from pparallel.runtime.threads import Slot
 from pparallel_local import SerialPoolConfig, ThreadPoolConfig
 from pparallel_local.serial_pool import SerialPool
 from pparallel_local.thread_pool import ThreadPool
-from pparallel_local.thread_work import Slot
 
 backends = Backends(ThreadPoolConfig, pparallel_local)
 serial_backends = Backends(SerialPoolConfig, pparallel_local)
@@ -278,7 +278,7 @@ class HasOneWorkerMore(ThreadPool):
     def open(self) -> None:
         super().open()
         with self._lock:
-            self._start_thread(Slot(self.size(), self._config.context(0)))
+            Slot(self.size(), self._config.context(0)).employ(self._start_thread)
 
 
 @rejected_by("test_a_worker_runs_one_task_at_a_time")

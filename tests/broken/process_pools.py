@@ -123,7 +123,7 @@ class RunsAgain(ChangedPool):
     changes: ClassVar[dict[str, Any]] = {"retries": 1}
 
 
-@rejected_by("test_a_death_is_described", "test_nothing_starts_twice")
+@rejected_by("test_a_death_is_described", "test_nothing_starts_twice", "test_any_sequence_of_calls")
 class TestRunsAgain(PoolSuite):
     config = config(RunsAgain)
 
@@ -203,7 +203,7 @@ class LosesTheExitCode(ChangedPool):
             self.sink.failed(index, WorkerLostError(error.pid, None))
 
 
-@rejected_by("test_a_worker_that_dies", "test_a_death_is_described")
+@rejected_by("test_a_worker_that_dies", "test_a_death_is_described", "test_any_sequence_of_calls")
 class TestLosesTheExitCode(PoolSuite):
     config = config(LosesTheExitCode)
 

@@ -62,7 +62,8 @@ class Pool(Resource):
         - ``imap`` takes a bounded number of items ahead: :meth:`lookahead`, or at most
           ``QUICK_LOOKAHEAD`` while tasks are quick (``PoolSuite.test_imap_is_bounded``).
         - A call can be cancelled until its first task starts
-          (``PoolSuite.test_cancel_before_the_start``, ``test_no_cancelling_after_the_start``).
+          (``PoolSuite.test_cancel_before_the_start``, ``test_no_cancelling_after_the_start``), or
+          is sent ahead to a process that is busy with another.
         - After :meth:`close` no call is taken, and those taken are finished
           (``PoolSuite.test_close_stops_intake_only``); ``imap`` goes on taking items
           (``test_imap_goes_on_after_close``) until :meth:`join`
@@ -89,6 +90,8 @@ class Pool(Resource):
           and pools do not disturb one another (``test_two_pools_at_once``).
         - A sink that observes is told of each task's start, and by which worker, and of its end
           (``PoolSuite.test_an_observed_task_starts_and_ends_once``).
+        - All of this holds whatever was called before, in whatever order
+          (``PoolSuite.test_any_sequence_of_calls``).
 
     Features:
         - ``parallel``: tasks overlap in time (``PoolSuite.test_tasks_overlap``).

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Buffer, override
@@ -14,6 +14,7 @@ from pparallel.errors import PeerLostError, PparallelError
 from pparallel.interfaces.transport import Frames, Handler, Meeting, Transport, TransportConfig
 from pparallel.registry import default_registry
 from pparallel.runtime.clock import Clock
+from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.pending import Pending, fail, settle
 from pparallel.runtime.rpc import wire
 from pparallel.runtime.shm import Arena, SharesMemory
@@ -67,14 +68,32 @@ class ChaosTransport(Transport):
         fate = self._fate(to, frames)
         if fate == FINE:
             return self._inner.request(to, frames, timeout)
-        return self._suffer(fate, to, frames, timeout)
+        answer: Future[Frames] = LeanFuture()
+        self._suffer(fate, to, frames, timeout, answer)
+        return answer
+
+    @override
+    def send(self, to: str, frames: Frames, timeout: float | None, future: Future[Frames]) -> None:
+        fate = self._fate(to, frames)
+        if fate == FINE:
+            self._inner.send(to, frames, timeout, future)
+        else:
+            self._suffer(fate, to, frames, timeout, future)
 
     @override
     def call(self, to: str, frames: Frames, timeout: float | None = None) -> Frames:
         fate = self._fate(to, frames)
         if fate == FINE:
             return self._inner.call(to, frames, timeout)
-        return self._suffer(fate, to, frames, timeout).result()
+        answer: Future[Frames] = LeanFuture()
+        self._suffer(fate, to, frames, timeout, answer)
+        return answer.result()
+
+    @override
+    def awaiting(
+        self, to: str, is_done: Callable[[], bool], timeout: float | None
+    ) -> AbstractContextManager[object]:
+        return self._inner.awaiting(to, is_done, timeout)
 
     @classmethod
     @override
@@ -92,10 +111,12 @@ class ChaosTransport(Transport):
             return FINE  # the transport inside says what is to be said
         return self._fates.draw()
 
-    def _suffer(self, fate: Fate, to: str, frames: Frames, timeout: float | None) -> Future[Frames]:
-        answer = self._pending.add(to, timeout)
+    def _suffer(
+        self, fate: Fate, to: str, frames: Frames, timeout: float | None, answer: Future[Frames]
+    ) -> None:
+        self._pending.watch(answer, to, timeout)
         if fate.end == "request lost":
-            return answer
+            return
         # The sender may change its memory as soon as the answer is there, or the failure.
         copies = _copies(frames)
         self._later(fate.delay, lambda: self._send(fate, to, copies, timeout, answer))
@@ -104,7 +125,6 @@ class ChaosTransport(Transport):
             self._later(again, lambda: self._send(fate, to, copies, timeout, answer))
         if fate.end == "broken":
             self._later(fate.delay, lambda: _break(answer, to))
-        return answer
 
     def _later(self, delay: float, what: Callable[[], None]) -> None:
         if delay:

@@ -9,6 +9,7 @@ from pparallel.testing.pool.lifetime import LifetimeTests
 from pparallel.testing.pool.observation import ObservationTests
 from pparallel.testing.pool.options import OptionTests
 from pparallel.testing.pool.ownership import OwnershipTests
+from pparallel.testing.pool.sequences import SequenceTests
 from pparallel.testing.pool.streams import StreamTests
 from pparallel.testing.pool.surroundings import SurroundingsTests
 from pparallel.testing.pool.workers import WorkerTests
@@ -27,6 +28,7 @@ class PoolSuite(
     OwnershipTests,
     IsolationTests,
     OptionTests,
+    SequenceTests,
 ):
     """Checks the guarantees of :class:`pparallel.Pool`, through what a user sees.
 
