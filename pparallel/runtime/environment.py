@@ -6,6 +6,7 @@
 ``RANK``, ``WORLD_SIZE``, ...   what torchrun tells the processes it starts
 ``PPARALLEL_MACHIN_TRANSPORT``, ``PPARALLEL_MACHIN_KEYS``, ``PPARALLEL_MACHIN_ALLOW_INSECURE``
                                 how the members of a world of ``compat.machin`` are connected
+``CI``                          tests are run by a machine that is to have every backend
 """
 
 from __future__ import annotations
@@ -84,6 +85,11 @@ def disabled_plugins() -> frozenset[str]:
     """Return the names of the entry points to leave out."""
     names = os.environ.get("PPARALLEL_DISABLE_PLUGINS", "").split(",")
     return frozenset(name.strip() for name in names if name.strip())
+
+
+def continuous_integration() -> bool:
+    """Return whether this process runs where every push is tested."""
+    return os.environ.get("CI", "").strip().lower() not in _FALSE
 
 
 def overrides() -> list[tuple[list[str], str]]:
