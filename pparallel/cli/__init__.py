@@ -98,6 +98,36 @@ def backends(as_json: Json = False) -> None:
     show_backends(as_json=as_json)
 
 
+@app.command("new-plugin")
+def new_plugin(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Its name, such as json-lines; see below.")
+    ],
+    interface: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--interface",
+            metavar="INTERFACE",
+            help="pool or ordered_server; may be given again; by default both.",
+        ),
+    ] = None,
+    directory: Annotated[
+        Path,
+        typer.Option("--directory", metavar="DIR", help="Where its folder is made; by default ."),
+    ] = Path(),
+) -> None:
+    """Write a plugin to begin with: a distribution whose backends pass the suites.
+
+    NAME json-lines gives the folder and distribution pparallel-json-lines, the package
+    pparallel_json_lines, and backends that configs call json_lines.
+
+    Exit codes: 0 done, 2 nothing was written.
+    """
+    from pparallel.cli.new_plugin import write_plugin
+
+    write_plugin(name, interface or [], directory)
+
+
 @app.command()
 def schema(
     indent: Annotated[
