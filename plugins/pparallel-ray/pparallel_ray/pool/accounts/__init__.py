@@ -1,0 +1,1 @@
+"""What the pool knows: its workers, and which tasks wait, run and are not reported yet."""

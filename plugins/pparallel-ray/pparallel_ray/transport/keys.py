@@ -1,0 +1,51 @@
+"""Who may say what: proofs by the key that the members of a job share."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Mapping, Sequence
+
+from pydantic import SecretStr
+
+from pparallel.errors import ConfigError
+
+KEY = "job"  #: under which a member finds the job's key among its own
+LENGTH = 32  #: bytes of a key
+
+
+def fresh(names: Sequence[str]) -> dict[str, dict[str, SecretStr]]:
+    """Return a new key of a job, for each of its members."""
+    key = SecretStr(secrets.token_hex(LENGTH))
+    return {name: {KEY: key} for name in names}
+
+
+class JobKey:
+    """Proves that something was said by a member of this job; the key itself is never shown."""
+
+    def __init__(self, keys: Mapping[str, SecretStr]) -> None:
+        """Take out the key.
+
+        Raises:
+            ConfigError: there is none, or it is too short.
+        """
+        try:
+            self._key = bytes.fromhex(keys[KEY].get_secret_value())
+        except (KeyError, ValueError):
+            self._key = b""
+        if len(self._key) < LENGTH:
+            message = (
+                "members on Ray share a key: start them with pparallel.launch, which makes one, "
+                f"or give each Member(..., keys={{{KEY!r}: SecretStr(...)}}) with the same "
+                f"{2 * LENGTH} hexadecimal digits, from secrets.token_hex({LENGTH})"
+            )
+            raise ConfigError(message, path="transport")
+
+    def proof(self, *said: bytes) -> bytes:
+        """Return what proves that a member has said this."""
+        whole = b"".join(len(each).to_bytes(8, "little") + each for each in said)
+        return hmac.digest(self._key, whole, "sha256")
+
+    def holds(self, proof: object, *said: bytes) -> bool:
+        """Return whether *proof* is that of what was said."""
+        return isinstance(proof, bytes) and hmac.compare_digest(proof, self.proof(*said))

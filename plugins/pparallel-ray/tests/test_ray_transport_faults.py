@@ -1,0 +1,434 @@
+"""Members on Ray that die, stop, hang, come again or are strangers; and what they meet at."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray.exceptions import RayError
+
+from pparallel.errors import CallTimeoutError, ClosedError, ConfigError, PeerLostError
+from pparallel.interfaces.transport import Frames, Meeting
+from pparallel.runtime.links import ProcessId, process
+from pparallel.testing.patience import PATIENCE, until
+from pparallel_ray import RayTransportConfig
+from pparallel_ray.cluster import RayConnection
+from pparallel_ray.transport.exchange import NAMESPACE
+from pparallel_ray.transport.keys import JobKey, fresh
+from pparallel_ray.transport.link import LOST
+from pparallel_ray.transport.messages import Kind, pack
+from pparallel_ray.transport.transport import RayTransport
+from ray_peer import BOUND, Peer, opened, peers, transport
+
+pytestmark = [pytest.mark.costly, pytest.mark.usefixtures("running_cluster")]
+
+ANNEX: dict[str, Any] = {
+    "resources": {"annex": 1},
+    "max_retries": 0,
+    "runtime_env": {"env_vars": {"PYTHONPATH": str(Path(__file__).parent)}},
+}
+
+
+@contextmanager
+def meeting(names: Sequence[str], **options: int) -> Iterator[Meeting]:
+    with RayTransport.meeting(RayTransportConfig(**options), names) as met:
+        yield met
+
+
+def exchange(met: Meeting) -> Any:
+    return ray.get_actor(met.address.rpartition("/")[2], NAMESPACE)
+
+
+def ends_in_time(thread: threading.Thread) -> None:
+    thread.join(PATIENCE)
+    assert not thread.is_alive(), "it waits for ever"
+
+
+def test_a_member_that_is_killed() -> None:
+    names = ["m0", "m1", "m2"]
+    with meeting(names) as met, peers(names[1:], names, met) as (one, two):
+        own = transport("m0", names, met)
+        with opened(own) as heard:
+            assert (one.next(), two.next()) == ("open", "open")
+            waiting = own.request("m1", [b"never"])
+            errors: list[BaseException] = []
+
+            def call() -> None:
+                try:
+                    own.call("m1", [b"never"])
+                except PeerLostError as error:
+                    errors.append(error)
+
+            own.call("m1", [b"here"], 20)
+            caller = threading.Thread(target=call)
+            caller.start()
+            os.kill(one.pid, signal.SIGKILL)
+            assert isinstance(waiting.exception(PATIENCE), PeerLostError)
+            ends_in_time(caller)
+            assert "has died" in str(errors[0])
+            assert heard.expect("m1")
+            assert own.members() == ["m0", "m2"]
+            until(lambda: [each[0] for each in two.lost()] == ["m1"], "m2 was not told")
+            assert two.call("m0", "still") == ["m2", "still"]
+            assert len(heard.all) == 1
+            with pytest.raises(PeerLostError):
+                own.call("m1", [b"again"], 5)
+
+
+def test_the_first_member_is_killed() -> None:
+    names = ["m0", "m1", "m2"]
+    with meeting(names) as met, peers(["m0", "m2"], names, met) as (first, other):
+        own = transport("m1", names, met)
+        with opened(own) as heard:
+            assert (first.next(), other.next()) == ("open", "open")
+            waiting = own.request("m0", [b"never"])
+            os.kill(first.pid, signal.SIGKILL)
+            assert isinstance(waiting.exception(PATIENCE), PeerLostError)
+            assert heard.expect("m0")
+            until(lambda: [each[0] for each in other.lost()] == ["m0"], "m2 did not see it")
+
+
+@pytest.mark.parametrize("far", [False, True], ids=["this machine", "another"])
+def test_a_member_that_is_stopped_is_given_up(far: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if far:  # as the first member sees it; where the exchange is, it is not
+        monkeypatch.setattr(process, "_place", lambda: b"elsewhere" + bytes(7))
+    names = ["m0", "m1"]
+    with meeting(names) as met, peers(names[1:], names, met) as (one,):
+        own = transport("m0", names, met)
+        with opened(own) as heard:
+            assert one.next() == "open"
+            waiting = own.request("m1", [b"never"])
+            own.call("m1", [b"here"], 20)
+            os.kill(one.pid, signal.SIGSTOP)
+            try:
+                assert isinstance(waiting.exception(PATIENCE), PeerLostError)
+                assert heard.expect("m1")
+            finally:
+                os.kill(one.pid, signal.SIGCONT)
+            until(lambda: bool(one.lost()), "it did not find out that it was given up")
+            name, reason = one.lost()[0]
+            assert name == "m0"
+            assert "gave this member up" in reason
+
+
+def _ends_late(own: RayTransport) -> bool:
+    """Return whether a call of m1 takes longer than a member may be stopped."""
+    began = time.monotonic()
+    own.call("m1", [b"after"], 30)
+    return time.monotonic() - began > BOUND
+
+
+def test_a_member_that_holds_the_gil_is_kept() -> None:
+    names = ["m0", "m1"]
+    with meeting(names) as met, peers(names[1:], names, met) as (one,):
+        own = transport("m0", names, met)
+        with opened(own) as heard:
+            assert one.next() == "open"
+            own.call("m1", [f"gil {3 * BOUND}".encode()], 20)
+            until(lambda: _ends_late(own), "the GIL was not held")
+            assert not heard.all
+
+
+def test_where_the_members_meet_is_killed() -> None:
+    names = ["m0", "m1"]
+    with meeting(names) as met, peers(names[1:], names, met) as (one,):
+        own = transport("m0", names, met)
+        with opened(own) as heard:
+            assert one.next() == "open"
+            waiting = own.request("m1", [b"never"])
+            ray.kill(exchange(met))
+            assert isinstance(waiting.exception(PATIENCE), PeerLostError)
+            assert "where the members met is no more" in heard.expect("m1")
+            until(lambda: [each[0] for each in one.lost()] == ["m0"], "m1 did not see it")
+            with pytest.raises(PeerLostError):
+                own.call("m1", [b"again"], 5)
+
+
+def test_a_member_that_is_killed_amid_large_frames() -> None:
+    names = ["m0", "m1", "m2"]
+    with meeting(names) as met, peers(names[1:], names, met) as (one, two):
+        seen = list[int]()
+
+        def count(sender: str, frames: Frames) -> Frames:
+            seen.append(len(memoryview(frames[1])) if len(frames) > 1 else 0)
+            return frames[:1]
+
+        own = transport("m0", names, met)
+        with opened(own, count) as heard:
+            assert (one.next(), two.next()) == ("open", "open")
+            one.send_large("m0", 3_000_000)
+            until(lambda: len(seen) > 3, "nothing came")
+            os.kill(one.pid, signal.SIGKILL)
+            assert heard.expect("m1")
+            assert two.call("m0", "still") == ["still"]
+            assert set(seen) == {3_000_000, 0}, "half a request was handled"
+            large = own.call("m2", [b"large 3000000"], 20)
+            assert len(memoryview(large[0])) == 3_000_000
+
+
+def test_who_sends_too_much_waits_and_nothing_is_dropped() -> None:
+    names = ["m0", "m1"]
+    with meeting(names, max_queued=200_000) as met, peers(names[1:], names, met) as (one,):
+        own = transport("m0", names, met, max_queued=200_000, liveness_bound=30.0)
+        with opened(own) as heard:
+            assert one.next() == "open"
+            own.call("m1", [b"here"], 20)
+            os.kill(one.pid, signal.SIGSTOP)
+            sent: list[Future[Frames]] = []
+
+            def send() -> None:
+                sent.extend(own.request("m1", [b"%d" % n, bytes(30_000)], 60) for n in range(100))
+
+            sender = threading.Thread(target=send)
+            sender.start()
+            sender.join(1)
+            assert sender.is_alive(), "it was not held up"
+            held = len(sent)
+            assert held * 30_000 < 1_000_000
+            with pytest.raises(CallTimeoutError):
+                own.request("m1", [b"?"], 0.1).result()
+            os.kill(one.pid, signal.SIGCONT)
+            sender.join(30)
+            replies = [int(bytes(memoryview(each.result(30)[1]))) for each in sent]
+            assert replies == [*range(100)]
+            assert not heard.all
+
+
+def test_who_is_held_up_learns_of_the_end() -> None:
+    names = ["m0", "m1"]
+    with meeting(names, max_queued=100_000) as met, peers(names[1:], names, met) as (one,):
+        own = transport("m0", names, met, max_queued=100_000)
+        with opened(own) as heard:
+            assert one.next() == "open"
+            os.kill(one.pid, signal.SIGSTOP)
+            errors: list[BaseException] = []
+
+            def send() -> None:
+                try:
+                    while True:
+                        own.request("m1", [bytes(30_000)])
+                except PeerLostError as error:
+                    errors.append(error)
+
+            sender = threading.Thread(target=send)
+            sender.start()
+            ends_in_time(sender)
+            os.kill(one.pid, signal.SIGKILL)
+            assert heard.expect("m1")
+            assert errors
+
+
+def test_a_member_that_is_started_again_is_refused() -> None:
+    names = ["m0", "m1"]
+    with meeting(names) as met, peers(names[1:], names, met) as (one,):
+        own = transport("m0", names, met)
+        with opened(own) as heard:
+            assert one.next() == "open"
+            os.kill(one.pid, signal.SIGKILL)
+            heard.expect("m1")
+            again = Peer("m1", names, met)
+            try:
+                assert "has been here already" in again.next()
+            finally:
+                again.end()
+            assert own.members() == ["m0"]
+
+
+def test_who_is_missing_is_named() -> None:
+    names = ["m0", "m1", "m2"]
+    with meeting(names) as met:
+        ray.get(exchange(met).node.remote())  # it is there
+        own = transport("m0", names, met, rendezvous_timeout=5.0)
+        with pytest.raises(CallTimeoutError, match=r"the arrival of m1, m2 .* 5 s"), opened(own):
+            pass
+
+
+def test_closing_while_others_are_waited_for() -> None:
+    names = ["m0", "m1"]
+    with meeting(names) as met:
+        own = transport("m0", names, met)
+        threading.Timer(0.3, own.close).start()
+        with pytest.raises(ClosedError), opened(own):
+            pass
+
+
+def test_closing_with_calls_under_way() -> None:
+    names = ["m0", "m1"]
+    with meeting(names) as met, peers(names[1:], names, met) as (one,):
+        own = transport("m0", names, met)
+        with opened(own):
+            assert one.next() == "open"
+            waiting = [own.request("m1", [b"never"]) for _ in range(50)]
+            own.call("m1", [b"here"], 20)
+            threading.Timer(0.1, own.close).start()
+            with pytest.raises(ClosedError):
+                own.call("m1", [b"never"])
+            assert isinstance(waiting[0].exception(PATIENCE), ClosedError)
+        until(lambda: [each[1] for each in one.lost()] == ["has left"], "it was not told")
+
+
+def test_members_that_nobody_has_launched(running_cluster: RayConnection) -> None:
+    names = ["m0", "m1"]
+    met = Meeting(f"{running_cluster.address}/by-hand-{os.getpid()}", fresh(names))
+    with peers(names[1:], names, met) as (one,):
+        own = transport("m0", names, met)
+        with opened(own):
+            assert one.next() == "open"
+            assert one.call("m0", "there") == ["m1", "there"]
+
+
+def test_nothing_says_where_to_meet() -> None:
+    keys = fresh(["m0", "m1"])
+    for address, why in {"": "nothing says where", "torchrun://h:1/j/0": "is none"}.items():
+        own = transport("m0", ["m0", "m1"], Meeting(address, keys))
+        with pytest.raises(ConfigError, match=why), opened(own):
+            pass
+
+
+def test_members_without_a_key() -> None:
+    with meeting(["m0", "m1"]) as met:
+        own = transport("m0", ["m0", "m1"], Meeting(met.address))
+        with pytest.raises(ConfigError, match=r"secrets\.token_hex"), opened(own):
+            pass
+
+
+def test_strangers_are_not_heard(caplog: pytest.LogCaptureFixture) -> None:
+    names = ["m0", "m1"]
+    stranger = JobKey(fresh(["m1"])["m1"])
+    with meeting(names) as met, peers(names[1:], names, met) as (one,):
+        seen = list[bytes]()
+
+        def note(sender: str, frames: Frames) -> Frames:
+            seen.append(bytes(frames[0]))
+            return []
+
+        own = transport("m0", names, met)
+        with opened(own, note) as heard, caplog.at_level(logging.WARNING):
+            assert one.next() == "open"
+            met_at, data = exchange(met), pack(Kind.REQUEST, 0, [b"evil"]).data
+            for number, proof in enumerate((b"", stranger.proof(b"parcel"))):
+                ray.get(met_at.push.remote("m0", (1, number, proof, data, []), len(data)))
+            lie = LOST, "m1", b"has died", stranger.proof(b"lost", b"m1", b"has died"), None
+            ray.get(met_at.tell.remote(lie))
+            for junk in ((), "junk", None, (0, 0, b"", data, [data]), (9, 0, b"", data, [])):
+                ray.get([met_at.push.remote("m0", junk, 0), met_at.tell.remote(junk)])
+            assert one.call("m0", "after") == []
+            assert seen == [b"after"]
+            assert not heard.all
+            assert sum("without the job's key" in each.message for each in caplog.records) == 1
+            assert sum("has not sent" in each.message for each in caplog.records) == 2
+
+
+def test_keys_are_not_shown(caplog: pytest.LogCaptureFixture) -> None:
+    names = ["m0", "m1"]
+    with caplog.at_level(logging.DEBUG), meeting(names) as met:
+        secret = met.keys["m0"]["job"].get_secret_value()
+        with peers(names[1:], names, met) as (one,):
+            own = transport("m0", names, met)
+            with opened(own) as heard:
+                assert one.next() == "open"
+                os.kill(one.pid, signal.SIGKILL)
+                reason = heard.expect("m1")
+        told = [repr(met), repr(own), met.address, reason, repr(vars(own)), *os.environ.values()]
+        told += [each.getMessage() for each in caplog.records]
+        assert not any(secret in each for each in told)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_process_is_watched_from_beside_it(signum: signal.Signals) -> None:
+    sleeper = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    with meeting(["m0"]) as met, sleeper as child:
+        try:
+            end = exchange(met).end_of.remote(tuple(ProcessId.of(child.pid)), BOUND)
+            os.kill(child.pid, signum)
+            how = "has died" if signum == signal.SIGKILL else "was stopped by a signal for"
+            assert how in ray.get(end, timeout=BOUND + PATIENCE)
+        finally:
+            child.kill()
+
+
+@pytest.mark.parametrize("far", [False, True], ids=["seen by this process", "seen from there"])
+def test_a_member_on_another_node(
+    running_cluster: RayConnection, far: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if far:
+        monkeypatch.setattr(process, "_place", lambda: b"elsewhere" + bytes(7))
+    names = ["m0", "m1"]
+
+    def be_there(met: Meeting) -> None:
+        """Be member m1, for as long as m0 is there."""
+        there = transport("m1", names, met)
+        with opened(there) as heard:
+            there.call("m0", [b"pid %d" % os.getpid(), bytes(1_000_000)], 30)
+            while not heard.all:
+                time.sleep(0.05)
+
+    pids = list[int]()
+
+    def note(sender: str, frames: Frames) -> Frames:
+        assert len(memoryview(frames[1])) == 1_000_000
+        pids.append(int(bytes(frames[0]).split()[1]))
+        return []
+
+    with node(running_cluster), meeting(names) as met:
+        task = ray.remote(be_there).options(**ANNEX).remote(met)
+        own = transport("m0", names, met)
+        with opened(own, note) as heard:
+            assert not ray.wait([task], timeout=0)[0]
+            assert len(memoryview(own.call("m1", [b"large 200000"], 30)[0])) == 200_000
+            until(lambda: bool(pids), "it did not call")
+            assert bytes(own.call("m1", [b"small"], 30)[1]) == b"small"
+            os.kill(pids[0], signal.SIGKILL)
+            assert heard.expect("m1")
+        with pytest.raises(RayError):
+            ray.get(task, timeout=30)
+
+
+@contextmanager
+def node(cluster: RayConnection) -> Iterator[None]:
+    """Have another node in a cluster, with a resource ``annex``."""
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=1"]
+    command += [f"--address={cluster.address}", "--node-ip-address=127.0.0.1"]
+    command += ['--resources={"annex": 1}', "--disable-usage-stats"]
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    ) as started:
+        try:
+            until(lambda: "annex" in ray.cluster_resources(), "no second node has started")
+            yield
+        finally:
+            started.terminate()
+            try:
+                started.wait(20)
+            except subprocess.TimeoutExpired:
+                os.killpg(started.pid, signal.SIGKILL)
+
+
+def test_the_cluster_is_lost() -> None:
+    """In a process of its own, for Ray may end one whose cluster is no more."""
+    sooner = {"PERIOD": "500", "TIMEOUT": "500", "INITIAL_DELAY": "1000"}
+    hasty = {f"RAY_health_check_{name.lower()}_ms": each for name, each in sooner.items()}
+    program = Path(__file__).with_name("ray_lost_cluster.py")
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", str(program)],
+        env={**os.environ, **hasty},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "where the members met is no more" in ended.stdout, ended.stderr
+    assert ended.stdout.endswith("closed\n"), ended.stderr
+    assert ended.returncode == 0
