@@ -7,6 +7,8 @@ JOBS ?= 3
 # A process that dies is not replaced: what it was running is told, and the run ends.
 SPREAD := -n $(JOBS) --dist loadscope --no-loadscope-reorder --max-worker-restart 0
 EXAMPLES := $(wildcard examples/*/*.yaml)
+# Distributions of their own, which are tested beside pparallel; the template is tested from a wheel.
+PLUGINS := plugins/pparallel-ray plugins/pparallel-redis
 # The tests start hundreds of interpreters, of which each would compile the project again.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -20,12 +22,14 @@ demo: $(STAMP)  ## train the digits example on the embedded backends and print i
 	$(BIN)/pparallel run examples/digits/embedded.yaml
 
 test: $(STAMP)  ## run the test suite in JOBS=3 processes; PPARALLEL_TEST_SCALE=full runs every round
-	$(BIN)/python -m pytest $(SPREAD)
+	$(BIN)/python -m pytest $(SPREAD) tests
+	PYTHONPATH=$(CURDIR)/tests $(BIN)/python -m pytest $(SPREAD) -p thinning $(PLUGINS:%=%/tests)
 
 check: $(STAMP)  ## lint, formatting, types, import contracts, docs, examples
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy --strict
+	set -e; for each in $(wildcard plugins/*); do (cd $$each && "$(CURDIR)/$(BIN)/mypy"); done
 	$(BIN)/lint-imports
 	$(BIN)/mkdocs build --strict --quiet --site-dir site
 	set -e; for each in $(EXAMPLES); do $(BIN)/pparallel run $$each; done
@@ -42,11 +46,11 @@ clean:  ## remove the virtual environment and whatever was built
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The build backend is pinned too: without isolation pip takes the one that constraints.txt names.
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt $(PLUGINS:%=%/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "pparallel needs Python 3.11 or newer, and $(PYTHON) is older or not there:" \
 	    "name another, as in 'make PYTHON=python3.12 demo'" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt hatchling editables
-	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e ".[dev]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e ".[dev]" $(PLUGINS:%=-e %)
 	@touch $@

@@ -22,6 +22,7 @@ from benchmarks.harness.processes import Stopwatch, descendants
 from benchmarks.harness.report import Played, Report, shown
 from benchmarks.harness.rounds import play
 from benchmarks.harness.timing import spread, timed
+from benchmarks.redis_server import missing
 from benchmarks.servers_peers import no_redis
 from pparallel.testing.patience import until
 
@@ -38,6 +39,8 @@ def benchmark(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.costly
 @pytest.mark.parametrize("name", names())
 def test_a_benchmark_runs(name: str, tmp_path: Path) -> None:
+    if name == "redis_server" and (why := missing()):
+        pytest.skip(why)
     done = benchmark(name, "--quick", "--json", str(tmp_path / "found.json"))
     assert done.returncode == 0, done.stderr
     (found,) = json.loads((tmp_path / "found.json").read_text())
