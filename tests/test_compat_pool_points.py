@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from typing import Any
 
 import compat_pool_tasks as tasks
@@ -95,6 +96,28 @@ def test_a_queue_that_cannot_be_used_ends_the_pool() -> None:
     with pytest.raises((EOFError, ClosedError)):
         pool.apply(tasks.square, (2,))
     pool.join()
+
+
+def test_a_pool_that_ends_before_it_is_open_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start = threading.Thread.start
+
+    def start_and_wait(thread: threading.Thread) -> None:
+        start(thread)
+        if thread.name == "pool-attendant":
+            thread.join(PATIENCE)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start_and_wait)
+        pool = Broken(1)
+    until(lambda: "pparallel-departures" not in names_of_threads(), "the pool is watched on")
+    with pytest.raises(ClosedError):
+        pool.apply(tasks.square, (2,))
+
+
+def names_of_threads() -> set[str]:
+    return {each.name for each in threading.enumerate()}
 
 
 class Unable(BasePool):

@@ -76,6 +76,8 @@ class Engine(Road):
 
     def open(self, pool: BasePool) -> None:
         """Start workers and threads."""
+        # First: a thread that finds the pool broken ends it, and then nothing is watched any more.
+        self._departed = departures.watch(pool, self._end_by_force)
         try:
             self._queues = pool._inqueue, pool._outqueue = pool.setup_queues()
             self._workers = pool._pool
@@ -85,7 +87,6 @@ class Engine(Road):
         except BaseException:
             self._end_by_force()
             raise
-        self._departed = departures.watch(pool, self._end_by_force)
 
     # -- calls --------------------------------------------------------------------------------
 
