@@ -72,12 +72,18 @@ def test_a_suite_ends_whatever_hangs(pytester: pytest.Pytester) -> None:
                 finally:
                     threading.Event().wait()
 
+        class TestSound(Suite):
+            interface = "word"
+
             def test_sound(self):
                 assert True
         """
     )
-    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:timeout")
-    result.assert_outcomes(passed=1, failed=2, errors=1)
+    options = ["-k", "stuck or sound", "-p", "no:cacheprovider", "-p", "no:timeout"]
+    result = pytester.runpytest_subprocess(*options)
+    outcomes = result.parseoutcomes()
+    assert (outcomes["passed"], outcomes["failed"]) == (1, 2)
+    assert outcomes["errors"] in (1, 2)  # a busy computer may take its time to end the first, too
     result.stdout.fnmatch_lines(["*the test did not end within 0.2 s*"])
 
 

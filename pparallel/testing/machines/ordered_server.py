@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import ExitStack
 from typing import Any, ClassVar
@@ -23,6 +24,7 @@ from pparallel.testing.machines.values import (
     VERSIONS,
     Push,
     anew,
+    are_equal,
     array_of,
     spoil,
     unhashable,
@@ -296,11 +298,13 @@ class OrderedServerMachine(Machine):
         number, version = expected
         assert found[1] == version, f"version {found[1]!r} came instead of {version!r}"
         value, pushed = found[0], self._value(number)
-        if not isinstance(pushed, dict):
-            assert value.dtype == pushed.dtype
-            assert value.tolist() == pushed.tolist(), f"version {version!r} has another value"
-        else:
-            assert value == pushed, f"version {version!r} has another value"
+        # Not compared in the assertion: pytest would list what differs, line by line, when it is
+        # verbose or runs in CI, and of large values that takes minutes.
+        is_same = are_equal(value, pushed)
+        assert is_same, (
+            f"version {version!r} has another value: {reprlib.repr(value)}, and "
+            f"{reprlib.repr(pushed)} was pushed"
+        )
         spoil(value)
 
 

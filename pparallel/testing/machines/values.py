@@ -62,6 +62,13 @@ def value_of(number: int, size: int) -> dict[str, Any]:
     return {"number": number, "parts": [number, None, 0.5], "bytes": bytes([number % 256]) * size}
 
 
+def are_equal(value: Any, pushed: Any) -> bool:
+    """Return whether *value* is what :func:`value_of` or :func:`array_of` made as *pushed*."""
+    if isinstance(value, dict) or isinstance(pushed, dict):
+        return bool(type(value) is type(pushed) and value == pushed)
+    return bool(value.dtype == pushed.dtype and value.tolist() == pushed.tolist())
+
+
 def spoil(value: Any) -> None:
     """Change a value whose owner may do so."""
     if not isinstance(value, dict):
