@@ -44,7 +44,7 @@ def test_the_names_of_a_dead_member_are_free() -> None:
 def test_a_call_to_a_dead_member_ends_at_once() -> None:
     """A call waited for its time-out, a minute, or for ever with none."""
     with crew() as members:
-        members.join(rpc_timeout=0)
+        members.join(rpc_timeout=0, dist_timeout=0)
         for number in range(SIZE):
             members.outcome(number)
         members.all(programs.hold, "held")

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from pparallel.errors import AuthenticationError
+from pparallel.runtime import poll_times
 from pparallel.runtime.links import Hello, RefusedError
 from pparallel.runtime.processes import forget_in_children, remember_in_children
 from pparallel_ipc import handshake, messages
@@ -86,7 +87,7 @@ class Connection:
             data, fds = messages.receive_with(self.sock)
         except BlockingIOError:
             left = until - time.monotonic()
-            return left > 0 and bool(self._poll.poll(left * 1000))
+            return left > 0 and bool(self._poll.poll(poll_times.milliseconds(left)))
         except OSError:
             return False
         if not data:

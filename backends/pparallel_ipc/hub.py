@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
+from pparallel.runtime import poll_times
 from pparallel.runtime.leading import Leaders
 from pparallel.runtime.processes import forget_in_children, remember_in_children
 
@@ -152,7 +153,7 @@ class Hub:
         self._sleeps = not self._lent
         if self._holders or self._lent:
             timeout = HELD if timeout is None else min(timeout, HELD)
-        found = self._poll.poll(timeout)
+        found = self._poll.poll(poll_times.seconds(timeout))
         self._sleeps = False
         return found
 

@@ -11,6 +11,7 @@ import zmq
 from typing_extensions import Buffer
 
 from pparallel.errors import CallTimeoutError, PeerLostError
+from pparallel.runtime import poll_times
 from pparallel.runtime.links import failure
 from pparallel.runtime.polling import Polling
 from pparallel_zmq import wire
@@ -110,8 +111,9 @@ class Lane:
         while True:
             if not is_last:
                 items = [*waited_for, (alarm, zmq.POLLIN)]
-            left = -1 if deadline is None else max(0, int((deadline - time.monotonic()) * 1000) + 1)
-            ready = dict(zmq.zmq_poll(items, left))
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            timeout = poll_times.milliseconds(left)
+            ready = dict(zmq.zmq_poll(items, -1 if timeout is None else timeout))
             if socket in ready:
                 return socket.recv()
             if self._monitor in ready and self._is_broken():

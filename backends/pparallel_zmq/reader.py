@@ -10,6 +10,7 @@ import threading
 import time
 from typing import Protocol
 
+from pparallel.runtime import poll_times
 from pparallel.runtime.leading import Leaders
 from pparallel.runtime.polling import Polling
 from pparallel.runtime.processes import forget_in_children, remember_in_children
@@ -200,8 +201,7 @@ class Reader:
                 self._signalled.append(source)
 
     def _sleep(self) -> Ready:
-        left = self._left
-        return self._polled.poll(None if left == math.inf else left * 1000)
+        return self._polled.poll(poll_times.milliseconds(self._left))
 
     def _look(self) -> Ready | None:
         return self._polled.poll(0) or None

@@ -15,6 +15,9 @@ import pytest
 
 PATIENCE = 20.0  #: seconds after which a condition that should have come true never will
 
+#: seconds, some thirty years, for who means for ever: more milliseconds than fit into an int
+AGES = 1e9
+
 _RUNNER = "_pytest.runner"
 _PHASES = {"pytest_runtest_setup", "pytest_runtest_call", "pytest_runtest_teardown"}
 _AGAIN = 3.0  #: seconds after which what did not end when told to is told again

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from typing_extensions import override
 
+from pparallel.runtime import poll_times
 from pparallel.runtime.processes import descriptors
 from pparallel.runtime.processes.inheritance import forget_in_children, remember_in_children
 
@@ -136,10 +137,10 @@ def watch(pid: int) -> int:
 
 
 def readable(descriptor: int, timeout: float | None) -> bool:
-    """Wait until *descriptor* is readable or at its end, for *timeout* seconds."""
+    """Wait until *descriptor* is readable or at its end, for *timeout* seconds, 12 days at most."""
     watch = select.poll()
     watch.register(descriptor, select.POLLIN)
-    return bool(watch.poll(None if timeout is None else timeout * 1000))
+    return bool(watch.poll(poll_times.milliseconds(timeout)))
 
 
 def _forget_all() -> None:

@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TypeAlias
 
 from pparallel.errors import ClosedError, TaskTimeoutError
-from pparallel.runtime import lending, stopping
+from pparallel.runtime import lending, poll_times, stopping
 from pparallel.runtime.queues.tickets import LONGEST, SIZE
 from pparallel.runtime.reopening import Handle, handle, reopened
 from pparallel.runtime.shm import Arena, Parcels
@@ -26,7 +26,6 @@ Handles: TypeAlias = tuple[Handle, Handle, Handle]  #: of the two pipes and the 
 
 _PIPE = os.O_RDWR | os.O_NONBLOCK
 _LEAST = 1 << 12
-_LONGEST_WAIT = 1 << 20  #: seconds; poll takes no more than an int of milliseconds
 
 
 class Deadline:
@@ -144,14 +143,14 @@ class Ends:
             ClosedError: this process closes the queue, or the calling rank is told to stop.
             TaskTimeoutError: the deadline has passed.
         """
-        seconds = min(deadline.left(), longest, _LONGEST_WAIT)
+        timeout = poll_times.milliseconds(min(deadline.left(), longest))
         poll = select.poll()
         every = (self, *others)
         for each in every:
             each._register(poll, events)
         with _stopped_by(poll) as stopped:
             if not any(each.closed for each in every):
-                poll.poll(math.ceil(seconds * 1000))
+                poll.poll(timeout)
             if stopped:
                 raise ClosedError("the wait for a queue", "is over: the job ends", consequence=True)
         if any(each.closed for each in every):

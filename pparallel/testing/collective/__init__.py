@@ -13,7 +13,7 @@ from pparallel.interfaces.collective import CollectiveConfig
 from pparallel.interfaces.launcher import LauncherConfig
 from pparallel.testing.collective import failures, groups, messages, operations
 from pparallel.testing.collective.samples import DTYPES
-from pparallel.testing.patience import PATIENCE
+from pparallel.testing.patience import AGES, PATIENCE
 from pparallel.testing.suite import Suite, changed, requires
 
 SIZES = (1, 2, 3, 4, 5)
@@ -225,6 +225,10 @@ class CollectiveSuite(Suite):
 
     def test_timeout(self, launch: Launch, device: str) -> None:
         done = launch(2, failures.time_out, device, timeout=self.too_long)
+        assert done == [None] * 2
+
+    def test_a_time_limit_may_be_long(self, launch: Launch, device: str) -> None:
+        done = launch(2, failures.come_late, device, timeout=AGES)
         assert done == [None] * 2
 
     def test_wait_with_a_timeout(self, launch: Launch, device: str) -> None:

@@ -145,6 +145,21 @@ def fail_while_others_wait(rt: Runtime, device: str, name: str) -> None:
     rt.collective.barrier()
 
 
+def come_late(rt: Runtime, device: str) -> None:
+    """Who waits longer than a moment is not disturbed by a time-out of many years."""
+    world, other = rt.collective, 1 - rt.rank
+    for late in (0, 1):
+        if rt.rank == late:
+            threading.Event().wait(0.1)
+        world.barrier()
+        if rt.rank == late:
+            world.send(number(late, device), other)
+        else:
+            found = number(-1, device)
+            world.recv(found, late)
+            assert found.item() == late
+
+
 def time_out(rt: Runtime, device: str) -> None:
     """The config's time-out ends what waits too long, and leaves no receive behind."""
     world = rt.collective

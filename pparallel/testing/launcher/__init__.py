@@ -25,7 +25,7 @@ from pparallel.interfaces.launcher import (
 from pparallel.testing.deaths import DEATHS, Death
 from pparallel.testing.gate import Gate
 from pparallel.testing.leftovers import no_leftovers
-from pparallel.testing.patience import PATIENCE
+from pparallel.testing.patience import AGES, PATIENCE
 from pparallel.testing.ranks import (
     Gates,
     die_in_one,
@@ -159,7 +159,7 @@ class LauncherSuite(Suite):
         gates.open(1)
         assert context.join(0.01) is False
         gates.open(0)
-        assert context.join(PATIENCE) is True
+        assert context.join(AGES) is True
         assert context.results() == [0, 1]
 
     def test_any_thread_may_join(self, subject: Launcher, tmp_path: Path) -> None:

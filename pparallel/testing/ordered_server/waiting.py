@@ -14,7 +14,7 @@ from pparallel.testing.ordered_server.base import OrderedServerTests
 from pparallel.testing.ordered_server.programs import (
     wait_in_many_threads,
 )
-from pparallel.testing.patience import PATIENCE, until
+from pparallel.testing.patience import AGES, PATIENCE, until
 from pparallel.testing.threads import in_threads
 
 
@@ -48,6 +48,12 @@ class WaitTests(OrderedServerTests):
             return None
 
         assert in_threads(2, act)[0] == ("d", 2)
+
+    def test_a_time_limit_may_be_long(self, server: OrderedServer) -> None:
+        pusher = threading.Timer(0.1, server.push, args=("k", "a", 1, None))
+        pusher.start()
+        assert server.wait("k", timeout=AGES) == ("a", 1)
+        pusher.join()
 
     def test_one_push_wakes_every_waiter(self, server: OrderedServer) -> None:
         assert server.push("k", "a", 1, None)

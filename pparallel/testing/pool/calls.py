@@ -17,9 +17,18 @@ import pytest
 from pparallel.errors import ClosedError, TaskTimeoutError
 from pparallel.interfaces.pool import Pool
 from pparallel.testing.gate import Gate
-from pparallel.testing.patience import PATIENCE
+from pparallel.testing.patience import AGES, PATIENCE
 from pparallel.testing.pool.base import Make, PoolTests
-from pparallel.testing.pool.tasks import double, given, note, noted, power, refuse, same
+from pparallel.testing.pool.tasks import (
+    double,
+    double_late,
+    given,
+    note,
+    noted,
+    power,
+    refuse,
+    same,
+)
 from pparallel.testing.suite import requires
 from pparallel.testing.threads import in_threads
 
@@ -139,6 +148,11 @@ class CallTests(PoolTests):
             handle.successful()
         gate.open()
         assert handle.get(PATIENCE) == 1
+
+    def test_a_time_limit_may_be_long(self, pool: Pool) -> None:
+        assert pool.submit(double_late, 2).get(AGES) == 4
+        assert pool.submit(double_late, 2).wait(AGES)
+        assert pool.imap(double_late, [2]).next(AGES) == 4
 
     @requires("parallel")
     def test_cancel_before_the_start(self, make: Make, gate: Gate, notes: Path) -> None:

@@ -23,6 +23,12 @@ def double(number: int) -> int:
     return 2 * number
 
 
+def double_late(number: int) -> int:
+    """Return twice the number, after a moment."""
+    threading.Event().wait(0.1)
+    return 2 * number
+
+
 def same(value: V) -> V:
     """Return the argument."""
     return value

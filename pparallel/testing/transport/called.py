@@ -21,6 +21,12 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
+def add_late(a: int, b: int) -> int:
+    """Return the sum, after a moment."""
+    threading.Event().wait(0.1)
+    return a + b
+
+
 def give_back(value: Any) -> Any:
     """Return *value*."""
     return value

@@ -12,13 +12,14 @@ import pytest
 from pparallel.errors import CallTimeoutError, PeerLostError, RemoteError, SerializationError
 from pparallel.interfaces.launcher import LauncherConfig
 from pparallel.interfaces.transport import TransportConfig
-from pparallel.testing.patience import PATIENCE, until
+from pparallel.testing.patience import AGES, PATIENCE, until
 from pparallel.testing.suite import changed, requires
 from pparallel.testing.threads import in_threads
 from pparallel.testing.transport.base import TransportTests
 from pparallel.testing.transport.called import (
     add,
     add_and_note,
+    add_late,
     bounce,
     fail,
     fail_unfriendly,
@@ -92,6 +93,14 @@ def timeouts(rt: Runtime) -> None:
         unlimited = group.rpc_async(1, wait_at_gate, timeout=0)
         group.rpc_sync(1, open_gate)
         assert unlimited.wait(PATIENCE) == rt.members[1]
+
+
+def time_limits_that_are_long(rt: Runtime) -> None:
+    group = rt.group()
+    if rt.rank == 0:
+        assert group.rpc_async(1, add_late, timeout=AGES, args=(1, 2)).wait(AGES) == 3
+        assert group.rpc_sync(1, add_late, timeout=AGES, args=(1, 2)) == 3
+    group.barrier(AGES)
 
 
 def a_member_leaves(rt: Runtime) -> list[str]:
@@ -285,6 +294,11 @@ class CallTests(TransportTests):
 
     def test_timeout(self, config: TransportConfig, launcher: LauncherConfig) -> None:
         assert self.launch(launcher, config, 2, timeouts) == [None] * 2
+
+    def test_a_time_limit_may_be_long(
+        self, config: TransportConfig, launcher: LauncherConfig
+    ) -> None:
+        assert self.launch(launcher, config, 2, time_limits_that_are_long) == [None] * 2
 
     def test_a_member_that_leaves(self, config: TransportConfig, launcher: LauncherConfig) -> None:
         members = ["m0", "m1", {"name": "m2", "override": {"close_timeout": 0.05}}]

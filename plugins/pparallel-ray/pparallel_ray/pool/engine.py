@@ -22,6 +22,7 @@ from typing import Any
 from pparallel.errors import ClosedError
 from pparallel.interfaces.pool import Batch, PoolState, Sink
 from pparallel.interfaces.serializer import Serializer
+from pparallel.runtime import poll_times
 from pparallel.runtime.pools import nesting
 from pparallel.runtime.pools.board import Place
 from pparallel.runtime.pools.functions import Functions
@@ -249,7 +250,7 @@ class Engine:
         self._is_awake = False
         if self._posted or self._crew.has_arrivals:  # it came before anybody saw that this waits
             timeout = 0.0
-        events = self._selector.select(timeout)
+        events = self._selector.select(poll_times.seconds(timeout))
         self._is_awake = True
         for key, _ in events:
             if key.fileobj in self._selector.get_map():
