@@ -21,10 +21,10 @@ from pparallel.errors import WorkerLostError
 from pparallel.interfaces import launcher as interface
 from pparallel.interfaces.launcher import LaunchContext, Launcher, StartMethod
 from pparallel.runtime.processes.process import readable
+from pparallel.runtime.ranks import context as job
 from pparallel.testing.deaths import DEATHS, WhenRebuilt
 from pparallel.testing.patience import PATIENCE, until
 from pparallel_process import ProcessLauncherConfig
-from pparallel_process.launcher import context as job
 
 METHODS: tuple[StartMethod, ...] = ("forkserver", "spawn", "fork")
 _WARNS = "ignore:This process .* is multi-threaded:DeprecationWarning"  # since Python 3.12
@@ -174,7 +174,7 @@ import sys
 from pathlib import Path
 import launched, pparallel
 from pparallel_process import ProcessLauncherConfig
-from pparallel_process.launcher import context as job
+from pparallel.runtime.ranks import context as job
 launcher = pparallel.build(ProcessLauncherConfig())
 launcher.open()
 context = launcher.spawn({call}, 2, False, daemon={daemon}, start_method={method!r})

@@ -6,7 +6,7 @@ import contextvars
 import logging
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from typing_extensions import override
 
@@ -65,7 +65,7 @@ class ThreadLaunchContext(LaunchContext):
             )
             for signal, each in zip(self._signals, ranks, strict=True)
         ]
-        self._forget_outer = _follow_outer(self.stop)
+        self._forget_outer = stopping.follow(self.stop)
         try:
             for thread in self._threads:
                 thread.start()
@@ -126,11 +126,3 @@ def _heard(spec: RankSpec) -> Tell | None:
             logger.exception("what rank %d told could not be heard", spec.rank)
 
     return tell
-
-
-def _follow_outer(stop: Callable[[BaseException | None], None]) -> Callable[[], None]:
-    """Have *stop* called when the rank that launches, if it is one, is told to stop."""
-    outer = stopping.current()
-    if outer is None:
-        return lambda: None
-    return outer.subscribe(lambda signal: stop(signal.reason))

@@ -102,6 +102,22 @@ def telling(stop: Callable[[], object]) -> Iterator[None]:
         forget()
 
 
+def follow(stop: Callable[[BaseException | None], object]) -> Callable[[], None]:
+    """Have *stop* called with the reason, in any thread, when the current rank is told to stop.
+
+    Returns:
+        A function that takes it back; safe to call again.
+    """
+    signal = current()
+    if signal is None:
+        return lambda: None
+
+    def tell(told: StopSignal) -> None:
+        stop(told.reason)
+
+    return signal.subscribe(tell)
+
+
 @contextmanager
 def running_under(signal: StopSignal) -> Iterator[StopSignal]:
     """Make *signal* the current one inside."""

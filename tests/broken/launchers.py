@@ -592,10 +592,10 @@ class TakesQuietForWell(ChangedProcessLauncher):
 
     class Context(ProcessLaunchContext):
         @override
-        def _lost(self, rank: RankProcess, end: Exit | None) -> BaseException:
+        def _lost(self, rank: RankProcess, end: Exit | None, why: str) -> BaseException:
             if end is not None and end.code == 0:
                 self.succeeded(rank.spec.rank, None)
-            return super()._lost(rank, end)
+            return super()._lost(rank, end, why)
 
         @override
         def failed(self, rank: int, error: BaseException) -> None:
@@ -613,7 +613,7 @@ class DoesNotKnowWhoDied(ChangedProcessLauncher):
 
     class Context(ProcessLaunchContext):
         @override
-        def _lost(self, rank: RankProcess, end: Exit | None) -> BaseException:
+        def _lost(self, rank: RankProcess, end: Exit | None, why: str) -> BaseException:
             return RuntimeError("a rank died")
 
 

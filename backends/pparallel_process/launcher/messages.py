@@ -1,4 +1,4 @@
-"""What a rank is told as it starts, and the first fields of messages."""
+"""What a rank is told as it starts, and the first field of what it is told later."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 from pparallel_process.wire.outset import Papers
 
-RESULT, FAILURE, TOLD, FORWARDED, PRINTED = range(5)  #: first field of what a rank sends
-(STOP,) = range(1)  #: first field of what it is sent
+STOP = 0
 
 
 class Start(NamedTuple):

@@ -18,18 +18,11 @@ from pparallel.runtime import printing, remote_errors, stopping, upstream
 from pparallel.runtime.pools import forwarding, nesting
 from pparallel.runtime.pools.values import unread, unsent
 from pparallel.runtime.processes import forget_in_children
+from pparallel.runtime.ranks.kinds import FAILURE, FORWARDED, PRINTED, RESULT, TOLD
 from pparallel.runtime.shm import Parcels
 from pparallel.runtime.stopping import StopSignal
 from pparallel_process.launcher.cargo import Cargo, unpacked
-from pparallel_process.launcher.messages import (
-    FAILURE,
-    FORWARDED,
-    PRINTED,
-    RESULT,
-    STOP,
-    TOLD,
-    Start,
-)
+from pparallel_process.launcher.messages import STOP, Start
 from pparallel_process.wire.channel import Channel
 from pparallel_process.wire.outset import received, taken
 

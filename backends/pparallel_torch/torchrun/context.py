@@ -80,8 +80,7 @@ class TorchrunContext(LaunchContext):
             os.close(reported)
         self._keeper = threading.Thread(target=self._keep, name="pparallel-torchrun", daemon=True)
         self._keeper.start()
-        outer = stopping.current()  # of the rank that launches, if it is one
-        self._forget_outer = outer.subscribe(lambda it: self.stop(it.reason)) if outer else None
+        self._forget_outer = stopping.follow(self.stop)
 
     @property
     @override
@@ -109,8 +108,7 @@ class TorchrunContext(LaunchContext):
     @override
     def reap(self) -> None:
         self._keeper.join()
-        if self._forget_outer is not None:
-            self._forget_outer()
+        self._forget_outer()
 
     # -- the agent ----------------------------------------------------------------------------
 

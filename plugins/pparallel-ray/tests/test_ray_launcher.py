@@ -177,7 +177,7 @@ class TestEnds:
         pids = programs.started(tmp_path, range(2))
         os.kill(pids[1][which == "supervisor"], signal.SIGKILL)
         with pytest.raises(
-            WorkerLostError, match=r"it was rank 1, at .* and had not returned"
+            WorkerLostError, match=r"it was rank 1 at .* and had not returned"
         ) as lost:
             context.results()
         assert lost.value.pid == context.pids()[1] == pids[1][0]

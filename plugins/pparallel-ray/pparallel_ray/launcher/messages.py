@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
-RESULT, FAILURE, TOLD, FORWARDED, PRINTED, ENDED = range(
-    6
-)  #: first field of what is said of a rank
+ENDED = 5  #: what its supervisor says of a rank, beside the kinds of what it says itself
 
-Message = tuple[Any, ...]  #: one of these kinds, and what goes with it
+Message = tuple[Any, ...]  #: the kind, and what goes with it
 
 
 class Surroundings(NamedTuple):

@@ -16,9 +16,10 @@ from pparallel.runtime import member, printing, remote_errors, stopping, upstrea
 from pparallel.runtime.pools import forwarding, nesting
 from pparallel.runtime.pools.values import unread, unsent
 from pparallel.runtime.processes import forget_in_children
+from pparallel.runtime.ranks.kinds import FAILURE, FORWARDED, PRINTED, RESULT, TOLD
 from pparallel.runtime.stopping import StopSignal
 from pparallel_ray.launcher import messages
-from pparallel_ray.launcher.messages import FAILURE, FORWARDED, PRINTED, RESULT, TOLD, Start
+from pparallel_ray.launcher.messages import Start
 
 Call = tuple[Callable[..., object], tuple[object, ...]]  #: a function, and what follows the rank
 
