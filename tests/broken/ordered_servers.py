@@ -173,7 +173,12 @@ class TestOverwritesInPlace(OrderedServerSuite):
 
 
 class AcknowledgesBeforeStoring(Server):
-    """Answers as soon as it knows that it will store."""
+    """Answers as soon as it knows that it will store, and does so once somebody has read."""
+
+    @override
+    def open(self) -> None:
+        super().open()
+        self._accepted: list[tuple[Any, ...]] = []
 
     @override
     def push(
@@ -181,9 +186,15 @@ class AcknowledgesBeforeStoring(Server):
     ) -> bool:
         if self.held(key) and self.newest(key) != prev_version:
             return False
-        given = (key, value, version, prev_version)
-        threading.Timer(0.02, self._opened().push, args=given).start()
+        self._accepted.append((key, value, version, prev_version))
         return True
+
+    @override
+    def fetch(self, key: Hashable, version: Hashable | None) -> Found | None:
+        found = super().fetch(key, version)
+        while self._accepted:
+            self._opened().push(*self._accepted.pop(0))
+        return found
 
 
 @rejected_by("test_a_push_needs_the_newest_version", "test_what_is_stored_is_a_snapshot")
