@@ -5,11 +5,10 @@ from __future__ import annotations
 import concurrent.futures
 import itertools
 import os
-from abc import abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from typing_extensions import Buffer, override
 
@@ -17,6 +16,7 @@ from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
 from pparallel.interfaces.ordered_server import Found, copy_into
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime import stopping
+from pparallel.runtime.client_server import ServerClient
 from pparallel.runtime.pending import fail
 from pparallel.runtime.rpc import Reply, RpcGroup
 from pparallel.runtime.shm import Arena, copy, writable
@@ -30,49 +30,7 @@ def _memory(nbytes: int) -> memoryview:
     return memoryview(bytearray(nbytes))
 
 
-class Client(Protocol):
-    """How one member reaches the values; arguments have been checked."""
-
-    @abstractmethod
-    def push(
-        self, key: Hashable, value: Any, version: Hashable, prev_version: Hashable | None
-    ) -> bool:
-        """As :meth:`OrderedServer.push`."""
-
-    @abstractmethod
-    def fetch(self, key: Hashable, version: Hashable | None) -> Found | None:
-        """As :meth:`OrderedServer.fetch`."""
-
-    @abstractmethod
-    def pull_into(self, key: Hashable, version: Hashable | None, into: Any) -> Found | None:
-        """As :meth:`OrderedServer.pull`, into tensors or arrays."""
-
-    @abstractmethod
-    def fetch_unless(self, key: Hashable, version: Hashable | None) -> Found | None:
-        """Return the newest unless it is *version*."""
-
-    @abstractmethod
-    def wait(self, key: Hashable, version: Hashable | None, timeout: float | None) -> Found | None:
-        """As :meth:`OrderedServer.wait`."""
-
-    @abstractmethod
-    def versions(self, key: Hashable) -> list[Any]:
-        """As :meth:`OrderedServer.versions`."""
-
-    @abstractmethod
-    def keys(self) -> list[Any]:
-        """As :meth:`OrderedServer.keys`."""
-
-    @abstractmethod
-    def delete(self, key: Hashable) -> bool:
-        """As :meth:`OrderedServer.delete`."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Wake those who wait through this client."""
-
-
-class StoreClient(Client):
+class StoreClient(ServerClient):
     """Uses a store in this process, and copies what goes in and out."""
 
     def __init__(
@@ -161,7 +119,7 @@ class StoreClient(Client):
         return self._flattener.serializer.loads(copies), snapshot.version
 
 
-class HostClient(Client):
+class HostClient(ServerClient):
     """Asks the member that keeps the values.
 
     Where this member sees the host's memory a large value is written to a block there, between

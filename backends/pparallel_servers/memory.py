@@ -8,9 +8,9 @@ from weakref import WeakValueDictionary
 from typing_extensions import override
 
 from pparallel.interfaces.serializer import Serializer
+from pparallel.runtime.client_server import ClientOrderedServer
 from pparallel.runtime.member import Member
 from pparallel.runtime.versioned_store import VersionedStore
-from pparallel_servers.client_server import ClientOrderedServer
 from pparallel_servers.clients import StoreClient
 from pparallel_servers.config import MemoryOrderedServerConfig
 

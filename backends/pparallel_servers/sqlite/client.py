@@ -14,9 +14,10 @@ from pparallel.errors import ClosedError
 from pparallel.interfaces.ordered_server import Found
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime import stopping
+from pparallel.runtime.client_server import ServerClient
 from pparallel.runtime.naming import decode, encode
 from pparallel.runtime.scratch import Loan, Scratch
-from pparallel_servers.clients import Client, filled
+from pparallel_servers.clients import filled
 from pparallel_servers.sqlite import values
 from pparallel_servers.sqlite.place import Place
 from pparallel_servers.sqlite.sharing import leave
@@ -37,7 +38,7 @@ class Waiting:
     error: ClosedError | None = None
 
 
-class SqliteClient(Client):
+class SqliteClient(ServerClient):
     """Uses a file that others use too; each operation is one transaction."""
 
     def __init__(self, place: Place, serializer: Serializer, depth: int) -> None:

@@ -9,8 +9,8 @@ from typing_extensions import override
 
 from pparallel.errors import ConfigError
 from pparallel.interfaces.serializer import Serializer
+from pparallel.runtime.client_server import ClientOrderedServer, check_trust, kind_of
 from pparallel.runtime.member import Member
-from pparallel_servers.client_server import ClientOrderedServer
 from pparallel_servers.config import SqliteOrderedServerConfig
 from pparallel_servers.sqlite.client import SqliteClient
 from pparallel_servers.sqlite.file import Options, keep_serializer, serializer_of
@@ -36,13 +36,10 @@ class SqliteOrderedServer(ClientOrderedServer):
         self._config = config
         self._serializer = serializer
         self._name = name
-        self._kind = _kind(serializer)
-        if serializer.runs_code and not config.trusted:
-            message = (
-                f"what {self._kind!r} reads from a file may run code; leave the serializer out"
-                " for 'safe', or write trusted: true if you trust all who can write to the file"
-            )
-            raise ConfigError(message, path=f"{name}.serializer")
+        self._kind = kind_of(serializer)
+        check_trust(
+            serializer, trusted=config.trusted, source="a file", writable="the file", path=name
+        )
 
     @override
     def open(self) -> None:
@@ -94,9 +91,3 @@ class SqliteOrderedServer(ClientOrderedServer):
             " file), or give the path of another file"
         )
         raise ConfigError(message, path=f"{self._name}.serializer")
-
-
-def _kind(serializer: Serializer) -> str:
-    """Return the backend's name, or for a serializer without a config its class."""
-    config = getattr(serializer, "config", None)
-    return str(getattr(config, "backend", type(serializer).__qualname__))

@@ -7,11 +7,15 @@ from collections.abc import Hashable, Sequence
 from time import monotonic
 from typing import Any
 
+from typing_extensions import override
+
 from pparallel.errors import ClosedError
 from pparallel.interfaces.ordered_server import Found, copy_into
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime import stopping
+from pparallel.runtime.client_server import ServerClient
 from pparallel.runtime.scratch import Scratch
+from pparallel_redis import forks
 from pparallel_redis.changing import Change, Changing
 from pparallel_redis.config import RedisOrderedServerConfig
 from pparallel_redis.dialing import Dialer
@@ -24,7 +28,7 @@ from pparallel_redis.records import made
 from pparallel_redis.scripts import DELETE, PUSH
 
 
-class Client:
+class Client(ServerClient):
     """Uses one server for one process, and for its forks each by itself."""
 
     def __init__(
@@ -49,10 +53,10 @@ class Client:
         self.lanes.abandon()
         self._listener.abandon()
 
+    @override
     def push(
         self, key: Hashable, value: Any, version: Hashable, prev_version: Hashable | None
     ) -> bool:
-        """As :meth:`OrderedServer.push`."""
         name, new = _key(key), _version(version)
         previous = b"" if prev_version is None else _version(prev_version)
         buffers = self._serializer.dumps(value)
@@ -66,18 +70,18 @@ class Client:
 
         return self._changing.make(self._keys.hash(name), change)
 
+    @override
     def delete(self, key: Hashable) -> bool:
-        """As :meth:`OrderedServer.delete`."""
         change = Change(DELETE, [self._keys.stem], [])
         return self._changing.make(self._keys.hash(_key(key)), lambda _: change)
 
+    @override
     def fetch(self, key: Hashable, version: Hashable | None) -> Found | None:
-        """As :meth:`OrderedServer.fetch`."""
         wanted = None if version is None else _version(version)
         return self._found(self._fetching.fetch(_key(key), wanted))
 
+    @override
     def pull_into(self, key: Hashable, version: Hashable | None, into: Any) -> Found | None:
-        """As :meth:`OrderedServer.pull`, into tensors or arrays."""
         wanted = None if version is None else _version(version)
         with self._scratch.loan() as loan:
             found = self._found(self._fetching.fetch(_key(key), wanted, scratch=loan))
@@ -86,13 +90,14 @@ class Client:
             copy_into(found[0], into)
             return into, found[1]
 
+    @override
     def fetch_unless(self, key: Hashable, version: Hashable | None) -> Found | None:
         """Return the newest unless it is *version*."""
         known = None if version is None else _version(version)
         return self._found(self._fetching.fetch(_key(key), None, known=known))
 
+    @override
     def wait(self, key: Hashable, version: Hashable | None, timeout: float | None) -> Found | None:
-        """As :meth:`OrderedServer.wait`."""
         name, known = _key(key), None if version is None else _version(version)
         deadline = math.inf if timeout is None else monotonic() + timeout
         found = self._fetching.fetch(name, None, known=known)
@@ -103,16 +108,17 @@ class Client:
             with stopping.telling(stop.set):
                 return self._found(self._newer_in_time(watch, stop, name, known, deadline))
 
+    @override
     def versions(self, key: Hashable) -> list[Any]:
-        """As :meth:`OrderedServer.versions`."""
         return [decode(each) for each in self._fetching.versions(_key(key))]
 
+    @override
     def keys(self) -> list[Any]:
-        """As :meth:`OrderedServer.keys`."""
         return [decode(each) for each in self._fetching.names()]
 
+    @override
     def close(self) -> None:
-        """Wake who waits, and close all connections."""
+        forks.forget(self)
         self.lanes.close()
         self._listener.close()
 

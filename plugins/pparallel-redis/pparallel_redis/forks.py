@@ -7,19 +7,29 @@ which the parent's do not notice, and connects when it next uses the server.
 from __future__ import annotations
 
 import os
-
-from pparallel_redis.client import Client
-
-_open: set[Client] = set()
+from typing import Protocol
 
 
-def keep(client: Client) -> None:
+class Inherited(Protocol):
+    """What a child finds open."""
+
+    def abandon(self) -> None:
+        """Let go of the connections: they are the parent's."""
+
+    def renew(self) -> None:
+        """Have connections of one's own; none is made yet."""
+
+
+_open: set[Inherited] = set()
+
+
+def keep(client: Inherited) -> None:
     """Have *client* work in forks too."""
     _open.add(client)
 
 
-def forget(client: Client) -> None:
-    """Say that *client* is closed."""
+def forget(client: Inherited) -> None:
+    """Say that *client* is closed; it may never have been kept."""
     _open.discard(client)
 
 

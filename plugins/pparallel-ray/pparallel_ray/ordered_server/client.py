@@ -1,141 +1,117 @@
-"""What is asked of a keeper, and what becomes of its answers."""
+"""The operations, as what is asked of a keeper."""
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import pickle
 import secrets
-import threading
-from collections.abc import Hashable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from time import monotonic
+from collections.abc import Hashable
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from typing_extensions import override
 
-from pparallel.errors import ClosedError, PeerLostError, SerializationError
+from pparallel.errors import ClosedError
+from pparallel.interfaces.ordered_server import Found, copy_into
+from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime import stopping
+from pparallel.runtime.client_server import ServerClient
+from pparallel.runtime.shm.copying import address_of
+from pparallel_ray.ordered_server.asking import Asking
 from pparallel_ray.ordered_server.keeper import Answer
 
-_ENDING = 5.0  #: seconds that calls which are under way have to end when the server is closed
 
-
-class KeeperClient:
-    """Asks a keeper, in any thread.
+class KeeperClient(ServerClient):
+    """Has values kept by an actor; any thread may use it.
 
     Args:
         actor: the keeper.
-        what: what it is called in errors.
+        what: it is called in errors.
+        serializer: makes bytes of values.
+        is_ours: the keeper is to end with this.
     """
 
-    def __init__(self, actor: Any, what: str) -> None:
-        self._actor, self._what = actor, what
+    def __init__(self, actor: Any, what: str, serializer: Serializer, *, is_ours: bool) -> None:
+        self._actor, self._serializer, self._is_ours = actor, serializer, is_ours
+        self._asking = Asking(actor, what)
         self._owner = secrets.token_hex(8)
         self._numbers = itertools.count()
-        self._changed = threading.Condition()
-        self._underway = 0
-        self._is_closed = False
 
+    @override
     def push(
-        self,
-        key: Hashable,
-        version: Hashable,
-        prev_version: Hashable | None,
-        buffers: Sequence[Any],
+        self, key: Hashable, value: Any, version: Hashable, prev_version: Hashable | None
     ) -> bool:
-        """Store what a serializer has made, which may be changed afterwards."""
-        sent = [pickle.PickleBuffer(each) for each in buffers]
-        return bool(self.ask("push", key, version, prev_version, sent))
+        sent = [pickle.PickleBuffer(each) for each in self._serializer.dumps(value)]
+        return bool(self._asking.ask("push", key, version, prev_version, sent))
 
-    def pull(self, method: str, *asked: Any) -> tuple[list[Any], Any] | None:
-        """Return buffers, which are not to be written to, and their version."""
-        return self._opened(self.ask(method, *asked))
+    @override
+    def fetch(self, key: Hashable, version: Hashable | None) -> Found | None:
+        return self._found(self._asking.ask("pull", key, version))
 
-    def wait(
-        self, key: Hashable, version: Hashable | None, timeout: float | None
-    ) -> tuple[list[Any], Any] | None:
-        """Return the newest as soon as it is not *version*; ``None``: *timeout* has passed.
+    @override
+    def pull_into(self, key: Hashable, version: Hashable | None, into: Any) -> Found | None:
+        answer = self._asking.ask("pull", key, version)
+        if answer is None:
+            return None
+        newest, buffers = answer
+        copy_into(self._serializer.loads([_as_writable(each) for each in buffers]), into)
+        return into, newest
 
-        Raises:
-            ClosedError: this is closed meanwhile, or the job ends.
-        """
+    @override
+    def fetch_unless(self, key: Hashable, version: Hashable | None) -> Found | None:
+        return self._found(self._asking.ask("pull_unless", key, version))
+
+    @override
+    def wait(self, key: Hashable, version: Hashable | None, timeout: float | None) -> Found | None:
         ticket = (self._owner, next(self._numbers))
         try:
-            with stopping.telling(lambda: self._tell("withdraw", ticket)):
-                answer = self.ask("wait", key, version, timeout, ticket)
+            with stopping.telling(lambda: self._asking.tell("withdraw", ticket)):
+                answer = self._asking.ask("wait", key, version, timeout, ticket)
         except KeyboardInterrupt:
-            self._tell("withdraw", ticket)
+            self._asking.tell("withdraw", ticket)
             raise
         if answer is False:
-            if self._is_closed:
+            if self._asking.is_closed:
                 raise ClosedError("the ordered server")
             raise ClosedError("the ordered server", "is closing: the job ends", consequence=True)
-        return self._opened(answer)
+        return self._found(answer)
 
-    def ask(self, method: str, *asked: Any) -> Any:
-        """Return what the keeper answers.
+    @override
+    def versions(self, key: Hashable) -> list[Any]:
+        return list(self._asking.ask("versions", key))
 
-        Raises:
-            PeerLostError: it has ended.
-            SerializationError: a key or a version cannot be read there, or be sent.
-            ClosedError: this is closed.
-        """
-        with self._counted(), self._explained():
-            try:
-                reference = getattr(self._actor, method).remote(*asked)
-            except TypeError as error:  # Ray's for what cannot be pickled
-                raise SerializationError("a key or version", error) from error
-            return ray.get(reference)
+    @override
+    def keys(self) -> list[Any]:
+        return list(self._asking.ask("keys"))
 
-    def close(self, *, ends_keeper: bool) -> None:
-        """Wake those who wait through this, and end the keeper if it is this member's."""
-        with self._changed:
-            self._is_closed = True
-        self._tell("dismiss", self._owner)
-        deadline = monotonic() + _ENDING
-        with self._changed:
-            self._changed.wait_for(lambda: not self._underway, max(0.0, deadline - monotonic()))
-        if ends_keeper and ray.is_initialized():
+    @override
+    def delete(self, key: Hashable) -> bool:
+        return bool(self._asking.ask("delete", key))
+
+    @override
+    def close(self) -> None:
+        self._asking.close()
+        self._asking.tell("dismiss", self._owner)
+        self._asking.wait_for_the_rest()
+        if self._is_ours and ray.is_initialized():
             ray.kill(self._actor)
 
-    @staticmethod
-    def _opened(answer: Answer | None) -> tuple[list[Any], Any] | None:
+    def _found(self, answer: Answer | None) -> Found | None:
         if answer is None:
             return None
         version, buffers = answer
-        return buffers, version
-
-    def _tell(self, method: str, *asked: Any) -> None:
-        """Ask without waiting: whether the keeper hears it makes no difference to the caller."""
-        if ray.is_initialized():
-            with suppress(RayError):
-                getattr(self._actor, method).remote(*asked)
-
-    @contextmanager
-    def _counted(self) -> Iterator[None]:
-        with self._changed:
-            if self._is_closed:
-                raise ClosedError("the ordered server")
-            self._underway += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._underway -= 1
-                self._changed.notify_all()
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except RayTaskError as error:
-            raise SerializationError("a key or version", error.cause, loading=True) from error
-        except RayActorError as error:
-            raise PeerLostError(self._what, f"has ended: {_words(error)}") from error
-        except RayError as error:
-            raise PeerLostError(self._what, f"cannot be reached: {_words(error)}") from error
+        return self._serializer.loads([bytearray(each) for each in buffers]), version
 
 
-def _words(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300]
+def _as_writable(buffer: Any) -> memoryview:
+    """Return what lies in Ray's store as memory of which a serializer makes no copy.
+
+    It is for building objects over it that are read once: others read the same memory.
+    """
+    view = memoryview(buffer).cast("B")
+    if not view.readonly or not len(view):
+        return view
+    alias = (ctypes.c_char * len(view)).from_address(address_of(view))
+    alias.source = view  # type: ignore[attr-defined]  # it is there as long as what is made of it
+    return memoryview(alias).cast("B")
