@@ -21,13 +21,13 @@ import pparallel
 from pparallel.errors import ConfigError, WorkerLostError
 from pparallel.interfaces.launcher import LaunchContext, Launcher, LauncherConfig
 from pparallel.interfaces.transport import TransportConfig
+from pparallel.runtime.links.ordering import Ordering
 from pparallel.testing import TransportSuite
 from pparallel_process import ProcessLauncherConfig
 from pparallel_torch import TorchRpcTransportConfig
 from pparallel_torch.rpc import frames
 from pparallel_torch.rpc.farewells import Farewells
 from pparallel_torch.rpc.quiet import Quiet, _level
-from pparallel_torch.rpc.sequence import Sequence
 from pparallel_torch.rpc.transport import TorchRpcTransport
 
 
@@ -192,17 +192,17 @@ def test_frames_of_every_kind() -> None:
 
 
 def test_requests_are_put_in_order() -> None:
-    sequence, done = Sequence(), list[int]()
+    ordering, done = Ordering(), list[int]()
 
     def act(number: int) -> None:
         done.append(number)
         if number == 1:  # what is acted on brings the next
-            sequence.arrived(2, lambda: done.append(2))
+            ordering.arrived(2, lambda: done.append(2))
 
     for number in (3, 1, 0):
-        sequence.arrived(number, lambda number=number: act(number))  # type: ignore[misc]
+        ordering.arrived(number, lambda number=number: act(number))  # type: ignore[misc]
     assert done == [0, 1, 2, 3]
-    assert not sequence.busy
+    assert not ordering.busy
 
 
 def test_a_farewell_waits_for_replies() -> None:

@@ -24,6 +24,7 @@ from pparallel.errors import (
 from pparallel.interfaces.transport import Frames, Handler, Meeting, Transport
 from pparallel.runtime.delivery import own
 from pparallel.runtime.links import OK, Membership, answer, failure
+from pparallel.runtime.links.ordering import Ordering
 from pparallel.runtime.pending import Pending, awaited, fail, settle
 from pparallel_torch.rpc import agent as torch_agent
 from pparallel_torch.rpc import remote
@@ -33,7 +34,6 @@ from pparallel_torch.rpc.far import FarWatch, Ping
 from pparallel_torch.rpc.farewells import Farewells
 from pparallel_torch.rpc.frames import pack, unpack
 from pparallel_torch.rpc.quiet import Quiet
-from pparallel_torch.rpc.sequence import Sequence as Ordered
 
 if TYPE_CHECKING:
     import torch
@@ -72,7 +72,7 @@ class TorchRpcTransport(Transport):
         self._farewells = Farewells()
         self._quiet = Quiet()
         self._numbers = {name: itertools.count() for name in member.names}
-        self._orders = {name: Ordered() for name in member.names}
+        self._orders = {name: Ordering() for name in member.names}
         self._far = FarWatch(config.liveness_bound, self._ping, self._membership.lose)
         self._agent: Agent | None = None
         self._lock = threading.Lock()

@@ -9,13 +9,13 @@ from typing_extensions import Buffer
 import pparallel
 from pparallel.errors import ConfigError
 from pparallel.interfaces.transport import Frames
+from pparallel.runtime.links.ordering import Ordering
 from pparallel.runtime.member import Member
 from pparallel_ray import RayTransportConfig
 from pparallel_ray.cluster import RayConnection
 from pparallel_ray.transport.keys import JobKey, fresh
 from pparallel_ray.transport.meeting import Place
 from pparallel_ray.transport.messages import LARGE, Kind, pack, unpack
-from pparallel_ray.transport.sequence import Sequence
 
 
 def test_messages_of_every_kind() -> None:
@@ -64,7 +64,7 @@ def test_a_count_of_frames_that_is_a_lie() -> None:
 
 
 def test_parcels_are_put_in_order_and_opened_once() -> None:
-    sequence, done = Sequence(), list[int]()
+    sequence, done = Ordering(), list[int]()
 
     def act(number: int) -> None:
         done.append(number)

@@ -1,4 +1,4 @@
-"""Puts requests back in order: torch hands each to whichever of its threads is free."""
+"""Puts messages back in order, where what brings them hands each to any thread."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 
 
-class Sequence:
-    """What one member sends to this one, acted on in the order of its numbers, from 0.
+class Ordering:
+    """What one member sends to this one, acted on in the order of its numbers, from 0, each once.
 
     The thread that brings what is next acts on it, and on what waited for it.
     """
@@ -26,6 +26,8 @@ class Sequence:
     def arrived(self, number: int, act: Callable[[], None]) -> None:
         """Have *act* called when all with a lower number have been; it must not block or raise."""
         with self._lock:
+            if number < self._next or number in self._early:  # it came twice
+                return
             self._early[number] = act
             if self._busy:
                 return

@@ -10,9 +10,9 @@ from typing import Any
 
 from ray import ObjectRef
 
+from pparallel.runtime.links.ordering import Ordering
 from pparallel_ray.transport.messages import Message, Parcel, unpack
 from pparallel_ray.transport.post import Post
-from pparallel_ray.transport.sequence import Sequence as Ordered
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class _Source:
 
     def __init__(self, name: str, proof: Callable[[object], bool]) -> None:
         self.name, self.proved = name, proof
-        self.ordered = Ordered()
+        self.ordered = Ordering()
 
 
 class Inbound:
