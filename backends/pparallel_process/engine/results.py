@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from pparallel.errors import SerializationError
@@ -10,6 +11,7 @@ from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime import remote_errors
 from pparallel.runtime.pools.lots import Lot
 from pparallel.runtime.pools.messages import RECEIVED
+from pparallel.runtime.pools.telling import tell_each
 from pparallel.runtime.pools.values import unread
 from pparallel_process.accounts.crew import Crew
 from pparallel_process.accounts.worker import Worker
@@ -74,10 +76,18 @@ class Results:
         )
 
     def _tell(self, report: Report) -> None:
-        worker, lot, first, entries, coded, errors, _ = report
+        worker, lot, first, entries, coded, errors, files = report
         try:
             if coded or errors:
-                self._tell_each(report)
+                tell_each(
+                    lot,
+                    first,
+                    entries,
+                    errors,
+                    files,
+                    load=partial(self._loaded, worker),
+                    error_of=partial(self.error, worker),
+                )
             elif entries:
                 lot.done(first, entries)
         finally:
@@ -94,33 +104,6 @@ class Results:
         thanks = 0 if worker.untold else worker.unthanked
         if thanks and worker.channel.try_to_send((RECEIVED, thanks)):
             worker.unthanked = 0
-
-    def _tell_each(self, report: Report) -> None:
-        worker, lot, first, entries, _, errors, files = report
-        values: list[Any] = []
-        start = first
-        for place, entry in enumerate(entries, first):
-            error: BaseException | None = None
-            if place in errors:
-                error = self.error(worker, errors[place])
-            elif type(entry) is tuple:
-                head, count = entry
-                try:
-                    values.append(self._loaded(worker, head, files[:count]))
-                except SerializationError as refused:
-                    error = refused
-                finally:
-                    del files[:count]
-            else:
-                values.append(entry)
-            if error is not None:
-                if values:
-                    lot.done(start, values)
-                values, start = [], place + 1
-                job, index = lot.task(place)
-                job.sink.failed(index, error)
-        if values:
-            lot.done(start, values)
 
     def _loaded(self, worker: Worker, head: bytes, files: Sequence[int]) -> Any:
         try:

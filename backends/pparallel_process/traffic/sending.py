@@ -7,18 +7,16 @@ import os
 from collections import deque
 from signal import SIGKILL
 from time import monotonic
-from typing import Any
 
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime.pools.lots import Lot
-from pparallel.runtime.pools.messages import LOT
+from pparallel.runtime.pools.shipping import forget, fresh_functions, lot_message
 from pparallel.runtime.pools.values import PARCELS, unsent
 from pparallel.runtime.pools.writing import Writer, Written
 from pparallel_process.accounts.crew import Crew
 from pparallel_process.accounts.worker import Worker
 
 UNSENT = (OSError, MemoryError, ValueError)  #: what sending raises; ValueError: over 2 GiB
-FRESH = 6  #: the field of a ``LOT`` with the functions that are sent along
 _GONE = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF})
 
 
@@ -94,7 +92,11 @@ class Sender:
             self.fill_all()  # others may have it
 
     def _ship(self, worker: Worker, lot: Lot, written: Written) -> None:
-        message = self._message(worker, lot, written)
+        fresh = fresh_functions(lot, worker.known)
+        with self._crew.lock:
+            forget(self._gone, self._crew.workers.values())
+            forgotten, worker.forgotten = worker.forgotten, []
+        message = lot_message(lot, written, fresh, forgotten, is_timed=self._timed)
         job, index = lot.task(0)
         if job.sink.observed:
             job.sink.started(index, worker.name)
@@ -104,7 +106,7 @@ class Sender:
             if self.not_sent(worker, lot, error):
                 written.drop(worker.parcels)
         else:
-            worker.known.update(message[FRESH])
+            worker.known.update(fresh)
         finally:
             for each in written.files:
                 os.close(each)
@@ -121,41 +123,7 @@ class Sender:
         self._fail(lot, error)
         return True
 
-    def _message(self, worker: Worker, lot: Lot, written: Written) -> tuple[Any, ...]:
-        fresh = {}
-        for job in lot.jobs():
-            function = job.function
-            if function.number not in worker.known:
-                fresh[function.number] = function.data
-        with self._crew.lock:
-            self._spread_what_is_gone()
-            forgotten, worker.forgotten = worker.forgotten, []
-        return (
-            LOT,
-            lot.number,
-            lot.function.number,
-            lot.style,
-            written.kind,
-            written.content,
-            fresh,
-            forgotten,
-            1 if self._timed else lot.function.pace.together(lot.size),
-            self._timed,
-            lot.style == "call" or job.is_prompt,
-        )
-
-    def _spread_what_is_gone(self) -> None:
-        gone = self._gone
-        while gone:
-            number = gone.popleft()
-            for worker in self._crew.workers.values():
-                if number in worker.known:
-                    worker.known.discard(number)
-                    worker.forgotten.append(number)
-
     def _fail(self, lot: Lot, error: BaseException) -> None:
-        for place in range(lot.size):
-            job, index = lot.task(place)
-            job.sink.failed(index, error)
+        lot.failed(error)
         with self._crew.lock:
             self._crew.count(lot, 0, lot.size)

@@ -66,6 +66,12 @@ class Lot(ABC):
     def done(self, first: int, values: Sequence[Any]) -> None:
         """Report the values of the tasks from place *first* on."""
 
+    def failed(self, error: BaseException) -> None:
+        """Report that all tasks have failed."""
+        for place in range(self.size):
+            job, index = self.task(place)
+            job.sink.failed(index, error)
+
     def count(self, first: int, end: int) -> None:
         """Note that the tasks from *first* to before *end* are reported."""
         for place in range(first, end):

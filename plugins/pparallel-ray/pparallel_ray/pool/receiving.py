@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-from pparallel.errors import SerializationError
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime import remote_errors
-from pparallel.runtime.pools.lots import Lot
 from pparallel.runtime.pools.messages import Message
+from pparallel.runtime.pools.telling import tell_each
 from pparallel.runtime.pools.values import unread
 from pparallel_ray.pool.accounts.crew import Crew
 from pparallel_ray.pool.accounts.worker import Worker
@@ -45,7 +45,15 @@ class Receiver:
                 lot.function.pace.learn(seconds, reported)
         try:
             if coded or errors:
-                self._tell_each(worker, lot, first, entries, errors or {}, files)
+                tell_each(
+                    lot,
+                    first,
+                    entries,
+                    errors or {},
+                    files,
+                    load=self._loaded,
+                    error_of=partial(self.error, worker),
+                )
             elif entries:
                 lot.done(first, entries)
         finally:
@@ -57,40 +65,6 @@ class Receiver:
         return remote_errors.unpack(
             envelope, worker.name, self._serializer, exits=True, kind="worker"
         )
-
-    def _tell_each(
-        self,
-        worker: Worker,
-        lot: Lot,
-        first: int,
-        entries: list[Any],
-        errors: dict[int, Any],
-        files: list[Any],
-    ) -> None:
-        values: list[Any] = []
-        start = first
-        for place, entry in enumerate(entries, first):
-            error: BaseException | None = None
-            if place in errors:
-                error = self.error(worker, errors[place])
-            elif type(entry) is tuple:
-                head, count = entry
-                try:
-                    values.append(self._loaded(head, files[:count]))
-                except SerializationError as refused:
-                    error = refused
-                finally:
-                    del files[:count]
-            else:
-                values.append(entry)
-            if error is not None:
-                if values:
-                    lot.done(start, values)
-                values, start = [], place + 1
-                job, index = lot.task(place)
-                job.sink.failed(index, error)
-        if values:
-            lot.done(start, values)
 
     def _loaded(self, head: bytes, files: Sequence[Any]) -> Any:
         try:

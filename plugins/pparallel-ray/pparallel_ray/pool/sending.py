@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from time import monotonic
-from typing import Any
 
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime.pools.lots import Lot
-from pparallel.runtime.pools.messages import LOT
+from pparallel.runtime.pools.shipping import forget, fresh_functions, lot_message
 from pparallel.runtime.pools.values import unsent
-from pparallel.runtime.pools.writing import Writer, Written
+from pparallel.runtime.pools.writing import Writer
 from pparallel_ray.pool.accounts.crew import Crew
 from pparallel_ray.pool.accounts.worker import Worker
 from pparallel_ray.pool.wire.parcels import Parcels
@@ -52,7 +51,11 @@ class Sender:
             assert written.failure is not None
             self._fail(lot, unsent("an argument", written.failure))
             return
-        message = self._message(worker, lot, written)
+        fresh = fresh_functions(lot, worker.known)
+        worker.known.update(fresh)
+        forget(self._gone, crew.workers.values())
+        forgotten, worker.forgotten = worker.forgotten, []
+        message = lot_message(lot, written, fresh, forgotten, is_timed=self._timed)
         job, index = lot.task(0)
         if job.sink.observed:
             job.sink.started(index, worker.name)
@@ -66,40 +69,6 @@ class Sender:
             except OSError:  # it has died, and is buried when its supervisor says how
                 worker.is_silent = True
 
-    def _message(self, worker: Worker, lot: Lot, written: Written) -> tuple[Any, ...]:
-        fresh = {}
-        for job in lot.jobs():
-            function = job.function
-            if function.number not in worker.known:
-                fresh[function.number] = function.data
-        worker.known.update(fresh)
-        self._spread_what_is_gone()
-        forgotten, worker.forgotten = worker.forgotten, []
-        return (
-            LOT,
-            lot.number,
-            lot.function.number,
-            lot.style,
-            written.kind,
-            written.content,
-            fresh,
-            forgotten,
-            1 if self._timed else lot.function.pace.together(lot.size),
-            self._timed,
-            lot.style == "call" or job.is_prompt,
-        )
-
-    def _spread_what_is_gone(self) -> None:
-        gone = self._gone
-        while gone:
-            number = gone.popleft()
-            for worker in self._crew.workers.values():
-                if number in worker.known:
-                    worker.known.discard(number)
-                    worker.forgotten.append(number)
-
     def _fail(self, lot: Lot, error: BaseException) -> None:
-        for place in range(lot.size):
-            job, index = lot.task(place)
-            job.sink.failed(index, error)
+        lot.failed(error)
         self._crew.count(lot, 0, lot.size)
