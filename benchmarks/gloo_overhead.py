@@ -29,17 +29,23 @@ FLOATS = 250_000  #: in a megabyte
 
 
 class Both(NamedTuple):
-    """What one member has: ours, and torch's own process group.
+    """What one member has: ours, torch's own process group, and tensors for both.
+
+    Both use the same memory, for where tensors happen to lie can make a tenth of a difference.
 
     Attributes:
         rank: its number.
         size: how many members there are.
         ours: the collective.
+        tensor: what the member hands in.
+        everyone: room for what all hand in.
     """
 
     rank: int
     size: int
     ours: Any
+    tensor: torch.Tensor
+    everyone: list[torch.Tensor]
 
 
 class Calls(Part):
@@ -48,21 +54,18 @@ class Calls(Part):
     Args:
         kind: by which.
         operation: its name.
-        floats: how large its tensors are.
         tasks: how often.
         both: what the member has.
     """
 
-    def __init__(self, kind: str, operation: str, floats: int, tasks: int, both: Both) -> None:
+    def __init__(self, kind: str, operation: str, tasks: int, both: Both) -> None:
         self.tasks = tasks
         self._kind, self._operation, self._both = kind, operation, both
-        self._tensor = torch.zeros(floats)
-        self._everyone = [torch.zeros(floats) for _ in range(both.size)]
         self._call = self._calls()[operation]
 
     @override
     def prepare(self, number: int) -> None:
-        self._tensor.fill_(1.0 if self._operation == "all_reduce" else self._both.rank)
+        self._both.tensor.fill_(1.0 if self._operation == "all_reduce" else self._both.rank)
 
     @override
     def run(self) -> Samples:
@@ -78,12 +81,12 @@ class Calls(Part):
             "all_gather": [float(rank) for rank in range(self._both.size)],
         }
         gathers = self._operation == "all_gather"
-        tensors = self._everyone if gathers else [self._tensor]
+        tensors = self._both.everyone if gathers else [self._both.tensor]
         expected = found[self._operation]
         return all(bool((x == y).all()) for x, y in zip(tensors, expected, strict=True))
 
     def _calls(self) -> dict[str, Callable[[], object]]:
-        tensor, everyone = self._tensor, self._everyone
+        tensor, everyone = self._both.tensor, self._both.everyone
         if self._kind == RAW:
             return {
                 "all_reduce": lambda: distributed.all_reduce(tensor),
@@ -99,8 +102,10 @@ class Calls(Part):
 
 
 @contextmanager
-def opened(job: pparallel.RuntimeConfig, member: Member, folder: str) -> Iterator[Both]:
-    """Open both in one member."""
+def opened(
+    job: pparallel.RuntimeConfig, member: Member, folder: str, floats: int
+) -> Iterator[Both]:
+    """Open both in one member, with tensors of so many floats."""
     torch.set_num_threads(1)
     distributed.init_process_group(
         "gloo",
@@ -109,14 +114,15 @@ def opened(job: pparallel.RuntimeConfig, member: Member, folder: str) -> Iterato
         world_size=member.world_size,
     )
     with pparallel.build(job, member=member) as rt:
-        yield Both(member.rank, member.world_size, rt.collective)
+        tensor, *everyone = (torch.zeros(floats) for _ in range(1 + member.world_size))
+        yield Both(member.rank, member.world_size, rt.collective, tensor, everyone)
         distributed.barrier()
     distributed.destroy_process_group()
 
 
 @contextmanager
 def overhead(
-    operation: str, size: int, floats: int, tasks: int, setting: Setting
+    operation: str, size: int, floats: int, tasks: int, rounds: int, setting: Setting
 ) -> Iterator[Contest]:
     """Have all members do an operation, by ours and by torch itself in turn."""
     floats, tasks = min(floats, setting.count(floats, 1000)), setting.count(tasks, 1)
@@ -130,23 +136,23 @@ def overhead(
         reducer={"backend": "local"},
     )
     with TemporaryDirectory() as folder, meeting(config, names) as members:
-        clients = [partial(opened, job, each, folder) for each in members]
+        clients = [partial(opened, job, each, folder, floats) for each in members]
         with crew(clients, preload=PRELOAD) as found:
             contenders = {
-                kind: found.turn(partial(Calls, kind, operation, floats, tasks))
-                for kind in (OURS, RAW)
+                kind: found.turn(partial(Calls, kind, operation, tasks)) for kind in (OURS, RAW)
             }
             aim = Aim(RAW, None, "cpu") if size == 1 else Aim(RAW, 1 / AT_MOST)
             pins = ("one", "two") if size == 1 else ("two",)
-            yield Contest(contenders=contenders, aims=[aim], pins=pins, rounds=21)
+            yield Contest(contenders=contenders, aims=[aim], pins=pins, rounds=rounds)
 
 
 _OPERATIONS = ("all_reduce", "broadcast", "all_gather")
-_SIZES = {"1 MB": (FLOATS, 40), "64 MB": (64 * FLOATS, 2)}
+# One operation takes a third longer than another of its kind: only many rounds tell 3 % apart.
+_SIZES = {"1 MB": (FLOATS, 8, 801), "64 MB": (64 * FLOATS, 1, 201)}
 
 CONTESTS: dict[str, Making] = {
     **{
-        f"{operation} of 4 B, 1 member": partial(overhead, operation, 1, 1, 4000)
+        f"{operation} of 4 B, 1 member": partial(overhead, operation, 1, 1, 4000, 21)
         for operation in _OPERATIONS
     },
     **{
