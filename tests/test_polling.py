@@ -28,8 +28,8 @@ class Source:
 
     def wait(self) -> bytes:
         self.asked += "w"
-        found = self._next()
-        assert found is not None
+        while (found := self._next()) is None:
+            pass
         return found
 
     def look(self) -> bytes | None:
@@ -91,22 +91,31 @@ def test_nothing_is_looked_for_while_another_thread_needs_the_core(source: Sourc
     source.takes = 10 * polling.ROUND
     looks = []
     for n in range(400):
-        source.coming.append(b"%d" % n)
+        source.coming.extend([None, b"%d" % n])
         source.asked = ""
         assert found.receive() == b"%d" % n
-        looks.append(source.asked == "l")
+        looks.append(source.asked == "ll")
     assert looks.index(True) == 0
     assert 1 <= sum(looks[-2 * SELDOM :]) <= 2
 
 
 def test_one_thread_of_a_process_looks_at_a_time(source: Source) -> None:
     found = quick(source)
-    source.coming.extend([b"second", b"third"])
+    source.coming.extend([None, b"second", None, b"third"])
     with polling._alone:
         assert found.receive() == b"second"
-    assert source.asked == "ww"
+    assert source.asked == "wlw", "there is no second look"
     assert found.receive() == b"third"
-    assert source.asked == "wwl"
+    assert source.asked == "wlwll"
+
+
+def test_what_is_there_is_received_by_the_first_look(source: Source) -> None:
+    found = quick(source)
+    source.takes = 10 * polling.ROUND
+    for n in range(400):
+        source.coming.append(b"%d" % n)
+        assert found.receive() == b"%d" % n
+    assert source.asked == "w" + 400 * "l"
 
 
 def test_an_error_is_raised(source: Source) -> None:

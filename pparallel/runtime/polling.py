@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 SHORT = 150e-6  #: seconds for which it looks at least
 SOON = 2e-3  #: seconds: what took longer to come is not looked for the next time
-ROUND = 10e-6  #: seconds: where looking takes longer, another thread runs on this core meanwhile
+ROUND = 8e-6  #: seconds: where looking takes longer, another thread runs on this core meanwhile
 SELDOM = 64  #: waits after which it is tried again there, at the most
 
 _alone = threading.Lock()  # two threads of a process would only take the interpreter off each other
@@ -46,8 +46,13 @@ class Polling(Generic[T]):
         if self._waits:
             self._waits -= 1
             return self._wait()
-        began = time.perf_counter()
-        data = self._look(began) if self._limit and _alone.acquire(False) else None
+        data, began = None, time.perf_counter()
+        if self._limit:
+            data = self._look_once()
+            if data is not None:  # it was there: who had waited for it would not have slept
+                return data
+            if _alone.acquire(False):
+                data = self._look(began)
         if data is None:
             data = self._wait()
         waited = time.perf_counter() - began
@@ -56,17 +61,17 @@ class Polling(Generic[T]):
 
     def _look(self, began: float) -> T | None:
         look, now, rest, limit = self._look_once, time.perf_counter, os.sched_yield, self._limit
-        rounds, waited, data = 0, 0.0, None
+        rounds, data = 0, None
         try:
-            while data is None and waited < limit:
-                if rounds:
-                    rest()
+            first = at = now()
+            while data is None and at - began < limit:
+                rest()
                 data = look()
                 rounds += 1
-                waited = now() - began
+                at = now()
         finally:
             _alone.release()
-        if waited < rounds * ROUND:
+        if at - first <= rounds * ROUND:
             self._in_vain = 1
         else:
             self._in_vain = self._waits = min(2 * self._in_vain, SELDOM)
