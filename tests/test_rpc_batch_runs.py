@@ -169,6 +169,35 @@ def test_what_is_reserved_at_the_end_is_not_run(jobs: Jobs) -> None:
     assert handlers.join(PATIENCE)
 
 
+def test_a_thread_uses_what_it_has_entered_with_again(handlers: Handlers) -> None:
+    assert handlers.enter("key", quickly=True)
+    used = handlers.here.stream
+    handlers.leave()
+    assert handlers.enter("other", quickly=False)
+    assert handlers.here.stream is used
+    assert used is not None
+    assert (used.key, used.quickly) == ("other", False)
+    handlers.leave()
+
+
+def test_what_others_know_is_not_used_again(handlers: Handlers, jobs: Jobs) -> None:
+    acts: list[Callable[[], None]] = []
+    reserved = handlers.reserve("key", jobs(1), acts.append)
+    acts[0]()
+    assert reserved is not None
+    assert handlers.enter("key", quickly=True)
+    taken = handlers.here.stream
+    assert taken is not reserved
+    handlers.hand_over(reserved)  # too late: it has ended
+    handlers.submit("key", *jobs(1))
+    with handlers.waiting():  # another thread takes over what is behind
+        until(lambda: len(jobs.started) == 2, "nobody took over")
+    handlers.leave()
+    assert handlers.enter("other", quickly=True)
+    assert handlers.here.stream not in (reserved, taken)
+    handlers.leave()
+
+
 # -- results -----------------------------------------------------------------------------------
 
 

@@ -88,7 +88,8 @@ class Calls:
     def call(self, to: str, frames: Frames, timeout: float | None) -> Frames:
         """Send a request, and return its reply."""
         link = self._found(to)
-        if link is None or not link.is_usable or self._here.last.get(to) in link.unanswered:
+        last = self._here.last.get(to)
+        if link is None or link.is_over or not link.is_welcome or last in link.unanswered:
             future: Future[Frames] = LeanFuture()
             self.send(to, frames, timeout, future)
             return future.result()

@@ -42,7 +42,7 @@ class Lane:
         self._socket, self._monitor = socket, monitor
         self._limits, self._window, self._memory = limits, window, memory
         socket.rcvtimeo = int(QUICK * 1000)
-        self._wait = Polling(socket.recv, self._look).receive
+        self._send, self._wait = socket.send, Polling(socket.recv, self._look).receive
 
     def exchange(
         self, number: int, part: bytes, raws: list[Raw], deadline: float | None, alarm: int
@@ -53,7 +53,7 @@ class Lane:
             TimeoutError: the deadline has passed.
             BrokenError: nothing will come any more.
         """
-        self._socket.send(part)
+        self._send(part)
         outgoing = None
         if raws:
             outgoing = Outgoing(raws, self._limits.piece)
@@ -69,7 +69,7 @@ class Lane:
             elif message.kind == Kind.PIECE and incoming is not None and piece is not None:
                 if incoming.feed(piece):
                     return incoming.flags, incoming.frames()
-                self._socket.send(wire.say(Kind.MORE, number=number))
+                self._send(wire.say(Kind.MORE, number=number))
             elif message.kind == Kind.REPLY and message.flags & wire.LARGE:
                 incoming = Incoming(message.table, self._memory, message.flags)
             elif message.kind == Kind.REPLY:
@@ -82,8 +82,8 @@ class Lane:
     def _send_pieces(self, number: int, outgoing: Outgoing, count: int) -> None:
         head = HEAD.pack(Kind.PIECE, 0, 0, 0, number)
         for piece in outgoing.take(count):
-            self._socket.send(head, zmq.SNDMORE)
-            self._socket.send(piece, copy=False)
+            self._send(head, zmq.SNDMORE)
+            self._send(piece, copy=False)
 
     def _receive(self, deadline: float | None, alarm: int) -> tuple[bytes, memoryview | None]:
         socket = self._socket
@@ -161,7 +161,10 @@ class Lanes:
             RemoteError: the handler failed.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        lane = self._take(link.to)
+        try:
+            lane = self._idle[link.to].pop()
+        except LookupError:
+            lane = self._connect(link.to)
         is_done = False
         try:
             flags, frames = lane.exchange(number, part, raws, deadline, link.alarm.fd)
@@ -195,15 +198,6 @@ class Lanes:
                 idle.pop().close()
             except IndexError:
                 return
-
-    def _take(self, to: str) -> Lane:
-        idle = self._idle.get(to)
-        if idle:
-            try:
-                return idle.pop()
-            except IndexError:  # another thread was quicker
-                return self._connect(to)
-        return self._connect(to)
 
     def _give_back(self, to: str, lane: Lane) -> None:
         idle = self._idle.get(to)

@@ -106,11 +106,6 @@ class Link:
         reader.add(self)
         reader.add(self.events)
 
-    @property
-    def is_usable(self) -> bool:
-        """Whether it is known to lead to who is meant."""
-        return self.is_welcome and not self.is_over
-
     def expect(self, number: int, future: Future[Frames]) -> None:
         """Complete *future* with the reply to request *number*."""
         self._calls[number] = future
@@ -174,9 +169,9 @@ class Link:
     def drain(self, signalled: bool) -> bool:
         """Handle some of what has come."""
         received = self._port.take(signalled)
-        for each in received:
+        for _, _, part, piece in received:
             try:
-                self._handle(wire.unpack(each.part, self._limits), each.piece)
+                self._handle(wire.unpack(part, self._limits), piece)
             except BadMessageError as error:
                 logger.warning("A message of %s was dropped: %s", self.to, error)
         return bool(received)

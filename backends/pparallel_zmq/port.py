@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import zmq
@@ -15,25 +16,21 @@ from pparallel_zmq.streams import Outgoing
 from pparallel_zmq.wire import HEAD, Kind, Raw, say
 
 BATCH = 16  #: messages that are taken in at a time
+SELDOM = 64  #: messages that came alone after which it is looked for a second, at the latest
 TOGETHER = 16  #: and those that leave as one, at the most
 SMALL = 2048  #: bytes up to which a message may leave with others
 
 Stream = tuple[bytes, int]  #: route and number
+
+#: A message as it came from a socket: the connection it came by, which is empty on a socket that
+#: has one alone; who is on the other end, as was proven or, without keys, claimed; and its parts.
+Received = tuple[bytes, str | None, bytes, memoryview | None]
 
 # Plain numbers: to combine or compare pyzmq's own takes as long as to send.
 _READABLE = int(zmq.POLLIN)
 _NOW = int(zmq.NOBLOCK)
 _MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 _COPIED = 2**16  #: bytes, below which a copy takes less than to do without
-
-
-class Received(NamedTuple):
-    """A message as it came from a socket."""
-
-    route: bytes  #: the connection it came by; empty on a socket that has one alone
-    sender: str | None  #: who is on the other end, as was proven or, without keys, claimed
-    part: bytes
-    piece: memoryview | None
 
 
 class _Sending(NamedTuple):
@@ -57,6 +54,10 @@ class Port:
 
     def __init__(self, socket: Socket, reader: Reader, source: Source, window: int) -> None:
         self._socket, self._reader, self._source = socket, reader, source
+        # To look these up on pyzmq's sockets takes a while.
+        self._send_part: Callable[..., object] = socket.send
+        self._receive_part: Callable[..., Any] = socket.recv
+        self._asked: list[tuple[Any, int]] = [(socket, _READABLE)]
         self._window = window
         self._is_router = socket.type == zmq.ROUTER
         self._lock = threading.Lock()
@@ -68,6 +69,7 @@ class Port:
         self._together: dict[bytes, list[bytes]] = {}  # by route
         self._count = 0  # of those
         self._closed = self._is_given_up = False
+        self._alone, self._pause = 0, 1  # how often not to look for a second message, and the next
         self.fd = int(socket.getsockopt(zmq.FD))
 
     def hold(self) -> None:
@@ -98,6 +100,13 @@ class Port:
             return
         with self._lock:
             if self._closed:
+                return
+            if not (wait or self._count or self._held or self.backlog):
+                try:
+                    self._try(route, [part])
+                except zmq.Again:
+                    self.backlog.append((route, [part]))
+                self._look()
                 return
             others = self._together.get(route)
             if others is None:
@@ -201,8 +210,8 @@ class Port:
         """Return some of the messages that have come; called by the thread that receives.
 
         Args:
-            signalled: the descriptor has told that something came. To ask the socket costs as
-                much as to receive; what comes one by one is received without asking.
+            signalled: that something came is known. To ask the socket costs as much as to receive,
+                and to receive in vain more: what comes one by one is received without asking.
         """
         found: list[Received] = []
         with self._lock:
@@ -210,14 +219,20 @@ class Port:
                 return found
             if self.backlog:
                 self._flush()
-            if not signalled and not self._is_readable():
+            if not signalled and not zmq.zmq_poll(self._asked, 0):
                 return found
             try:
                 found.append(self._receive())
-                while not signalled and len(found) < BATCH:
+                if self._alone:
+                    self._alone -= 1
+                    return found
+                while len(found) < BATCH:
                     found.append(self._receive())
             except zmq.Again:
-                return found
+                pass
+            if found:
+                self._pause = min(2 * self._pause, SELDOM) if len(found) == 1 else 1
+                self._alone = self._pause - 1
         return found
 
     def close(self, monitor: Socket | None = None) -> None:
@@ -232,13 +247,10 @@ class Port:
             self._room.notify_all()
             close(self._socket, monitor)
 
-    def _is_readable(self) -> bool:
-        return bool(int(self._socket.getsockopt(zmq.EVENTS)) & _READABLE)
-
     def _receive(self) -> Received:
-        socket = self._socket
-        route = socket.recv(_NOW) if self._is_router else b""
-        frame: Any = socket.recv(_NOW, copy=False)
+        receive = self._receive_part
+        route = receive(_NOW) if self._is_router else b""
+        frame: Any = receive(_NOW, copy=False)
         part = frame.bytes
         sender = None
         if self._is_router:
@@ -248,9 +260,9 @@ class Port:
                 sender = route.partition(b"\0")[0].decode(errors="replace")
         piece = None
         while frame.more:
-            frame = socket.recv(_NOW, copy=False)
+            frame = receive(_NOW, copy=False)
             piece = frame.buffer if piece is None else memoryview(b"")
-        return Received(route, sender, part, piece)
+        return route, sender, part, piece
 
     def _leave(self) -> None:
         """Send what waits for others; called with the lock held, as are those below."""
@@ -318,14 +330,14 @@ class Port:
             return True
 
     def _try(self, route: bytes, parts: list[Raw]) -> bool:
-        socket = self._socket
+        send = self._send_part
         try:
             if self._is_router:
-                socket.send(route, _MORE)
-            for each in parts[:-1]:
-                socket.send(each, _MORE)
-            last = parts[-1]
-            socket.send(last, _NOW, copy=len(last) < _COPIED)
+                send(route, _MORE)
+            *others, last = parts
+            for each in others:
+                send(each, _MORE)
+            send(last, _NOW, copy=len(last) < _COPIED)
         except zmq.Again:
             raise
         except zmq.ZMQError as error:
@@ -345,7 +357,8 @@ class Port:
 
     def _look(self) -> None:
         """Have the reader look, if something came while the socket was touched."""
-        if self._closed or self._reader.will_drain(self._source):
+        if self._closed or self._reader.is_draining(self._source):
             return
-        if self._is_readable():
-            self._reader.wake(self._source)
+        is_readable = bool(zmq.zmq_poll(self._asked, 0))
+        if is_readable or not self.backlog:
+            self._reader.tell(self._source, is_readable)

@@ -26,7 +26,7 @@ class Source(Protocol):
     """What a reader waits for.
 
     ZeroMQ's descriptors tell of changes, not of a state: whoever has touched the socket must look
-    whether something is there, and call :meth:`Reader.wake` if he does not drain it himself.
+    whether something is there, and call :meth:`Reader.tell` if he does not drain it himself.
     """
 
     @property
@@ -37,7 +37,7 @@ class Source(Protocol):
         """Handle some of what is there; return whether to be called again before waiting.
 
         Args:
-            signalled: the descriptor has told that something came.
+            signalled: that something is there is known.
         """
 
     def tick(self, now: float) -> float | None:
@@ -64,9 +64,9 @@ class Reader:
 
     def __init__(self, name: str) -> None:
         self._sources: dict[int, Source] = {}
-        self._woken: dict[Source, None] = {}  # in order
+        # In order; with whether it is known that something is there.
+        self._woken: dict[Source, bool] = {}
         self._holders: set[Holder] = set()
-        self._signalled: list[Source] = []
         self._changed = True
         self._polled = select.poll()
         self._left = math.inf
@@ -81,9 +81,9 @@ class Reader:
         self._leaders = Leaders(name, self._receive, self._nudge_it, self._end)
         self.do, self.rest = self._leaders.do, self._leaders.rest
 
-    def will_drain(self, source: Source) -> bool:
-        """Whether *source* is going to be drained before anything is waited for."""
-        return source in self._woken or (self._draining is source and self.is_receiving)
+    def is_draining(self, source: Source) -> bool:
+        """Whether the calling thread drains *source*, and will again before it waits."""
+        return self._draining is source and self.is_receiving
 
     @property
     def is_receiving(self) -> bool:
@@ -104,8 +104,8 @@ class Reader:
         with self._lock:
             self._sources[source.fd] = source
             self._changed = True
-        self._due = 0.0
-        self.wake(source)
+        self._woken[source] = False
+        self.tick_soon()
 
     def remove(self, source: Source) -> None:
         """Wait for *source* no more; called by the thread that receives."""
@@ -114,9 +114,12 @@ class Reader:
                 del self._sources[number]
             self._changed = True
 
-    def wake(self, source: Source) -> None:
-        """Have *source* drained."""
-        self._woken[source] = None
+    def tell(self, source: Source, is_readable: bool) -> None:
+        """Have *source* drained if something is there, as who touched it last has seen."""
+        if not is_readable:
+            self._woken.pop(source, None)
+            return
+        self._woken[source] = True
         if self._sleeping:
             self._nudge_it()
 
@@ -155,7 +158,7 @@ class Reader:
         try:
             while self._holders:
                 self._holders.pop().flush()
-            if self._drain():
+            if self._woken and self._drain():
                 return
             left = self._due - time.monotonic()
             if left <= 0:
@@ -169,15 +172,12 @@ class Reader:
 
     def _drain(self) -> bool:
         """Drain what was woken, each source once; return whether something is left."""
-        if not self._signalled and not self._woken:
-            return False
-        signalled, self._signalled = self._signalled, []
-        again = [source for source in signalled if self._drained(source, True)]
         for source in list(self._woken):
-            del self._woken[source]
-            if source not in again and self._drained(source, False):
-                again.append(source)
-        self._woken.update(dict.fromkeys(again))
+            signalled = self._woken.pop(source, None)
+            if signalled is None:  # it was told meanwhile that nothing is there
+                continue
+            if self._drained(source, signalled):
+                self._woken.setdefault(source, False)
         return bool(self._woken)
 
     def _drained(self, source: Source, signalled: bool) -> bool:
@@ -198,7 +198,7 @@ class Reader:
             if number == self._nudge:
                 os.eventfd_read(number)
             elif (source := self._sources.get(number)) is not None:
-                self._signalled.append(source)
+                self._woken[source] = True
 
     def _sleep(self) -> Ready:
         return self._polled.poll(poll_times.milliseconds(self._left))

@@ -31,6 +31,9 @@ ABORTED = 1024  #: requests of one sender that are remembered as given up before
 Control = Callable[[str, bytes, Message], None]  #: (sender, route, message)
 
 
+_REQUEST = int(Kind.REQUEST)  # to compare what comes most with a plain number is quicker
+
+
 class _Coming:
     """A large request that is being received."""
 
@@ -101,7 +104,7 @@ class Server:
             try:
                 self._handle(each)
             except BadMessageError as error:
-                logger.warning("A message of %s was dropped: %s", each.sender, error)
+                logger.warning("A message of %s was dropped: %s", each[1], error)
         return bool(received)
 
     def tick(self, now: float) -> float | None:
@@ -117,12 +120,12 @@ class Server:
     # -- messages -----------------------------------------------------------------------------
 
     def _handle(self, received: Received) -> None:
-        sender, route = received.sender, received.route
+        route, sender, part, piece = received
         if not sender:
             raise BadMessageError("nobody is known to have sent it")
-        message = wire.unpack(received.part, self._limits)
+        message = wire.unpack(part, self._limits)
         kind, number = message.kind, message.number
-        if kind == Kind.REQUEST:
+        if kind == _REQUEST:
             if self._admits(sender):
                 self._request(sender, route, message)
         elif kind == Kind.MANY:
@@ -130,7 +133,7 @@ class Server:
                 for each in wire.many(message, Kind.REQUEST, self._limits):
                     self._request(sender, route, each)
         elif kind == Kind.PIECE:
-            self._piece(sender, route, number, received.piece)
+            self._piece(sender, route, number, piece)
         elif kind == Kind.MORE:
             self._port.more(route, number)
         elif kind == Kind.ABORT:

@@ -7,6 +7,7 @@ import secrets
 import threading
 import time
 from contextlib import suppress
+from typing import Any
 
 import zmq
 
@@ -16,7 +17,12 @@ from pparallel_zmq.keys import Keyring
 from pparallel_zmq.wire import Limits
 from pparallel_zmq.zap import Gatekeeper
 
-Socket = zmq.Socket[bytes]
+
+class Socket(zmq.Socket[bytes]):
+    """A socket that sends without the options of pyzmq's own that nobody here uses."""
+
+    send = zmq.backend.Socket.send  # type: ignore[assignment]
+
 
 LINGER = 1.0  #: seconds that closing waits until what was sent has gone
 #: Parts of the liveness bound: between pings, without an answer to one, and to come back for a
@@ -50,7 +56,7 @@ class Sockets:
         self.name, self.keyring = name, keyring
         self._config, self._limits = config, limits
         self._numbers = itertools.count()
-        self._context: zmq.Context[Socket] = zmq.Context()
+        self._context: zmq.Context[Any] = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, self._context.get(zmq.SOCKET_LIMIT))
         self._gatekeeper = None if keyring is None else Gatekeeper(self._context, keyring)
         _Zero.use()
@@ -125,13 +131,13 @@ class Sockets:
         """Return a socket that tells of the connection of another; see also :func:`close`."""
         name = f"inproc://monitor-{next(self._numbers)}"
         socket.monitor(name, _EVENTS)
-        monitor = self._context.socket(zmq.PAIR)
+        monitor: Socket = self._context.socket(zmq.PAIR, Socket)
         monitor.rcvhwm = 0  # or libzmq's thread stands still once too much is to be told
         monitor.connect(name)
         return monitor
 
     def _socket(self, kind: int, address: Address) -> Socket:
-        socket = self._context.socket(kind)
+        socket: Socket = self._context.socket(kind, Socket)
         socket.linger = int(LINGER * 1000)
         socket.maxmsgsize = self._limits.part + SEALED
         socket.sndhwm = socket.rcvhwm = self._config.high_water_mark
@@ -140,7 +146,7 @@ class Sockets:
         return socket
 
 
-def close(socket: Socket, monitor: Socket | None = None) -> None:
+def close(socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes] | None = None) -> None:
     """Close a socket, and the one that tells of its connection; safe to call again.
 
     Closing takes libzmq a while. If the connection breaks meanwhile, its thread, which serves all

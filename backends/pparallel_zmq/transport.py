@@ -99,10 +99,10 @@ class ZmqTransport(Transport):
 
     @override
     def call(self, to: str, frames: Frames, timeout: float | None = None) -> Frames:
-        self._opened()
-        if to == self._member.name or self._calls is None:
+        calls = self._calls
+        if calls is None or to == self._member.name or self._closed or self._pid != os.getpid():
             return self.request(to, frames, timeout).result()
-        return self._calls.call(to, frames, timeout)
+        return calls.call(to, frames, timeout)
 
     @classmethod
     @override

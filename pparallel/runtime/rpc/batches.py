@@ -229,15 +229,16 @@ class _Batch:
             return
         frames = reply.result()
         futures = self._futures
-        if memoryview(frames[0])[:2] != wire.QUICK_RESULT:  # it says why there are no results
-            for future in futures.values():
-                settle(future, frames)
+        if frames[0] != wire.QUICK_OK:  # it says why there are no results
+            for each in futures.values():
+                settle(each, frames)
             futures.clear()
             return
         indices, values, framed = self._batches.quick.read(frames[1])
         for index, value in zip(indices, values, strict=True):
-            if index in futures:  # else this is not the first time: see above
-                futures[index].give(value)
+            future = futures.get(index)
+            if future is not None:  # else this is not the first time: see above
+                future.give(value)
                 del futures[index]
         at = 2
         are_large = bool(framed) and wire.size(frames) > LARGE

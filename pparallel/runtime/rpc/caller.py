@@ -132,8 +132,10 @@ class Caller:
             return self.call_async(to, what, timeout, args, kwargs, idempotent).result()
         limit = self._timeout if timeout == -1 else self.limit(timeout)
         frames = self._requests.call(to, what, args, kwargs)
-        if self._is_wide and len(frames) == 2 and memoryview(frames[1]).nbytes <= wire.SMALL:
-            return self._decode_call(to, self._exchange(to, frames, limit))
+        if self._is_wide and len(frames) == 2:
+            data = frames[1]
+            if type(data) is bytes and len(data) <= wire.SMALL:
+                return self._decode_call(to, self._exchange(to, frames, limit))
         taken = self._window.take(wire.size(frames))
         try:
             reply = self._exchange(to, frames, limit)
@@ -156,7 +158,10 @@ class Caller:
         if type(what) is FunctionType and self._is_wide and not idempotent:
             data = self.quick.call(what, args, kwargs)
             if data is not None and len(data) <= SMALL:
-                held: RpcFuture[Any] = self._future(self._decode_call, to)
+                # As _future(): a function more is felt where calls are many.
+                held: RpcFuture[Any] = RpcFuture(
+                    self._decode_call, to, self._waiting, self._explain
+                )
                 try:
                     if self.batches.put(to, what, data, limit, held):
                         return held
@@ -316,7 +321,7 @@ class Caller:
     # -- replies ------------------------------------------------------------------------------
 
     def _decode_service(self, sender: str, frames: Frames) -> Reply:
-        if memoryview(frames[0])[:2] == wire.QUICK_RESULT:
+        if frames[0] == wire.QUICK_OK:
             return Reply(self.quick.read(frames[1]), list(frames[2:]))
         message = wire.split(frames)
         body = current.loads(cast("Endpoint", self), message.body)
@@ -327,7 +332,7 @@ class Caller:
         return Reply(body, message.buffers)
 
     def _decode_call(self, sender: str, frames: Frames) -> Any:
-        if memoryview(frames[0])[:2] == wire.QUICK_RESULT:
+        if frames[0] == wire.QUICK_OK:
             return self.quick.read(frames[1])
         message = wire.split(frames)
         if message.number:  # of a function that the other member keeps from now on

@@ -16,6 +16,8 @@ from pparallel.runtime.pending import fail, settle
 
 T = TypeVar("T")
 
+_making = threading.Lock()  # of the lock with which one thread decodes a reply
+
 Waiting = Callable[[str, Callable[[], bool], "float | None"], AbstractContextManager[object]]
 
 
@@ -52,7 +54,6 @@ class RpcFuture(LeanFuture[T], Generic[T]):
         self._done_callbacks = [] if ended is None else [ended]
         self._decode: Callable[[str, Frames], T] | None = decode
         self._to, self._waiting, self._explain = to, waiting, explain
-        self._decoding = threading.Lock()
 
     @override
     def set_exception(self, exception: BaseException | None) -> None:
@@ -97,7 +98,7 @@ class RpcFuture(LeanFuture[T], Generic[T]):
         """End with *value*, which came as it is, unless it has ended meanwhile."""
         self._value, self._decode = value, None
         try:  # as settle() does
-            self.set_result(cast("T", None))
+            self.set_result(None)  # type: ignore[arg-type] # it is the value that is asked for
         except InvalidStateError:
             return
 
@@ -109,7 +110,9 @@ class RpcFuture(LeanFuture[T], Generic[T]):
             settle(cast("Future[Any]", self), reply.result())  # frames until asked for
 
     def _finish(self) -> None:
-        with self._decoding:
+        with _making:  # most need none
+            decoding = vars(self).setdefault("_decoding", threading.Lock())
+        with decoding:
             if self._decode is None:
                 return
             try:

@@ -30,6 +30,10 @@ class _Here(threading.local):
     """What the calling thread does."""
 
     stream: Stream | None = None  #: of the job that it runs
+    spare: Stream | None = None  #: one that it has used and nobody else knows
+
+    def __init__(self) -> None:
+        self.thread = get_native_id()
 
 
 class Handlers:
@@ -94,7 +98,8 @@ class Handlers:
         Raises:
             ClosedError: after :meth:`close`.
         """
-        if self.here.stream is not None:
+        here = self.here
+        if here.stream is not None:
             return False
         with self._lock:
             if self._closed:
@@ -104,8 +109,14 @@ class Handlers:
             if quickly and key in self._slow:
                 return False
             self._running += 1
-            stream = self._streams[key] = Stream(key, get_native_id(), quickly=quickly)
-        self.here.stream = stream
+            stream = here.spare
+            if stream is None:
+                stream = Stream(key, here.thread, quickly=quickly)
+            else:
+                stream.key, stream.quickly = key, quickly
+                stream.begin()
+            self._streams[key] = stream
+        here.stream, here.spare = stream, None
         return True
 
     def reserve(
@@ -141,7 +152,7 @@ class Handlers:
             if self._running >= self._size or stream is not None or key in self._slow:
                 return None
             self._running += 1
-            stream = self._streams[key] = Stream(key, get_native_id(), quickly=True)
+            stream = self._streams[key] = Stream(key, self.here.thread, quickly=True)
             stream.jobs.extend(jobs)
         begin(partial(self._run_reserved, stream))
         return stream
@@ -159,17 +170,18 @@ class Handlers:
     def _run_reserved(self, stream: Stream) -> None:
         """Run jobs in the calling thread, as long as nobody takes over."""
         self.here.stream = stream
+        stream.thread = self.here.thread  # nobody looks before one of its jobs has begun
         try:
             while (job := self._take(stream)) is not None:
                 job()
         finally:
             self.leave()
+            self.here.spare = None  # who has reserved it knows it
 
     def _take(self, stream: Stream) -> Job | None:
         with self._lock:
             if stream.owner is not stream or not stream.jobs or self._closed:
                 return None
-            stream.thread = get_native_id()
             job = stream.take()
             if not stream.jobs:
                 self._behind.discard(stream)
@@ -177,9 +189,10 @@ class Handlers:
 
     def leave(self) -> None:
         """Say that the job for which this thread has entered is done."""
-        stream = self.here.stream
+        here = self.here
+        stream = here.stream
         assert stream is not None
-        self.here.stream = None
+        here.stream = None
         with self._lock:
             self._running -= 1
             if self._slow or (stream.quickly and monotonic() - stream.began > SLOW):
@@ -191,6 +204,7 @@ class Handlers:
                     self._ready.append(stream)
                 else:
                     self._streams.pop(stream.key, None)
+                    here.spare = stream
             if self._ready or self._behind:
                 self._call_a_thread()
 
@@ -279,7 +293,7 @@ class Handlers:
             while not self._closed:
                 now = monotonic()
                 if self._running < self._size and (stream := self._choose(now)):
-                    stream.owner, stream.thread = token, get_native_id()
+                    stream.owner, stream.thread = token, self.here.thread
                     self._running += 1
                     if self._ready or self._behind:
                         self._call_a_thread()

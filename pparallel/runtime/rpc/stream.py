@@ -12,6 +12,7 @@ Job = Callable[[], None]
 
 #: Seconds after which the requests behind a running one go on even if it does not seem to.
 PATIENCE = 0.5
+_FIRST_LOOK = WINDOW / 4
 
 
 class Stream:
@@ -38,13 +39,19 @@ class Stream:
         self.quickly = quickly
         if thread:
             self.owner = self
-            self.began = self.since = monotonic()
-            self.look_at = self.since + WINDOW / 4
+            self.begin()
+
+    def begin(self) -> None:
+        """Say that a job starts now."""
+        self.began = self.since = now = monotonic()
+        self.look_at = now + _FIRST_LOOK
+        self.seen = None
 
     def take(self) -> Job:
         """Return the next job, which starts now."""
-        self.began = self.since = monotonic()
-        self.look_at = self.since + WINDOW / 4
+        # As begin(), which would cost as much again.
+        self.began = self.since = now = monotonic()
+        self.look_at = now + _FIRST_LOOK
         self.seen = None
         return self.jobs.popleft()
 

@@ -53,8 +53,7 @@ class Status(IntEnum):
 
 
 QUICK_CALL = bytes((Kind.CALL, QUICK))  #: how a quick request to run a function begins
-QUICK_RESULT = bytes((Status.OK, QUICK))  #: how a quick answer begins
-QUICK_OK = header(Status.OK, QUICK, 1, 0, 0, 0)  #: its whole header
+QUICK_OK = header(Status.OK, QUICK, 1, 0, 0, 0)  #: the header of a quick answer
 
 
 class Message(NamedTuple):
