@@ -75,9 +75,11 @@ def our_job(transport: str) -> int:
 
 def transport_config(transport: str) -> TransportConfig:
     """Return the config of one of the transports that are measured."""
-    return pparallel.load(TransportConfig, {"backend": transport, **_OPTIONS[transport]})
+    return pparallel.load(TransportConfig, {"backend": transport, **_OPTIONS.get(transport, {})})
 
 
 def _runtime(transport: TransportConfig) -> pparallel.RuntimeConfig:
-    raw: dict[str, Any] = {"members": list(NAMES), "transport": transport}
+    # That is where the members live, whoever starts them.
+    launcher = {"backend": "process"}
+    raw: dict[str, Any] = {"members": list(NAMES), "launcher": launcher, "transport": transport}
     return pparallel.RuntimeConfig(**raw)

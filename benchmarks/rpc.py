@@ -1,7 +1,8 @@
 """Remote calls between two processes, beside torch's RPC, a manager's proxy and bare ZeroMQ.
 
 The functions do nothing, or give their argument back. All but torch's RPC are called from this
-process; that one from a process of its own, which stands still while others are measured.
+process; that one, and our transport on it, from a process of its own, which stands still while
+others are measured.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 
 from benchmarks.away import away
-from benchmarks.calls import Recipe, many_at_once, one_by_one, tensors
+from benchmarks.calls import Caller, Recipe, many_at_once, one_by_one, tensors
 from benchmarks.harness import Aim, Contest, Making, Setting, Turn, timed
 from benchmarks.members import our_job, our_members, transports
 from benchmarks.rpc_peers import manager_proxy, torch_job, torch_rpc, zmq_echo
@@ -46,17 +47,34 @@ def calls(
 @contextmanager
 def closure(transport: str, setting: Setting) -> Iterator[Contest]:
     """A lambda as the function beside a plain one, both ours; the first call does not count."""
-    recipe = partial(one_by_one, setting.count(400, 20))
-    with our_members(transport) as caller:
+    calls = setting.count(400, 20)
+    recipes: dict[str, Recipe] = {
+        f"{transport}, lambda": partial(lambdas, calls),
+        f"{transport}, plain function": partial(plain, calls),
+    }
+    with ExitStack() as stack:
+        if transport in OURS:
+            caller = stack.enter_context(our_members(transport))
+            contenders = {name: recipe(caller) for name, recipe in recipes.items()}
+        else:
+            there = stack.enter_context(away(partial(our_members, transport)))
+            contenders = {name: there.turn(recipe) for name, recipe in recipes.items()}
         yield Contest(
-            contenders={
-                f"{transport}, lambda": recipe(caller, adder(7)),
-                f"{transport}, plain function": recipe(caller, add_seven),
-            },
+            contenders=contenders,
             aims=[Aim(f"{transport}, plain function", 0.5, "p50")],
             pins=LATENCY,
             rounds=9,
         )
+
+
+def lambdas(calls: int, caller: Caller) -> Turn:
+    """Call a function that has no name."""
+    return one_by_one(calls, caller, adder(7))
+
+
+def plain(calls: int, caller: Caller) -> Turn:
+    """Call one that does the same and has a name."""
+    return one_by_one(calls, caller, add_seven)
 
 
 @contextmanager
@@ -116,6 +134,6 @@ CONTESTS: dict[str, Making] = {
         others=[MANAGER, BARE],
         aims=_aims(4.5, 1, "wall", Aim(BARE, None, "wall", "zmq")),
     ),
-    **{f"lambda, {name}": partial(closure, name) for name in OURS},
+    **{f"lambda, {name}": partial(closure, name) for name in (*OURS, "torch_rpc")},
     "start, first barrier, end": job,
 }
