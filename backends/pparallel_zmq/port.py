@@ -102,6 +102,7 @@ class Port:
             if self._closed:
                 return
             if not (wait or self._count or self._held or self.backlog):
+                # As below, where there is nothing but this: most replies leave so.
                 try:
                     self._try(route, [part])
                 except zmq.Again:

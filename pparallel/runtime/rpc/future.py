@@ -16,8 +16,6 @@ from pparallel.runtime.pending import fail, settle
 
 T = TypeVar("T")
 
-_making = threading.Lock()  # of the lock with which one thread decodes a reply
-
 Waiting = Callable[[str, Callable[[], bool], "float | None"], AbstractContextManager[object]]
 
 
@@ -110,9 +108,8 @@ class RpcFuture(LeanFuture[T], Generic[T]):
             settle(cast("Future[Any]", self), reply.result())  # frames until asked for
 
     def _finish(self) -> None:
-        with _making:  # most need none
-            decoding = vars(self).setdefault("_decoding", threading.Lock())
-        with decoding:
+        # Made here, for most have nothing to decode; of several threads one sets it.
+        with vars(self).setdefault("_decoding", threading.Lock()):
             if self._decode is None:
                 return
             try:
