@@ -31,12 +31,16 @@ def copy_all(parts: Sequence[Part]) -> None:
     pieces = deque(_pieces(parts))
     helpers: list[_thread.LockType] = []
     most = min(cpus.affinity(), _MOST) - 1
+    unasked = _PIECE  # bytes copied since it was looked for idle cores, which takes a while
     try:
         while piece := _next(pieces):
-            if len(helpers) < most and len(pieces) >= _FEW and not cpus.are_crowded():
-                helpers.append(_thread.allocate_lock())
-                _start(pieces, helpers[-1])
+            if len(helpers) < most and len(pieces) >= _FEW and unasked >= _PIECE:
+                unasked = 0
+                if not cpus.are_crowded():
+                    helpers.append(_thread.allocate_lock())
+                    _start(pieces, helpers[-1])
             ctypes.memmove(*piece)
+            unasked += piece[2]
     finally:
         pieces.clear()  # an interrupt ends the helpers too
         for busy in helpers:
