@@ -134,3 +134,20 @@ def test_nobody_helps_where_cores_are_crowded(monkeypatch: pytest.MonkeyPatch) -
     target = np.zeros_like(source)
     copy_all([(target.ctypes.data, source.ctypes.data, len(source))])
     assert (target == 7).all()
+
+
+def test_idle_cores_are_looked_for_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    def are_crowded() -> bool:
+        asked.append(True)
+        return True
+
+    have_cores(monkeypatch, 2)
+    monkeypatch.setattr(cpus, "are_crowded", are_crowded)
+    source = np.full(160 * 100_000, 7, np.uint8)
+    target = np.zeros_like(source)
+    to, at = target.ctypes.data, source.ctypes.data
+    copy_all([(to + n, at + n, 100_000) for n in range(0, len(source), 100_000)])
+    assert (target == 7).all()
+    assert 1 < len(asked) <= 8, "of 160 parts with 16 MB"
