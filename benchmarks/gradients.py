@@ -1,7 +1,8 @@
 """Gradients of four members, averaged, stepped on, and back as parameters, in lockstep.
 
 A round lasts from the first member's gradients to the last member's new parameters. Ours goes by
-the gradient server on `ipc`, with a member of its own that steps the optimizer.
+the gradient server on `ipc`, with a member of its own that steps the optimizer; bare copies are the
+floor of whatever does not compress.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 
 from benchmarks.crews import Crew
+from benchmarks.gradients_floor import bare_copies
 from benchmarks.gradients_ours import grad_server
 from benchmarks.gradients_parts import Rounds
 from benchmarks.gradients_peers import coalesced, flat, gloo, torch_rpc
@@ -18,6 +20,7 @@ from benchmarks.harness import Aim, Contest, Making, Setting
 
 OURS, TORCH = "grad_server", "parameter server on torch RPC"
 COALESCED, FLAT = "gloo, coalesced", "gloo, flat buffer"
+FLOOR = "bare copies"
 
 
 @contextmanager
@@ -29,6 +32,7 @@ def gradients(megabytes: int, setting: Setting) -> Iterator[Contest]:
         TORCH: torch_rpc,
         COALESCED: partial(gloo, coalesced),
         FLAT: partial(gloo, flat),
+        FLOOR: bare_copies,
     }
     with ExitStack() as stack:
         contenders = {

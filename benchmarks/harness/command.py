@@ -20,7 +20,7 @@ from benchmarks.harness.rounds import play
 _NOT_BENCHMARKS = {"__init__", "__main__", "tasks", "peers", "ours", "many"}
 _NOT_BENCHMARKS |= {"calls", "members", "away", "rpc_peers"}
 _NOT_BENCHMARKS |= {"crews", "servers_ours", "servers_parts", "servers_peers"}
-_NOT_BENCHMARKS |= {"gradients_ours", "gradients_parts", "gradients_peers"}
+_NOT_BENCHMARKS |= {"gradients_ours", "gradients_parts", "gradients_peers", "gradients_floor"}
 _NOT_BENCHMARKS |= {f"all_reduce_training_{each}" for each in ("ours", "parts", "peers")}
 
 
