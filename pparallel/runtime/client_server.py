@@ -113,8 +113,9 @@ class ClientOrderedServer(OrderedServer):
 
     @override
     def close(self) -> None:
-        if self._client is not None:
-            self._client.close()
+        client = self._client  # another thread may close this too
+        if client is not None:
+            client.close()
             self._client = None
 
     def _opened(self) -> ServerClient:
