@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from types import SimpleNamespace
+from contextlib import suppress
+from functools import partial
+from types import FunctionType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 import pparallel
-from pparallel.errors import ClosedError
+from pparallel.errors import ClosedError, SerializationError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.rpc import wire
 from pparallel.runtime.rpc.batch_run import BatchRun
@@ -22,8 +26,10 @@ from pparallel.runtime.rpc.called import MANY_LATE, Called
 from pparallel.runtime.rpc.endpoint import Endpoint
 from pparallel.runtime.rpc.handlers import Handlers
 from pparallel.runtime.rpc.quick import Quick
+from pparallel.runtime.rpc.stream import Stream
 from pparallel.runtime.rpc.wire import Status
 from pparallel.testing.patience import PATIENCE, until
+from pparallel.testing.threads import in_threads
 from pparallel_serializers import PickleSerializerConfig
 
 SERIALIZER = pparallel.build(PickleSerializerConfig())
@@ -144,6 +150,108 @@ def test_a_job_that_waits_lets_those_behind_it_go_on(handlers: Handlers, jobs: J
     runs.join(PATIENCE)
 
 
+def test_what_is_submitted_behind_them_is_not_taken_over_before_them(
+    handlers: Handlers, jobs: Jobs
+) -> None:
+    acts: list[Callable[[], None]] = []
+    assert handlers.reserve("key", jobs("block", 2), acts.append) is not None
+    runs = threading.Thread(target=acts[0])
+    runs.start()
+    until(lambda: "block" in jobs.names(), "it was not run")
+    handlers.submit("key", *jobs(3))
+    handlers.reserve("key", jobs(4), acts.append)
+    until(lambda: len(jobs.started) == 4, "nobody took over")
+    assert jobs.names() == ["block", 2, 3, 4]
+    jobs.go.set()
+    runs.join(PATIENCE)
+
+
+def test_jobs_that_come_when_their_thread_goes(
+    handlers: Handlers, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acts: list[Callable[[], None]] = []
+    take = handlers._take
+
+    def looks(stream: Stream) -> Any:
+        monkeypatch.undo()
+        found = take(stream)
+        in_threads(1, lambda _: handlers.reserve("key", jobs("late"), acts.append))
+        return found
+
+    assert handlers.reserve("key", jobs(1), acts.append) is not None
+    monkeypatch.setattr(handlers, "_take", looks)
+    acts[0]()
+    until(lambda: len(jobs.started) == 2, "it was lost")
+    assert jobs.names() == [1, "late"]
+    assert len(acts) == 1
+    until(lambda: handlers._running == 0 and not handlers._streams, "one still runs")
+
+
+@pytest.fixture
+def in_turns() -> Iterator[None]:
+    """Threads run by turns as short as can be."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("in_turns")
+def test_what_a_thread_has_of_its_own_is_shared_in_order(scale: Callable[[int], int]) -> None:
+    many = 10_000
+    for _ in range(scale(50)):
+        stream, taken = Stream("key", 1, quickly=True), list[int]()
+        own, shared = cast("deque[int]", stream.own), cast("deque[int]", stream.jobs)
+        own.extend(range(many))
+        start = threading.Barrier(2)
+
+        def work(
+            thread: int,
+            stream: Stream = stream,
+            own: deque[int] = own,
+            taken: list[int] = taken,
+            start: threading.Barrier = start,
+        ) -> None:
+            start.wait(PATIENCE)
+            if thread:
+                while len(own) > many // 2:
+                    pass
+                stream.share()
+                return
+            with suppress(IndexError):
+                while True:
+                    taken.append(own.popleft())
+
+        in_threads(2, work)
+        assert [*taken, *shared] == list(range(many)), "in another order, or not all"
+
+
+@pytest.mark.usefixtures("in_turns")
+def test_jobs_that_come_and_are_handed_over_run_in_order(
+    handlers: Handlers, jobs: Jobs, scale: Callable[[int], int]
+) -> None:
+    acts: list[Callable[[], None]] = []
+    many = scale(300)
+
+    def work(thread: int) -> None:
+        for n in range(many):
+            if thread == 0:  # receives, and runs
+                names = range(3 * n, 3 * n + 3)
+                if handlers.reserve("key", jobs(*names), acts.append) is None:
+                    handlers.submit("key", *jobs(*names))
+                if n % 3 == 2 and acts:
+                    acts.pop()()
+            elif (stream := handlers._streams.get("key")) is not None:
+                handlers.hand_over(stream)
+        if thread == 0 and acts:
+            acts.pop()()
+
+    in_threads(2, work)
+    until(lambda: len(jobs.started) == 3 * many, "not all were run")
+    assert jobs.names() == list(range(3 * many))
+    until(lambda: handlers._running == 0 and not handlers._streams, "one still runs")
+
+
 def test_there_is_no_room_or_no_need(handlers: Handlers, jobs: Jobs) -> None:
     for n in range(3):
         handlers.submit(n, *jobs("block"))
@@ -245,8 +353,9 @@ def fail(n: int) -> None:
 
 
 def batch(endpoint: Any, *functions: Any) -> BatchRun:
-    calls = [QUICK.call(each, (n,), None) for n, each in enumerate(functions)]
-    return BatchRun(cast("Endpoint", endpoint), KEY, cast("Sequence[bytes]", calls))
+    counted = [(QUICK.name(each), 1) for each in functions]
+    request = counted, [(n,) for n in range(len(functions))], [None] * len(functions)
+    return BatchRun(cast("Endpoint", endpoint), KEY, request)
 
 
 def told(reply: Frames | Future[Frames]) -> tuple[list[int], list[Any], dict[int, Frames]]:
@@ -258,7 +367,7 @@ def told(reply: Frames | Future[Frames]) -> tuple[list[int], list[Any], dict[int
         others[index] = frames[at : at + count]
         at += count
     assert at == len(frames)
-    return indices, values, others
+    return list(indices), list(values), others
 
 
 def test_all_results_are_told_at_once(endpoint: Any) -> None:
@@ -337,15 +446,72 @@ def test_a_tick_that_comes_when_all_is_told(endpoint: Any) -> None:
 
 
 def test_what_is_no_call_fails_alone(endpoint: Any) -> None:
-    calls = [b"", QUICK.call(double, (1,), None), QUICK.dumps(("no", "call")), 7]
-    run = BatchRun(endpoint, KEY, cast("Any", calls))
+    name, other = QUICK.name(cast("FunctionType", double)), ("no", "module")
+    names = [(b"", 1), (name, 1), (other, 1), (7, 1), (("json", "none"), 1), (name, 1)]
+    run = BatchRun(endpoint, KEY, (names, [(1,)] * 5 + [7], [None] * 6))
     reply = run.reply()
     for each in run.jobs():
         each()
     indices, values, others = told(reply)
     assert (indices, values) == ([1], [2])
-    assert sorted(others) == [0, 2, 3]
+    assert sorted(others) == [0, 2, 3, 4, 5]
     assert all(wire.split(each).kind == Status.FAILED for each in others.values())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        7,
+        (),
+        ([], [], [], []),
+        ([], [(1,)], [None]),
+        ([("x", "y")], [(1,)], [None]),
+        ([(("x", "y"), 2)], [(1,)], [None]),
+        ([(("x", "y"), 10**15)], [(1,)], [None]),
+        ([(("x", "y"), -1)], [(1,)], [None]),
+        ([(("x", "y"), 1)], [(1,)], []),
+    ],
+)
+def test_what_is_no_batch_is_refused(endpoint: Any, wrong: Any) -> None:
+    with pytest.raises((SerializationError, TypeError, ValueError)):
+        BatchRun(endpoint, KEY, wrong)
+
+
+@pytest.mark.usefixtures("in_turns")
+def test_every_result_is_told_once_whatever_happens_at_the_same_time(
+    endpoint: Any, scale: Callable[[int], int]
+) -> None:
+    many = 12
+    runs = [batch(endpoint, *[double, listed] * (many // 2)) for _ in range(scale(300))]
+    jobs = [each.jobs() for each in runs]
+    asked = [each.reply() for each in runs]
+    found: list[list[int]] = [[] for _ in runs]
+    start = threading.Barrier(3)
+
+    def work(thread: int) -> None:
+        for n, run in enumerate(runs):
+            start.wait(PATIENCE)
+            if thread == 2:  # it is late, and its sender asks for the rest
+                run.tick(time.monotonic() + 1)
+                until(partial(_told_all, n), "not all was told")
+            else:
+                for job in jobs[n][thread::2]:
+                    job()
+
+    def _told_all(n: int) -> bool:
+        reply = asked[n]
+        if isinstance(reply, Future) and not reply.done():
+            return False
+        indices, _, others = told(reply)
+        found[n] += [*indices, *others]
+        if len(found[n]) < many:
+            asked[n] = runs[n].reply()
+        return len(found[n]) >= many
+
+    in_threads(3, work)
+    assert [sorted(each) for each in found] == [list(range(many))] * len(runs)
+    assert not endpoint.late_batches
+    assert not endpoint.ticker.there
 
 
 def test_batches_that_nobody_asks_for_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from types import FunctionType
 from typing import Any, cast
 
@@ -17,8 +17,8 @@ import pparallel
 from pparallel.errors import ClosedError, PeerLostError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.rpc import batches, wire
-from pparallel.runtime.rpc.batches import ALONE, LARGE, SMALL, TOGETHER, Batches
-from pparallel.runtime.rpc.future import RpcFuture
+from pparallel.runtime.rpc.batches import ALONE, LARGE, SMALL, TOGETHER, Batches, Call
+from pparallel.runtime.rpc.future import RpcFuture, Way
 from pparallel.runtime.rpc.quick import Quick
 from pparallel.runtime.rpc.requests import Requests
 from pparallel.runtime.rpc.window import Window
@@ -63,21 +63,22 @@ class Member:
     def call(
         self, n: int, to: str = "a", what: Any = first, timeout: float | None = None
     ) -> RpcFuture[Any]:
-        data = self.quick.call(what, (n,), None)
-        assert data is not None
-        future: RpcFuture[Any] = RpcFuture(
-            lambda _, frames: self.quick.read(frames[1]), to, lambda *_: nullcontext(), _same
-        )
-        assert self.batches.put(to, what, data, timeout, future)
+        future: RpcFuture[Any] = RpcFuture(Way(self._decode, _waiting, _same), to)
+        assert self.batches.put(to, timeout, self.of(what, n, future))
         return future
+
+    def _decode(self, _: str, frames: Frames) -> Any:
+        return self.quick.read(frames[1])
+
+    def of(self, what: FunctionType, n: int, future: RpcFuture[Any] | None = None) -> Call:
+        """Return a call with one argument."""
+        name = self.quick.name(what)
+        assert name is not None
+        return future or _nobody(), what, name, (n,), None
 
     def asked(self) -> list[list[int]]:
         """Return the arguments of the calls in what was sent."""
-        return [
-            [self.quick.read(each)[1][0] for each in data]
-            for kind, _, data, _ in self.sent
-            if kind == Kind.BATCH
-        ]
+        return [[n for (n,) in data[1]] for kind, _, data, _ in self.sent if kind == Kind.BATCH]
 
     def numbers(self) -> list[int]:
         """Return the arguments of all calls that were sent."""
@@ -97,6 +98,10 @@ class Member:
     def free(self) -> int:
         """Return how much room there is."""
         return ROOM - self.window._used
+
+
+def _waiting(*_: object) -> AbstractContextManager[None]:
+    return nullcontext()
 
 
 def _same(error: BaseException) -> BaseException:
@@ -203,7 +208,8 @@ def test_a_full_window_holds_callers_back() -> None:
         while not done.wait(0.001):
             for n, sent in enumerate(list(member.sent)):
                 if not sent[3].done():
-                    member.answer(range(len(sent[2])), sent[2], of=n)
+                    numbers = [n for (n,) in sent[2][1]]
+                    member.answer(range(len(numbers)), numbers, of=n)
 
     in_threads(2, work)
     assert member.numbers()[:TOGETHER] == list(range(TOGETHER))
@@ -244,13 +250,12 @@ def test_functions_that_are_slow_or_whose_results_are_large_go_alone(member: Mem
     large = wire.join(Status.OK, [member.quick.dumps(bytes(LARGE))])
     member.answer([0], [1], [(1, 2)], *large, of=1)  # the last one, of the second, is not there
     for what in (first, second):
-        data = member.quick.call(what, (0,), None) or b""
-        found = [member.batches.put("a", what, data, None, _nobody()) for _ in range(ALONE + 1)]
+        found = [member.batches.put("a", None, member.of(what, 0)) for _ in range(ALONE + 1)]
         assert found == [False] * ALONE + [True]
 
 
 def _nobody() -> RpcFuture[Any]:
-    return RpcFuture(lambda _, frames: frames, "a", lambda *_: nullcontext(), _same)
+    return RpcFuture(Way(lambda _, frames: frames, _waiting, _same), "a")
 
 
 @pytest.mark.usefixtures("patient")
@@ -324,8 +329,7 @@ def test_an_interrupt_while_results_are_taken_loses_none(member: Member) -> None
 def test_the_end_fails_what_has_not_left(member: Member) -> None:
     futures = [member.call(n) for n in range(3)]
     member.batches.refuse()
-    data = member.quick.call(first, (0,), None) or b""
-    assert not member.batches.put("a", first, data, None, _nobody())
+    assert not member.batches.put("a", None, member.of(first, 0))
     member.problem = ClosedError("the transport")
     member.batches.close()
     assert [type(each.exception(0)) for each in futures[1:]] == [ClosedError] * 2

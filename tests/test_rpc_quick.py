@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from types import FunctionType, MappingProxyType
+from typing import Any, cast
 
 import pytest
 import torch
@@ -126,6 +127,42 @@ def test_a_serializer_that_sends_no_functions_has_no_quick_form() -> None:
 
 def total(start: float, *tensors: torch.Tensor) -> float:
     return start + sum(float(each.sum()) for each in tensors)
+
+
+class Word(str):
+    __slots__ = ()
+
+
+@pytest.mark.parametrize(
+    "kwargs", [{}, MappingProxyType({}), MappingProxyType({"x": 1}), {Word("x"): 1}]
+)
+def test_any_mapping_may_hold_the_named_arguments(kwargs: Mapping[str, Any]) -> None:
+    frames = requests().call("b", given_back, (1,), kwargs)
+    message = wire.split(frames)
+    if message.flags & QUICK:
+        assert alike(run(frames), ((1,), dict(kwargs)))
+    else:
+        function, there, named = SERIALIZER.loads(message.body)
+        assert function(*there, **named) == ((1,), dict(kwargs))
+
+
+def test_what_is_small() -> None:
+    quick, safe = Quick(SERIALIZER), Quick(pparallel.build(SafeSerializerConfig()))
+    what = cast("FunctionType", given_back)
+    name = quick.name(what)
+    for args, kwargs in [((1, "x"), None), ((), {"x": b"1"}), ((2**64,), {}), ((), None)]:
+        assert quick.small(what, args, kwargs, 100) == name
+        assert quick.small(what, args, kwargs, 3) is None
+        assert safe.small(what, args, kwargs, 100) is None
+    for much in [(bytes(100),), ("x" * 100,), (2**1000,), tuple(range(50))]:
+        assert quick.small(what, much, None, 100) is None
+        assert quick.small(what, (), dict(zip("xyz", much, strict=False)), 100) is (
+            None if len(much) == 1 else name
+        )
+    for other in [([],), (torch.ones(1),), [1]]:
+        assert quick.small(what, other, None, 100) is None
+    assert quick.small(what, (), {"x": []}, 100) is None
+    assert quick.small(cast("FunctionType", lambda: None), (), None, 100) is None
 
 
 def test_between_members() -> None:

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar, cast
 
 from typing_extensions import override
 
@@ -17,16 +17,21 @@ T = TypeVar("T")
 PENDING, FINISHED = "PENDING", "FINISHED"  #: as :mod:`concurrent.futures` writes its states
 
 #: Held for as long as it takes to look whether a future has a condition. One that has none has
-#: nobody who waits for it, and this lock is the one under which its state changes.
-_bare = threading.Lock()
+#: nobody who waits for it, and this lock is the one under which its state changes. A signal's
+#: handler may wait for another future meanwhile, in the same thread.
+bare = threading.RLock()
 
 
 class _Condition:
     """Makes the condition of a future when somebody first asks for it."""
 
     def __get__(self, future: LeanFuture[Any], owner: type) -> threading.Condition:
-        with _bare:
-            made: threading.Condition = vars(future).setdefault("_condition", threading.Condition())
+        with bare:
+            there = vars(future)
+            there.setdefault("_waiters", [])
+            there.setdefault("_done_callbacks", [])
+            made: threading.Condition = there.setdefault("_condition", threading.Condition())
+            future._is_bare = False
         return made
 
 
@@ -38,13 +43,15 @@ class LeanFuture(Future[T], Generic[T]):
 
     # Instead of what Future sets in each; a test compares the attributes.
     _condition = _Condition()
+    _is_bare = True  # whether it has none
     _state = PENDING
     _result: T | None = None
     _exception: BaseException | None = None
+    _waiters = cast("list[Any]", ())  # a list from when it has a condition
+    _done_callbacks = cast("list[Callable[[Future[T]], object]]", ())  # one when there are any
 
     def __init__(self) -> None:
-        self._waiters: list[Any] = []
-        self._done_callbacks: list[Callable[[Future[T]], object]] = []
+        """Have nothing of its own yet."""
 
     @override
     def done(self) -> bool:
@@ -62,8 +69,8 @@ class LeanFuture(Future[T], Generic[T]):
 
     @override
     def set_result(self, result: T) -> None:
-        with _bare:
-            is_bare = "_condition" not in vars(self)
+        with bare:
+            is_bare = self._is_bare
             if is_bare:
                 if self._state != PENDING:
                     self._refuse()
@@ -79,8 +86,8 @@ class LeanFuture(Future[T], Generic[T]):
 
     @override
     def set_exception(self, exception: BaseException | None) -> None:
-        with _bare:
-            is_bare = "_condition" not in vars(self)
+        with bare:
+            is_bare = self._is_bare
             if is_bare:
                 if self._state != PENDING:
                     self._refuse()
@@ -92,10 +99,10 @@ class LeanFuture(Future[T], Generic[T]):
 
     @override
     def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
-        with _bare:
-            is_early = "_condition" not in vars(self) and self._state == PENDING
+        with bare:
+            is_early = self._is_bare and self._state == PENDING
             if is_early:
-                self._done_callbacks.append(fn)
+                vars(self).setdefault("_done_callbacks", []).append(fn)
         if not is_early:
             super().add_done_callback(fn)
 

@@ -9,19 +9,23 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import chain, count, islice, repeat, starmap
+from sys import modules
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Buffer
 
+from pparallel.errors import SerializationError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.pending import settle
 from pparallel.runtime.plain import PLAIN
 from pparallel.runtime.rpc import current, wire
 from pparallel.runtime.rpc.batches import LARGE, SMALL
+from pparallel.runtime.rpc.quick import Name
 from pparallel.runtime.rpc.wire import Status
 
 if TYPE_CHECKING:
@@ -32,8 +36,8 @@ LATE = 0.001  #: seconds after which the results that are there do not wait for 
 
 Key = tuple[str, int, int]  #: sender, its session, and the number of its request
 
-_NOTHING: Sequence[Buffer] = ()
 _LONG = frozenset({bytes, str})
+_SHORT = PLAIN - _LONG
 
 
 class BatchRun:
@@ -44,23 +48,33 @@ class BatchRun:
         over: when the last of them ended.
     """
 
-    def __init__(self, endpoint: Endpoint, key: Key, calls: Sequence[bytes]) -> None:
-        """Know the calls, each of which is in the quick form."""
-        self._endpoint, self._key, self._calls = endpoint, key, calls
+    def __init__(self, endpoint: Endpoint, key: Key, request: Any) -> None:
+        """Know the calls, as :mod:`pparallel.runtime.rpc.batches` writes them."""
+        self._endpoint, self._key = endpoint, key
+        counted, args, kwargs = request
+        self._args, self._kwargs = args, kwargs
+        self._many = len(args)
+        names = chain.from_iterable(starmap(repeat, counted))
+        self._names = list(islice(names, self._many + 1))  # the number may be anything
+        if not len(self._names) == len(kwargs) == self._many:
+            raise SerializationError("a batch of calls", "something is missing", loading=True)
         self.stream: Stream | None = None
         self.over = math.inf
         self._began = time.monotonic()
         self._lock = threading.Lock()
-        self._left = len(calls)
-        self._is_late = False
-        self._indices: list[int] = []  # of the results that are to be told
-        self._values: list[object] = []
+        # A call that ends puts its result here first, then looks whether it is to be told of: no
+        # lock is taken for most. Whoever says that results are late looks here afterwards.
+        self._values: deque[tuple[int, object]] = deque()  # with which call had it
         self._framed: deque[tuple[int, Frames]] = deque()  # of those that are not small data
+        self._ended = count(1)
+        self._is_over = False  # no call is left
+        self._is_late = False
         self._reply: Future[Frames] | None = None
 
     def jobs(self) -> list[Job]:
         """Return the calls, to be run in order by whatever threads."""
-        return [partial(self._run, *each) for each in enumerate(self._calls)]
+        each = self._names, self._args, self._kwargs
+        return list(map(partial, repeat(self._run), count(), *each))
 
     def reply(self) -> Frames | Future[Frames]:
         """Return the next reply, or what will be it: the sender waits for one at a time."""
@@ -80,45 +94,57 @@ class BatchRun:
         with self._lock:
             self._is_late = True
             told = self._told()
-            if not self._left and self._is_told():  # it had ended before
-                endpoint.late_batches.pop(self._key, None)
+            self._forget()
         if self.stream is not None:
             endpoint.handlers.hand_over(self.stream)
         if told is not None:
             settle(*told)
 
-    def _run(self, index: int, data: bytes) -> None:
+    def _run(
+        self, index: int, name: Name, args: Sequence[Any], kwargs: Mapping[str, Any] | None
+    ) -> None:
         endpoint = self._endpoint
         if current.acting.get() is not endpoint:
             current.act_for(endpoint)
-        frames = _NOTHING
         try:
-            value = endpoint.quick.run_one(data)
+            module = modules.get(name[0])
+            function = None if module is None else module.__dict__.get(name[1])
+            if function is None:
+                function = endpoint.quick.function(name)
+            value = function(*args, **kwargs) if kwargs else function(*args)
             kind = type(value)
-            if kind in _LONG and len(value) > SMALL:
-                frames = [wire.QUICK_OK, endpoint.quick.dumps(value)]
-            elif kind not in PLAIN:
-                frames = wire.join(Status.OK, endpoint.serializer.dumps(value))
-        except BaseException as error:  # noqa: BLE001 - goes back to the caller
-            frames = endpoint.failed(error)
-        with self._lock:
-            if frames:
-                self._framed.append((index, frames))
+            if kind in _SHORT or (kind in _LONG and len(value) <= SMALL):
+                self._values.append((index, value))
+            elif kind in _LONG:
+                self._framed.append((index, [wire.QUICK_OK, endpoint.quick.dumps(value)]))
             else:
-                self._indices.append(index)
-                self._values.append(value)
-            self._left -= 1
-            if self._left and not self._is_late:
-                return
+                reply = wire.join(Status.OK, endpoint.serializer.dumps(value))
+                self._framed.append((index, reply))
+        except BaseException as error:  # noqa: BLE001 - goes back to the caller
+            self._framed.append((index, endpoint.failed(error)))
+        is_last = next(self._ended) == self._many
+        if is_last or self._is_late:
+            self._tell(is_last)
+
+    def _tell(self, is_last: bool) -> None:
+        """Tell of what there is, for it is time."""
+        with self._lock:
+            self._is_over = self._is_over or is_last
             told = self._told()
-        if not self._left:
+            self._forget()
+        if is_last:
             self.over = time.monotonic()
-            endpoint.ticker.remove(self.tick)
+            self._endpoint.ticker.remove(self.tick)
         if told is not None:
             settle(*told)
 
     def _is_told(self) -> bool:
-        return not (self._indices or self._framed)
+        return not (self._values or self._framed)
+
+    def _forget(self) -> None:
+        """Have nobody ask for more, if there is none; called with the lock held."""
+        if self._is_late and self._is_over and self._is_told():
+            self._endpoint.late_batches.pop(self._key, None)
 
     def _told(self) -> tuple[Future[Frames], Frames] | None:
         """Return who waits for a reply, and it, if it is time; called with the lock held."""
@@ -129,7 +155,7 @@ class BatchRun:
         return reply, self._take()
 
     def _is_ready(self) -> bool:
-        return not self._left or (self._is_late and not self._is_told())
+        return self._is_over or (self._is_late and not self._is_told())
 
     def _take(self) -> Frames:
         """Return the next reply; of large results, as many as go well into one message."""
@@ -141,11 +167,18 @@ class BatchRun:
             counts.append((index, len(each)))
             frames += each
             size += wire.size(each)
-        body = self._endpoint.quick.dumps((self._indices, self._values, counts))
-        self._indices, self._values = [], []
+        values = self._values
+        pairs = [values.popleft() for _ in range(len(values))]  # others may append meanwhile
+        body = self._endpoint.quick.dumps((*_columns(pairs), counts))
         if self._framed and not self._is_late:
             self._is_late = True
             self._endpoint.keep_late(self._key, self)
-        elif self._is_late and not self._left and self._is_told():
-            self._endpoint.late_batches.pop(self._key, None)
+        self._forget()
         return [wire.QUICK_OK, body, *frames]
+
+
+def _columns(pairs: Sequence[tuple[int, object]]) -> tuple[Sequence[int], Sequence[object]]:
+    if not pairs:
+        return (), ()
+    indices, values = zip(*pairs, strict=True)
+    return indices, values

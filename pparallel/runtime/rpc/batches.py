@@ -4,7 +4,8 @@ To carry a call that nobody waits for costs both members, and the transport, mor
 functions take. So quick calls with little data wait for one another while others are under way: up
 to 32 of one thread to one member are one request, and their results one reply::
 
-    request: calls, each as in the quick form
+    request: (names of functions, each with how many of the next calls it is for), the arguments of
+        each call, its named arguments
     reply: (which have ended with small plain data, that data, (which, how many frames) for others),
         and those frames
 
@@ -16,7 +17,9 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from itertools import groupby
 from threading import RLock, get_ident
 from types import FunctionType
 from typing import Any, Protocol
@@ -26,19 +29,22 @@ from pparallel.interfaces.transport import Frames
 from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.rpc import wire
-from pparallel.runtime.rpc.future import RpcFuture
-from pparallel.runtime.rpc.quick import Quick
+from pparallel.runtime.rpc.future import RpcFuture, give_all
+from pparallel.runtime.rpc.quick import Name, Quick
 from pparallel.runtime.rpc.requests import Requests
 from pparallel.runtime.rpc.window import Window
 from pparallel.runtime.ticker import Ticker
 
 TOGETHER = 32  #: calls in a batch, at the most
-SMALL = 512  #: bytes of a call, at the most
+SMALL = 512  #: bytes of the arguments of a call, at the most
 HELD = 0.001  #: seconds after which a batch leaves as it is
 LARGE = 2**16  #: bytes of results from which on those of a function are large
 ALONE = 256  #: calls for which a function that was slow, or has large results, goes alone
 
 _ROOM = TOGETHER * (SMALL + Window.OVERHEAD) - Window.OVERHEAD  # of a batch in the window
+
+#: Future, function, its name, arguments, named arguments: a tuple, for there are many.
+Call = tuple[RpcFuture[Any], FunctionType, Name, Sequence[Any], Mapping[str, Any] | None]
 
 
 class Sender(Protocol):
@@ -69,33 +75,29 @@ class Batches:
     def put(
         self,
         to: str,
-        what: FunctionType,
-        data: bytes,
         timeout: float | None,
-        future: RpcFuture[Any],
+        call: Call,
     ) -> bool:
         """Send a call, perhaps with others; return False if it must go alone.
 
         Args:
             to: the member to call.
-            what: the function, which it knows by its name.
-            data: the call in the quick form, of at most :data:`SMALL` bytes.
             timeout: seconds, from when it leaves.
-            future: of the result.
+            call: with arguments of at most :data:`SMALL` bytes.
 
         Raises:
             Exception: what the transport raises, if this call alone was to leave.
         """
-        if self._is_closed or (self._alone and self._goes_alone(what)):
+        if self._is_closed or (self._alone and self._goes_alone(call[1])):
             return False
         key = to, get_ident()
         batch = self.held.get(key)
-        while batch is None or not batch.add(what, data, future, timeout):
+        while batch is None or batch.timeout != timeout or not batch.add(call):
             if batch is not None:
                 batch.leave()
             batch = self.held[key] = _Batch(self, key, timeout, self.window.take(_ROOM))
             self.ticker.add(batch.tick)
-        many = len(batch.functions)
+        many = len(batch.calls)
         # Looked at last: who closes flushes what it finds.
         if many >= TOGETHER or not self.under_way[to] or self._is_closed:
             error = batch.leave()
@@ -143,32 +145,32 @@ class _Batch:
     """Calls of one thread to one member.
 
     Attributes:
-        functions: that are called.
+        timeout: of each.
+        calls: which that thread adds to without a lock: first it adds one, then it looks whether
+            the batch has left. Whoever sends the batch does it the other way round.
     """
 
     def __init__(
         self, batches: Batches, key: tuple[str, int], timeout: float | None, taken: int
     ) -> None:
-        self._batches, self._key, self._timeout, self._taken = batches, key, timeout, taken
+        self._batches, self._key, self._taken = batches, key, taken
         self._to = key[0]
         self._lock = RLock()  # a transport may complete a future inside, and call what follows
         self._since = time.monotonic()  # when it began, and later when it left
-        self._number = -1  # of its request; there is one from when it leaves
-        self._data: list[bytes] = []
-        self.functions: list[FunctionType] = []
-        self._futures: dict[int, RpcFuture[Any]] = {}  # of the calls that have not ended
+        self.timeout = timeout
+        self.calls: list[Call] = []
+        self._has_left = False
+        self._number = -1  # of its request, when it has left
+        self._sent: Sequence[Call] = ()  # what it has left with
+        self._futures: dict[int, RpcFuture[Any]] = {}  # of those that have not ended
 
-    def add(
-        self, what: FunctionType, data: bytes, future: RpcFuture[Any], timeout: float | None
-    ) -> bool:
+    def add(self, call: Call) -> bool:
         """Take a call in; return False if it must go with another batch."""
-        with self._lock:
-            if self._number >= 0 or timeout != self._timeout:
-                return False
-            self._futures[len(self._data)] = future
-            self._data.append(data)
-            self.functions.append(what)
-        return True
+        self.calls.append(call)
+        if not self._has_left:
+            return True
+        with self._lock:  # until it is known what it has left with
+            return any(each is call for each in self._sent)
 
     def tick(self, now: float) -> None:
         """Leave, if it is time."""
@@ -179,19 +181,23 @@ class _Batch:
         """Be sent, if it is not yet; return why that failed, and so the calls."""
         batches, requests = self._batches, self._batches.requests
         with self._lock:
-            if self._number >= 0:
+            if self._has_left:
                 return None
+            self._has_left = True
             self._number = requests.next_number(self._to)
             if batches.held.get(self._key) is self:
                 del batches.held[self._key]
             batches.ticker.remove(self.tick)
-            data, self._data = self._data, []
-            if not data:  # whoever began it has not come to add its call, and will begin another
+            self._sent = calls = tuple(self.calls)
+            if not calls:  # whoever began it has not come to add its call, and will begin another
                 batches.window.give_back(self._taken)
                 return None
             batches.under_way[self._to].add(self)
             self._since = time.monotonic()
-            return self._send(requests.batch(self._key[1], self._number, data), self._timeout)
+            futures, _, names, args, kwargs = zip(*calls, strict=True)
+            self._futures.update(enumerate(futures))
+            request = (_counted(names), args, kwargs)
+            return self._send(requests.batch(self._key[1], self._number, request), self.timeout)
 
     def _send(self, frames: Frames, timeout: float | None) -> Exception | None:
         reply: LeanFuture[Frames] = LeanFuture()
@@ -224,7 +230,7 @@ class _Batch:
     def _take(self, reply: Future[Frames]) -> None:
         if error := reply.exception():
             if isinstance(error, CallTimeoutError):  # of the last request, perhaps
-                error = CallTimeoutError(f"a request to {self._to!r}", self._timeout or 0.0)
+                error = CallTimeoutError(f"a request to {self._to!r}", self.timeout or 0.0)
             self._fail(error)
             return
         frames = reply.result()
@@ -235,11 +241,10 @@ class _Batch:
             futures.clear()
             return
         indices, values, framed = self._batches.quick.read(frames[1])
-        for index, value in zip(indices, values, strict=True):
-            future = futures.get(index)
-            if future is not None:  # else this is not the first time: see above
-                future.give(value)
-                del futures[index]
+        # One that is not there any more has been taken in before: see above.
+        give_all(zip(map(futures.get, indices), values, strict=True))
+        for index in indices:
+            futures.pop(index, None)
         at = 2
         are_large = bool(framed) and wire.size(frames) > LARGE
         for index, count in framed:
@@ -248,7 +253,7 @@ class _Batch:
                 del futures[index]
             at += count
             if are_large:
-                self._batches.go_alone(self.functions[index])
+                self._batches.go_alone(self._sent[index][1])
 
     def _fail(self, error: BaseException) -> None:
         for future in self._futures.values():
@@ -259,8 +264,15 @@ class _Batch:
         """Ask for the results that are not there yet."""
         batches = self._batches
         for index in self._futures:
-            batches.go_alone(self.functions[index])
+            batches.go_alone(self._sent[index][1])
         left = None
-        if self._timeout is not None:
-            left = max(self._since + self._timeout - time.monotonic(), 0.001)
+        if self.timeout is not None:
+            left = max(self._since + self.timeout - time.monotonic(), 0.001)
         self._send(batches.requests.rest(self._to, self._number), left)
+
+
+def _counted(names: Sequence[Name]) -> list[tuple[Name, int]]:
+    """Return each name with how often it comes before another does."""
+    if names.count(names[0]) == len(names):  # as it is most of the time
+        return [(names[0], len(names))]
+    return [(name, len(list(each))) for name, each in groupby(names)]

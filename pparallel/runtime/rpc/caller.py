@@ -21,7 +21,7 @@ from pparallel.runtime.pending import fail
 from pparallel.runtime.rpc import current, wire
 from pparallel.runtime.rpc.batches import SMALL, Batches
 from pparallel.runtime.rpc.directory import FIND
-from pparallel.runtime.rpc.future import RpcFuture
+from pparallel.runtime.rpc.future import RpcFuture, Way
 from pparallel.runtime.rpc.handlers import Handlers
 from pparallel.runtime.rpc.job import NotRegisteredHereError
 from pparallel.runtime.rpc.quick import Quick
@@ -75,6 +75,8 @@ class Caller:
         self._retries = Retries(transport, config.retry_after, self._release, member.name)
         self.batches = Batches(transport, self._requests, self.quick, self._window, member.name)
         self._held = self.batches.held
+        self._of_calls: Way[Any] = Way(self._decode_call, self._waiting, self._explain)
+        self._of_services = Way(self._decode_service, self._waiting, self._explain)
         self._ended: BaseException | None = None
         self._failing: BaseException | None = None  # why it will soon: another member has failed
 
@@ -100,7 +102,7 @@ class Caller:
     ) -> Future[Reply]:
         """Return a future of what the service *key* of member *to* answers."""
         frames = self._requests.service(to, key, body, buffers)
-        future = self._future(self._decode_service, to)
+        future = RpcFuture(self._of_services, to)
         self._send(to, frames, timeout).add_done_callback(future.follow)
         return future
 
@@ -154,23 +156,20 @@ class Caller:
     ) -> RpcFuture[Any]:
         """Run *what* in member *to* and return a future of its result."""
         limit = self._timeout if timeout == -1 else self.limit(timeout)
-        data = None
         if type(what) is FunctionType and self._is_wide and not idempotent:
-            data = self.quick.call(what, args, kwargs)
-            if data is not None and len(data) <= SMALL:
-                # As _future(): a function more is felt where calls are many.
-                held: RpcFuture[Any] = RpcFuture(
-                    self._decode_call, to, self._waiting, self._explain
-                )
+            name = self.quick.small(what, args, kwargs, SMALL)
+            if name is not None:
+                named = dict(kwargs) if kwargs else None  # it leaves later
+                held: RpcFuture[Any] = RpcFuture(self._of_calls, to)
                 try:
-                    if self.batches.put(to, what, data, limit, held):
+                    if self.batches.put(to, limit, (held, what, name, args, named)):
                         return held
                 except (ClosedError, PeerLostError) as error:
                     raise self._explain(error) from None
-        frames = self._requests.call(to, what, args, kwargs, idempotent, data)
+        frames = self._requests.call(to, what, args, kwargs, idempotent)
         if not (idempotent or isinstance(what, Registered)):
             return self._send_call(to, frames, limit)
-        future = self._future(self._decode_call, to)
+        future = RpcFuture(self._of_calls, to)
         if isinstance(what, Registered):
             self._send_in_window(to, frames, limit, idempotent).add_done_callback(
                 lambda reply: self._follow(future, reply, what, frames, limit, idempotent)
@@ -192,7 +191,7 @@ class Caller:
         limit = self.limit(timeout)
         ref = self.refs.held(to, self.refs.new_id())
         frames = self._requests.remote(to, what, args, kwargs, idempotent, ref.ref_id)
-        ref._confirmed = confirmed = self._future(self._decode_call, to)
+        ref._confirmed = confirmed = RpcFuture(self._of_calls, to)
         self._send_in_window(to, frames, limit, idempotent).add_done_callback(confirmed.follow)
         if idempotent:
             confirmed.result()  # what is asked of the reference must not overtake a second attempt
@@ -287,9 +286,7 @@ class Caller:
         if self._held:
             self.batches.flush(to)
         ended = partial(self._window.give_back, self._window.take(wire.size(frames)))
-        future: RpcFuture[Any] = RpcFuture(
-            self._decode_call, to, self._waiting, self._explain, ended
-        )
+        future: RpcFuture[Any] = RpcFuture(self._of_calls, to, ended)
         try:
             self._transport.send(to, frames, timeout, future)
         except BaseException as error:
@@ -303,9 +300,6 @@ class Caller:
         return self.ask_async(
             to, RELEASE, (self._requests.session, list(numbers)), timeout=self._timeout
         )
-
-    def _future(self, decode: Callable[[str, Frames], T], to: str) -> RpcFuture[T]:
-        return RpcFuture(decode, to, self._waiting, self._explain)
 
     def _explain(self, error: BaseException) -> BaseException:
         """Return *error*, or what it only follows from."""

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from typing_extensions import override
 
 from pparallel.interfaces.transport import Frames
-from pparallel.runtime.lean_future import FINISHED, LeanFuture
+from pparallel.runtime.lean_future import FINISHED, PENDING, LeanFuture, bare
 from pparallel.runtime.pending import fail, settle
 
 T = TypeVar("T")
 
-Waiting = Callable[[str, Callable[[], bool], "float | None"], AbstractContextManager[object]]
+
+class Way(NamedTuple, Generic[T]):
+    """How a future gets what it is asked for, once for all of a kind.
+
+    Attributes:
+        decode: called with the member that was asked, and the reply.
+        waiting: entered while a thread waits; called with the member, what tells whether the
+            future is done, and how many seconds it waits.
+        explain: returns what is to be raised for an error.
+    """
+
+    decode: Callable[[str, Frames], T]
+    waiting: Callable[[str, Callable[[], bool], float | None], AbstractContextManager[object]]
+    explain: Callable[[BaseException], BaseException]
 
 
 class RpcFuture(LeanFuture[T], Generic[T]):
@@ -26,36 +39,22 @@ class RpcFuture(LeanFuture[T], Generic[T]):
     received it.
     """
 
-    _value: Any = None
-    _error: BaseException | None = None
+    # The result of the base class is a reply until it is decoded, and the value from then on.
+    _is_decoded = False
+    _error: BaseException | None = None  # that decoding has raised
 
     def __init__(
-        self,
-        decode: Callable[[str, Frames], T],
-        to: str,
-        waiting: Waiting,
-        explain: Callable[[BaseException], BaseException],
-        ended: Callable[[Future[T]], object] | None = None,
+        self, way: Way[T], to: str, ended: Callable[[Future[T]], object] | None = None
     ) -> None:
-        """Wait for a reply.
-
-        Args:
-            decode: called with *to* and the reply.
-            to: the member that is asked.
-            waiting: entered while a thread waits; called with *to*, what tells whether this is
-                done, and how many seconds it waits.
-            explain: returns what is to be raised for an error.
-            ended: the first of the callbacks.
-        """
-        # Instead of what the base class does: to call it would cost as much again.
-        self._waiters = []
-        self._done_callbacks = [] if ended is None else [ended]
-        self._decode: Callable[[str, Frames], T] | None = decode
-        self._to, self._waiting, self._explain = to, waiting, explain
+        """Wait for a reply of member *to*; *ended* is the first of the callbacks."""
+        # Without what the base class does: to call it would cost as much again.
+        self._way, self._to = way, to
+        if ended is not None:
+            self._done_callbacks = [ended]
 
     @override
     def set_exception(self, exception: BaseException | None) -> None:
-        super().set_exception(None if exception is None else self._explain(exception))
+        super().set_exception(None if exception is None else self._way.explain(exception))
 
     @override
     def cancel(self) -> bool:
@@ -65,8 +64,8 @@ class RpcFuture(LeanFuture[T], Generic[T]):
     @override
     def result(self, timeout: float | None = None) -> T:
         if self._state == FINISHED and self._exception is None:
-            if self._decode is not None:
-                self._finish()
+            if not self._is_decoded:
+                self._decode()
             error = self._error
         else:
             error = self.exception(timeout)
@@ -75,8 +74,7 @@ class RpcFuture(LeanFuture[T], Generic[T]):
                 raise error
             finally:
                 del error  # no cycle of exception, traceback and this frame
-        value: T = self._value
-        return value
+        return self._result  # type: ignore[return-value] # None is a T if it is the result
 
     wait = result  #: as torch's futures name it
 
@@ -85,36 +83,45 @@ class RpcFuture(LeanFuture[T], Generic[T]):
         if self._state == FINISHED:
             failed = self._exception
         else:
-            with self._waiting(self._to, self.done, timeout):
+            with self._way.waiting(self._to, self.done, timeout):
                 failed = super().exception(timeout)
         if failed is not None:
             return failed
-        self._finish()
+        self._decode()
         return self._error
-
-    def give(self, value: T) -> None:
-        """End with *value*, which came as it is, unless it has ended meanwhile."""
-        self._value, self._decode = value, None
-        try:  # as settle() does
-            self.set_result(None)  # type: ignore[arg-type] # it is the value that is asked for
-        except InvalidStateError:
-            return
 
     def follow(self, reply: Future[Frames]) -> None:
         """End as *reply* does."""
         if error := reply.exception():
             fail(self, error)
         else:
-            settle(cast("Future[Any]", self), reply.result())  # frames until asked for
+            settle(cast("Future[Any]", self), reply.result())  # a reply until it is asked for
 
-    def _finish(self) -> None:
+    def _decode(self) -> None:
         # Made here, for most have nothing to decode; of several threads one sets it.
         with vars(self).setdefault("_decoding", threading.Lock()):
-            if self._decode is None:
+            if self._is_decoded:
                 return
+            reply: Any = self._result
             try:
-                self._value = self._decode(self._to, self._result)  # type: ignore[arg-type] # frames
+                self._result = self._way.decode(self._to, reply)
             except BaseException as error:  # noqa: BLE001 - handed to whoever asks
-                self._error = error
-            self._decode = None
-            self._result = None  # the frames
+                self._error, self._result = error, None
+            self._is_decoded = True
+
+
+def give_all(results: Iterable[tuple[RpcFuture[Any] | None, object]]) -> None:
+    """End futures with values that came as they are, but for those that have ended meanwhile."""
+    others: list[tuple[RpcFuture[Any], object]] = []
+    with bare:  # once for all
+        for future, value in results:
+            if future is None:
+                continue
+            if future._state != PENDING or not future._is_bare or future._done_callbacks:
+                others.append((future, value))
+            else:
+                future._is_decoded, future._result, future._state = True, value, FINISHED
+    for future, value in others:
+        if future._state == PENDING:
+            future._is_decoded = True  # first: whoever waits looks at once
+            settle(future, value)

@@ -79,6 +79,8 @@ class Handlers:
                 stream = self._streams[key] = Stream(key)
                 self._ready.append(stream)
             elif stream.owner is not None:
+                if stream.own:
+                    stream.share()
                 self._behind.add(stream)
             stream.jobs.extend(jobs)
             self._call_a_thread()
@@ -144,7 +146,8 @@ class Handlers:
                 raise ClosedError(f"member {self._name!r}")
             stream = self._streams.get(key)
             if stream is not None and stream.owner is stream and stream.quickly:
-                stream.jobs.extend(jobs)
+                is_own = not (stream.is_shared or stream.jobs)
+                (stream.own if is_own else stream.jobs).extend(jobs)
                 if stream.since == 0.0:
                     self._behind.add(stream)
                     self._call_a_thread()
@@ -153,15 +156,16 @@ class Handlers:
                 return None
             self._running += 1
             stream = self._streams[key] = Stream(key, self.here.thread, quickly=True)
-            stream.jobs.extend(jobs)
+            stream.own.extend(jobs)
         begin(partial(self._run_reserved, stream))
         return stream
 
     def hand_over(self, stream: Stream) -> None:
         """Have other threads look after what was reserved, for it takes long."""
         with self._lock:
-            if stream.owner is not stream or not stream.jobs:
+            if stream.owner is not stream or not (stream.own or stream.jobs):
                 return
+            stream.share()
             if stream.since and monotonic() - stream.since > SLOW and len(self._slow) < MANY:
                 self._slow[stream.key] = AGAIN
             self._behind.add(stream)
@@ -171,8 +175,18 @@ class Handlers:
         """Run jobs in the calling thread, as long as nobody takes over."""
         self.here.stream = stream
         stream.thread = self.here.thread  # nobody looks before one of its jobs has begun
+        own = stream.own
         try:
-            while (job := self._take(stream)) is not None:
+            while True:
+                try:
+                    job = own.popleft()
+                except IndexError:
+                    shared = self._take(stream)
+                    if shared is None:
+                        break
+                    job = shared
+                else:
+                    stream.began = stream.since = monotonic()
                 job()
         finally:
             self.leave()
@@ -198,6 +212,8 @@ class Handlers:
             if self._slow or (stream.quickly and monotonic() - stream.began > SLOW):
                 self._learn(stream)
             if stream.owner is stream:  # no other thread has taken over those behind
+                if stream.own:
+                    stream.share()
                 if stream.jobs:
                     self._behind.discard(stream)
                     stream.owner = None
@@ -231,6 +247,7 @@ class Handlers:
     def _waiting(self, stream: Stream) -> Iterator[None]:
         with self._work:
             self._running -= 1
+            stream.share()
             stream.since = stream.look_at = 0.0
             if stream.jobs:
                 self._behind.add(stream)
@@ -245,6 +262,8 @@ class Handlers:
         """Start nothing more; jobs that run are not waited for."""
         with self._work:
             self._closed = True
+            for each in self._streams.values():
+                each.own.clear()
             self._streams.clear()
             self._ready.clear()
             self._behind.clear()

@@ -8,8 +8,9 @@ that are not plain travel beside it, as the serializer writes them.
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from sys import modules
 from types import FunctionType
 from typing import Any, NoReturn
 
@@ -67,23 +68,42 @@ class Quick:
             args: the arguments; ``None``: they travel beside it, as the serializer writes them.
             kwargs: those that have a name.
         """
-        if args is not None and (type(args) is not tuple or not PLAIN.issuperset(map(type, args))):
-            return None
-        if kwargs and not (type(kwargs) is dict and set(map(type, kwargs.values())) <= PLAIN):
+        if not _are_plain(args, kwargs):
             return None
         name: Name | Told | None
         if type(what) is FunctionType:
-            name = self._named.get(what)
-            # As pickle does: what a name stands for may have changed.
-            if name is None or _there(name) is not what:
-                name = self._names(what)
+            name = self.name(what)
         elif type(what) is tuple:
             name = what
         else:
             name = (what[0], what[1]) if isinstance(what, Registered) and self._trusts else None
         if name is None:
             return None
-        return self._dumps((name, args, kwargs), _VERSION)
+        return self._dumps((name, args, kwargs or None), _VERSION)
+
+    def name(self, what: FunctionType) -> Name | None:
+        """Return the name by which a function travels, if it does."""
+        name = self._named.get(what)
+        if name is not None:  # as _there(), which would cost as much again
+            module = modules.get(name[0])
+            # As pickle does: what a name stands for may have changed.
+            if module is not None and module.__dict__.get(name[1]) is what:
+                return name
+        return self._names(what)
+
+    def small(
+        self, what: FunctionType, args: Sequence[Any], kwargs: Mapping[str, Any] | None, most: int
+    ) -> Name | None:
+        """Return the name of a function that is called with at most *most* bytes of plain data."""
+        if kwargs:
+            if not (_are_plain(args, kwargs) and self._trusts):
+                return None
+            size = len(self._dumps((args, kwargs), _VERSION))
+        elif type(args) is tuple and PLAIN.issuperset(map(type, args)) and self._trusts:
+            size = len(self._dumps(args, _VERSION))
+        else:
+            return None
+        return self.name(what) if size <= most else None
 
     def read_call(self, body: Frames) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
         """Return what stands for a function or service, and what it is called with."""
@@ -91,16 +111,6 @@ class Quick:
         if args is None:
             args = self._serializer.loads(body[1:])
         return name, args, kwargs or {}
-
-    def run_one(self, data: bytes) -> Any:
-        """Run a call with all its arguments, of a function by its name, and return its result.
-
-        Raises:
-            BaseException: what the function raised.
-        """
-        name, args, kwargs = self.read(data)
-        function = _there(name) or self.function(name)
-        return function(*args, **kwargs) if kwargs else function(*args)
 
     def run(self, frames: Frames) -> Frames | None:
         """Run a call and return the reply; ``None``: it is not one of a function by its name.
@@ -185,6 +195,14 @@ def is_plain(args: Sequence[Any]) -> bool:
     return type(args) is tuple and PLAIN.issuperset(map(type, args))
 
 
+def _are_plain(args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> bool:
+    if args is not None and (type(args) is not tuple or not PLAIN.issuperset(map(type, args))):
+        return False
+    if not kwargs:
+        return True
+    return type(kwargs) is dict and PLAIN.issuperset(map(type, chain(kwargs, kwargs.values())))
+
+
 def _there(name: Name) -> Any:
-    module = sys.modules.get(name[0])
+    module = modules.get(name[0])
     return None if module is None else vars(module).get(name[1])

@@ -61,15 +61,13 @@ class Requests:
         args: Sequence[Any],
         kwargs: Mapping[str, Any] | None,
         idempotent: bool = False,
-        data: bytes | None = None,
     ) -> Frames:
-        """Return the request to run a function; *data* is its quick form, where that is known."""
+        """Return the request to run a function."""
         kind = Kind.REGISTERED if type(what) is Registered else Kind.CALL
         told = None
         if not idempotent:
             beside = NOTHING
-            if data is None:
-                data = self._quick.call(what, args, kwargs)
+            data = self._quick.call(what, args, kwargs)
             if data is None:
                 data, beside, told = self._with_data(to, what, args, kwargs)
             if data is not None:
@@ -100,8 +98,8 @@ class Requests:
         """Return the number of the next request to a member."""
         return next(self._numbers[to])
 
-    def batch(self, thread: int, number: int, calls: Sequence[bytes]) -> Frames:
-        """Return the request of calls of *thread*, each in the quick form, that leave together."""
+    def batch(self, thread: int, number: int, calls: object) -> Frames:
+        """Return the request of calls of *thread* that leave together, all of them plain data."""
         header = wire.header(Kind.BATCH, QUICK, 1, self.session, thread, number)
         return [header, self._quick.dumps(calls)]
 
