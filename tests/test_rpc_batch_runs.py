@@ -477,6 +477,10 @@ def test_what_is_no_batch_is_refused(endpoint: Any, wrong: Any) -> None:
         BatchRun(endpoint, KEY, wrong)
 
 
+def test_a_batch_without_calls_is_answered(endpoint: Any) -> None:
+    assert told(BatchRun(endpoint, KEY, ([], [], [])).reply()) == ([], [], {})
+
+
 @pytest.mark.usefixtures("in_turns")
 def test_every_result_is_told_once_whatever_happens_at_the_same_time(
     endpoint: Any, scale: Callable[[int], int]

@@ -359,6 +359,28 @@ def test_one_thread_calls_while_another_flushes(scale: Callable[[int], int]) -> 
     member.batches.close()
 
 
+@pytest.mark.usefixtures("patient")
+def test_a_call_made_by_a_signals_handler_while_others_leave_is_sent_once(
+    member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = member.batches.requests
+    number = requests.next_number
+
+    def interrupted(to: str) -> int:
+        monkeypatch.undo()
+        handled.append(member.call(99))
+        return number(to)
+
+    handled: list[RpcFuture[Any]] = []
+    for n in range(3):
+        member.call(n)
+    monkeypatch.setattr(requests, "next_number", interrupted)
+    member.batches.flush_all()
+    member.batches.flush_all()
+    assert len(handled) == 1
+    assert member.asked() == [[0], [1, 2], [99]]
+
+
 # -- the ticker --------------------------------------------------------------------------------
 
 

@@ -67,7 +67,7 @@ class BatchRun:
         self._values: deque[tuple[int, object]] = deque()  # with which call had it
         self._framed: deque[tuple[int, Frames]] = deque()  # of those that are not small data
         self._ended = count(1)
-        self._is_over = False  # no call is left
+        self._is_over = not self._many  # no call is left
         self._is_late = False
         self._reply: Future[Frames] | None = None
 

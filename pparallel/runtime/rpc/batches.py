@@ -170,7 +170,11 @@ class _Batch:
         if not self._has_left:
             return True
         with self._lock:  # until it is known what it has left with
-            return any(each is call for each in self._sent)
+            if any(each is call for each in self._sent):
+                return True
+            # It may be just leaving, in this thread, which a signal has interrupted.
+            del self.calls[-1]
+            return False
 
     def tick(self, now: float) -> None:
         """Leave, if it is time."""

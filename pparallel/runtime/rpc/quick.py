@@ -68,7 +68,7 @@ class Quick:
             args: the arguments; ``None``: they travel beside it, as the serializer writes them.
             kwargs: those that have a name.
         """
-        if not _are_plain(args, kwargs):
+        if not is_plain(() if args is None else args, kwargs):
             return None
         name: Name | Told | None
         if type(what) is FunctionType:
@@ -95,15 +95,10 @@ class Quick:
         self, what: FunctionType, args: Sequence[Any], kwargs: Mapping[str, Any] | None, most: int
     ) -> Name | None:
         """Return the name of a function that is called with at most *most* bytes of plain data."""
-        if kwargs:
-            if not (_are_plain(args, kwargs) and self._trusts):
-                return None
-            size = len(self._dumps((args, kwargs), _VERSION))
-        elif type(args) is tuple and PLAIN.issuperset(map(type, args)) and self._trusts:
-            size = len(self._dumps(args, _VERSION))
-        else:
+        if not (is_plain(args, kwargs) and self._trusts):
             return None
-        return self.name(what) if size <= most else None
+        data = self._dumps((args, kwargs) if kwargs else args, _VERSION)
+        return self.name(what) if len(data) <= most else None
 
     def read_call(self, body: Frames) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
         """Return what stands for a function or service, and what it is called with."""
@@ -190,13 +185,9 @@ class Quick:
         return function
 
 
-def is_plain(args: Sequence[Any]) -> bool:
+def is_plain(args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> bool:
     """Return whether arguments are plain data, so that they have a quick form."""
-    return type(args) is tuple and PLAIN.issuperset(map(type, args))
-
-
-def _are_plain(args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> bool:
-    if args is not None and (type(args) is not tuple or not PLAIN.issuperset(map(type, args))):
+    if type(args) is not tuple or not PLAIN.issuperset(map(type, args)):
         return False
     if not kwargs:
         return True
