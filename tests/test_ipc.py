@@ -25,6 +25,7 @@ from pparallel.runtime.rpc import RpcGroup, current
 from pparallel.testing import TransportSuite
 from pparallel.testing.patience import PATIENCE, until
 from pparallel_ipc import IpcTransportConfig, messages
+from pparallel_ipc.guest import Guest
 from pparallel_ipc.lanes import Lane, new_pair
 
 if TYPE_CHECKING:
@@ -118,8 +119,8 @@ def test_a_member_without_descriptors_says_so(
 ) -> None:
     receive = messages.receive_with
 
-    def receive_none(sock: socket.socket, flags: int = 0) -> tuple[bytes, list[int]]:
-        data, fds = receive(sock, flags)
+    def receive_none(sock: socket.socket) -> tuple[bytes, list[int]]:
+        data, fds = receive(sock)
         messages.close(fds)  # as the kernel does when there is no room for them
         return data, []
 
@@ -131,6 +132,44 @@ def test_a_member_without_descriptors_says_so(
                 a.call(b.name, [b"second"], PATIENCE)
         assert "b drops a call of a: this process has no descriptors left" in caplog.text
         assert copied(a.call(b.name, [b"third"], PATIENCE)) == [b"third"]
+
+
+def test_a_member_that_can_start_no_thread_says_so(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def start_none(self: threading.Thread) -> None:
+        if self.name == "lane-of-a":
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    with pair(echo) as (a, b):
+        a.call(b.name, [b"first"], PATIENCE)
+        with monkeypatch.context() as changed:
+            changed.setattr(threading.Thread, "start", start_none)
+            with pytest.raises(PeerLostError, match="has dropped the call; its log says why"):
+                a.call(b.name, [b"second"], PATIENCE)
+        assert "b drops a call of a: this process can start no more threads" in caplog.text
+        assert copied(a.call(b.name, [b"third"], PATIENCE)) == [b"third"]
+
+
+def test_what_cannot_be_served_ends_the_connection(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: Guest, entries: Any, fds: list[int]) -> None:
+        raise MemoryError("for a test")
+
+    with pair(echo) as (a, b):
+        future = a.request(b.name, [b"first"], None)
+        assert copied(future.result(PATIENCE)) == [b"first"]
+        monkeypatch.setattr(Guest, "take", fail)
+        future = a.request(b.name, [b"second"], None)
+        with pytest.raises(PeerLostError, match="member 'b' has closed the connection"):
+            future.result(PATIENCE)
+        with pytest.raises(PeerLostError, match="member 'a' cannot be served: MemoryError"):
+            b.request(a.name, [b"third"], None).result(PATIENCE)
+        assert "A connection could not be served" in caplog.text
 
 
 # -- functions on the thread that receives -----------------------------------------------------

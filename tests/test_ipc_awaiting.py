@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from ipc_peer import echo, pair
 
-from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
+from pparallel.errors import ClosedError, PeerLostError
 from pparallel.interfaces.transport import Frames
 from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.threads import in_threads
@@ -210,7 +210,10 @@ def test_an_answer_that_is_none_ends_the_connection(
         assert answered(a, b"first") == [b"first"]
         with monkeypatch.context() as changed:
             changed.setattr(Line, "answered", fail)
-            future = a.request(b.name, [b"?"], 0.1)
-            with a.awaiting(b.name, future.done, PATIENCE), pytest.raises(CallTimeoutError):
+            future = a.request(b.name, [b"?"], None)
+            with (
+                a.awaiting(b.name, future.done, PATIENCE),
+                pytest.raises(PeerLostError, match="cannot be served: LookupError"),
+            ):
                 future.result(PATIENCE)
         assert "A connection could not be served" in caplog.text

@@ -36,10 +36,12 @@ class Connection:
 
     Attributes:
         calling: whether it was made by this end, and answers come in by it.
+        problem: why this end has ended it, if it has: what came cannot be served.
     """
 
     def __init__(self, sock: socket.socket, hub: Hub, *, calling: bool) -> None:
         self.calling = calling
+        self.problem = ""
         sock.setblocking(False)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, messages.SENDING)
         forget_in_children(sock.fileno())
@@ -100,9 +102,8 @@ class Connection:
             return True
         try:
             self._taken(message, fds)
-        except Exception:  # as in the hub
-            logger.exception(NOT_SERVED)
-            self.hub.unregister(self.sock.fileno())
+        except Exception as error:  # noqa: BLE001 - logged, and told to the member of the other end
+            self._fail(error)
             return False
         except BaseException:  # an interrupt of this thread: these are answers for others, too
             self.hub.later(0.0, by_hub)
@@ -137,10 +138,15 @@ class Connection:
                 self._reading.release()
 
     def _event(self, said: int) -> None:
-        if said & WRITE:
-            self.post.can_write()
-        if not said & ~WRITE:
-            return
+        try:
+            if said & WRITE:
+                self.post.can_write()
+            if said & ~WRITE:
+                self._read_some()
+        except Exception as error:  # noqa: BLE001 - logged, and told to the member of the other end
+            self._fail(error)
+
+    def _read_some(self) -> None:
         if not self._reading.acquire(blocking=False):
             self.hub.lend(self.sock.fileno())  # somebody else reads; look again a little later
             return
@@ -164,6 +170,12 @@ class Connection:
                 self._end()
                 return
             self._taken(messages.loads(data), fds)
+
+    def _fail(self, error: Exception) -> None:
+        """End it, for who waits at the other end would do so for ever."""
+        logger.error(NOT_SERVED, exc_info=error)
+        self.problem = f"cannot be served: {type(error).__name__}: {error}"
+        self._end()
 
     def _end(self) -> None:
         ended, self._ended = self._ended, None

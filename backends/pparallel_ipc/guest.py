@@ -19,6 +19,8 @@ from pparallel_ipc.lanes import ServedLane
 from pparallel_ipc.messages import Packed, Sized
 from pparallel_ipc.post import Post
 
+NO_DESCRIPTORS = "this process has no descriptors left; raise the limit (ulimit -n)"
+NO_THREADS = "this process can start no more threads; raise the limit (ulimit -u)"
 _REMEMBERED = 256  #: large answers of which it is known where they lie, should the peer end
 
 
@@ -43,16 +45,30 @@ class Guest:
             else:
                 do(partial(self._handle_small, number, frames))
 
-    def add_lane(self, descriptor: int) -> None:
-        """Serve a lane from now on."""
-        sock = socket.socket(fileno=descriptor)
+    def add_lane(self, fds: Sequence[int]) -> None:
+        """Serve a lane from now on.
+
+        Raises:
+            OSError: it cannot be served. Its caller is told that the call was dropped.
+        """
+        if not fds:
+            raise OSError(NO_DESCRIPTORS)
+        sock = socket.socket(fileno=fds[0])
         lane = ServedLane(sock, self.peer, self._handler, self._parcels, self._lane_ended)
         with self._lock:
             if self._is_closed:
                 sock.close()
                 return
-            self._lanes.add(lane)
-            lane.thread.start()  # with the lock: what is listed can be waited for
+            try:
+                lane.thread.start()  # with the lock: what is listed can be waited for
+            except RuntimeError:
+                is_served = False
+            else:
+                is_served = True
+                self._lanes.add(lane)
+        if not is_served:
+            lane.close()
+            raise OSError(NO_THREADS)
 
     def close(self) -> None:
         """Serve no lane any more, and let go of what the peer will not read."""

@@ -132,9 +132,10 @@ class ServedLane:
             # The caller is gone, or has given the call up and taken back what it had sent.
             return
         finally:
-            self._close()
+            self.close()
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Let go of what it has: called by its thread, or where that could not start."""
         with self._answering:
             remember_in_children(self._sock.fileno())
             self._sock.close()

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-NO_DESCRIPTORS = "this process has no descriptors left; raise the limit (ulimit -n)"
 FLUSH = 1.0  #: seconds that closing waits for answers that are known to leave
 _AGAIN = 0.005  #: seconds after which a member that has not arrived is looked for again
 _ROSTER = 48  #: hellos in one message
@@ -237,10 +236,11 @@ class Station:
     def _take_request(self, name: str, guest: Guest, message: Any, fds: list[int]) -> None:
         if message[0] == messages.MANY:
             guest.take(message[1], fds)
-        elif message[0] == messages.LANE and fds:
-            guest.add_lane(fds[0])
         elif message[0] == messages.LANE:
-            logger.warning("%s drops a call of %s: %s", self._me.name, name, NO_DESCRIPTORS)
+            try:
+                guest.add_lane(fds)
+            except OSError as error:
+                logger.warning("%s drops a call of %s: %s", self._me.name, name, error)
         else:
             self._take_word(name, message)
 
@@ -286,7 +286,7 @@ class Station:
             name = self._connections.get(connection)
         if name is None:
             return
-        self._membership.lose(name, self._how_it_ended(name))
+        self._membership.lose(name, connection.problem or self._how_it_ended(name))
 
     def _how_it_ended(self, name: str) -> str:
         hello = self._membership.hello(name)
