@@ -72,12 +72,7 @@ class Batches:
         self._alone: dict[FunctionType, int] = {}  # calls until it may go with others again
         self._is_closed = False
 
-    def put(
-        self,
-        to: str,
-        timeout: float | None,
-        call: Call,
-    ) -> bool:
+    def put(self, to: str, timeout: float | None, call: Call) -> bool:
         """Send a call, perhaps with others; return False if it must go alone.
 
         Args:
