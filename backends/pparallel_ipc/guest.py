@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -59,16 +60,12 @@ class Guest:
             if self._is_closed:
                 sock.close()
                 return
-            try:
+            with suppress(RuntimeError):
                 lane.thread.start()  # with the lock: what is listed can be waited for
-            except RuntimeError:
-                is_served = False
-            else:
-                is_served = True
                 self._lanes.add(lane)
-        if not is_served:
-            lane.close()
-            raise OSError(NO_THREADS)
+                return
+        lane.close()
+        raise OSError(NO_THREADS)
 
     def close(self) -> None:
         """Serve no lane any more, and let go of what the peer will not read."""
