@@ -125,7 +125,7 @@ def test_a_member_without_descriptors_says_so(
         return data, []
 
     with pair(echo) as (a, b):
-        a.call(b.name, [b"first"], PATIENCE)
+        a.request(b.name, [b"first"], PATIENCE).result(PATIENCE)  # which takes no lane
         with monkeypatch.context() as changed:
             changed.setattr(messages, "receive_with", receive_none)
             with pytest.raises(PeerLostError, match="has dropped the call; its log says why"):
@@ -145,7 +145,7 @@ def test_a_member_that_can_start_no_thread_says_so(
         start(self)
 
     with pair(echo) as (a, b):
-        a.call(b.name, [b"first"], PATIENCE)
+        a.request(b.name, [b"first"], PATIENCE).result(PATIENCE)  # which takes no lane
         with monkeypatch.context() as changed:
             changed.setattr(threading.Thread, "start", start_none)
             with pytest.raises(PeerLostError, match="has dropped the call; its log says why"):
