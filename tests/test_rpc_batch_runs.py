@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import threading
 import time
 from collections import deque
@@ -29,7 +28,7 @@ from pparallel.runtime.rpc.quick import Quick
 from pparallel.runtime.rpc.stream import Stream
 from pparallel.runtime.rpc.wire import Status
 from pparallel.testing.patience import PATIENCE, until
-from pparallel.testing.threads import in_threads
+from pparallel.testing.threads import in_threads, switching_often
 from pparallel_serializers import PickleSerializerConfig
 
 SERIALIZER = pparallel.build(PickleSerializerConfig())
@@ -188,15 +187,13 @@ def test_jobs_that_come_when_their_thread_goes(
 
 
 @pytest.fixture
-def in_turns() -> Iterator[None]:
-    """Threads run by turns as short as can be."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
+def often() -> Iterator[None]:
+    """Threads change places as often as can be."""
+    with switching_often():
+        yield
 
 
-@pytest.mark.usefixtures("in_turns")
+@pytest.mark.usefixtures("often")
 def test_what_a_thread_has_of_its_own_is_shared_in_order(scale: Callable[[int], int]) -> None:
     many = 10_000
     for _ in range(scale(50)):
@@ -226,7 +223,7 @@ def test_what_a_thread_has_of_its_own_is_shared_in_order(scale: Callable[[int], 
         assert [*taken, *shared] == list(range(many)), "in another order, or not all"
 
 
-@pytest.mark.usefixtures("in_turns")
+@pytest.mark.usefixtures("often")
 def test_jobs_that_come_and_are_handed_over_run_in_order(
     handlers: Handlers, jobs: Jobs, scale: Callable[[int], int]
 ) -> None:
@@ -481,7 +478,7 @@ def test_a_batch_without_calls_is_answered(endpoint: Any) -> None:
     assert told(BatchRun(endpoint, KEY, ([], [], [])).reply()) == ([], [], {})
 
 
-@pytest.mark.usefixtures("in_turns")
+@pytest.mark.usefixtures("often")
 def test_every_result_is_told_once_whatever_happens_at_the_same_time(
     endpoint: Any, scale: Callable[[int], int]
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from pparallel.runtime import member
 from pparallel.runtime.member import Member, current
 from pparallel.runtime.stopping import StopSignal, running_under
 from pparallel.testing.patience import until
+from pparallel.testing.threads import switching_often
 from pparallel_local import ThreadPoolConfig
 
 
@@ -250,11 +250,9 @@ def test_a_member_that_waits_for_the_others_learns_why_they_do_not_come() -> Non
 
 @pytest.fixture
 def impatient_interpreter() -> Iterator[None]:
-    """Threads change places a thousand times as often: what can happen between two, does."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
+    """Threads change places hundreds of times as often: what can happen between two, does."""
+    with switching_often():
+        yield
 
 
 @pytest.mark.usefixtures("impatient_interpreter")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from typing import Any
 
@@ -12,6 +11,7 @@ from pparallel.interfaces.serializer import Serializer
 from pparallel.testing.patience import PATIENCE
 from pparallel.testing.serializer.base import SerializerTests, round_trip
 from pparallel.testing.serializer.samples import PLAIN_DATA
+from pparallel.testing.threads import switching_often
 
 
 class DataTests(SerializerTests):
@@ -41,15 +41,11 @@ class DataTests(SerializerTests):
             found.append([serializer.loads(each) for each in buffers] == objects)
 
         threads = [threading.Thread(target=send, args=(number,)) for number in range(8)]
-        interval = sys.getswitchinterval()
-        sys.setswitchinterval(1e-6)  # else each would be done before the next has its turn
-        try:
+        with switching_often():  # else each would be done before the next has its turn
             for thread in threads:
                 thread.start()
             for thread in threads:
                 thread.join()
-        finally:
-            sys.setswitchinterval(interval)
         assert found == [True] * 8
 
     def test_earlier_buffers_stay_as_they_are(self, serializer: Serializer) -> None:
