@@ -107,7 +107,7 @@ class BatchRun:
         if current.acting.get() is not endpoint:
             current.act_for(endpoint)
         try:
-            module = modules.get(name[0])
+            module = modules.get(name[0])  # as Quick.function(), to call which is felt here
             function = None if module is None else module.__dict__.get(name[1])
             if function is None:
                 function = endpoint.quick.function(name)
