@@ -9,6 +9,7 @@ from hypothesis import settings
 from thinning import FULL, pytest_collection_modifyitems
 
 from pparallel.testing import Suite, no_leftovers
+from pparallel.testing.threads import switching_often
 
 __all__ = ["pytest_collection_modifyitems"]
 
@@ -30,6 +31,13 @@ def pytest_collection_finish() -> None:
 def scale() -> Callable[[int], int]:
     """How many rounds a test runs: all with PPARALLEL_TEST_SCALE=full, else a tenth."""
     return lambda rounds: rounds if FULL else max(1, rounds // 10)
+
+
+@pytest.fixture
+def impatient_interpreter() -> Iterator[None]:
+    """Threads change places hundreds of times as often: what can happen between two, does."""
+    with switching_often():
+        yield
 
 
 @pytest.fixture(autouse=True)

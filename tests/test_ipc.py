@@ -114,9 +114,7 @@ def test_a_lane_is_used_again_and_one_given_up_is_not() -> None:
         until(lambda: psutil.Process().num_fds() <= descriptors, "lanes given up are closed")
 
 
-def test_a_member_without_descriptors_says_so(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def no_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     receive = messages.receive_with
 
     def receive_none(sock: socket.socket) -> tuple[bytes, list[int]]:
@@ -124,19 +122,10 @@ def test_a_member_without_descriptors_says_so(
         messages.close(fds)  # as the kernel does when there is no room for them
         return data, []
 
-    with pair(echo) as (a, b):
-        a.request(b.name, [b"first"], PATIENCE).result(PATIENCE)  # which takes no lane
-        with monkeypatch.context() as changed:
-            changed.setattr(messages, "receive_with", receive_none)
-            with pytest.raises(PeerLostError, match="has dropped the call; its log says why"):
-                a.call(b.name, [b"second"], PATIENCE)
-        assert "b drops a call of a: this process has no descriptors left" in caplog.text
-        assert copied(a.call(b.name, [b"third"], PATIENCE)) == [b"third"]
+    monkeypatch.setattr(messages, "receive_with", receive_none)
 
 
-def test_a_member_that_can_start_no_thread_says_so(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     start = threading.Thread.start
 
     def start_none(self: threading.Thread) -> None:
@@ -144,13 +133,26 @@ def test_a_member_that_can_start_no_thread_says_so(
             raise RuntimeError("can't start new thread")
         start(self)
 
+    monkeypatch.setattr(threading.Thread, "start", start_none)
+
+
+@pytest.mark.parametrize(
+    ("without", "why"),
+    [(no_descriptors, "has no descriptors left"), (no_threads, "can start no more threads")],
+)
+def test_a_member_that_can_serve_no_lane_says_so(
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    without: Callable[[pytest.MonkeyPatch], None],
+    why: str,
+) -> None:
     with pair(echo) as (a, b):
         a.request(b.name, [b"first"], PATIENCE).result(PATIENCE)  # which takes no lane
         with monkeypatch.context() as changed:
-            changed.setattr(threading.Thread, "start", start_none)
+            without(changed)
             with pytest.raises(PeerLostError, match="has dropped the call; its log says why"):
                 a.call(b.name, [b"second"], PATIENCE)
-        assert "b drops a call of a: this process can start no more threads" in caplog.text
+        assert f"b drops a call of a: this process {why}" in caplog.text
         assert copied(a.call(b.name, [b"third"], PATIENCE)) == [b"third"]
 
 

@@ -28,7 +28,7 @@ from pparallel.runtime.rpc.quick import Quick
 from pparallel.runtime.rpc.stream import Stream
 from pparallel.runtime.rpc.wire import Status
 from pparallel.testing.patience import PATIENCE, until
-from pparallel.testing.threads import in_threads, switching_often
+from pparallel.testing.threads import in_threads
 from pparallel_serializers import PickleSerializerConfig
 
 SERIALIZER = pparallel.build(PickleSerializerConfig())
@@ -186,14 +186,7 @@ def test_jobs_that_come_when_their_thread_goes(
     until(lambda: handlers._running == 0 and not handlers._streams, "one still runs")
 
 
-@pytest.fixture
-def often() -> Iterator[None]:
-    """Threads change places as often as can be."""
-    with switching_often():
-        yield
-
-
-@pytest.mark.usefixtures("often")
+@pytest.mark.usefixtures("impatient_interpreter")
 def test_what_a_thread_has_of_its_own_is_shared_in_order(scale: Callable[[int], int]) -> None:
     many = 10_000
     for _ in range(scale(50)):
@@ -223,7 +216,7 @@ def test_what_a_thread_has_of_its_own_is_shared_in_order(scale: Callable[[int], 
         assert [*taken, *shared] == list(range(many)), "in another order, or not all"
 
 
-@pytest.mark.usefixtures("often")
+@pytest.mark.usefixtures("impatient_interpreter")
 def test_jobs_that_come_and_are_handed_over_run_in_order(
     handlers: Handlers, jobs: Jobs, scale: Callable[[int], int]
 ) -> None:
@@ -478,7 +471,7 @@ def test_a_batch_without_calls_is_answered(endpoint: Any) -> None:
     assert told(BatchRun(endpoint, KEY, ([], [], [])).reply()) == ([], [], {})
 
 
-@pytest.mark.usefixtures("often")
+@pytest.mark.usefixtures("impatient_interpreter")
 def test_every_result_is_told_once_whatever_happens_at_the_same_time(
     endpoint: Any, scale: Callable[[int], int]
 ) -> None:

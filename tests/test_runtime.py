@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,7 +18,6 @@ from pparallel.runtime import member
 from pparallel.runtime.member import Member, current
 from pparallel.runtime.stopping import StopSignal, running_under
 from pparallel.testing.patience import until
-from pparallel.testing.threads import switching_often
 from pparallel_local import ThreadPoolConfig
 
 
@@ -246,13 +245,6 @@ def test_a_member_that_waits_for_the_others_learns_why_they_do_not_come() -> Non
     assert len(errors) == 1
     assert is_consequence(errors[0])
     assert "the other cannot start" in str(errors[0])
-
-
-@pytest.fixture
-def impatient_interpreter() -> Iterator[None]:
-    """Threads change places hundreds of times as often: what can happen between two, does."""
-    with switching_often():
-        yield
 
 
 @pytest.mark.usefixtures("impatient_interpreter")

@@ -97,6 +97,7 @@ class Quick:
         """Return the name of a function that is called with at most *most* bytes of plain data."""
         if not (is_plain(args, kwargs) and self._trusts):
             return None
+        # To write them tells their size sooner than to ask each for its own.
         data = self._dumps((args, kwargs) if kwargs else args, _VERSION)
         return self.name(what) if len(data) <= most else None
 
