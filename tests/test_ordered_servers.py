@@ -213,9 +213,34 @@ def test_pulls_into_memory_of_any_kind() -> None:
         for target in targets:
             assert server.pull("k", into=target) is not None
             assert torch.equal(target, values)
+        with torch.inference_mode():
+            small = torch.zeros(3)
+        assert server.push("small", torch.ones(3), 1, None)
+        assert server.pull("small", into=small) is not None
+        assert small.sum() == 3
         assert server.push("turned", values.T, 1, None)
         assert server.pull("turned", into=targets[0].view(400, 200)) is not None
         assert torch.equal(targets[0].view(400, 200), values.T)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage")
+@pytest.mark.parametrize("rows", [3, 30_000])
+def test_pull_into_what_torch_cannot_fill_copies_nothing(rows: int) -> None:
+    freed = torch.zeros(rows, 3)
+    freed.untyped_storage().resize_(0)
+    refused = {
+        r"value\[1\] .*memory was freed": freed,
+        r"value\[1\], a Tensor .*strided.*sparse_coo": torch.zeros(rows, 3).to_sparse(),
+        r"value\[1\] .*no shape yet": torch.nn.UninitializedParameter(),
+        r"value\[1\] .*nested": torch.nested.nested_tensor([torch.zeros(rows, 3)]),
+    }
+    with pparallel.build(MemoryOrderedServerConfig()) as server:
+        assert server.push("k", [torch.ones(3), torch.ones(rows, 3)], 1, None)
+        for message, into in refused.items():
+            target = torch.zeros(3)
+            with pytest.raises(ValueError, match=message):
+                server.pull("k", into=[target, into])
+            assert target.sum() == 0, "something was copied before the misfit was seen"
 
 
 def op(name: str, arguments: tuple[Any, ...], result: Any, start: float, end: float) -> Operation:

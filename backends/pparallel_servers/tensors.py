@@ -170,8 +170,9 @@ def fit(targets: Sequence[object], to: Sequence[Run]) -> bool:
     return len(targets) == len(to) and all(
         type(target) in plain
         and target.dtype is run.dtype
+        and lies_in_one_run(target)  # first: not all other tensors have a shape
         and target.shape == run.shape
-        and lies_in_one_run(target)
+        and (not run.nbytes or target.data_ptr())  # 0: its memory was freed
         for target, run in zip(cast("Sequence[Tensor]", targets), to, strict=True)
     )
 

@@ -22,7 +22,8 @@ class OrderedServer(Resource):
     """Keeps, for each key, its newest values in the order in which they were pushed.
 
     Keys are hashable, versions are hashable and not None; both are compared by value (``==``),
-    since most servers hold copies of them. Any thread may use a server.
+    since most servers hold copies of them, and so equal themselves, which NaN does not. Any thread
+    may use a server.
 
     Guarantees:
         - A push is stored if the newest version of its key equals ``prev_version``, and refused
@@ -30,7 +31,8 @@ class OrderedServer(Resource):
         - Strings, integers, bytes and tuples of them are keys and versions on every server,
           whatever else it takes (``OrderedServerSuite.test_keys_and_versions_of_all_kinds``).
         - Versions are compared by value
-          (``OrderedServerSuite.test_versions_are_compared_by_value``), and None is no version
+          (``OrderedServerSuite.test_versions_are_compared_by_value``); None is no version, and what
+          is not hashable or does not equal itself is neither key nor version
           (``test_what_cannot_be_a_version_or_key``).
         - A key that is not held accepts any ``prev_version``
           (``OrderedServerSuite.test_a_new_key_accepts_any_previous_version``).
@@ -55,8 +57,9 @@ class OrderedServer(Resource):
         - A value that cannot be stored changes nothing
           (``OrderedServerSuite.test_what_cannot_be_stored_changes_nothing``).
         - ``into`` is filled as a whole or, where it does not fit, not at all
-          (``OrderedServerSuite.test_pulls_into``, ``test_into_must_fit``), with what was asked for,
-          whatever other threads pull meanwhile (``test_threads_pull_into_their_own``).
+          (``OrderedServerSuite.test_pulls_into``, ``test_into_must_fit``,
+          ``test_into_must_have_memory_of_its_own``), with what was asked for, whatever other
+          threads pull meanwhile (``test_threads_pull_into_their_own``).
         - Operations on one key are linearizable: each takes effect at one moment between its call
           and its return, so that what was acknowledged is seen by all; nothing is promised across
           keys (``OrderedServerSuite.test_threads_see_one_order``, ``test_members_see_one_order``,
@@ -92,8 +95,9 @@ class OrderedServer(Resource):
             Whether it was stored. ``False``: another writer came first; pull and try again.
 
         Raises:
-            ValueError: *version* is None.
-            TypeError: *key* or *version* is not hashable.
+            ValueError: *version* is None, or *key*, *version* or *prev_version* does not equal
+                itself, as NaN and what holds it.
+            TypeError: *key*, *version* or *prev_version* is not hashable.
             SerializationError: *value* cannot be stored.
             PeerLostError: the member that keeps the values is gone.
         """
@@ -118,15 +122,20 @@ class OrderedServer(Resource):
             version: which one; ``None`` is the newest.
             into: a tensor or array, or a mapping or sequence of them (nested as you like), to copy
                 the value into; it is then what is returned. Shapes and dtypes must be those of the
-                value; devices and strides need not.
+                value; devices and strides need not. Each element has memory of its own, which that
+                of an expanded tensor has not.
 
         Returns:
             ``(value, version)``, or ``None`` if the key or the version is not held.
 
         Raises:
-            ValueError: *into* does not fit; the entry is named and nothing was copied.
+            ValueError: *into* does not fit; the entry is named and nothing was copied. Or *key* or
+                *version* does not equal itself.
+            TypeError: *key* or *version* is not hashable.
             PeerLostError: the member that keeps the values is gone.
         """
+        check_hashable("a key", key)
+        check_hashable("a version", version)
         found = self.fetch(key, version)
         if found is None or into is None:
             return found
@@ -150,6 +159,8 @@ class OrderedServer(Resource):
             ``(value, version)``, or ``None`` if *timeout* passed first.
 
         Raises:
+            ValueError: *key* or *version* does not equal itself.
+            TypeError: *key* or *version* is not hashable.
             ClosedError: the server was closed meanwhile, or the job ends.
             PeerLostError: the member that keeps the values is gone.
         """
@@ -178,30 +189,43 @@ class OrderedServerConfig(BackendConfig[OrderedServer], frozen=True):
     version_depth: int = Field(default=1, ge=1)
 
 
-def check_version(version: object) -> None:
-    """Refuse what cannot be a version.
+def check_version(version: object, prev_version: object = None) -> None:
+    """Refuse what cannot be a version, or the version before it.
 
     Raises:
-        ValueError: it is None.
-        TypeError: it is not hashable.
+        ValueError: *version* is None, or one of them does not equal itself.
+        TypeError: one of them is not hashable.
     """
     if version is None:
         message = "a version cannot be None: that stands for 'no version'"
         raise ValueError(message)
     check_hashable("a version", version)
+    check_hashable("a version", prev_version)
 
 
 def check_hashable(what: str, value: object) -> None:
-    """Refuse a key or version that is not hashable.
+    """Refuse a key or version that is not hashable, or does not equal itself.
 
     Raises:
         TypeError: it is not hashable.
+        ValueError: it does not equal itself, or is a tuple or frozenset that holds such a value: no
+            push could ever name it as the version before, and nothing would find it as a key.
     """
     try:
         hash(value)
     except TypeError as error:
         message = f"{what} must be hashable, and {value!r} is not"
         raise TypeError(message) from error
+    if not _equals_itself(value):
+        message = f"{what} must be equal to itself, and {value!r} is not"
+        raise ValueError(message)
+
+
+def _equals_itself(value: Any) -> bool:
+    # Containers take an item that is the same object for equal, and so hide a NaN.
+    if isinstance(value, tuple | frozenset):
+        return all(map(_equals_itself, value))
+    return bool(value == value)
 
 
 def copy_into(value: Any, into: Any) -> None:
@@ -214,7 +238,9 @@ def copy_into(value: Any, into: Any) -> None:
     for source, target in list(_pairs(value, into, "value")):
         if not _is_tensor(target):
             target[...] = source
-        elif target.nbytes >= _LARGE and lies_in_one_run(source) and lies_in_one_run(target):
+        elif (
+            lies_in_one_run(source) and lies_in_one_run(target) and target.nbytes >= _LARGE
+        ):  # ``nbytes`` is not defined for all other layouts
             large.append((source, target))
         else:
             _copy_tensor(source, target)
@@ -223,7 +249,7 @@ def copy_into(value: Any, into: Any) -> None:
 
 def _copy_tensor(source: Any, target: Any) -> None:
     with sys.modules["torch"].no_grad():
-        target.copy_(source)
+        target.detach().copy_(source)  # one that was made in inference mode must be detached
 
 
 def _copy_large(pairs: Sequence[tuple[Any, Any]]) -> None:
@@ -260,12 +286,82 @@ def _check_fit(value: Any, into: Any, entry: str) -> None:
     same_kind = _is_tensor(value) if _is_tensor(into) else _is_array(value)
     if not same_kind:
         _refuse(entry, f"is of type {type(value).__name__}, and 'into' {type(into).__name__}")
+    if _is_tensor(into):
+        _check_shaped(value, into, entry)
     if tuple(value.shape) != tuple(into.shape):
         _refuse(entry, f"has shape {tuple(value.shape)}, and 'into' {tuple(into.shape)}")
     if value.dtype != into.dtype:
         _refuse(entry, f"has dtype {value.dtype}, and 'into' {into.dtype}")
-    if _is_array(into) and not into.flags.writeable:
+    if _is_tensor(into):
+        _check_tensor_memory(value, into, entry)
+    else:
+        _check_array_memory(into, entry)
+
+
+def _check_shaped(value: Any, into: Any, entry: str) -> None:
+    """Refuse tensors that have no shape to compare."""
+    if sys.modules["torch"].nn.parameter.is_lazy(into):
+        _refuse(entry, "cannot be copied into a parameter that has no shape yet")
+    if value.is_nested or into.is_nested:
+        which = "is" if value.is_nested else "cannot be copied into"
+        _refuse(entry, f"{which} a nested tensor: pull without 'into'")
+
+
+def _check_tensor_memory(value: Any, into: Any, entry: str) -> None:
+    """Refuse a tensor that cannot be written to, or whose elements share memory."""
+    torch = sys.modules["torch"]
+    if into.is_meta:
+        _refuse(entry, "cannot be copied into a tensor on device meta, which holds no data")
+    if into.layout is torch.strided and not into.is_contiguous():
+        _check_own_memory(into.shape, into.stride(), 1, "a tensor", entry)
+    if not (_is_dense(value) and _is_dense(into)):
+        _try_copy(value, into, entry)
+    elif into.numel() and not into.data_ptr():
+        _refuse(entry, "cannot be copied into a tensor whose memory was freed")
+
+
+def _check_array_memory(into: Any, entry: str) -> None:
+    """Refuse an array that cannot be written to, or whose elements share memory."""
+    if not into.flags.writeable:
         _refuse(entry, "cannot be copied into an array that is read-only")
+    _check_own_memory(into.shape, into.strides, into.itemsize, "an array", entry)
+
+
+def _check_own_memory(
+    shape: Sequence[int], strides: Sequence[int], size: int, kind: str, entry: str
+) -> None:
+    """Refuse what is not laid out so that each element lies beyond the one before it.
+
+    Args:
+        shape: of what is to be filled.
+        strides: of its dimensions, in the unit of *size*.
+        size: of one element.
+        kind: of what is to be filled, for the message.
+        entry: which it is.
+    """
+    reach = size
+    for stride, count in sorted((abs(step), n) for step, n in zip(strides, shape, strict=True)):
+        if count > 1 and stride < reach and 0 not in shape:
+            why = f"cannot be copied into {kind} whose elements share memory (an expanded one?)"
+            _refuse(entry, f"{why}: give a copy of it")
+        reach += max(count - 1, 0) * stride
+
+
+def _is_dense(tensor: Any) -> bool:
+    """Return whether a tensor is one of torch's own, of numbers with strides."""
+    torch = sys.modules["torch"]
+    own = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    return own and tensor.layout is torch.strided and not tensor.is_quantized
+
+
+def _try_copy(value: Any, into: Any, entry: str) -> None:
+    """Refuse what torch cannot copy, between layouts and kinds of tensors."""
+    try:
+        _copy_tensor(value, into.detach().clone())
+    except (RuntimeError, TypeError, ValueError) as error:  # NotImplementedError is the first
+        forms = [f"{type(each).__name__} ({each.layout})" for each in (value, into)]
+        message = f"{entry}, a {forms[0]}, cannot be copied into a {forms[1]}: {error}"
+        raise ValueError(message) from error
 
 
 def _check_kind(value: Any, kind: type, into: Any, entry: str) -> None:

@@ -70,8 +70,7 @@ class ClientOrderedServer(OrderedServer):
         self, key: Hashable, value: Any, version: Hashable, prev_version: Hashable | None
     ) -> bool:
         check_hashable("a key", key)
-        check_version(version)
-        check_hashable("a version", prev_version)
+        check_version(version, prev_version)
         return self._opened().push(key, value, version, prev_version)
 
     @override

@@ -12,7 +12,7 @@ from weakref import WeakSet
 from typing_extensions import override
 
 from pparallel.errors import ClosedError
-from pparallel.interfaces.ordered_server import Found, OrderedServer
+from pparallel.interfaces.ordered_server import Found, OrderedServer, check_hashable
 from pparallel.runtime import stopping
 
 
@@ -56,6 +56,8 @@ class LookingServer(OrderedServer):
     def wait(
         self, key: Hashable, version: Hashable | None = None, timeout: float | None = None
     ) -> Found | None:
+        check_hashable("a key", key)
+        check_hashable("a version", version)
         deadline = math.inf if timeout is None else monotonic() + timeout
         pause = 0.0
         with stopping.telling(self._ended.set):

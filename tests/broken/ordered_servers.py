@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import threading
 import time
 from collections.abc import Hashable, Iterable
@@ -215,6 +216,26 @@ class TakesNoneForAVersion(Server):
 @rejected_by("test_what_cannot_be_a_version_or_key")
 class TestTakesNoneForAVersion(OrderedServerSuite):
     config = in_memory.config(TakesNoneForAVersion)
+
+
+class TakesNanForAVersion(Server):
+    """Stores a version that no push can name as the one before, and no pull finds."""
+
+    @override
+    def push(
+        self, key: Hashable, value: Any, version: Hashable, prev_version: Hashable | None
+    ) -> bool:
+        try:
+            return super().push(key, value, version, prev_version)
+        except ValueError:
+            if version is None:
+                raise
+        return self._opened().push(key, value, version, prev_version)
+
+
+@rejected_by("test_what_cannot_be_a_version_or_key")
+class TestTakesNanForAVersion(OrderedServerSuite):
+    config = in_memory.config(TakesNanForAVersion)
 
 
 class TakesTheVersionFirst(Server):
@@ -568,6 +589,36 @@ class CopiesUntilItDoesNotFit(Server):
 @rejected_by("test_into_must_fit")
 class TestCopiesUntilItDoesNotFit(OrderedServerSuite):
     config = in_memory.config(CopiesUntilItDoesNotFit)
+
+
+class FillsSharedMemory(Server):
+    """Compares shapes and dtypes alone: what is expanded is refused by torch, in the midst."""
+
+    @override
+    def pull(
+        self, key: Hashable, version: Hashable | None = None, into: Any = None
+    ) -> Found | None:
+        found = super().pull(key, version)
+        if found is None or into is None:
+            return found
+        try:
+            pairs = list(ordered_server._pairs(found[0], into, "value"))
+        except ValueError as error:
+            if not re.search("share memory|meta", str(error)):
+                raise
+            pairs = [(value, into[at]) for at, value in _items(found[0])]
+        for source, target in pairs:
+            target[...] = source
+        return into, found[1]
+
+
+def _items(value: Any) -> Iterable[tuple[Any, Any]]:
+    return value.items() if isinstance(value, dict) else enumerate(value)
+
+
+@rejected_by("test_into_must_have_memory_of_its_own")
+class TestFillsSharedMemory(OrderedServerSuite):
+    config = in_memory.config(FillsSharedMemory)
 
 
 # -- waiting ----------------------------------------------------------------------------------

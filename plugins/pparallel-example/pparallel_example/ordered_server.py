@@ -42,7 +42,7 @@ class ExampleOrderedServer(LookingServer):
     def push(
         self, key: Hashable, value: Any, version: Hashable, prev_version: Hashable | None
     ) -> bool:
-        check_version(version)
+        check_version(version, prev_version)
         encode("a version", version)  # refuses what a file cannot hold
         path, pending = self._path(key), self._folder / "pending"
         buffers = tuple(bytes(each) for each in self._serializer.dumps(value))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from typing import Any
 
 import pytest
 
 from pparallel.interfaces.ordered_server import OrderedServer, OrderedServerConfig
 from pparallel.testing.ordered_server.base import DEPTH, OrderedServerTests
+from pparallel.testing.patience import PATIENCE
 from pparallel.testing.suite import changed
 
 #: keys and versions that are all different, however much they look alike
@@ -88,6 +90,15 @@ class PushTests(OrderedServerTests):
         with pytest.raises(TypeError, match="must be hashable"):
             server.push(["k"], 1, 1, None)  # type: ignore[arg-type]
         assert server.keys() == []
+        assert server.push("k", 1, 1, None)
+        for unhashable in ([1], (1, [1])):
+            _refuses(server, unhashable, TypeError, "must be hashable")
+        nan = float("nan")
+        for unequal in (nan, (nan,), (1, ("a", nan)), frozenset([nan])):
+            _refuses(server, unequal, ValueError, "must be equal to itself")
+        assert server.keys() == ["k"]
+        assert server.versions("k") == [1]
+        assert server.push("k", 2, 2, 1)
 
     def test_keys_are_listed_and_deleted(self, server: OrderedServer) -> None:
         assert server.pull("a") is None
@@ -121,3 +132,21 @@ class PushTests(OrderedServerTests):
         server.versions("k").append(2)
         assert server.keys() == ["k"]
         assert server.versions("k") == [1]
+
+
+def _refuses(server: OrderedServer, wrong: Any, error: type[Exception], message: str) -> None:
+    """Give *wrong* for each key and version that there is."""
+    pushes: list[tuple[Any, ...]] = [(wrong, 2, 2, 1), ("k", 2, wrong, 1), ("k", 2, 2, wrong)]
+    for push in pushes:
+        with pytest.raises(error, match=message):
+            server.push(*push)
+    for key, version in ((wrong, None), ("k", wrong)):
+        with pytest.raises(error, match=message):
+            server.pull(key, version)
+        for timeout in (0, PATIENCE):
+            with pytest.raises(error, match=message):
+                server.wait(key, version, timeout)
+    with pytest.raises(error, match=message):
+        server.versions(wrong)
+    with pytest.raises(error, match=message):
+        server.delete(wrong)

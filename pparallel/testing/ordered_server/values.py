@@ -96,6 +96,41 @@ class ValueTests(OrderedServerTests):
                 server.pull("k", into={**into, "a": target})
             assert target.sum() == 0, "something was copied before the misfit was seen"
 
+    @pytest.mark.parametrize("rows", [3, 30_000])
+    def test_into_must_have_memory_of_its_own(self, server: OrderedServer, rows: int) -> None:
+        """What an expanded tensor is filled with depends on the order of the copies."""
+        import numpy
+        import torch
+
+        value = {"a": torch.ones(rows), "b": torch.ones(rows, 4)}
+        assert server.push("k", value, 1, None)
+        assert server.push("n", [torch.ones(rows), numpy.ones((rows, 4))], 1, None)
+        refused: dict[str, torch.Tensor] = {
+            r"value\['b'\].* share memory": torch.zeros(1, 4).expand(rows, 4),
+            r"value\['b'\] .*share memory": torch.zeros(rows + 3).as_strided((rows, 4), (1, 1)),
+            r"value\['b'\] .* meta": torch.zeros(rows, 4, device="meta"),
+        }
+        for message, into in refused.items():
+            target = torch.zeros(rows)
+            with pytest.raises(ValueError, match=message):
+                server.pull("k", into={"a": target, "b": into})
+            assert target.sum() == 0, "something was copied before the misfit was seen"
+            assert into.is_meta or into.sum() == 0
+        target = torch.zeros(rows)
+        shared = numpy.lib.stride_tricks.as_strided(numpy.zeros(rows + 3), (rows, 4), (8, 8))
+        with pytest.raises(ValueError, match=r"value\[1\] .*share memory"):
+            server.pull("n", into=[target, shared])
+        assert target.sum() == 0
+        assert shared.sum() == 0
+        spread = {"a": torch.zeros(2 * rows)[::2], "b": torch.zeros(4, 1, rows).permute(2, 1, 0)}
+        spread["b"] = spread["b"].squeeze(1)
+        assert server.pull("k", into=spread) == (spread, 1)
+        assert spread["a"].sum() == rows
+        assert spread["b"].sum() == 4 * rows
+        backwards = numpy.zeros((4, rows)).T[::-1]
+        assert server.pull("n", into=[target, backwards]) is not None
+        assert backwards.sum() == 4 * rows
+
     def test_large_values(self, server: OrderedServer) -> None:
         """What takes megabytes may take another way than what is small."""
         import torch
