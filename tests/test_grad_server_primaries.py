@@ -170,8 +170,6 @@ def optimizer_states(rt: Runtime) -> list[list[float]]:
     reducer, model = rt.reducer, nn.Linear(4, 1, bias=False)
     nn.init.zeros_(model.weight)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.5)
-    other = nn.Parameter(torch.ones(1))  # which is not the model's
-    optimizer.add_param_group({"params": [other]})
     if reducer.manages:
         optimizer.state[model.weight]["momentum_buffer"] = torch.full((1, 4), 8.0)
         reducer.manage_model(model, optimizer)
@@ -180,7 +178,7 @@ def optimizer_states(rt: Runtime) -> list[list[float]]:
         model.weight.grad = torch.ones(1, 4)
         reducer.push(model)
     reducer.stop()
-    assert [len(group["params"]) for group in optimizer.param_groups] == [1, 1]
+    assert [len(group["params"]) for group in optimizer.param_groups] == [1]
     assert optimizer.param_groups[0]["params"][0] is model.weight
     states = [optimizer.state[each]["momentum_buffer"] for each in optimizer.state]
     assert all(each.shape == (1, 4) for each in states)

@@ -86,7 +86,6 @@ def test_roles() -> None:
     [
         ({"role": "client", "max_staleness": 1}, "role"),
         ({"role": "server", "primaries": ("ps", "a")}, "role"),
-        ({"in_place": True, "primaries": ("ps", "a")}, "in_place"),
     ],
 )
 def test_what_does_not_go_together(options: dict[str, Any], path: str) -> None:
@@ -143,7 +142,7 @@ def step_in_place(rt: Runtime) -> list[float] | None:
     """The managed model is the newest as soon as it is published, and so is one of many dtypes."""
     model = numbers()
     if rt.name == "ps":
-        reducer = part(rt, "server", in_place=True, key="mine", reduce_method="sum")
+        reducer = part(rt, "server", key="mine", reduce_method="sum")
         managed(reducer, model)
     rt.group().barrier()
     found = rt.ordered_server.pull("mine")
@@ -180,7 +179,7 @@ def step_odd(rt: Runtime) -> None:
 
 
 def test_in_place_in_members_that_start_together() -> None:
-    config = GradServerReducerConfig(in_place=True, reduce_batch_size=2)
+    config = GradServerReducerConfig(reduce_batch_size=2)
     pparallel.launch(pparallel.RuntimeConfig(members=["ps", "a", "b"], reducer=config), step_odd)
 
 

@@ -17,9 +17,12 @@ class LocalReducerConfig(ReducerConfig, frozen=True):
 
     Attributes:
         backend: selects this backend.
+        refuse_nan: whether a step is refused if a gradient has NaN or infinity, or a persistent
+            buffer NaN: the push returns False and the gradients are cleared.
     """
 
     backend: Literal["local"] = "local"
+    refuse_nan: bool = False
 
 
 class GradServerReducerConfig(ReducerConfig, frozen=True):
@@ -36,22 +39,23 @@ class GradServerReducerConfig(ReducerConfig, frozen=True):
             each level: a secondary sums so many gradients, the primary so many of those sums, and
             one step of the optimizer takes its square.
         reduce_method: what the optimizer steps on: the mean or the sum of the gradients.
-        reduce_device: where the primary and the secondaries sum and step.
+        reduce_device: where the primary and the secondaries sum. The optimizer steps the managed
+            model where its parameters are.
         max_queue_size: how many acknowledged messages may wait at each level; a sender beyond
             that waits. A longer queue lets members run further ahead of the optimizer, so that
             their gradients are of older parameters.
         max_staleness: how many steps the gradients in a step may be behind it: a step waits for
             those on their way that it would make too old. What comes from older parameters all the
-            same is refused. By default there is no bound.
-        dedicated: whether the primaries feed no batches; by default so if there are others.
-        refuse_nan: whether gradients with NaN or infinity are refused: the push returns False and
-            they are cleared, for what is added to them could not mend them.
+            same is refused. With 0 members train in lock-step: each step takes one gradient of each
+            member that trains and has not stopped. By default there is no bound.
+        dedicated: whether the primaries feed no batches; by default so if there are others. If not,
+            steps are made only while the primary's member is in push(), pull(), step() or stop(),
+            for in between it computes with the model; what arrives meanwhile goes into one step.
+        refuse_nan: whether gradients with NaN or infinity, or with a persistent buffer that holds
+            NaN, are refused: the push returns False and they are cleared, for what is added to them
+            could not mend them.
         compression: how gradients are made smaller on their way to a secondary; what that leaves
             out is added to the next gradient of the same model. By default they are sent whole.
-        in_place: whether the optimizer steps the managed model itself, with which nobody may train
-            from start to stop: it is then always as new as what is published. By default a copy of
-            its parameters is stepped, and the model has them after stop. An optimizer that is not
-            torch's, and knows nothing of ``param_groups``, needs it.
         role: whether this ``member`` starts and stops with all others; or, as a ``server`` does,
             waits for nobody: it holds the primary or secondary that is named after it, and nothing
             else; or is a ``client``, which may come at any time, pushes and pulls, and goes. All
@@ -73,7 +77,6 @@ class GradServerReducerConfig(ReducerConfig, frozen=True):
     dedicated: bool | None = None
     refuse_nan: bool = False
     compression: CompressionConfig | None = None
-    in_place: bool = False
     role: Literal["member", "server", "client"] = "member"
     key: str | None = None
     ordered_server: OrderedServerConfig | None = None
@@ -89,8 +92,8 @@ class ModelServerReducerConfig(ReducerConfig, frozen=True):
         pull_on_fail: without ``rebase``: whether a refused push takes the newest parameters. If it
             does not, the member goes on with its own, which no push will get through, until it
             pulls.
-        refuse_nan: whether gradients with NaN or infinity are refused before they are stepped on:
-            the push returns False and they are cleared.
+        refuse_nan: whether a step is refused if a gradient has NaN or infinity, or a persistent
+            buffer NaN: the push returns False and the gradients are cleared.
         ordered_server: where the parameters are; by default the runtime's.
     """
 
@@ -116,6 +119,9 @@ class DilocoReducerConfig(ReducerConfig, frozen=True):
             lost.
         compression: how the differences are made smaller on their way to the coordinator; by
             default not at all.
+        refuse_nan: whether a step is refused if a gradient has NaN or infinity, or a persistent
+            buffer NaN: the push returns False and the gradients are cleared. A member whose buffers
+            hold NaN at the end of a round is left out of it.
     """
 
     backend: Literal["diloco"] = "diloco"
@@ -125,6 +131,7 @@ class DilocoReducerConfig(ReducerConfig, frozen=True):
     outer_momentum: float = Field(default=0.9, ge=0, lt=1)
     round_timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     compression: CompressionConfig | None = None
+    refuse_nan: bool = False
 
 
 class AllReduceReducerConfig(ReducerConfig, frozen=True):
@@ -140,7 +147,8 @@ class AllReduceReducerConfig(ReducerConfig, frozen=True):
         broadcast_buffers: whether all take the buffers of the first member, such as running means,
             after every step; by default each keeps its own, and they are averaged in the end.
         refuse_nan: whether a step is refused in all members if a gradient in one of them has NaN or
-            infinity: the push returns False and the gradients are cleared.
+            infinity, or a persistent buffer NaN: the push returns False and the gradients are
+            cleared.
         collective: how the members reduce; by default the runtime's.
     """
 

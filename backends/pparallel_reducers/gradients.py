@@ -1,8 +1,8 @@
-"""Find the gradients of a model."""
+"""Gradients of a model's parameters: look-up, checks and clearing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def gradient(name: str, parameter: Parameter) -> Tensor:
-    """Return the dense gradient of *parameter*.
+    """Return the gradient of *parameter* as it is, dense or sparse.
 
     Raises:
         ValueError: it has none.
@@ -23,18 +23,14 @@ def gradient(name: str, parameter: Parameter) -> Tensor:
             " before push() or step(), or freeze it with requires_grad_(False) before start()"
         )
         raise ValueError(message)
-    return parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
+    return parameter.grad
 
 
-def gradients(parameters: Iterable[tuple[str, Parameter]]) -> Iterator[tuple[str, Tensor]]:
-    """Yield the names and gradients of those named *parameters* that are trainable.
+def dense(tensor: Tensor) -> Tensor:
+    """Return *tensor* itself, or a dense copy if it is sparse."""
+    import torch
 
-    Raises:
-        ValueError: one has no gradient.
-    """
-    for name, each in parameters:
-        if each.requires_grad:
-            yield name, gradient(name, each)
+    return tensor if tensor.layout is torch.strided else tensor.to_dense()
 
 
 def clear(parameters: Iterable[Parameter]) -> None:
@@ -53,7 +49,41 @@ def first_not_finite(named: Iterable[tuple[str, Tensor]]) -> str | None:
     import torch
 
     for name, each in named:
+        values = _values(each)
         # The sum reads the tensor once and writes nothing. It may itself overflow.
-        if not torch.isfinite(each.sum()) and not torch.isfinite(each).all():
+        if not torch.isfinite(values.sum()) and not torch.isfinite(values).all():
             return name
     return None
+
+
+def first_with_nan(named: Iterable[tuple[str, Tensor]]) -> str | None:
+    """Return the name of the first buffer that holds NaN, None if there is none.
+
+    Infinity is no fault: a mask of -inf is an ordinary buffer.
+    """
+    import torch
+
+    for name, each in named:
+        if averages(each.dtype) and torch.isnan(each.sum()) and torch.isnan(each).any():
+            return name
+    return None
+
+
+def _values(tensor: Tensor) -> Tensor:
+    """Return the elements that are stored; the others are zero."""
+    import torch
+
+    if tensor.layout is torch.strided:
+        return tensor
+    return tensor._values() if tensor.layout is torch.sparse_coo else tensor.values()
+
+
+def references(tensor: Tensor) -> int | None:
+    """Return how many tensors share the memory of *tensor*; None where torch does not tell.
+
+    Whoever writes to memory again that gradients lay in has to know whether a hook has kept one.
+    """
+    import torch
+
+    count = getattr(torch._C, "_storage_Use_Count", None)
+    return None if count is None else int(count(tensor.untyped_storage()._cdata))

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from typing_extensions import Buffer, override
 
-from pparallel_reducers.gradients import gradient
-
 if TYPE_CHECKING:  # a member that trains nothing opens its reducer too, and imports no torch
     import torch
     from torch import Tensor
-    from torch.nn import Module
+    from torch.nn import Module, Parameter
 
 Flats: TypeAlias = "dict[torch.dtype, Tensor]"  #: one contiguous 1-d tensor per dtype
 
@@ -135,10 +133,7 @@ class Layout:
     @classmethod
     def of(cls, model: Module) -> Layout:
         """Return the layout of *model*."""
-        return cls(
-            Entry(name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), kind)
-            for name, tensor, kind in _tensors(model)
-        )
+        return cls(_entry_of(*each) for each in _tensors(without_compilation(model)))
 
     @cached_property
     def digest(self) -> str:
@@ -172,15 +167,94 @@ class Layout:
         raise ValueError(message)
 
 
-def gradients_of(model: Module) -> Callable[[str], Tensor]:
-    """Return a function from a parameter's name to its gradient; it refuses where there is none."""
-    parameters = dict(model.named_parameters())
-    return lambda name: gradient(name, parameters[name])
+def without_compilation(model: Module) -> Module:
+    """Return the module that ``torch.compile`` has wrapped, or *model* if it has not."""
+    wrapped = model._modules.get("_orig_mod")
+    return model if wrapped is None else wrapped
 
 
 def state_of(model: Module) -> dict[str, Tensor]:
     """Return parameters and buffers by name."""
+    model = without_compilation(model)
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+class ModelTensors:
+    """The tensors of one model, as they were when they were recorded.
+
+    Gradients belong to the parameters that a run began with: a layer that is frozen, unfrozen,
+    replaced or added later would be left out without a word.
+
+    Attributes:
+        layout: of the model.
+        parameters: all of them, by name.
+        trainable: those that have gradients, by name.
+    """
+
+    def __init__(self, model: Module) -> None:
+        model = without_compilation(model)
+        self.layout = Layout.of(model)
+        self.parameters = dict(model.named_parameters())
+        self.trainable = [each for each in self.parameters.items() if each[1].requires_grad]
+        self._marks = _marks(self.parameters.values())
+
+    def has_changed(self, model: Module) -> bool:
+        """Return whether *model* has other parameters now, or others of them are trained."""
+        return _marks(without_compilation(model).parameters()) != self._marks
+
+    def validate(self, model: Module) -> None:
+        """Refuse *model* if its parameters are no longer those that were recorded.
+
+        Raises:
+            ValueError: the first difference is named.
+        """
+        if not self.has_changed(model):
+            return
+        found = dict(without_compilation(model).named_parameters())
+        raise ValueError(f"{self._first_change(found)} since start(): {ADVICE}")
+
+    def buffers(self, model: Module) -> list[tuple[str, Tensor]]:
+        """Return the persistent buffers of *model*, which programs replace as they like.
+
+        Raises:
+            ValueError: one is missing, or has another shape or dtype than at the start.
+        """
+        found = dict(without_compilation(model).named_buffers())
+        named = []
+        for entry in self.layout.entries:
+            if entry.kind != "buffer":
+                continue
+            buffer = found.get(entry.name)
+            if buffer is None or _entry_of(entry.name, buffer, "buffer") != entry:
+                now = "is missing" if buffer is None else f"is {_described(buffer)}"
+                message = f"{entry} {now} since start(): {ADVICE}"
+                raise ValueError(message)
+            named.append((entry.name, buffer))
+        return named
+
+    def _first_change(self, found: Mapping[str, Parameter]) -> str:
+        for name, parameter in self.parameters.items():
+            if name not in found:
+                return f"parameter {name!r} was removed"
+            if found[name] is not parameter:
+                return f"parameter {name!r} was replaced by another tensor"
+        for name in found:
+            if name not in self.parameters:
+                return f"parameter {name!r} was added"
+        before = {each.name: each for each in self.layout.entries}
+        for name, parameter in found.items():
+            if parameter.requires_grad != (before[name].kind == "trainable"):
+                return f"parameter {name!r} was {'un' * parameter.requires_grad}frozen"
+            if str(parameter.dtype) != f"torch.{before[name].dtype}":
+                return f"parameter {name!r} became {parameter.dtype}"
+        return "the parameters moved to another device, or changed their order,"
+
+
+ADVICE = "call stop() first, then change the model and its optimizer, then call start() again"
+
+
+def _marks(parameters: Iterable[Parameter]) -> list[tuple[int, bool, torch.dtype, torch.device]]:
+    return [(id(each), each.requires_grad, each.dtype, each.device) for each in parameters]
 
 
 def state_in(layout: Layout, model: Module) -> Flats:
@@ -201,11 +275,20 @@ def load(layout: Layout, flats: Flats, model: Module) -> None:
 def _tensors(model: Module) -> Iterator[tuple[str, Tensor, str]]:
     for name, parameter in model.named_parameters():
         yield name, parameter, "trainable" if parameter.requires_grad else "frozen"
-    # Buffers that are not persistent are a member's own business: caches, masks.
-    persistent = model.state_dict(keep_vars=True)
+    # Buffers that are not persistent are a member's own business: caches, masks. A model may have a
+    # state_dict() of its own, which says nothing of that.
     for name, buffer in model.named_buffers():
-        if name in persistent:
+        path, _, last = name.rpartition(".")
+        if last not in model.get_submodule(path)._non_persistent_buffers_set:
             yield name, buffer, "buffer"
+
+
+def _entry_of(name: str, tensor: Tensor, kind: str) -> Entry:
+    return Entry(name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), kind)
+
+
+def _described(tensor: Tensor) -> str:
+    return f"of shape {tuple(tensor.shape)} and dtype {tensor.dtype}"
 
 
 def _entry(values: Sequence[object]) -> Entry:

@@ -33,11 +33,15 @@ class LocalReducer(OwnModelReducer):
     @override
     def push(self, model: Module) -> bool:
         self._own.check(model)
-        self._own.step()
+        if self._config.refuse_nan and self._refused_as_not_finite():
+            return False
+        outcome = self._own.step()
         self._own.clear()
         self._steps += 1
         self._tally.pushed()
         self._tally.reduced(1, 0, self._steps)
+        if outcome.error is not None:
+            raise outcome.error
         return True
 
     @override

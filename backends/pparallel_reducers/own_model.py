@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, ref
 
 from pparallel.errors import ClosedError
-from pparallel_reducers.gradients import clear, gradients
-from pparallel_reducers.layout import Layout, load, state_in
+from pparallel_reducers.gradients import first_not_finite, first_with_nan, gradient
+from pparallel_reducers.layout import Layout, ModelTensors, load, state_in, without_compilation
+from pparallel_reducers.stepping import OptimizerStep, StepOutcome
 from pparallel_reducers.tally import Tally
 
 if TYPE_CHECKING:
@@ -17,19 +18,31 @@ if TYPE_CHECKING:
 
 
 class OwnModel:
-    """What was given to ``manage_model()``, and whether it may be stepped now.
+    """The model and the optimizer that were given to ``manage_model()``.
 
     Attributes:
-        layout: of the model, as it was when the last run began; None before.
+        tensors: of the model, as they were when the last run began; None before.
         running: whether a run has begun and not ended.
     """
 
     def __init__(self, member: str, tally: Tally) -> None:
         self._member = member
         self._tally = tally
-        self._managed: tuple[Module, Optimizer, LRScheduler | None] | None = None
-        self.layout: Layout | None = None
+        self._managed: OptimizerStep | None = None
+        self.tensors: ModelTensors | None = None
         self.running = False
+
+    @property
+    def managed(self) -> OptimizerStep:
+        """The model, its optimizer and its scheduler.
+
+        Raises:
+            RuntimeError: there is none.
+        """
+        if self._managed is None:
+            message = f"member {self._member!r} must call manage_model() before start()"
+            raise RuntimeError(message)
+        return self._managed
 
     @property
     def model(self) -> Module:
@@ -38,87 +51,102 @@ class OwnModel:
         Raises:
             RuntimeError: there is none.
         """
-        if self._managed is None:
-            message = f"member {self._member!r} must call manage_model() before start()"
-            raise RuntimeError(message)
-        return self._managed[0]
+        return self.managed.model
+
+    @property
+    def layout(self) -> Layout | None:
+        """Of the model, as it was when the last run began; None before."""
+        return None if self.tensors is None else self.tensors.layout
 
     def manage(self, model: Module, optimizer: Optimizer, scheduler: LRScheduler | None) -> None:
         """Step *model* with *optimizer* from the next start on.
 
         Raises:
             RuntimeError: a run has begun.
+            ValueError: the scheduler's step needs a value that no reducer knows.
         """
         if self.running:
             message = "manage_model() comes before start(), or after stop()"
             raise RuntimeError(message)
-        self._managed = (model, optimizer, scheduler)
+        self._managed = OptimizerStep(model, optimizer, scheduler)
 
-    def begin(self, layout: Layout) -> None:
-        """Begin a run with the model, which has *layout*."""
-        self.layout = layout
+    def begin(self, tensors: ModelTensors) -> None:
+        """Begin a run with the model, which has *tensors*."""
+        self.tensors = tensors
         self.running = True
 
     def end(self) -> None:
         """End the run; what is known of the model stays."""
         self.running = False
 
+    def is_managed(self, model: Module) -> bool:
+        """Return whether *model* is the managed one, compiled or not."""
+        return self._managed is not None and without_compilation(model) is self._managed.model
+
     def check(self, model: Module) -> Layout:
         """Return the layout of *model*; refuse one that is not managed, or cannot be stepped.
 
         Raises:
             ClosedError: no run has begun.
-            ValueError: it is another model, or a trainable parameter has no gradient.
+            ValueError: it is another model, its parameters are no longer those of the start, or a
+                trainable one has no gradient.
         """
-        layout = self.managed(model)
-        for _ in gradients(model.named_parameters()):
-            pass  # each has one
-        return layout
+        tensors = self.validate_managed(model)
+        tensors.validate(model)
+        tensors.buffers(model)
+        for name, parameter in tensors.trainable:
+            gradient(name, parameter)
+        return tensors.layout
 
-    def managed(self, model: Module) -> Layout:
-        """Return the layout of *model*; refuse one that is not managed.
+    def validate_managed(self, model: Module) -> ModelTensors:
+        """Return the tensors of *model*, as they were at the start; refuse one not managed.
 
         Raises:
             ClosedError: no run has begun.
             ValueError: it is another model.
         """
-        if not self.running or self.layout is None:
+        if not self.running or self.tensors is None:
             raise ClosedError("the reducer", "is not started: call start() before push() or step()")
-        if model is not self.model:
-            message = _difference(self.layout, model)
+        if not self.is_managed(model):
+            message = _difference(self.tensors.layout, model)
             self._tally.refused(1, self._member, message)
             raise ValueError(message)
-        return self.layout
+        return self.tensors
 
     def pulled_into(self, model: Module) -> Layout:
         """Return the layout of the parameters that are to be pulled into *model*.
 
         Raises:
             ClosedError: no run has ever begun.
-            ValueError: it is not like the managed one.
+            ValueError: it is not like the managed one, or is that and has changed.
         """
-        if self.layout is None:
+        if self.tensors is None:
             raise ClosedError("the reducer", "is not started: call start() before pull()")
-        if self._managed is None or model is not self._managed[0]:
-            self.layout.check_shapes(Layout.of(model))
-        return self.layout
+        if not self.is_managed(model):
+            self.tensors.layout.check_shapes(Layout.of(model))
+        elif self.running:
+            self.tensors.validate(model)
+        return self.tensors.layout
 
-    def step(self) -> None:
-        """Step on the gradients of the model; they stay.
+    def not_finite(self) -> str | None:
+        """Return why the gradients are to be refused where ``refuse_nan`` is set, None if not."""
+        assert self.tensors is not None
+        named = [(name, gradient(name, each)) for name, each in self.tensors.trainable]
+        others = [(name, each.grad) for name, each in self.managed.others()]
+        named += [(name, each) for name, each in others if each is not None]
+        if (name := first_not_finite(named)) is not None:
+            return f"the gradient of {name!r} is not finite"
+        if (name := first_with_nan(self.tensors.buffers(self.model))) is not None:
+            return f"buffer {name!r} holds NaN"
+        return None
 
-        Raises:
-            Exception: what the optimizer or the scheduler raises.
-        """
-        if self._managed is None:
-            return
-        _, optimizer, scheduler = self._managed
-        optimizer.step()
-        if scheduler is not None:
-            scheduler.step()
+    def step(self) -> StepOutcome:
+        """As :meth:`OptimizerStep.step`."""
+        return self.managed.step()
 
     def clear(self) -> None:
-        """Clear the gradients."""
-        clear(self.model.parameters())
+        """Clear the gradients of all that the optimizer steps."""
+        self.managed.clear()
 
 
 class Pulled:
@@ -136,16 +164,17 @@ class Pulled:
 
     def ask(self, model: Module) -> int | None:
         """Note that *model* is the last that was asked for; return the version that it has."""
+        model = without_compilation(model)
         self._last = ref(model)
         return self._versions.get(model)
 
     def version(self, model: Module) -> int:
         """Return the version that *model* has, which has one."""
-        return self._versions[model]
+        return self._versions[without_compilation(model)]
 
     def note(self, model: Module, version: int) -> None:
         """Note that *model* has *version*."""
-        self._versions[model] = version
+        self._versions[without_compilation(model)] = version
 
     def take(self, model: Module, version: int) -> None:
         """Note that *model* has *version*, and tell that it was taken."""

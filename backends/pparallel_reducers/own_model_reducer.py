@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from pparallel.errors import ClosedError
 from pparallel.interfaces.reducer import Counters, Reducer
 from pparallel.runtime.events import Events
 from pparallel.runtime.member import Member
-from pparallel_reducers.layout import Layout
+from pparallel_reducers.layout import ModelTensors
 from pparallel_reducers.own_model import OwnModel, Pulled
 from pparallel_reducers.tally import Tally
 
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from torch.nn import Module
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler
+
+    from pparallel_reducers.layout import Layout
+
+logger = logging.getLogger(__name__)
 
 
 class OwnModelReducer(Reducer):
@@ -65,10 +70,10 @@ class OwnModelReducer(Reducer):
         if self._own.running:
             return
         model = self._own.model
-        layout = Layout.of(model)
+        tensors = ModelTensors(model)
         self._pulled.clear()
-        self.begin(layout, model)
-        self._own.begin(layout)
+        self.begin(tensors.layout, model)
+        self._own.begin(tensors)
 
     @override
     def step(self, model: Module) -> bool:
@@ -78,3 +83,27 @@ class OwnModelReducer(Reducer):
     @override
     def counters(self) -> Counters:
         return self._tally.counters()
+
+    def _refused_as_not_finite(self) -> bool:
+        """Refuse the gradients, where ``refuse_nan`` is set, if something in them is not finite."""
+        if (reason := self._own.not_finite()) is None:
+            return False
+        self._refuse_not_finite(reason)
+        return True
+
+    def _refuse_not_finite(self, reason: str) -> None:
+        """Clear the gradients, which ``refuse_nan`` refuses for *reason*."""
+        self._own.clear()
+        self._tally.refused(1, self._member.name, reason)
+        logger.warning("%s: a step is refused (refuse_nan): %s", self._member.name, reason)
+
+    def _warn_of_other_parameters(self) -> None:
+        """Say that parameters of the optimizer alone are not shared, if there are any."""
+        others = [name for name, _ in self._own.managed.others()]
+        if others and self._member.world_size > 1:
+            logger.warning(
+                "%s: %s is not a parameter of the model: each member trains its own, on its own"
+                " gradients. Register it in the model to have all members train one",
+                self._member.name,
+                others[0],
+            )

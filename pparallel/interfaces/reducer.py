@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from pparallel.config import BackendConfig
@@ -71,9 +72,15 @@ class Reducer(Resource):
           counted as lost, or :meth:`stop` raises what kept it from being reduced
           (``ReducerSuite.test_every_gradient_is_reduced_once``,
           ``test_each_gradient_weighs_alike``, ``test_a_step_that_fails_is_raised``).
-        - What a step raises comes out of :meth:`push`, which then took nothing, or else out of
-          :meth:`stop` and, from then on, :meth:`watch`
-          (``ReducerSuite.test_a_step_that_fails_is_raised``).
+        - What the optimizer raises before any parameter has moved comes out of :meth:`push`, which
+          then took nothing, or else out of :meth:`stop` and, from then on, :meth:`watch`
+          (``ReducerSuite.test_a_step_that_fails_is_raised``). What is raised after that, as by a
+          scheduler, is raised likewise, but the step counts and its gradients are cleared
+          (``ReducerSuite.test_a_scheduler_that_fails_is_raised_once_the_step_counts``).
+        - The optimizer steps the managed model's own parameters, so that its hooks see what is
+          stepped (``ReducerSuite.test_hooks_see_the_model``).
+        - Parameters that are frozen, unfrozen, added, removed or replaced after :meth:`start` are
+          refused by name (``ReducerSuite.test_a_changed_model_is_refused``).
         - What changes a counter is told of as an event, and both agree
           (``ReducerSuite.test_events_and_counters_agree``).
         - What is pulled is the member's own: what becomes of it is seen by nobody else
@@ -120,10 +127,13 @@ class Reducer(Resource):
     ) -> None:
         """Take the optimizer, and its scheduler, that step this model's parameters.
 
-        From :meth:`start` to :meth:`stop` they belong to the reducer.
+        From :meth:`start` to :meth:`stop` they belong to the reducer. A module that
+        ``torch.compile`` has wrapped is taken as the module inside.
 
         Raises:
             RuntimeError: another member manages the model, or reducing has started.
+            ValueError: the scheduler's ``step()`` needs a value, as that of ``ReduceLROnPlateau``:
+                call it yourself.
         """
 
     @abstractmethod
@@ -132,6 +142,7 @@ class Reducer(Resource):
 
         Raises:
             RuntimeError: this member manages a model and was given none.
+            ValueError: the optimizer cannot step on what is reduced.
         """
 
     @abstractmethod
@@ -140,7 +151,8 @@ class Reducer(Resource):
 
         Raises:
             ValueError: a trainable parameter has no gradient, or *model* is not like the one that
-                is managed: the first parameter at fault is named.
+                is managed, or has other parameters than at :meth:`start`: the first parameter at
+                fault is named.
             ClosedError: before :meth:`start` or after :meth:`stop`.
             PeerLostError: nobody is left who could take them; they are not cleared.
         """
@@ -180,6 +192,32 @@ class Reducer(Resource):
     @abstractmethod
     def counters(self) -> Counters:
         """Return what became of the gradients so far."""
+
+    def state_dict(self) -> dict[str, object]:
+        """Return the state that this member needs to go on later with the same numbers.
+
+        It goes into a checkpoint beside the states of the model, the optimizer and the scheduler,
+        and holds tensors, numbers, texts, lists and mappings only, so that
+        ``torch.load(..., weights_only=True)`` reads it. Empty where a reducer needs nothing.
+
+        Raises:
+            RuntimeError: the training cannot be continued from where it is now.
+        """
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Go on from *state*, which :meth:`state_dict` returned, at the next :meth:`start`.
+
+        Raises:
+            RuntimeError: reducing has started.
+            ValueError: it is the state of another kind of reducer, or of another model.
+        """
+        if state:
+            message = (
+                f"this reducer keeps no state of its own, and was given that of"
+                f" {state.get('backend', 'another')!r}: build the reducer that the state is from"
+            )
+            raise ValueError(message)
 
 
 class ReducerConfig(BackendConfig[Reducer], frozen=True):

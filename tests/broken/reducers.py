@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
@@ -120,35 +121,19 @@ class TestSumsInsteadOfAveraging(ReducerSuite):
 class TakesTheMeanOfMeans(ChangedPrimary):
     """Secondaries send means, and the primary takes the mean of them, however many each has."""
 
-    _messages = 0
-
     @override
     def open(self) -> None:
         super().open()
-        if (secondary := self._roles.secondary) is not None:
-            hand_on = secondary._hand_on
-
-            def hand_on_mean(message: Sum) -> None:
-                for index, source in enumerate(secondary._batch._sources):
-                    message.average(index, source, gradients=True)
-                hand_on(message)
-
-            secondary._hand_on = hand_on_mean
         if self._roles.primary is not None:
             level = self._roles.primary.level
             take = level._take
 
-            def take_and_count(message: Sum) -> None:
-                self._messages += 1
+            def take_as_one(message: Sum) -> None:
+                for (flat,) in message.terms:
+                    flat.count = 1
                 take(message)
 
-            level._take = take_and_count  # type: ignore[method-assign]
-
-    @override
-    def reduce(self, batch: Sum) -> None:
-        scale(batch, batch.count / self._messages)
-        self._messages = 0
-        self._step(batch)
+            level._take = take_as_one  # type: ignore[method-assign]
 
 
 @rejected_by("test_each_gradient_weighs_alike")
@@ -329,15 +314,15 @@ class TestLeavesModelsAsTheyAre(ReducerSuite):
 
 
 class KeepsTheOptimizer(GradServerReducer):
-    """The optimizer goes on pointing at the reducer's copies."""
+    """The optimizer steps copies of the parameters, also once reducing has stopped."""
 
     @override
     def manage_model(
         self, model: Module, optimizer: Optimizer, lr_scheduler: LRScheduler | None = None
     ) -> None:
         super().manage_model(model, optimizer, lr_scheduler)
-        assert self._roles.primary is not None
-        self._roles.primary.stepper.detach = lambda: None  # type: ignore[method-assign]
+        copies = copy.deepcopy(model)
+        optimizer.param_groups[0]["params"] = list(copies.parameters())
 
 
 @rejected_by("test_one_step_is_the_optimizers_step", "test_stop_hands_the_optimizer_back")

@@ -12,6 +12,7 @@ from typing_extensions import override
 from pparallel.interfaces.collective import ReduceOp
 from pparallel_reducers.all_reduce.buckets import buckets
 from pparallel_reducers.all_reduce.roll import Roll, Signal, count_ready
+from pparallel_reducers.gradients import dense
 
 if TYPE_CHECKING:
     import torch
@@ -114,6 +115,6 @@ def _gradient(parameter: Parameter) -> Tensor:
 
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
-    elif parameter.grad.is_sparse:
-        parameter.grad = parameter.grad.to_dense()
+    else:
+        parameter.grad = dense(parameter.grad)
     return parameter.grad

@@ -12,6 +12,7 @@ from pparallel.interfaces.collective import Collective, Work
 from pparallel_reducers.all_reduce.buckets import parts
 from pparallel_reducers.all_reduce.exchange import Exchange
 from pparallel_reducers.all_reduce.roll import Signal, count_ready
+from pparallel_reducers.gradients import dense, references
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,10 +35,14 @@ class Flat:
         self.names = [name for name, _ in named]
         self.parameters = [each for _, each in named]
         count = sum(each.numel() for each in self.parameters)
-        self.tensor = torch.zeros(count, dtype=first.dtype, device=first.device)
-        self._parts = parts(self.tensor, self.parameters)
+        self._allocate(torch.zeros(count, dtype=first.dtype, device=first.device))
         self._work: Work[None] | None = None
         self._taken: list[tuple[Tensor | None, int]] = []
+
+    def _allocate(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        self._parts = parts(tensor, self.parameters)
+        self._references = references(tensor)
 
     @property
     def begun(self) -> bool:
@@ -47,12 +52,15 @@ class Flat:
     def begin(self, group: Collective, divisor: int) -> None:
         """Begin to add up what the members have, divided by *divisor*; no gradient is zeros."""
         gradients = [each.grad for each in self.parameters]
+        if self._references is None or references(self.tensor) != self._references:
+            # A hook has kept a gradient of the last step, which lies here.
+            self._allocate(torch.empty_like(self.tensor))
         with torch.no_grad():
             for gradient, part in zip(gradients, self._parts, strict=True):
                 if gradient is None:
                     part.zero_()
                 elif divisor == 1 or gradient.is_sparse:
-                    part.copy_(gradient.to_dense()).div_(divisor)
+                    part.copy_(dense(gradient)).div_(divisor)
                 else:
                     torch.div(gradient, divisor, out=part)
         self._taken = [(each, 0 if each is None else each._version) for each in gradients]

@@ -16,7 +16,7 @@ from pparallel_reducers.all_reduce.causes import Causes
 from pparallel_reducers.all_reduce.roll import Word, count_ready
 from pparallel_reducers.all_reduce.run import Run
 from pparallel_reducers.config import AllReduceReducerConfig
-from pparallel_reducers.layout import Layout
+from pparallel_reducers.layout import Layout, ModelTensors
 from pparallel_reducers.own_model_reducer import OwnModelReducer
 
 if TYPE_CHECKING:
@@ -83,8 +83,18 @@ class AllReduceReducer(OwnModelReducer):
         self._causes.forget()
         if self._run is not None:
             self._former.append(self._run)
-        sent = self._tally.sent
-        self._run = Run(self._config, group, self._member, sent, model, layout, self._causes)
+        own = self._own.managed
+        if group.size() > 1:
+            own.validate_dense()
+        self._run = Run(
+            self._config,
+            group,
+            self._member,
+            self._tally.sent,
+            own,
+            ModelTensors(model),
+            self._causes,
+        )
         self._run.begin()
         self._end_former()
         if self._member.rank:
@@ -112,22 +122,20 @@ class AllReduceReducer(OwnModelReducer):
 
     @override
     def push(self, model: Module) -> bool:
-        self._own.managed(model)
+        self._own.validate_managed(model)
         assert self._run is not None
         run, mine = self._run, self._run.pushes()
         signals = run.make(mine)
         if count_ready(signals):
             self._step(run, 1)
             return True
-        reason = run.refuse(mine, signals)
-        self._own.clear()
-        self._tally.refused(1, self._member.name, reason)
+        self._refuse_not_finite(run.refuse(mine, signals))
         return False
 
     @override
     def pull(self, model: Module) -> bool:
         layout = self._own.pulled_into(model)
-        if model is self._own.model:
+        if self._own.is_managed(model):
             return False
         return self._pulled.copy(layout, model, self._steps)
 
@@ -144,16 +152,20 @@ class AllReduceReducer(OwnModelReducer):
     def _step(self, run: Run, own: int) -> None:
         """Step on the combined gradients, in which *own* of this member are."""
         try:
-            self._own.step()
+            outcome = self._own.step()
         except BaseException:
             run.step_failed()
             raise
+        if not outcome.complete:
+            run.step_failed()
         self._own.clear()
         self._steps += 1
         if own:
             self._tally.pushed()
         self._tally.reduced(own, 0, self._steps)
         run.step_was_made()
+        if outcome.error is not None:
+            raise outcome.error
 
     def _make_the_others_steps(self, run: Run) -> None:
         """Step with those that have not stopped yet, until all have; then have one model."""

@@ -24,6 +24,8 @@ class Word(enum.IntEnum):
     TWICE = 7  #: a gradient came a second time after it was handed in
     FAILED = 8  #: its optimizer has failed before
     DIFFERS = 9  #: its model, or its config, is not the first member's
+    ALTERED = 10  #: its model has other parameters than at the start
+    BUFFER_NAN = 11  #: a buffer, instead of a parameter, is to be refused
 
 
 class Signal(NamedTuple):

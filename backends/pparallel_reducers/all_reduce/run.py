@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
 
 from pparallel.errors import PeerLostError
 from pparallel.interfaces.collective import Collective
@@ -15,11 +14,9 @@ from pparallel_reducers.all_reduce.exchange import Exchange, Nothing, Straight
 from pparallel_reducers.all_reduce.roll import Signal, Word, count_ready
 from pparallel_reducers.all_reduce.state import State
 from pparallel_reducers.config import AllReduceReducerConfig
-from pparallel_reducers.gradients import first_not_finite, gradient, gradients
-from pparallel_reducers.layout import Layout
-
-if TYPE_CHECKING:
-    from torch.nn import Module
+from pparallel_reducers.gradients import first_not_finite, first_with_nan, gradient
+from pparallel_reducers.layout import ADVICE, ModelTensors
+from pparallel_reducers.stepping import OptimizerStep
 
 
 class Run:
@@ -40,18 +37,24 @@ class Run:
         group: Collective,
         member: Member,
         sent: Callable[[int], None],
-        model: Module,
-        layout: Layout,
+        own: OptimizerStep,
+        tensors: ModelTensors,
         causes: Causes,
     ) -> None:
         self._causes = causes
         self._config, self._group, self._member = config, group, member
         self._alone = group.size() == 1
         self._sent = (lambda _: None) if self._alone else sent
-        self._trainable = [each for each in model.named_parameters() if each[1].requires_grad]
+        # What the optimizer steps beside the model, such as a learnable weight of the loss, is
+        # reduced with it. It need not have a gradient in every step.
+        others = list(own.others())
+        self._model, self._tensors = own.model, tensors
+        self._trainable = [*tensors.trainable, *others]
         self._error: Exception | None = None
         self.exchange = self._made_exchange()
-        self.state = State(group, member.names, layout, model, config.bucket, self._sent)
+        self.state = State(
+            group, member.names, tensors, own.model, others, config.bucket, self._sent
+        )
         self.failed = False
 
     def _made_exchange(self) -> Exchange:
@@ -100,15 +103,31 @@ class Run:
         """Return what this member has to say of its gradients."""
         if self.failed:
             return Signal(Word.FAILED)
+        if self._is_altered():
+            return Signal(Word.ALTERED)
         if (heeded := self.exchange.heed()) is not None:
             return heeded
-        for index, (_, each) in enumerate(self._trainable):
+        for index, (_, each) in enumerate(self._tensors.trainable):
             if each.grad is None:
                 return Signal(Word.MISSING, index)
-        if self._config.refuse_nan:
-            names = [name for name, _ in self._trainable]
-            if (found := first_not_finite(gradients(self._trainable))) is not None:
-                return Signal(Word.NOT_FINITE, names.index(found))
+        return self._not_finite() if self._config.refuse_nan else Signal(Word.READY)
+
+    def _is_altered(self) -> bool:
+        if self._tensors.has_changed(self._model):
+            return True
+        try:
+            self._tensors.buffers(self._model)
+        except ValueError:  # refuse() raises it, once all members know
+            return True
+        return False
+
+    def _not_finite(self) -> Signal:
+        found = [(name, each.grad) for name, each in self._trainable]
+        if name := first_not_finite((name, each) for name, each in found if each is not None):
+            return Signal(Word.NOT_FINITE, [name for name, _ in self._trainable].index(name))
+        buffers = self._tensors.buffers(self._model)
+        if (name := first_with_nan(buffers)) is not None:
+            return Signal(Word.BUFFER_NAN, [name for name, _ in buffers].index(name))
         return Signal(Word.READY)
 
     def stops(self) -> Signal:
@@ -171,14 +190,23 @@ class Run:
         """Say why the step was not made: return it if it is the config's will, raise it else.
 
         Raises:
-            ValueError: a parameter has no gradient, here or in another member.
+            ValueError: a parameter has no gradient, here or in another member, or a model has other
+                parameters than at the start.
             RuntimeError: a gradient changed on its way.
         """
         worst = max(each.word for each in signals)
         at_fault = mine if mine.word is worst else next(x for x in signals if x.word is worst)
         here = at_fault is mine
+        member = self._member.names[signals.index(at_fault)]
+        if worst is Word.ALTERED:
+            if here:
+                self._tensors.validate(self._model)
+                self._tensors.buffers(self._model)
+            raise ValueError(f"the parameters of member {member!r} changed since start(): {ADVICE}")
+        who = "" if here else f" of member {member!r}"
+        if worst is Word.BUFFER_NAN:
+            return f"buffer {self.state.buffer_names[at_fault.place]!r}{who} holds NaN"
         name, parameter = self._trainable[at_fault.place]
-        who = "" if here else f" of member {self._member.names[signals.index(at_fault)]!r}"
         if worst is Word.NOT_FINITE:
             return f"the gradient of {name!r}{who} is not finite"
         if worst is Word.MISSING:

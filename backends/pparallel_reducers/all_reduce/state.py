@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pparallel_reducers.all_reduce.buckets import buckets, flattened, parts
 from pparallel_reducers.all_reduce.roll import Roll, Signal, Word
 from pparallel_reducers.gradients import averages
-from pparallel_reducers.layout import Layout, state_of
+from pparallel_reducers.layout import Layout, ModelTensors
 
 if TYPE_CHECKING:
     import torch
@@ -27,11 +27,15 @@ Named = tuple[str, "Tensor"]
 class State:
     """Parameters and persistent buffers of one member's model, beside those of the others.
 
+    Attributes:
+        buffer_names: of the persistent buffers.
+
     Args:
         group: the members.
         names: theirs, by rank.
-        layout: of the model.
+        recorded: the model's tensors at the start.
         model: this member's.
+        others: parameters that the optimizer steps beside the model's.
         limit: how many bytes travel together.
         sent: told how many bytes left for the others.
     """
@@ -40,18 +44,22 @@ class State:
         self,
         group: Collective,
         names: Sequence[str],
-        layout: Layout,
+        recorded: ModelTensors,
         model: Module,
+        others: Sequence[Named],
         limit: int,
         sent: Callable[[int], None],
     ) -> None:
-        self._group, self._names, self._layout, self._limit = group, names, layout, limit
-        self._sent = sent
-        tensors = {name: each.detach() for name, each in state_of(model).items()}
-        buffered = {each.name for each in layout.entries if each.kind == "buffer"}
-        named = [(each.name, tensors[each.name]) for each in layout.entries]
-        self._parameters = [each for each in named if each[0] not in buffered]
-        self._buffers = [each for each in named if each[0] in buffered]
+        self._group, self._names, self._limit, self._sent = group, names, limit, sent
+        self._model, self._recorded, self._layout = model, recorded, recorded.layout
+        named = [*recorded.parameters.items(), *others]
+        self._parameters = [(name, each.detach()) for name, each in named]
+        self.buffer_names = [each.name for each in self._layout.entries if each.kind == "buffer"]
+
+    @property
+    def _buffers(self) -> list[Named]:
+        """The persistent buffers as they are now: programs replace them."""
+        return self._recorded.buffers(self._model)
 
     @property
     def _first(self) -> int:
@@ -117,12 +125,13 @@ class State:
         """Give all members the mean of their buffers; of integers, what the first has."""
         from pparallel.interfaces.collective import ReduceOp
 
-        mixed = [each for each in self._buffers if averages(each[1].dtype)]
+        buffers = self._buffers
+        mixed = [each for each in buffers if averages(each[1].dtype)]
         for bucket in buckets(mixed, self._limit):
             tensors = [each for _, each in bucket]
             self._group.all_reduce_coalesced(tensors, ReduceOp.AVG)
             self._sent(sum(each.nbytes for each in tensors))
-        self._take([each for each in self._buffers if not averages(each[1].dtype)])
+        self._take([each for each in buffers if not averages(each[1].dtype)])
 
     def settle(self) -> None:
         """Give all members the parameters of the first, which they should have anyway."""

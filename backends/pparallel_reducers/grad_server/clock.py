@@ -9,9 +9,10 @@ The primary never blocks. It goes on adding to its batch what arrives, beyond
 ``reduce_batch_size``, until the step may be made: so what has arrived and would become too old is
 in the batch, queues move on, and no member is held back by one that is slow.
 
-With ``max_staleness=0`` training is synchronous. A member that pulls and has a gradient on its way
-waits for the step that takes it, and while somebody waits, the step need not have
-``reduce_batch_size`` messages; nor do secondaries wait for so many. Who does what:
+With ``max_staleness=0`` members train in lock-step: each step takes one gradient of each member
+that trains, from the start until it leaves or is lost. A member that pulls and has a gradient on
+its way waits for the step that takes it. Neither the step nor the secondaries wait for
+``reduce_batch_size`` messages. Who does what:
 
 A member that trains (:class:`~pparallel_reducers.grad_server.pace.Pace`, one for each primary)
     - before each pull: ``pace.before_pull(via)``, with *via* the secondary that it would push to;
@@ -20,7 +21,7 @@ A member that trains (:class:`~pparallel_reducers.grad_server.pace.Pace`, one fo
       refuses: ``push`` returns False (the gradients are to be cleared: they are of no use to
       anybody). The ticket's serial goes with the gradient: a sum holds those of all its gradients;
     - once the push was accepted: ``pace.used()``. A push that was refused or raised does nothing;
-    - first of all in ``stop()``: ``pace.leave()``.
+    - first of all in ``stop()``: ``pace.leave()``, and then :meth:`Clock.leave`.
 
 A secondary (:class:`~pparallel_reducers.grad_server.pace.Haste`, one for each primary)
     - when asked to hurry: ``haste.ask(member, serial)``, and then, like after each message that it
@@ -87,7 +88,8 @@ class Clock:
         max_staleness: int,
         version: int,
         hurry: Callable[[str, str, int], None],
-        look_again: Callable[[], None],
+        look_again: Callable[[], object],
+        trainers: Iterable[str] = (),
     ) -> None:
         """Begin with nothing on its way.
 
@@ -97,6 +99,8 @@ class Clock:
             hurry: (via, member, serial): have secondary *via* hand on this gradient as soon as it
                 has it. Called at most once for each ticket.
             look_again: have :meth:`may_step` asked again: what it waited for is gone.
+            trainers: the members that train; with ``max_staleness=0`` each step takes one gradient
+                of each, until it leaves or is lost.
         """
         self._bound = max_staleness
         self._version = version
@@ -105,6 +109,7 @@ class Clock:
         self._lock = threading.Lock()
         self._tickets = Tickets()
         self._gone: set[str] = set()
+        self._trainers = set(trainers) if max_staleness == 0 else set()
         self._waiters: list[_Waiter] = []
         self._stepping = self._held_up = False
         self._ended: BaseException | None = None
@@ -157,6 +162,12 @@ class Clock:
             self._tickets.drop(lambda each: each.serial == serial)
         self._wake()
 
+    def leave(self, member: str) -> None:
+        """Note that *member* pushes no more."""
+        with self._lock:
+            self._trainers.discard(member)
+        self._wake(look=True)
+
     # -- the primary --------------------------------------------------------------------------
 
     def arrived(self, serials: Iterable[int]) -> None:
@@ -182,20 +193,22 @@ class Clock:
         with self._lock:
             wanted = is_full or bool(self._waiters)
             late = self._tickets.before(self._version + 1 - self._bound, inside) if wanted else []
-            self._held_up = bool(late)
-            if wanted and not late:
+            missing = self._trainers - self._tickets.members(inside) if wanted else set()
+            waits = bool(late or missing)
+            self._held_up = waits
+            if wanted and not waits:
                 self._stepping = True
                 self._tickets.used(inside)
             to_hurry = [each for each in late if not each.hurried]
             for each in to_hurry:
                 each.hurried = True
-        if late:
-            waits_for = sorted({(each.member, each.version) for each in late})
-            logger.debug("step %d waits for (member, version): %s", self._version + 1, waits_for)
+        if waits:
+            waits_for = sorted({each.member for each in late} | missing)
+            logger.debug("step %d waits for %s", self._version + 1, ", ".join(waits_for))
         for each in to_hurry:
             if (via := each.via) is not None:
                 self._hurry(via, each.member, each.serial)
-        return wanted and not late
+        return wanted and not waits
 
     def published(self, version: int) -> None:
         """Note that the step is made, and that its parameters can be pulled."""
@@ -211,13 +224,14 @@ class Clock:
         """
         with self._lock:
             self._gone.add(member)
+            self._trainers.discard(member)
             dismissed = [each for each in self._waiters if each.member == member]
             self._waiters = [each for each in self._waiters if each.member != member]
             self._tickets.drop(lambda each: each.via == member)
             holders = self._tickets.holders(member)
         for each in dismissed:
             fail(each.future, _lost(member))
-        self._wake()
+        self._wake(look=True)
         return holders
 
     def drained(self, member: str, via: str) -> None:
@@ -251,15 +265,16 @@ class Clock:
 
     # -- without it ----------------------------------------------------------------------------
 
-    def _wake(self) -> None:
-        """Have those go on who wait and need not any more."""
+    def _wake(self, *, look: bool = False) -> None:
+        """Have those go on who wait and need not any more; *look* whether a step may be made."""
         served: dict[Future[Ticket], Ticket] = {}
         with self._lock:
             for each in self._waiters:
                 if not self._must_wait(each.member):
                     served[each.future] = self._issue(each.member, each.via, self._version)
             self._waiters = [each for each in self._waiters if each.future not in served]
-            look = bool(self._waiters) or (self._tickets.dropped() and self._held_up)
+            dropped = self._tickets.dropped()
+            look = bool(self._waiters) or ((look or dropped) and self._held_up)
         for future, ticket in served.items():
             settle(future, ticket)
         if look:

@@ -13,7 +13,7 @@ from pparallel.machine.cpus import affinity
 from pparallel.runtime.rpc import RpcGroup
 from pparallel.runtime.shm import writable
 from pparallel_reducers.grad_server.image import Image, Key
-from pparallel_reducers.gradients import averages
+from pparallel_reducers.gradients import references
 
 if TYPE_CHECKING:
     import torch
@@ -32,6 +32,9 @@ class Flat:
         own: whether it may be changed.
         memory: the memory of each piece, on the CPU; none where it lies in one run.
         whole: the one run of bytes, if it lies in one.
+        count: how many gradients were combined in it.
+        references: how many tensors share that run while nobody else holds one; None where torch
+            does not tell.
     """
 
     def __init__(
@@ -46,11 +49,18 @@ class Flat:
     ) -> None:
         self.image, self.pieces, self.own = image, pieces, own
         self.memory, self.whole, self._home = memory, whole, home
+        self.count = 1
         self._views: list[list[tuple[str, Tensor]]] | None = None
+        self.references: int | None = None
 
     @classmethod
-    def over(cls, image: Image, memory: Sequence[Buffer]) -> Flat:
+    def over(cls, image: Image, memory: Sequence[Buffer], count: int = 1) -> Flat:
         """Return what lies in *memory*, which arrived: its own, unless it is read-only.
+
+        Args:
+            image: where its tensors lie.
+            memory: of each piece.
+            count: how many gradients were combined in it.
 
         Raises:
             ValueError: its number or sizes are not the image's.
@@ -63,15 +73,19 @@ class Flat:
         # Tensors cannot be read-only: that nobody writes to these is for *own* to say.
         usable = [writable(each) if each.readonly else each for each in views]
         pieces = [image.flats(index, each) for index, each in enumerate(usable)]
-        return cls(image, pieces, own=own, memory=views)
+        flat = cls(image, pieces, own=own, memory=views)
+        flat.count = count
+        return flat
 
     @classmethod
-    def all_over(cls, images: Sequence[Image], memory: Sequence[Buffer]) -> list[Flat]:
+    def all_over(
+        cls, images: Sequence[Image], memory: Sequence[Buffer], count: int = 1
+    ) -> list[Flat]:
         """Return what lies in *memory*, which has the pieces of all *images*; as :meth:`over`."""
         found, at = [], 0
         for image in images:
             end = at + len(image.pieces)
-            found.append(cls.over(image, memory[at:end]))
+            found.append(cls.over(image, memory[at:end], count))
             at = end
         if at != len(memory):
             message = f"{len(memory)} pieces arrived, and should be {at}"
@@ -93,31 +107,35 @@ class Flat:
         for index, flats in enumerate(self.pieces):
             self.image.fill(index, flats, tensor)
 
-    def become_sum(self, terms: Sequence[Flat], count: int = 1, mean: bool = False) -> None:
-        """Become the sum of *terms*, of which this may be one, and then the mean.
+    def combine(self, terms: Sequence[Flat], *, mean: bool) -> None:
+        """Become the mean of *terms*, of which this may be one, or their sum.
 
-        Of what cannot be averaged, such as counters of batches, become the last of them.
+        Each term weighs as many gradients as were combined in it. Values are weighted before they
+        are added, so that a mean of finite values is finite in two bytes too. Buffers become their
+        mean always; of those that have none, such as counters of batches, the last one holds.
 
         Args:
-            terms: what is summed; read once, and what is written stays in the caches meanwhile.
-            count: by how many the sum is divided.
-            mean: whether the gradients are divided too, and not the buffers alone.
+            terms: read once, and what is written stays in the caches meanwhile.
+            mean: whether gradients become their mean, and not their sum.
         """
-        others = [each for each in terms if each is not self]
-        mine_too = len(others) < len(terms)
+        count = sum(each.count for each in terms)
+        weights = [each.count / count for each in terms]
 
-        def add_up(index: int) -> None:
+        def combine_piece(index: int) -> None:
             for number, window in enumerate(self.image.windows[index]):
                 out = self.pieces[index][number]
+                found = [
+                    each.pieces[index][number].to(out.device) if each is not self else out
+                    for each in terms
+                ]
+                is_gradient, _ = window.key
                 if not window.sums:
-                    out.copy_(terms[-1].pieces[index][number])
-                    continue
-                added = [each.pieces[index][number].to(out.device) for each in others]
-                is_gradient, dtype = window.key
-                divides = mean if is_gradient else averages(dtype)
-                _add_up(out, [out, *added] if mine_too else added, count if divides else 1)
+                    found = found[-1:]
+                weighted = window.sums and (mean or not is_gradient)
+                _combine(out, found, weights if weighted else [1.0] * len(found))
 
-        _each(len(self.pieces), add_up)
+        _each(len(self.pieces), combine_piece)
+        self.count = count
 
     def views(self) -> list[list[tuple[str, Tensor]]]:
         """Return name and place of each gradient, and of each buffer, where it lies in one run."""
@@ -131,29 +149,34 @@ class Flat:
                 list(layout.gradients.views(flats[True])),
                 list(layout.buffers.views(flats[False])),
             ]
+            del flats
+            self.references = references(self.whole)
         return self._views
 
+    def is_kept(self) -> bool:
+        """Return whether somebody, such as a hook, may still hold a gradient that lies in it."""
+        assert self.whole is not None
+        return self.references is None or references(self.whole) != self.references
+
     def release(self) -> None:
-        """Let it be used again, if it came from where such are kept."""
+        """Let its memory be used again, if it came from where such is kept."""
+        self.count = 1
         if self._home is not None:
             self._home.give(self)
 
 
-def _add_up(out: Tensor, terms: Sequence[Tensor], count: int) -> None:
-    """Have *out* become the mean of *terms*, of which it may be the first."""
+def _combine(out: Tensor, terms: Sequence[Tensor], weights: Sequence[float]) -> None:
+    """Have *out* become the weighted sum of *terms*, of which it may be any one."""
     import torch
 
-    first, *rest = terms
-    if rest:
-        torch.add(first, rest[0], out=out)
-    elif first is not out:
-        out.copy_(first)
-    for each in rest[1:]:
-        out.add_(each)
-    if count & (count - 1):
-        out.div_(count)
-    elif count > 1:
-        out.mul_(1 / count)  # as exact, and quicker
+    order = sorted(range(len(terms)), key=lambda place: terms[place] is not out)
+    first, *rest = order
+    if weights[first] != 1:
+        torch.mul(terms[first], weights[first], out=out)
+    elif terms[first] is not out:
+        out.copy_(terms[first])
+    for place in rest:
+        out.add_(terms[place], alpha=weights[place])
 
 
 def _each(count: int, do: Callable[[int], None]) -> None:

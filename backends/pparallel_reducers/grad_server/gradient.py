@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from pparallel.runtime.rpc import RpcGroup
 from pparallel_reducers.grad_server.flat import Flat, Source
 from pparallel_reducers.grad_server.shares import Share
-from pparallel_reducers.gradients import first_not_finite, gradient
-from pparallel_reducers.layout import Layout
+from pparallel_reducers.gradients import dense, first_not_finite, first_with_nan, gradient
+from pparallel_reducers.layout import ModelTensors
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,7 +30,7 @@ class Gradient:
     def __init__(
         self,
         model: Module,
-        layout: Layout,
+        tensors: ModelTensors,
         versions: Sequence[int],
         squeezer: Squeezer | None = None,
     ) -> None:
@@ -38,33 +38,34 @@ class Gradient:
 
         Args:
             model: the model.
-            layout: its layout.
+            tensors: its tensors.
             versions: of the parameters.
             squeezer: what compresses it; None: it is sent as it is.
 
         Raises:
-            ValueError: a trainable parameter has no gradient.
+            ValueError: a trainable parameter has no gradient, or a buffer changed its shape.
         """
-        self.layout = layout
+        self.layout = tensors.layout
         self.versions = list(versions)
-        self._trainable = {
-            name: gradient(name, each)
-            for name, each in model.named_parameters()
-            if each.requires_grad
-        }
-        self._tensors = {**dict(model.named_buffers()), **self._trainable}
+        self._gradients = [(name, gradient(name, each)) for name, each in tensors.trainable]
+        self._buffers = tensors.buffers(model)
+        self._tensors = {**dict(self._buffers), **dict(self._gradients)}
         self._packed: list[memoryview] = []
         self._squeezer = squeezer
         self._squeezed: Squeezed | None = None
 
     def not_finite(self) -> str | None:
-        """Return the name of a parameter whose gradient holds NaN or infinity, if there is one."""
-        return first_not_finite(self._trainable.items())
+        """Return why it is to be refused where ``refuse_nan`` is set, None if it is not."""
+        if (name := first_not_finite(self._gradients)) is not None:
+            return f"the gradient of {name!r} is not finite"
+        if (name := first_with_nan(self._buffers)) is not None:
+            return f"buffer {name!r} holds NaN"
+        return None
 
     def squeezed(self) -> Squeezed | None:
         """Return it compressed, if it is to be; the first time it is asked, it is compressed."""
         if self._squeezed is None and self._squeezer is not None:
-            self._squeezed = self._squeezer.squeeze(self._tensors.__getitem__)
+            self._squeezed = self._squeezer.squeeze(self._dense)
         return self._squeezed
 
     def settle(self, accepted: bool) -> None:
@@ -93,4 +94,9 @@ class Gradient:
             yield memory
 
     def _part(self, share: Share, name: str) -> Tensor:
-        return share.part(name, self._tensors[name])
+        return share.part(name, self._dense(name))
+
+    def _dense(self, name: str) -> Tensor:
+        """Return a tensor to be packed; of a sparse gradient a dense copy, which is made once."""
+        found = self._tensors[name] = dense(self._tensors[name])
+        return found

@@ -120,11 +120,14 @@ class Level:
         )
         return self._flushed
 
-    def look(self) -> None:
-        """Look soon whether the batch is to be handed on now; never blocks."""
+    def look(self) -> Future[None]:
+        """Look whether the batch is to be handed on, once all that is queued is in; never blocks.
+
+        Returns:
+            A future that ends when that is done, or fails with what ended the level.
+        """
         with self._lock:
-            if self._stage is not None:
-                self._stage.run(self._check)
+            return _done() if self._stage is None else self._stage.run(self._check)
 
     def drain(self, member: str) -> Future[None]:
         """Take nothing from *member* any more, and hand on all that came; never blocks."""

@@ -35,21 +35,24 @@ class Pacing:
         max_staleness: int,
         group: RpcGroup,
         who: Who,
+        trainers: Sequence[str],
         primary: Primary | None,
         secondary: Level | None,
         tally: Tally,
     ) -> None:
         self._bound = max_staleness
         self._group, self._who, self._me = group, who, group.get_cur_name()
+        self._trainers = trainers
         self._primary, self._secondary = primary, secondary
         self._tally = tally
         self._clock: Clock | None = None
         self._hastes = [Haste(self._bound) for _ in who.primaries]
         self._paces: list[Pace] = []
+        self._lost: set[str] = set()
         if primary is not None:
             primary.published = self._published
             primary.level.arrived = self._arrived
-            primary.level.ready = self._may_step
+            primary.may_step = self._may_step
             primary.level.when_ended = self.end
         if secondary is not None:
             secondary.ready = self._is_due
@@ -60,6 +63,7 @@ class Pacing:
             yield "enter", self._enter
             yield "claim", self._claim
             yield "give back", self._give_back
+            yield "leave", self._leave
         if self._secondary is not None:
             yield "hurry", self._hurry
             yield "drain", self._drain
@@ -68,7 +72,11 @@ class Pacing:
         """Begin, before any gradient is pushed."""
         if (primary := self._primary) is not None:
             version = run.versions[primary.index]
-            self._clock = Clock(self._bound, version, self._have_hurried, primary.level.look)
+            self._clock = Clock(
+                self._bound, version, self._have_hurried, primary.level.look, self._trainers
+            )
+            for member in self._lost:
+                self._clock.lost(member)
         self._hastes = [Haste(self._bound) for _ in self._who.primaries]
         self._paces = [
             Pace(
@@ -109,10 +117,11 @@ class Pacing:
 
     def leave(self) -> None:
         """Say that no gradient will come from here."""
-        for pace in self._paces:
+        for to, pace in zip(self._who.primaries, self._paces, strict=True):
             try:
                 pace.leave()
-            except PparallelError as error:  # who has ended need not be told
+                self._ask_leave(to)
+            except PparallelError as error:  # the primary has ended, and waits for nothing
                 logger.debug("%s: %s", self._me, error)
 
     def _ask_enter(self, to: str, via: str, back: int | None) -> Ticket:
@@ -126,6 +135,12 @@ class Pacing:
         found = self._group.ask(to, "claim", (via, version, back)).body
         return None if found is None else Ticket(*found)
 
+    def _ask_leave(self, to: str) -> None:
+        if to == self._me:
+            self._running().leave(self._me)
+        else:
+            self._group.ask(to, "leave")
+
     def _ask_give_back(self, to: str, serial: int) -> None:
         if to == self._me:
             self._running().give_back(serial)
@@ -136,6 +151,7 @@ class Pacing:
 
     def lose(self, member: str) -> None:
         """Wait for nothing of *member* any more, which has ended; never blocks."""
+        self._lost.add(member)
         if self._clock is None or self._primary is None:
             return
         self._primary.level.fence(member, member, None)
@@ -181,6 +197,10 @@ class Pacing:
 
     def _give_back(self, asked: Request) -> Reply:
         self._running().give_back(asked.body)
+        return Reply()
+
+    def _leave(self, asked: Request) -> Reply:
+        self._running().leave(asked.sender)
         return Reply()
 
     def _arrived(self, message: Sum) -> None:

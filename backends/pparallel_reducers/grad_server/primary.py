@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pparallel.errors import ClosedError
@@ -15,7 +20,48 @@ from pparallel_reducers.grad_server.sums import Sum
 from pparallel_reducers.tally import Tally
 
 if TYPE_CHECKING:
-    from pparallel_reducers.grad_server.stepper import AnyStepper
+    from pparallel_reducers.grad_server.stepper import Stepper
+
+logger = logging.getLogger(__name__)
+
+_LONG = 30.0  #: seconds after which a wait for the model is told of
+
+
+class ModelLease:
+    """Grants the managed model to the reducing thread while its member does not compute with it.
+
+    Where the member only serves, it is granted always. Where it trains too, the model is the
+    trainer's, except while that waits in :meth:`granted`.
+    """
+
+    def __init__(self, *, always: bool) -> None:
+        self._changed = threading.Condition()
+        self._grants = int(always)
+        self._held = False
+
+    @contextmanager
+    def granted(self) -> Iterator[None]:
+        """Grant the model inside the block; at its end wait for the step that is being made."""
+        with self._changed:
+            self._grants += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._changed.wait_for(lambda: self._grants > 1 or not self._held)
+                self._grants -= 1
+
+    def acquire(self) -> bool:
+        """Take the model for a step, if it is granted; return whether it is."""
+        with self._changed:
+            self._held = self._held or self._grants > 0
+            return self._held
+
+    def release(self) -> None:
+        """Give the model back; do nothing if it was not taken."""
+        with self._changed:
+            self._held = False
+            self._changed.notify_all()
 
 
 class Primary:
@@ -24,26 +70,41 @@ class Primary:
     Attributes:
         index: which share is its own.
         level: where sums arrive from the secondaries.
+        trains: whether this member computes with the managed model too.
+        lease: says when it does not, and steps may be made.
     """
 
     def __init__(
-        self, name: str, index: int, config: GradServerReducerConfig, tally: Tally, board: Board
+        self,
+        name: str,
+        index: int,
+        config: GradServerReducerConfig,
+        tally: Tally,
+        board: Board,
+        *,
+        trains: bool,
     ) -> None:
         self.index = index
+        self._name = name
         self._config = config
         self._tally = tally
         self._board = board
-        self._stepper: AnyStepper | None = None
+        self._stepper: Stepper | None = None
         self._wholes: Source | None = None
+        self.trains = trains
+        self.lease = ModelLease(always=not trains)
+        self._waits_since: float | None = None
         self.published: Callable[[int], None] = lambda _: None  # called with each new version
+        self.may_step: Callable[[Sum, bool], bool] = lambda _, is_full: is_full
         self.level = Level(name, config, tally, self._step)
+        self.level.ready = self._is_ready
 
-    def manage(self, stepper: AnyStepper) -> None:
+    def manage(self, stepper: Stepper) -> None:
         """Step with *stepper* from the next start on."""
         self._stepper = stepper
 
     @property
-    def stepper(self) -> AnyStepper:
+    def stepper(self) -> Stepper:
         """What steps.
 
         Raises:
@@ -57,6 +118,7 @@ class Primary:
     def start(self, share: Share, digest: str, wholes: Source) -> None:
         """Take the model over, whose share is published, and sum in *wholes* for it."""
         self._wholes = wholes
+        self._waits_since = None
         self.stepper.attach(share)
         self.level.start(digest, [wholes])
 
@@ -67,12 +129,47 @@ class Primary:
         self.stepper.detach()
         return error
 
+    def _is_ready(self, batch: Sum, is_full: bool) -> bool:
+        """Return whether a step is made now: :meth:`_step` follows, and gives the lease back."""
+        if not self.lease.acquire():
+            self._warn_of_wait(is_full)
+            return False
+        if self.may_step(batch, is_full):
+            return True
+        self.lease.release()
+        return False
+
     def _step(self, batch: Sum) -> None:
-        behind = self._board.version * batch.count - batch.versions[0]
-        assert self._wholes is not None
-        mean = batch.average(0, self._wholes, self._config.reduce_method == "mean")
-        self.stepper.step(mean)
-        self._board.publish(self.stepper.state())
+        try:
+            self._waits_since = None
+            if not self.lease.acquire():
+                raise RuntimeError(f"{self._name} may not step the model now: its member trains")
+            behind = self._board.version * batch.count - batch.versions[0]
+            assert self._wholes is not None
+            whole = batch.whole(0, self._wholes)
+            error = self.stepper.step(whole)
+            self._board.publish(self.stepper.state())
+        finally:
+            self.lease.release()
         self.published(self._board.version)
-        mean.release()
+        if not whole.is_kept():
+            whole.release()
         self._tally.reduced(batch.count, behind, self._board.version)
+        if error is not None:
+            raise error
+
+    def _warn_of_wait(self, is_full: bool) -> None:
+        now = time.monotonic()
+        if not is_full:
+            return
+        if self._waits_since is None:
+            self._waits_since = now
+        elif now - self._waits_since > _LONG:
+            self._waits_since = math.inf  # once for each wait
+            logger.warning(
+                "%s: gradients wait for a step since %.0f s: this member trains with the managed"
+                " model, which is stepped while the member is in push(), pull(), step() or stop();"
+                " with 'dedicated: true' it is stepped at any time",
+                self._name,
+                _LONG,
+            )

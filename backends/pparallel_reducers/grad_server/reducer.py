@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, ref
 
@@ -22,16 +24,19 @@ from pparallel_reducers.grad_server.pacing import TooOldError
 from pparallel_reducers.grad_server.pusher import Pusher
 from pparallel_reducers.grad_server.roles import Roles
 from pparallel_reducers.grad_server.run import Run
+from pparallel_reducers.grad_server.who import trains
 from pparallel_reducers.gradients import clear
-from pparallel_reducers.layout import Layout, state_of
+from pparallel_reducers.layout import ModelTensors, state_of, without_compilation
 from pparallel_reducers.tally import Tally
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from torch.nn import Module
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler
 
     from pparallel_reducers.grad_server.squeezed import Squeezer
+    from pparallel_reducers.stepping import OptimizerStep
 
 logger = logging.getLogger(__name__)
 
@@ -75,8 +80,9 @@ class GradServerReducer(Reducer):
         self._run: Run | None = None
         self._last_run: Run | None = None
         self._last: ref[Module] | None = None
-        self._layouts: WeakKeyDictionary[Module, Layout] = WeakKeyDictionary()
+        self._recorded: WeakKeyDictionary[Module, ModelTensors] = WeakKeyDictionary()
         self._squeezers: WeakKeyDictionary[Module, Squeezer] = WeakKeyDictionary()
+        self._restored: Mapping[str, object] | None = None  # what compression has left out
         self._versions: WeakKeyDictionary[Module, list[int]] = WeakKeyDictionary()
 
     @property
@@ -87,12 +93,7 @@ class GradServerReducer(Reducer):
     @property
     @override
     def trains(self) -> bool:
-        if self._config.role == "server":
-            return False
-        dedicated = self._config.dedicated
-        if dedicated is None:
-            dedicated = self._member.world_size > len(self._roles.who.primaries)
-        return not (dedicated and self.manages)
+        return trains(self._config, self._roles.who, self._member, self._member.name)
 
     @property
     @override
@@ -160,13 +161,9 @@ class GradServerReducer(Reducer):
         if self._run is not None:
             message = "manage_model() comes before start(), or after stop()"
             raise RuntimeError(message)
-        from pparallel_reducers.grad_server.stepper import InPlaceStepper, Stepper
+        from pparallel_reducers.grad_server.stepper import Stepper
 
-        if self._config.in_place:
-            self._roles.primary.manage(InPlaceStepper(model, optimizer, lr_scheduler))
-        else:
-            device = self._config.reduce_device
-            self._roles.primary.manage(Stepper(model, optimizer, lr_scheduler, device))
+        self._roles.primary.manage(Stepper(model, optimizer, lr_scheduler))
 
     @override
     def start(self) -> None:
@@ -177,11 +174,15 @@ class GradServerReducer(Reducer):
         if self._config.role == "server":
             self._start_alone()
             return
+        if self._roles.primary is not None:
+            self._validate_optimizer(self._roles.primary.stepper.managed)
         run = self._roles.begin()
-        self._layouts.clear()  # what is frozen may be other than before
+        self._recorded.clear()  # what is frozen may be other than before
         self._squeezers.clear()
         if self._roles.primary is not None:
-            self._versions[self._roles.primary.stepper.model] = list(run.versions)
+            managed = self._roles.primary.stepper.model
+            self._recorded[managed] = ModelTensors(managed)
+            self._versions[managed] = list(run.versions)
         self._run = self._last_run = run
         self._group.meet("start")
 
@@ -192,6 +193,10 @@ class GradServerReducer(Reducer):
         if self._run is None:
             return
         self._run = None
+        with self._model_granted():
+            self._stop_together()
+
+    def _stop_together(self) -> None:
         if self._roles.pacing is not None:
             self._roles.pacing.leave()
         self._group.meet("stop-1")
@@ -218,6 +223,33 @@ class GradServerReducer(Reducer):
     def counters(self) -> Counters:
         return self._tally.counters()
 
+    # -- checkpoints ----------------------------------------------------------------------------
+
+    @override
+    def state_dict(self) -> dict[str, object]:
+        if self._config.compression is None:
+            return {}
+        trained = None if self._last is None else self._last()
+        squeezer = None if trained is None else self._squeezers.get(trained)
+        kept = self._restored if squeezer is None else squeezer.state_dict()
+        return {"backend": self._config.backend, "compression": kept}
+
+    @override
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        if self._run is not None:
+            raise RuntimeError("load_state_dict() comes before start(), or after stop()")
+        if self._config.compression is None:
+            super().load_state_dict(state)
+            return
+        kept = state.get("compression")
+        if state.get("backend") != self._config.backend or not isinstance(kept, Mapping | None):
+            message = (
+                f"the state of {state.get('backend', 'another')!r} is not that of a"
+                f" {self._config.backend!r} with compression: build the reducer that it is from"
+            )
+            raise ValueError(message)
+        self._restored = kept
+
     # -- training -----------------------------------------------------------------------------
 
     @override
@@ -225,39 +257,52 @@ class GradServerReducer(Reducer):
         run = self._run if self._client is None or not self._open else self._client.run()
         if run is None:
             raise ClosedError("the reducer", "is not started: call start() before push() or step()")
-        layout = self._layout_of(model)
-        squeezer = self._squeezer_of(model, run) if layout.digest == run.layout.digest else None
+        model = without_compilation(model)
+        tensors = self._tensors_of(model, run)
+        fits = tensors.layout.digest == run.layout.digest
+        squeezer = self._squeezer_of(model, run) if fits else None
         versions = self._versions.get(model, run.versions)
-        gradient = Gradient(model, layout, versions, squeezer)
-        if self._config.refuse_nan and (name := gradient.not_finite()) is not None:
-            clear(model.parameters())
-            why = f"the gradient of {name!r} is not finite"
+        gradient = Gradient(model, tensors, versions, squeezer)
+        if self._config.refuse_nan and (why := gradient.not_finite()) is not None:
+            self._clear(model)
             self._tally.refused(1, self._member.name, why)
+            logger.warning("%s: a step is refused (refuse_nan): %s", self._member.name, why)
             return False
         try:
             if not self._pusher.push(
                 lambda to, number: self._roles.routes.push(to, number, gradient)
             ):
-                run.layout.check(layout)
+                run.layout.check(tensors.layout)
         except TooOldError:
-            clear(model.parameters())
+            self._clear(model)
             return False
         gradient.settle(True)
         self._roles.pushed()
-        clear(model.parameters())
+        self._clear(model)
         self._last = ref(model)
+        if self._shares_model:
+            with self._model_granted():
+                self._roles.make_due_steps()
         return True
 
     @override
     def pull(self, model: Module) -> bool:
+        model = without_compilation(model)
         if self._client is not None:
             return self._pull_as(self._client, model)
         if (run := self._last_run) is None:
             raise ClosedError("the reducer", "is not started: call start() before pull()")
-        run.layout.check_shapes(self._layout_of(model))
+        run.layout.check_shapes(self._tensors_of(model, run).layout)
+        self._last = ref(model)
+        with self._model_granted():
+            return self._pull(run, model)
+
+    def _pull(self, run: Run, model: Module) -> bool:
+        if self._run is not None and self._shares_model:
+            self._roles.make_due_steps()
+            self.watch()
         if self._run is not None and self.trains and (via := self._pusher.next) is not None:
             self._roles.before_pull(via)
-        self._last = ref(model)
         known = self._versions.get(model)
         news = [
             index
@@ -268,7 +313,7 @@ class GradServerReducer(Reducer):
             return False
         tensors, versions, newest = state_of(model), list(known or run.versions), -1
         for index in news:
-            version = self._boards[index].pull(run.shares[index], tensors)
+            version = self._pull_share(run, index, model, tensors)
             if version is not None:
                 versions[index], newest = version, max(newest, version)
         if newest < 0:
@@ -276,6 +321,14 @@ class GradServerReducer(Reducer):
         self._versions[model] = versions
         self._tally.pulled(newest)
         return True
+
+    def _pull_share(
+        self, run: Run, index: int, model: Module, tensors: Mapping[str, Tensor]
+    ) -> int | None:
+        primary = self._roles.primary
+        if primary is not None and primary.index == index and primary.stepper.model is model:
+            return self._boards[index].version  # it is the model that is stepped
+        return self._boards[index].pull(run.shares[index], tensors)
 
     # -- by itself ----------------------------------------------------------------------------
 
@@ -296,13 +349,11 @@ class GradServerReducer(Reducer):
             self._roles.finish()
         if failure is not None:
             raise failure
-        if self.manages and not self._config.in_place:
-            self._pull_last()
 
     def _pull_as(self, client: Client, model: Module) -> bool:
         if not self._open:
             raise ClosedError("the reducer", "is not open")
-        version = client.pull(model, self._layout_of(model))
+        version = client.pull(model, ModelTensors(model).layout)
         if version is not None:
             self._versions[model] = [version]
             self._tally.pulled(version)
@@ -318,11 +369,52 @@ class GradServerReducer(Reducer):
         if trained is not None:
             self.pull(trained)
 
-    def _layout_of(self, model: Module) -> Layout:
-        layout = self._layouts.get(model)
-        if layout is None:
-            layout = self._layouts[model] = Layout.of(model)
-        return layout
+    @property
+    def _shares_model(self) -> bool:
+        """Whether this member trains with a model that it manages."""
+        return self._roles.primary is not None and self._roles.primary.trains
+
+    def _model_granted(self) -> AbstractContextManager[None]:
+        """Have the managed model stepped inside the block, in which nobody computes with it."""
+        primary = self._roles.primary
+        return nullcontext() if primary is None else primary.lease.granted()
+
+    def _clear(self, model: Module) -> None:
+        clear(model.parameters())
+
+    def _tensors_of(self, model: Module, run: Run) -> ModelTensors:
+        """Return the tensors of *model*, as they were when it was first pushed or pulled.
+
+        Raises:
+            ValueError: it has other parameters now, or others of them are frozen.
+        """
+        tensors = self._recorded.get(model)
+        if tensors is not None and tensors.has_changed(model) and self._run is not None:
+            fresh = ModelTensors(model)
+            managed = self._roles.primary is not None and self._roles.primary.stepper.model is model
+            if managed or fresh.layout.digest != run.layout.digest:
+                tensors.validate(model)
+            tensors = None
+        if tensors is None:
+            tensors = self._recorded[model] = ModelTensors(model)
+        return tensors
+
+    def _validate_optimizer(self, managed: OptimizerStep) -> None:
+        """Refuse an optimizer that cannot step on what is reduced.
+
+        Raises:
+            ValueError: it takes sparse gradients only, or has parameters beside the model's, whose
+                gradients in other members do not come here.
+        """
+        managed.validate_dense()
+        others = [name for name, _ in managed.others()]
+        if others and (self._member.world_size > 1 or self._config.reduce_batch_size > 1):
+            message = (
+                f"{others[0]} is not a parameter of the model, and only gradients of the model are"
+                " pushed: register it in the model (as a parameter of a module), or give it an"
+                " optimizer of its own that this reducer does not step"
+            )
+            raise ValueError(message)
 
     def _squeezer_of(self, model: Module, run: Run) -> Squeezer | None:
         if (config := self._config.compression) is None:
@@ -332,4 +424,7 @@ class GradServerReducer(Reducer):
             from pparallel_reducers.grad_server.squeezed import Squeezer
 
             squeezer = self._squeezers[model] = Squeezer(config, run)
+            if self._restored is not None:
+                squeezer.load_state_dict(self._restored)
+                self._restored = None
         return squeezer

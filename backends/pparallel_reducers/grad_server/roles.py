@@ -21,7 +21,7 @@ from pparallel_reducers.grad_server.primary import Primary
 from pparallel_reducers.grad_server.routes import Routes
 from pparallel_reducers.grad_server.run import Run
 from pparallel_reducers.grad_server.shares import Share
-from pparallel_reducers.grad_server.who import Who
+from pparallel_reducers.grad_server.who import Who, trains
 from pparallel_reducers.layout import Layout, state_of
 from pparallel_reducers.tally import Tally
 
@@ -59,17 +59,22 @@ class Roles:
         self.who = Who.of(name, config, member)
         self.routes = Routes(group, self.who, config, tally)
         serves = config.role != "client"
+        trainers = [each for each in member.names if trains(config, self.who, member, each)]
         self._starts_alone = config.role == "server"
         self.primary: Primary | None = None
         self.secondary: Level | None = None
         self.pacing: Pacing | None = None
         if serves and me in self.who.primaries:
             index = self.who.primaries.index(me)
-            self.primary = Primary(f"{me}-{name}-primary", index, config, tally, boards[index])
+            self.primary = Primary(
+                f"{me}-{name}-primary", index, config, tally, boards[index], trains=me in trainers
+            )
         if serves and me in self.who.secondaries:
             self.secondary = Level(f"{me}-{name}-secondary", config, tally, self.routes.hand_on)
         if (bound := config.max_staleness) is not None:
-            self.pacing = Pacing(bound, group, self.who, self.primary, self.secondary, tally)
+            self.pacing = Pacing(
+                bound, group, self.who, trainers, self.primary, self.secondary, tally
+            )
         routes = self.routes
         routes.primary, routes.secondary, routes.pacing = self.primary, self.secondary, self.pacing
         self._begun: Future[Reply] = Future()  # what the others ask for as they start
@@ -193,6 +198,12 @@ class Roles:
         """Say that what is pulled next is what the next gradient, for *via*, is computed on."""
         if self.pacing is not None:
             self.pacing.before_pull(via)
+
+    def make_due_steps(self) -> None:
+        """Have what has arrived here go into steps that are due, and wait for them."""
+        for level in (self.secondary, None if self.primary is None else self.primary.level):
+            if level is not None:
+                level.look().exception()  # what ended the level comes out of watch() and stop()
 
     def pushed(self) -> None:
         """Note that the gradient pushed last was accepted."""

@@ -48,6 +48,7 @@ class Routes:
         self, group: RpcGroup, who: Who, config: GradServerReducerConfig, tally: Tally
     ) -> None:
         self._group, self._who, self._device = group, who, config.reduce_device
+        self._mean = config.reduce_method == "mean"
         self._me = group.get_cur_name()
         # A member's clients count their gradients each by itself.
         self._sender = f"{self._me}/{uuid4().hex}" if config.role == "client" else self._me
@@ -93,7 +94,8 @@ class Routes:
                 flats = squeezed.flats(self._device)
             elif fits:
                 flats = gradient.pack(run.shares, self._sources)
-            message = Sum([[each] for each in flats], 1, gradient.versions, ids, serials)
+            terms = [[each] for each in flats]
+            message = Sum(terms, 1, gradient.versions, ids, serials, self._mean)
             return self.secondary.offer(to, digest, 1, lambda: message).result()
         body = None if squeezed is None else squeezed.body()
         head = (digest, 1, gradient.versions, ids, serials, body)
@@ -159,14 +161,13 @@ class Routes:
                 run = self._run
                 if squeezed is not None:
                     opened = Squeezed.received(run, squeezed, memory)
-                    return Sum(
-                        [], count, versions, ids, serials, lambda: opened.flats(self._device)
-                    )
+                    flats = partial(opened.flats, self._device)
+                    return Sum([], count, versions, ids, serials, self._mean, flats)
                 images = [each.image for each in run.shares]
                 if index is not None:
                     images = images[index : index + 1]
-                flats = Flat.all_over(images, memory)
-                return Sum([[each] for each in flats], count, versions, ids, serials)
+                terms = [[each] for each in Flat.all_over(images, memory, count)]
+                return Sum(terms, count, versions, ids, serials, self._mean)
 
             offered = partial(level.offer, sender, digest, count, message)
             if index is not None or (self.ready.done() and self.ready.exception() is None):

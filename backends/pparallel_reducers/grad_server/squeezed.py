@@ -72,6 +72,8 @@ class Squeezer:
         self._compressor = Compressor(config, shapes_of(run.layout.entries))
         self._flats = run.layout.gradients.empty()
         self.settle = self._compressor.settle
+        self.state_dict = self._compressor.state_dict
+        self.load_state_dict = self._compressor.load_state_dict
 
     def squeeze(self, tensor: Callable[[str], Tensor]) -> Squeezed:
         """Compress what *tensor* returns by name; good until the next is."""

@@ -1,208 +1,166 @@
-"""Step a user's optimizer on parameters that the user's threads do not touch."""
+"""Step a user's optimizer on the model that was given to ``manage_model()``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
-from typing_extensions import override
 
 from pparallel_reducers.grad_server.flat import Flat
 from pparallel_reducers.grad_server.shares import Share
-from pparallel_reducers.layout import state_of
+from pparallel_reducers.gradients import clear
+from pparallel_reducers.layout import ModelTensors, state_of
+from pparallel_reducers.stepping import OptimizerStep
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler
 
 
-class AnyStepper(Protocol):
-    """Steps a managed model.
+class Stepper:
+    """Steps the managed model itself, so that hooks see the parameters that are stepped.
 
-    Attributes:
-        model: which.
+    Gradients that the model has for its member's own purposes are set aside during a step. Where
+    several primaries share the parameters, the optimizer sees of a tensor that is cut the part that
+    is stepped here, with one dimension, and parameters of other shares have no gradient.
     """
 
-    model: Module
+    def __init__(
+        self, model: Module, optimizer: Optimizer, scheduler: LRScheduler | None = None
+    ) -> None:
+        self.managed = OptimizerStep(model, optimizer, scheduler)
+        self._recorded: ModelTensors | None = None
+        self._share: Share | None = None
+        self._cuts: _CutParameters | None = None
+
+    @property
+    def model(self) -> Module:
+        """The managed model."""
+        return self.managed.model
 
     def attach(self, share: Share) -> None:
-        """Take the optimizer over, for what *share* has of the model's tensors."""
+        """Take the optimizer over, for the tensors in *share*."""
+        self._recorded = ModelTensors(self.model)
+        self._share = share
+        self._cuts = _CutParameters(self.managed.optimizer, self._recorded.parameters, share)
 
     def detach(self) -> None:
         """Hand the optimizer back."""
+        if self._cuts is not None:
+            self._cuts.undo()
+        self._recorded = self._share = self._cuts = None
 
-    def step(self, flat: Flat) -> None:
-        """Step once on the gradients of *flat*, which lies in one run."""
+    def step(self, flat: Flat) -> BaseException | None:
+        """Step once on the gradients of *flat*, which lies in one run.
 
-    def state(self) -> Mapping[str, Tensor]:
-        """Return the parameters and buffers, which the next step changes."""
+        Returns:
+            What was raised after parameters had moved.
 
-
-class InPlaceStepper(AnyStepper):
-    """Steps the managed model itself, which nobody else changes meanwhile."""
-
-    def __init__(self, model: Module, optimizer: Optimizer, scheduler: LRScheduler | None) -> None:
-        self.model = model
-        self._optimizer = optimizer
-        self._scheduler = scheduler
-        self._tensors: dict[str, Tensor] = {}
-
-    @override
-    def attach(self, share: Share) -> None:
-        tensors = state_of(self.model)
-        self._tensors = {each.name: tensors[each.name] for each in share.layout.entries}
-
-    @override
-    def detach(self) -> None:
-        self._tensors = {}
-
-    @override
-    def step(self, flat: Flat) -> None:
+        Raises:
+            ValueError: the model has other parameters than at the start.
+            BaseException: what the optimizer raised before any parameter had moved.
+        """
+        assert self._recorded is not None
+        assert self._cuts is not None
+        self._recorded.validate(self.model)
         gradients, buffers = flat.views()
-        for name, view in gradients:
-            self._tensors[name].grad = view.to(self._tensors[name].device)
-        self._optimizer.step()
-        if self._scheduler is not None:
-            self._scheduler.step()
-        for name, _ in gradients:
-            self._tensors[name].grad = None
+        parameters = self._recorded.parameters
+        own = [(each, each.grad) for each in parameters.values()]
+        clear(parameters.values())
+        try:
+            for name, view in gradients:
+                stepped = self._cuts.parts.get(name, parameters[name])
+                stepped.grad = view.to(stepped.device)
+            outcome = self.managed.step()
+        finally:
+            clear(self._cuts.parts.values())
+            for parameter, gradient in own:
+                parameter.grad = gradient
+        for _, other in self.managed.others():
+            other.grad = None
+        self._cuts.settle()
+        targets = dict(self._recorded.buffers(self.model)) if buffers else {}
         with torch.no_grad():
             for name, view in buffers:
-                self._tensors[name].copy_(view)
+                targets[name].copy_(view)
+        return outcome.error
 
-    @override
     def state(self) -> Mapping[str, Tensor]:
-        return {name: each.detach().cpu() for name, each in self._tensors.items()}
+        """Return the tensors of the share, on the CPU; the next step may change them."""
+        assert self._share is not None
+        found = self._share.targets(state_of(self.model))
+        return {name: each.cpu() for name, each in found.items()}
 
 
-class Stepper(AnyStepper):
-    """Steps copies of the managed model's parameters, which lie in flat memory.
+class _CutParameters:
+    """Has an optimizer step parts of the parameters that are cut between two primaries.
 
-    The optimizer is made to point at the copies: the user may train with the managed model itself
-    while the reducing thread steps, and autograd refuses parameters that change in between. Of the
-    parameters of other shares the optimizer sees nothing meanwhile.
+    Attributes:
+        parts: the parts, by the names of the parameters.
     """
 
     def __init__(
-        self, model: Module, optimizer: Optimizer, scheduler: LRScheduler | None, device: str
+        self, optimizer: Optimizer, parameters: Mapping[str, Parameter], share: Share
     ) -> None:
-        self.model = model
-        self._optimizer = optimizer
-        self._scheduler = scheduler
-        self._device = device
-        self._parameters: dict[str, Parameter] = {}
-        self._buffers: dict[str, Tensor] = {}
-        self._state: dict[str, Tensor] = {}
-        self._swap: _Swap | None = None
-
-    @override
-    def attach(self, share: Share) -> None:
-        tensors = state_of(self.model)
-        flats = {each: flat.to(self._device) for each, flat in share.layout.state.empty().items()}
-        kinds = {each.name: each.kind for each in share.layout.entries}
-        for name, view in share.layout.state.views(flats):
-            view.copy_(share.part(name, tensors[name].detach()))
-            self._state[name] = view
-            if kinds[name] == "buffer":
-                self._buffers[name] = view
-            else:
-                self._parameters[name] = Parameter(view, requires_grad=kinds[name] == "trainable")
-        self._swap = _Swap(self._optimizer, self.model, share, self._parameters)
-
-    @override
-    def detach(self) -> None:
-        swap, self._swap = self._swap, None
-        if swap is not None:
-            swap.undo()
-        self._parameters, self._buffers, self._state = {}, {}, {}
-
-    @override
-    def step(self, flat: Flat) -> None:
-        gradients, buffers = flat.views()
-        for name, view in gradients:
-            self._parameters[name].grad = view
-        self._optimizer.step()
-        if self._scheduler is not None:
-            self._scheduler.step()
-        for parameter in self._parameters.values():
-            parameter.grad = None
-        for name, view in buffers:
-            self._buffers[name].copy_(view)
-
-    @override
-    def state(self) -> Mapping[str, Tensor]:
-        return self._state
-
-
-class _Swap:
-    """Has an optimizer point at copies of parameters, or of parts of them."""
-
-    def __init__(
-        self, optimizer: Optimizer, model: Module, share: Share, copies: Mapping[str, Parameter]
-    ) -> None:
-        self._optimizer, self._share = optimizer, share
-        self._names: dict[Tensor, str] = {
-            parameter: name for name, parameter in model.named_parameters()
+        self._share = share
+        self._wholes = {name: each for name, each in parameters.items() if share.cut(name)}
+        self.parts = {
+            name: Parameter(share.part(name, each.detach())) for name, each in self._wholes.items()
         }
-        self._copies = copies
-        self._params = [list(group["params"]) for group in optimizer.param_groups]
-        self._states = dict(optimizer.state)
-        optimizer.state.clear()
-        for group, params in zip(optimizer.param_groups, self._params, strict=True):
-            group["params"] = [new for old in params if (new := self._copy_of(old)) is not None]
-        for old, state in self._states.items():
-            if (new := self._copy_of(old)) is not None:
-                optimizer.state[new] = {key: self._there(old, new, state[key]) for key in state}
+        self._optimizer = optimizer
+        self._states: dict[str, dict[str, Any]] = {}
+        if self.parts:
+            self._replace({self._wholes[name]: part for name, part in self.parts.items()})
+        for name, part in self.parts.items():
+            whole = self._wholes[name]
+            if whole in optimizer.state:
+                state = self._states[name] = optimizer.state.pop(whole)
+                optimizer.state[part] = {
+                    key: self._part_of(name, value) for key, value in state.items()
+                }
+
+    def settle(self) -> None:
+        """Copy parts back that could not share memory with their parameters."""
+        if self.parts:
+            self._share.settle(
+                {name: each.detach() for name, each in self.parts.items()}, self._wholes
+            )
 
     def undo(self) -> None:
-        """Point at the parameters again; what was stepped keeps its state."""
-        stepped = dict(self._optimizer.state)
-        for group, params in zip(self._optimizer.param_groups, self._params, strict=False):
-            group["params"] = params
-        self._optimizer.state.clear()
-        self._optimizer.state.update(self._states)
-        olds = {new: old for old in self._all() if (new := self._copy_of(old)) is not None}
-        for new, state in stepped.items():
-            old = olds.get(new, new)
-            before = self._states.get(old, {})
-            self._optimizer.state[old] = {
-                key: self._back(old, new, state[key], before.get(key)) for key in state
+        """Have the optimizer step whole parameters again; what was stepped keeps its state."""
+        self._replace({part: self._wholes[name] for name, part in self.parts.items()})
+        for name, part in self.parts.items():
+            before = self._states.get(name, {})
+            state = self._optimizer.state.pop(part, None)
+            if state is None:
+                continue
+            self._optimizer.state[self._wholes[name]] = {
+                key: self._whole_of(name, value, before.get(key)) for key, value in state.items()
             }
 
-    def _all(self) -> list[Any]:
-        return [each for params in self._params for each in params]
+    def _replace(self, others: Mapping[Parameter, Parameter]) -> None:
+        """Put others in the place of parameters, in lists that the optimizer may have kept."""
+        for group in self._optimizer.param_groups if others else ():
+            group["params"][:] = [others.get(each, each) for each in group["params"]]
 
-    def _copy_of(self, parameter: Any) -> Any:
-        """Return what stands for *parameter*: itself if it is not the model's, None if nothing."""
-        name = self._names.get(parameter)
-        return parameter if name is None else self._copies.get(name)
+    def _part_of(self, name: str, value: object) -> object:
+        """Return the part of an optimizer's *value*, such as a moment, for a cut parameter."""
+        if not isinstance(value, Tensor) or value.shape != self._wholes[name].shape:
+            return value
+        return self._share.part(name, value).clone()
 
-    def _there(self, old: Tensor, new: Tensor, value: object) -> object:
-        """Return the part of an optimizer's *value* that belongs to a copy, beside that."""
-        if not isinstance(value, Tensor):
+    def _whole_of(self, name: str, value: object, before: object) -> object:
+        """Return an optimizer's *value* for the whole parameter, of which a part was stepped."""
+        whole = self._wholes[name]
+        cut = self._share.cut(name)
+        if cut is None or not isinstance(value, Tensor) or value.shape != self.parts[name].shape:
             return value
-        name = self._names.get(old)
-        if name is not None and self._share.cut(name) and value.shape == old.shape:
-            value = self._share.part(name, value).clone()
-        return _beside(value, old, new)
-
-    def _back(self, old: Tensor, new: Tensor, value: object, before: object) -> object:
-        """Return an optimizer's *value* for the whole of which the copy was a part."""
-        cut = self._share.cut(self._names[old]) if old in self._names else None
-        if not isinstance(value, Tensor):
-            return value
-        value = _beside(value, new, old)
-        if cut is None or value.shape != new.shape:
-            return value
-        whole = before if isinstance(before, Tensor) and before.shape == old.shape else None
-        full = value.new_zeros(old.shape) if whole is None else whole.contiguous().clone()
+        if isinstance(before, Tensor) and before.shape == whole.shape:
+            full = before.contiguous().clone()
+        else:
+            full = value.new_zeros(whole.shape)
         full.view(-1)[slice(*cut)] = value
         return full
-
-
-def _beside(value: Tensor, old: Tensor, new: Tensor) -> Tensor:
-    """Move what lay on the parameter's device with it; step counters stay where they are."""
-    return value.to(new.device) if value.device == old.device else value

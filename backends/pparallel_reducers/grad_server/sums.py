@@ -18,16 +18,17 @@ _MOST_BYTES = 256 << 20  #: of all of them
 
 @dataclass(eq=False, slots=True)
 class Sum:
-    """The sum of some gradients, of which those that came last may not be added yet.
+    """Some gradients that are combined, of which those that came last may not be added yet.
 
     Attributes:
-        terms: for each share, flats whose sum it is, with those of the models' buffers, such as
-            running means; of buffers that cannot be averaged, the last holds.
+        terms: for each share, flats that are combined in it, with the models' buffers, such as
+            running means.
         count: how many there are.
         versions: for each share, the sum of the versions of the parameters that they were computed
             on.
         ids: which they are.
         serials: for each share, the tickets of the gradients, where staleness is bounded.
+        mean: whether gradients become their mean, and not their sum.
         closed: what makes the flats, where they are not made yet.
     """
 
@@ -36,6 +37,7 @@ class Sum:
     versions: list[int]
     ids: list[Id]
     serials: list[list[int]]
+    mean: bool = True
     closed: Callable[[], list[Flat]] | None = None
 
     def open(self) -> None:
@@ -48,49 +50,40 @@ class Sum:
         for mine, theirs, source in zip(self.terms, other.terms, sources, strict=True):
             mine += theirs
             if len(mine) > _MOST or len(mine) * mine[0].image.nbytes > _MOST_BYTES:
-                mine[:] = [_summed(mine, source)]
+                mine[:] = [_combined(mine, source, self.mean)]
         self.count += other.count
         self.versions = [a + b for a, b in zip(self.versions, other.versions, strict=True)]
         self.ids = self.ids + other.ids
         self.serials = [a + b for a, b in zip(self.serials, other.serials, strict=True)]
 
     def total(self, index: int, source: Source) -> Flat:
-        """Return what one share comes to, summed in *source* if it is more than one flat."""
+        """Return one share in one flat, combined in *source* if it is more than one flat."""
         terms = self.terms[index]
         if len(terms) > 1:
-            terms[:] = [_summed(terms, source)]
+            terms[:] = [_combined(terms, source, self.mean)]
         return terms[0]
 
-    def average(self, index: int, source: Source, gradients: bool) -> Flat:
-        """Return the mean for one share, in one run of *source*.
-
-        Args:
-            index: which share.
-            source: of flats that lie in one run.
-            gradients: whether the gradients are divided by the count, and not the buffers alone.
-        """
+    def whole(self, index: int, source: Source) -> Flat:
+        """Return one share in one run of *source*, whose flats lie in one run."""
         terms = self.terms[index]
-        terms[:] = [
-            _summed(terms, source, lambda each: each.whole is not None, self.count, gradients)
-        ]
+        terms[:] = [_combined(terms, source, self.mean, lambda each: each.whole is not None)]
         return terms[0]
 
     def share(self, index: int) -> Sum:
         """Return what one share has of it."""
         versions, serials = [self.versions[index]], [self.serials[index]]
-        return Sum([self.terms[index]], self.count, versions, self.ids, serials)
+        return Sum([self.terms[index]], self.count, versions, self.ids, serials, self.mean)
 
 
-def _summed(
+def _combined(
     terms: Sequence[Flat],
     source: Source,
+    mean: bool,
     fits: Callable[[Flat], bool] = lambda _: True,
-    count: int = 1,
-    mean: bool = False,
 ) -> Flat:
-    """Sum *terms* in one that may be changed and *fits*, or else in a flat of *source*."""
+    """Combine *terms* in one that may be changed and *fits*, or else in a flat of *source*."""
     total = next((each for each in terms if each.own and fits(each)), None) or source.take()
-    total.become_sum(terms, count, mean)
+    total.combine(terms, mean=mean)
     for each in terms:
         if each is not total:
             each.release()

@@ -92,6 +92,10 @@ class Tickets:
             if each.version < version and each.serial not in beside
         ]
 
+    def members(self, serials: Iterable[int]) -> set[str]:
+        """Return whose gradients have these tickets."""
+        return {self._out[each].member for each in serials if each in self._out}
+
     def has(self, member: str) -> bool:
         """Return whether *member* has some."""
         return any(each.member == member for each in self._out.values())

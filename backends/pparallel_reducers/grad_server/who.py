@@ -30,9 +30,6 @@ class Who(NamedTuple):
         primaries = config.primaries or (config.primary or member.names[0],)
         secondaries = config.secondaries or primaries
         where = "primary" if config.primaries is None else "primaries"
-        if len(primaries) > 1 and config.in_place:
-            message = "several primaries step a share each, not the managed model: leave it out"
-            raise ConfigError(message, path=f"{name}.in_place")
         if config.role != "member" and (len(primaries) > 1 or config.max_staleness is not None):
             message = f"a {config.role} knows one primary, and no max_staleness: leave them out"
             raise ConfigError(message, path=f"{name}.role")
@@ -40,6 +37,14 @@ class Who(NamedTuple):
             check_members(member, f"{name}.{key}", given)
             _check_once(f"{name}.{key}", given)
         return cls(primaries, secondaries)
+
+
+def trains(config: GradServerReducerConfig, who: Who, member: Member, name: str) -> bool:
+    """Return whether the member called *name* feeds batches."""
+    dedicated = config.dedicated
+    if dedicated is None:
+        dedicated = member.world_size > len(who.primaries)
+    return config.role != "server" and not (dedicated and name in who.primaries)
 
 
 def _check_once(path: str, given: Sequence[str]) -> None:

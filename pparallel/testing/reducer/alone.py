@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
 from pparallel.errors import ClosedError
 from pparallel.interfaces.reducer import Counters, Reducer
 from pparallel.testing.reducer.base import ReducerTests
-from pparallel.testing.reducer.models import backward, descent, fill, line, manage, parameters
+from pparallel.testing.reducer.models import (
+    averaging,
+    backward,
+    clipping,
+    descent,
+    fill,
+    line,
+    manage,
+    parameters,
+)
 from pparallel.testing.suite import requires
 
 
@@ -143,6 +154,83 @@ class AloneTests(ReducerTests):
             with pytest.raises(ArithmeticError, match="too steep"):
                 reducer.watch()
         assert reducer.counters().reduced == 0
+
+    def test_a_scheduler_that_fails_is_raised_once_the_step_counts(self, reducer: Reducer) -> None:
+        import torch
+
+        model, reference = line(), line()
+        optimizer, expected = descent(model), descent(reference)
+
+        def factor(epoch: int) -> float:
+            if epoch == 1:
+                raise ArithmeticError("no rate is known")
+            return 1.0
+
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+        reducer.manage_model(model, optimizer, scheduler)
+        reducer.start()
+        backward(model, 1)
+        backward(reference, 1)
+        expected.step()
+
+        def step_and_stop() -> None:
+            reducer.step(model)
+            reducer.stop()
+
+        with pytest.raises(ArithmeticError, match="no rate"):
+            step_and_stop()
+        assert parameters(model) == parameters(reference), "the step was made once"
+        assert all(each.grad is None for each in model.parameters())
+        assert reducer.counters()[:2] == (1, 1)
+        with suppress(ArithmeticError):
+            reducer.stop()
+
+    def test_hooks_see_the_model(self, reducer: Reducer) -> None:
+        """A hook clips the model's gradients, and another averages its parameters."""
+        import torch
+
+        model, reference = line(), line()
+        optimizers = [descent(each, lr=1.0) for each in (model, reference)]
+        averages = [torch.optim.swa_utils.AveragedModel(each) for each in (model, reference)]
+        for each, optimizer, average in zip((model, reference), optimizers, averages, strict=True):
+            optimizer.register_step_pre_hook(clipping(each, 0.01))
+            optimizer.register_step_post_hook(averaging(each, average))
+        reducer.manage_model(model, optimizers[0])
+        for seed in (1, 2):
+            reducer.start()
+            backward(model, seed)
+            reducer.step(model)
+            reducer.stop()
+            backward(reference, seed)
+            optimizers[1].step()
+            optimizers[1].zero_grad()
+        assert parameters(model) == parameters(reference)
+        assert parameters(averages[0]) == parameters(averages[1])
+
+    @pytest.mark.parametrize("change", ["freeze", "unfreeze", "add", "replace"])
+    def test_a_changed_model_is_refused(self, reducer: Reducer, change: str) -> None:
+        import torch
+
+        model = line()
+        model[1].requires_grad_(False)
+        manage(reducer, model)
+        reducer.start()
+        name = {"freeze": "0.weight", "unfreeze": "1.weight", "add": "2.weight"}.get(
+            change, "0.weight"
+        )
+        if change == "add":
+            model.append(torch.nn.Linear(1, 1))
+        elif change == "replace":
+            model[0].weight = torch.nn.Parameter(torch.zeros(4, 3))
+        else:
+            model.get_parameter(name).requires_grad_(change == "unfreeze")
+        before = parameters(model)
+        backward(model, 2)
+        with pytest.raises(ValueError, match=rf"'{name}'.*stop\(\).*start\(\)"):
+            reducer.push(model)
+        assert parameters(model) == before
+        assert all(each.grad is not None for each in model.parameters() if each.requires_grad)
+        reducer.stop()
 
     # -- start and stop -----------------------------------------------------------------------
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
+    from torch.optim.swa_utils import AveragedModel
 
     from pparallel.interfaces.reducer import Reducer
 
@@ -82,3 +84,22 @@ def recording(model: nn.Module, steps: list[float]) -> Optimizer:
 
     optimizer.register_step_pre_hook(note)
     return optimizer
+
+
+def clipping(model: nn.Module, norm: float) -> Callable[..., None]:
+    """Return a step hook that clips the gradients of *model* to *norm*."""
+    import torch
+
+    def clip(*_: object) -> None:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), norm)
+
+    return clip
+
+
+def averaging(model: nn.Module, average: AveragedModel) -> Callable[..., None]:
+    """Return a step hook that takes *model* into *average*."""
+
+    def update(*_: object) -> None:
+        average.update_parameters(model)
+
+    return update

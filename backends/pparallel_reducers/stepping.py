@@ -1,0 +1,128 @@
+"""One step of a user's optimizer and scheduler, and what an error in it leaves behind."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from pparallel_reducers.gradients import clear
+from pparallel_reducers.layout import without_compilation
+
+if TYPE_CHECKING:
+    from torch.nn import Module, Parameter
+    from torch.optim import Optimizer
+    from torch.optim.lr_scheduler import LRScheduler
+
+
+class StepOutcome(NamedTuple):
+    """How far a step came.
+
+    Attributes:
+        error: what was raised after parameters had moved, if anything was.
+        complete: whether all parameters that have a gradient moved.
+    """
+
+    error: BaseException | None = None
+    complete: bool = True
+
+
+class OptimizerStep:
+    """A model with the optimizer and the scheduler that step it.
+
+    Attributes:
+        model: the module itself, where a compiled one was given.
+        optimizer: steps its parameters, and perhaps some that are not the model's.
+        scheduler: stepped after the optimizer.
+    """
+
+    def __init__(self, model: Module, optimizer: Optimizer, scheduler: LRScheduler | None) -> None:
+        """Take them as they are given to ``manage_model()``.
+
+        Raises:
+            ValueError: the scheduler's step needs a value that no reducer knows.
+        """
+        if scheduler is not None:
+            _validate_scheduler(scheduler)
+        self.model = without_compilation(model)
+        self.optimizer = optimizer
+        self.scheduler = scheduler
+
+    def step(self) -> StepOutcome:
+        """Step on the gradients of the model; they stay.
+
+        Returns:
+            An outcome with the error, if one was raised after parameters had moved: then the step
+            counts.
+
+        Raises:
+            BaseException: what the optimizer raised before any parameter had moved.
+        """
+        stepped = [each for each in self.model.parameters() if each.grad is not None]
+        before = [each._version for each in stepped]
+        try:
+            self.optimizer.step()
+        except BaseException as error:
+            moved = [each._version != old for each, old in zip(stepped, before, strict=True)]
+            if not any(moved):
+                raise
+            return StepOutcome(error, all(moved))
+        if self.scheduler is not None:
+            try:
+                self.scheduler.step()
+            except BaseException as error:  # noqa: BLE001 - the caller raises it
+                return StepOutcome(error)
+        return StepOutcome()
+
+    def clear(self) -> None:
+        """Set all gradients to None that the optimizer has stepped on, the model's or not."""
+        clear(self.model.parameters())
+        for _, each in self.others():
+            each.grad = None
+
+    def others(self) -> Iterator[tuple[str, Parameter]]:
+        """Yield the optimizer's parameters that are not the model's, with their places in it."""
+        own = {id(each) for each in self.model.parameters()}
+        for number, group in enumerate(self._groups()):
+            for place, each in enumerate(group["params"]):
+                if id(each) not in own:
+                    yield f"optimizer.param_groups[{number}]['params'][{place}]", each
+
+    def validate_dense(self) -> None:
+        """Refuse an optimizer that takes sparse gradients only.
+
+        Raises:
+            ValueError: it is one.
+        """
+        import torch
+
+        if isinstance(self.optimizer, torch.optim.SparseAdam):
+            message = (
+                "SparseAdam takes sparse gradients only, and this reducer hands dense ones to the"
+                " optimizer: give it Adam or Adagrad, or choose the reducer 'local', 'diloco' or"
+                " 'model_server', whose members step on their own gradients as they are"
+            )
+            raise ValueError(message)
+
+    def _groups(self) -> Sequence[dict[str, list[Parameter]]]:
+        return getattr(self.optimizer, "param_groups", ())  # not every optimizer is torch's
+
+
+def _validate_scheduler(scheduler: LRScheduler) -> None:
+    try:
+        parameters = inspect.signature(scheduler.step).parameters.values()
+    except (TypeError, ValueError):  # a callable without a signature takes what it gets
+        return
+    needed = [
+        each.name
+        for each in parameters
+        if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+    ]
+    if needed:
+        name, given = type(scheduler).__name__, ", ".join(needed)
+        message = (
+            f"{name}.step({given}) needs a value that the reducer does not know: leave the"
+            f" scheduler out of manage_model(), and call scheduler.step({given}) yourself after"
+            " reducer.step(), with the same value in all members that manage a model"
+        )
+        raise ValueError(message)
