@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -105,6 +106,111 @@ def test_a_damaged_file(path: Path) -> None:
         server_at(path) as server,
     ):
         server.pull("k")
+
+
+ROW = r"the file is damaged.*row 1 of the table 'held': .*WHERE id = 1.*values\.db"
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "x'730200000000000000c328'",  # no UTF-8
+        "x'7305000000000000006b'",  # shorter than it says
+        "x'73010000000000000061'||x'00'",
+        "x'7a010000000000000061'",
+        "x'7400'",
+        "x''",
+        "'text'",
+        "'te' || x'ff'",
+        "7",
+    ],
+)
+def test_a_damaged_name_is_told_with_its_row(path: Path, key: str) -> None:
+    store(path)
+    change(path, f"UPDATE held SET key = {key}")
+    with server_at(path) as server, pytest.raises(OSError, match=ROW) as caught:
+        server.keys()
+    assert caught.value.errno == errno.EIO
+    change(path, "DELETE FROM held")
+    store(path)
+    change(path, f"UPDATE held SET version = {key}")
+    with server_at(path) as server:
+        for use in (
+            lambda: server.versions("k"),
+            lambda: server.pull("k"),
+            lambda: server.wait("k"),
+        ):
+            with pytest.raises(OSError, match=ROW):
+                use()
+        assert server.keys() == ["k"]
+        assert not server.push("k", 2, 2, 1)
+        assert server.delete("k")
+        assert server.push("k", 2, 2, 1)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE held SET lengths = x'01'",
+        "UPDATE held SET lengths = 'text'",
+        "UPDATE held SET lengths = x'00000000000000ff'",
+        "UPDATE held SET data = NULL",
+        "UPDATE held SET data = substr(data, 2)",
+        "UPDATE held SET data = data || x'00'",
+        "UPDATE held SET data = 'text'",
+        "DELETE FROM piece WHERE id = (SELECT max(id) FROM piece)",
+        "UPDATE piece SET data = substr(data, 2)",
+        "UPDATE piece SET data = 'text'",
+    ],
+)
+def test_a_damaged_value_is_told_with_its_row(path: Path, damage: str) -> None:
+    value = bytes(values.PIECE * 2 if "piece" in damage else 10)
+    with server_at(path) as server:
+        assert server.push("k", value, 1, None)
+    change(path, damage)
+    with server_at(path) as server:
+        for into in (None, bytearray(10)):
+            with pytest.raises(OSError, match=ROW):
+                server.pull("k", into=into)
+        assert server.push("k", "new", 2, 1)
+        assert server.pull("k") == ("new", 2)
+
+
+def test_a_value_that_its_serializer_cannot_read_is_told_with_its_row(path: Path) -> None:
+    store(path)
+    change(path, "UPDATE held SET data = zeroblob(length(data))")
+    with server_at(path) as server, pytest.raises(SerializationError) as caught:
+        server.pull("k")
+    assert caught.value.__notes__ == [f"It is the value in row 1 of the table 'held' in {path}."]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "DROP TABLE piece",
+        "ALTER TABLE held DROP COLUMN data",
+        "DROP TABLE about",
+        "UPDATE held SET id = 1 << 50",
+    ],
+)
+def test_tables_of_another_kind_are_a_damaged_file(path: Path, damage: str) -> None:
+    with server_at(path) as server:
+        assert server.push("k", bytes(values.PIECE), 1, None)
+    change(path, damage)
+    with (
+        pytest.raises(OSError, match=r"the file is damaged.*values\.db"),
+        server_at(path) as server,
+    ):
+        server.pull("k")
+
+
+def test_a_table_whose_name_is_damaged_is_told(path: Path) -> None:
+    """sqlite quotes the name in its message, which is then no UTF-8."""
+    store(path)
+    content = path.read_bytes().replace(b"TABLE held (", b"TABLE held ,")
+    path.write_bytes(content.replace(b"tableheld", b"table\xff\xfe\xfd\xfc"))
+    with pytest.raises(OSError, match=r"the file is damaged.*values\.db"), server_at(path):
+        pass
 
 
 @pytest.mark.parametrize("replace", [False, True])

@@ -37,8 +37,18 @@ def encode(what: str, name: Hashable) -> bytes:
 
 
 def decode(data: bytes) -> Any:
-    """Return what :func:`encode` was given, in its plain type."""
-    return _decoded(memoryview(data))[0]
+    """Return what :func:`encode` was given, in its plain type.
+
+    Raises:
+        ValueError: it did not make these bytes.
+    """
+    try:
+        name, rest = _decoded(memoryview(data), 0)
+    except (struct.error, TypeError, ValueError) as error:
+        raise _foreign(data) from error
+    if rest:
+        raise _foreign(data)
+    return name
 
 
 def _encoded(what: str, whole: object, part: object, depth: int) -> bytes:
@@ -66,10 +76,12 @@ def _tagged(tag: bytes, content: bytes) -> bytes:
     return _HEAD.pack(tag, len(content)) + content
 
 
-def _decoded(data: memoryview) -> tuple[Any, memoryview]:
+def _decoded(data: memoryview, depth: int) -> tuple[Any, memoryview]:
     """Return the first value in *data*, and what follows it."""
     tag, length = _HEAD.unpack_from(data)
-    content, rest = data[_HEAD.size : _HEAD.size + length], data[_HEAD.size + length :]
+    content, rest = data[_HEAD.size :][:length], data[_HEAD.size :][length:]
+    if len(content) != length or depth > DEPTH or tag not in (b"i", b"s", b"b", b"t"):
+        raise _foreign(data)
     match tag:
         case b"i":
             return int.from_bytes(content, "little", signed=True), rest
@@ -79,6 +91,10 @@ def _decoded(data: memoryview) -> tuple[Any, memoryview]:
             return bytes(content), rest
     items = []
     while content:
-        item, content = _decoded(content)
+        item, content = _decoded(content, depth + 1)
         items.append(item)
     return tuple(items), rest
+
+
+def _foreign(data: object) -> ValueError:
+    return ValueError(f"{data!r:.100} is no name that an ordered server has written")

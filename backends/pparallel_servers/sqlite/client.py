@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from typing_extensions import Buffer, override
 
-from pparallel.errors import ClosedError
+from pparallel.errors import ClosedError, SerializationError
 from pparallel.interfaces.ordered_server import Found
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime import stopping
@@ -19,9 +19,11 @@ from pparallel.runtime.naming import decode, encode
 from pparallel.runtime.scratch import Loan, Scratch
 from pparallel_servers.clients import filled
 from pparallel_servers.sqlite import values
+from pparallel_servers.sqlite.faults import DamagedRowError
 from pparallel_servers.sqlite.place import Place
 from pparallel_servers.sqlite.sharing import leave
 
+_KEYS = "SELECT key, min(id) FROM held GROUP BY key ORDER BY key"
 _HELD = "SELECT id, version FROM held WHERE key = ? ORDER BY id DESC LIMIT ?"
 
 
@@ -96,13 +98,12 @@ class SqliteClient(ServerClient):
         name = _key(key)
         with self._place.reading() as connection:
             held = _held(connection, name, self._depth)
-        return [decode(each.version) for each in reversed(held)]
+            return [_decoded(each.number, "version", each.version) for each in reversed(held)]
 
     @override
     def keys(self) -> list[Any]:
         with self._place.reading() as connection:
-            rows = connection.execute("SELECT DISTINCT key FROM held ORDER BY key").fetchall()
-        return [decode(key) for (key,) in rows]
+            return [_decoded(number, "key", key) for key, number in connection.execute(_KEYS)]
 
     @override
     def delete(self, key: Hashable) -> bool:
@@ -128,10 +129,11 @@ class SqliteClient(ServerClient):
             for each in _held(connection, name, 1 if wanted is None else self._depth):
                 if wanted in (None, each.version):
                     buffers = values.read(connection, each.number, scratch)
+                    found = _decoded(each.number, "version", each.version)
                     break
             else:
                 return None
-        return self._found(each, buffers)
+        return self._loaded(each.number, buffers), found
 
     def _newer_in_time(
         self, waiting: Waiting, name: bytes, known: bytes | None, deadline: float
@@ -152,11 +154,17 @@ class SqliteClient(ServerClient):
             held = _held(connection, name, 1)
             if not held or held[0].version == known:
                 return None
-            buffers = values.read(connection, held[0].number)
-        return self._found(held[0], buffers)
+            number = held[0].number
+            buffers = values.read(connection, number)
+            version = _decoded(number, "version", held[0].version)
+        return self._loaded(number, buffers), version
 
-    def _found(self, held: Held, buffers: list[Buffer]) -> Found:
-        return self._serializer.loads(buffers), decode(held.version)
+    def _loaded(self, number: int, buffers: list[Buffer]) -> Any:
+        try:
+            return self._serializer.loads(buffers)
+        except SerializationError as error:
+            error.add_note(f"It is the value in row {number} of the table 'held' in {self._place}.")
+            raise
 
     def _end(self, waiting: Waiting, error: ClosedError) -> None:
         waiting.error = error
@@ -169,6 +177,18 @@ def _key(key: Hashable) -> bytes:
 
 def _version(version: Hashable) -> bytes:
     return encode("a version", version)
+
+
+def _decoded(number: int, what: str, data: bytes) -> Any:
+    """Return the key or version in a row.
+
+    Raises:
+        DamagedRowError: no server has written it.
+    """
+    try:
+        return decode(data)
+    except ValueError as error:
+        raise DamagedRowError(number, f"its {what}, {error}") from error
 
 
 def _held(connection: sqlite3.Connection, name: bytes, count: int = -1) -> list[Held]:

@@ -10,6 +10,16 @@ from pathlib import Path
 _LOW = 1 << 20  #: bytes below which a disk counts as full when something cannot be written
 
 
+class DamagedRowError(sqlite3.DatabaseError):
+    """Raised when a row of the table of versions is not as it was written."""
+
+    def __init__(self, number: int, why: object) -> None:
+        super().__init__(
+            f"row {number} of the table 'held': {why}; to do without that version:"
+            f" DELETE FROM held WHERE id = {number}"
+        )
+
+
 def is_busy(error: sqlite3.Error | BlockingIOError) -> bool:
     """Return whether another connection keeps the file locked."""
     return isinstance(error, BlockingIOError) or _kind(error) in (
@@ -25,6 +35,8 @@ def is_no_database(error: sqlite3.Error) -> bool:
 
 def fault(path: Path, error: sqlite3.Error, timeout: float) -> Exception:
     """Return the error that says what went wrong with the file at *path*."""
+    if isinstance(error, DamagedRowError):
+        return damaged(path, error)
     match _kind(error):
         case sqlite3.SQLITE_FULL:
             return _full(path)
@@ -35,13 +47,22 @@ def fault(path: Path, error: sqlite3.Error, timeout: float) -> Exception:
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return locked(path, timeout)
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_FORMAT:
-            return _os_error(errno.EIO, f"the file is damaged ({error})", path)
+            return damaged(path, error)
+        case sqlite3.SQLITE_ERROR | sqlite3.SQLITE_CONSTRAINT if hasattr(error, "sqlite_errorcode"):
+            # A table or column is missing, or has rows that belong to no version.
+            return damaged(path, error)
         case sqlite3.SQLITE_TOOBIG:
             return ValueError(f"{path}: a key or version is too large for a file ({error})")
         case sqlite3.SQLITE_NOMEM:
             return MemoryError(f"{path}: {error}")
     name = getattr(error, "sqlite_errorname", type(error).__name__)
     return _os_error(errno.EIO, f"it cannot be read or written ({error}, {name})", path)
+
+
+def damaged(path: Path, found: object) -> OSError:
+    """Return the error that says what was found in the file that no server has written."""
+    why = f"the file is damaged: put a copy in its place, or give the path of a new file ({found})"
+    return _os_error(errno.EIO, why, path)
 
 
 def locked(path: Path, timeout: float) -> OSError:

@@ -54,6 +54,7 @@ def connect(path: Path, options: Options, *, create: bool = False) -> sqlite3.Co
         isolation_level=None,
         check_same_thread=False,
     )
+    connection.text_factory = _text
     settings = {
         "synchronous": options.synchronous,
         "secure_delete": "OFF",
@@ -104,6 +105,11 @@ def serializer_of(connection: sqlite3.Connection) -> str | None:
 def keep_serializer(connection: sqlite3.Connection, name: str) -> None:
     """Note which serializer writes the values."""
     connection.execute("INSERT INTO about (name, value) VALUES ('serializer', ?)", (name,))
+
+
+def _text(data: bytes) -> str:
+    """Return a text of a damaged file, too: bytes that are no UTF-8 stay visible."""
+    return data.decode("utf-8", "backslashreplace")
 
 
 def _prepare(connection: sqlite3.Connection, path: Path, options: Options) -> None:

@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from typing_extensions import override
+
 from pparallel.errors import ClosedError
-from pparallel_servers.sqlite.faults import fault, is_busy, locked
+from pparallel_servers.sqlite.faults import damaged, fault, is_busy, locked
 from pparallel_servers.sqlite.file import Options, connect, connect_first
 from pparallel_servers.sqlite.gate import Gate
 from pparallel_servers.sqlite.log import Log
@@ -46,6 +48,10 @@ class Place:
         with self._telling():
             self._idle.append(connect_first(path, options))
         self.identity = identity(path)
+
+    @override
+    def __str__(self) -> str:
+        return str(self._path)
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -158,6 +164,8 @@ class Place:
             yield
         except sqlite3.Error as error:
             raise fault(self._path, error, self.options.timeout) from error
+        except UnicodeDecodeError as error:  # what sqlite says quotes a damaged table's name
+            raise damaged(self._path, error.object.decode("utf-8", "backslashreplace")) from error
         except BlockingIOError as error:
             raise locked(self._path, self.options.timeout) from error
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing_extensions import Buffer
 
 from pparallel.runtime.scratch import Loan
+from pparallel_servers.sqlite.faults import DamagedRowError
 
 SPAN = 1 << 20  #: pieces that a value may have: those of value n have the ids from n * SPAN on
 PIECE = 1 << 18  #: bytes of a piece
@@ -20,6 +21,8 @@ ALIGN = 64  #: buffers begin at a multiple of it
 INLINE = 4096  #: bytes of a value up to which it lies in the row of its version
 
 _LENGTH = struct.calcsize("<Q")
+_NUMBERS = (1 << 63) // SPAN  #: of values: sqlite's ids have 63 bits
+_OF_VALUE = "id BETWEEN ? AND ? AND typeof(data) = 'blob'"
 
 
 def write(
@@ -44,7 +47,7 @@ def write(
     sql = "INSERT INTO held (key, version, lengths, data) VALUES (?, ?, ?, ?)"
     number = connection.execute(sql, row).lastrowid
     if inline is None and number is not None:
-        numbered = enumerate(_pieces(views), number * SPAN)
+        numbered = enumerate(_pieces(views), _ids(number)[0])
         connection.executemany("INSERT INTO piece (id, data) VALUES (?, ?)", numbered)
 
 
@@ -52,11 +55,22 @@ def read(connection: sqlite3.Connection, number: int, scratch: Loan | None = Non
     """Return the buffers of value *number*.
 
     They are the caller's for good, or where there is *scratch* lie there.
+
+    Raises:
+        DamagedRowError: they are not all there.
     """
     row = connection.execute("SELECT lengths, data FROM held WHERE id = ?", (number,)).fetchone()
-    lengths, inline = row
+    lengths, inline = row or (None, None)
+    if not isinstance(lengths, bytes) or len(lengths) % _LENGTH:
+        raise DamagedRowError(number, "it is not there as a whole")
     sizes = struct.unpack(f"<{len(lengths) // _LENGTH}Q", lengths)
-    stream = _Stream([inline] if inline is not None else _pieces_of(connection, number))
+    if inline is None:
+        held, pieces = _size_of_pieces(connection, number), _pieces_of(connection, number)
+    else:
+        held, pieces = _size(inline), iter([inline])
+    if held != sum(sizes):
+        raise DamagedRowError(number, f"its value has {held} bytes, and was of {sum(sizes)}")
+    stream = _Stream(pieces)
     return _new(sizes, stream) if scratch is None else _laid_out(sizes, stream, scratch)
 
 
@@ -68,11 +82,28 @@ def delete(connection: sqlite3.Connection, numbers: Iterable[int]) -> None:
 
 
 def _ids(number: int) -> tuple[int, int]:
+    """Return the first and last id that the pieces of value *number* may have.
+
+    Raises:
+        DamagedRowError: no value has such a number.
+    """
+    if not (isinstance(number, int) and 0 <= number < _NUMBERS):  # a damaged index has no numbers
+        raise DamagedRowError(number, "no value has that number")
     return number * SPAN, (number + 1) * SPAN - 1
 
 
+def _size(data: object) -> int:
+    return len(data) if isinstance(data, bytes) else -1
+
+
+def _size_of_pieces(connection: sqlite3.Connection, number: int) -> int:
+    """Return how many bytes the pieces of a value have; of none is more read than its size."""
+    sql = f"SELECT coalesce(sum(length(data)), 0) FROM piece WHERE {_OF_VALUE}"
+    return int(connection.execute(sql, _ids(number)).fetchone()[0])
+
+
 def _pieces_of(connection: sqlite3.Connection, number: int) -> Iterator[bytes]:
-    sql = "SELECT data FROM piece WHERE id BETWEEN ? AND ? ORDER BY id"
+    sql = f"SELECT data FROM piece WHERE {_OF_VALUE} ORDER BY id"
     for (data,) in connection.execute(sql, _ids(number)):
         yield data
 
@@ -98,7 +129,7 @@ def _joined(views: list[memoryview]) -> Buffer:
 
 
 class _Stream:
-    """Pieces, laid end to end."""
+    """Pieces, laid end to end; no more is taken than they hold."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._following = iter(pieces)
@@ -106,12 +137,8 @@ class _Stream:
 
     def take(self, most: int) -> memoryview:
         """Return the next bytes, as many as there are at hand and *most* at most."""
-        if not self._piece.nbytes:
-            following = next(self._following, b"")
-            if not following:
-                message = "a value has lost some of its bytes"
-                raise sqlite3.DatabaseError(message)
-            self._piece = memoryview(following)
+        while not self._piece.nbytes:
+            self._piece = memoryview(next(self._following))
         part, self._piece = self._piece[:most], self._piece[most:]
         return part
 
