@@ -1,6 +1,7 @@
 """Write what in the docs follows from the code: ``python docs/generate.py``.
 
-Pages of docs/reference, and the files of the example plugin in the page that goes through it.
+Pages of docs/reference, the files of the example plugin in the page that goes through it, and the
+verdicts of the training suite.
 
 ``tests/test_docs.py`` checks that what is committed is what this writes.
 """
@@ -25,8 +26,11 @@ from pparallel.cli.schema.attributes import descriptions
 from pparallel.config import BackendConfig, Config
 from pparallel.registry import INTERFACES, Offer, default_registry
 from pparallel.testing.features import features_of, suite_of
+from pparallel.testing.training.cases import every
+from pparallel.testing.training.verdicts import Equal, Verdict, word
 
 DOCS = Path(__file__).resolve().parent
+TESTS = DOCS.parent / "tests"
 REFERENCE = DOCS / "reference"
 EXAMPLE = DOCS.parent / "plugins" / "pparallel-example"
 NOTE = "<!-- Written by docs/generate.py; change the docstrings instead. -->"
@@ -54,6 +58,16 @@ _WORDS: dict[Any, str] = {
     Callable: "function",
 }
 
+#: the columns of the table of verdicts: their key there, and their title
+_COLUMNS = {
+    "local": "`local`",
+    "grad_server": "`grad_server`",
+    "all_reduce": "`all_reduce`",
+    "overlap": "`all_reduce` with `overlap`",
+    "diloco": "`diloco`",
+    "model_server": "`model_server`",
+}
+
 
 def pages() -> dict[Path, str]:
     """Return the text of each generated page."""
@@ -61,6 +75,7 @@ def pages() -> dict[Path, str]:
         REFERENCE / "configs.md": "\n".join(_configs()),
         REFERENCE / "errors.md": "\n".join(_errors()),
         REFERENCE / "features.md": "\n".join(_features()),
+        DOCS / "training.md": _with_verdicts((DOCS / "training.md").read_text()),
         DOCS / "write_a_backend.md": _with_example((DOCS / "write_a_backend.md").read_text()),
     }
 
@@ -73,6 +88,44 @@ def _with_example(page: str) -> str:
         return f"`{name}`:\n\n```{language}\n{(EXAMPLE / name).read_text()}```\n"
 
     return re.sub(r"^`([\w./-]+)`:\n\n```(\w+)\n.*?^```\n", shown, page, flags=re.M | re.S)
+
+
+def _with_verdicts(page: str) -> str:
+    """Return *page* with the table of the verdicts that the training suite checks."""
+    table = "\n".join(_verdicts())
+    return re.sub(r"(?<=^<!-- verdicts -->\n).*?(?=^<!-- end -->$)", table, page, flags=re.M | re.S)
+
+
+def _verdicts() -> Iterator[str]:
+    sys.path.insert(0, str(TESTS))
+    from training_verdicts import ALONE, TOGETHER
+
+    notes: dict[str, int] = {}
+    yield ""
+    yield f"| | {' | '.join(_COLUMNS.values())} |"
+    yield "| --- |" + " --- |" * len(_COLUMNS)
+    for case in every():
+        cells = []
+        for column in _COLUMNS:
+            given = [table[column] for table in (TOGETHER, ALONE) if column in table]
+            cells.append(_verdict([each.get(case.name, case.verdict) for each in given], notes))
+        yield f"| {case.title} | {' | '.join(cells)} |"
+    yield ""
+    for sentence, number in notes.items():
+        yield f"{number}. {sentence[0].upper()}{sentence[1:]}."
+    yield "\n"
+
+
+def _verdict(verdicts: Sequence[Verdict], notes: dict[str, int]) -> str:
+    """Return a cell: the verdict of several members, and of one alone where it differs."""
+    together, *alone = [_noted(each, notes) for each in verdicts]
+    return together if alone in ([], [together]) else f"{together}; alone {alone[0]}"
+
+
+def _noted(verdict: Verdict, notes: dict[str, int]) -> str:
+    if isinstance(verdict, Equal):
+        return word(verdict)
+    return f"{word(verdict)} ({notes.setdefault(verdict.sentence, len(notes) + 1)})"
 
 
 def _configs() -> Iterator[str]:

@@ -181,7 +181,7 @@ def test_decorated_tests_stay_what_they_are() -> None:
 def test_everything_exported_exists() -> None:
     exported = {name: getattr(pparallel.testing, name) for name in dir(pparallel.testing)}
     suites = [each for name, each in exported.items() if name.endswith("Suite")]
-    assert len(suites) == 9
+    assert len(suites) == 10
     assert all(issubclass(each, Suite) for each in suites)
     with pytest.raises(AttributeError, match="nothing"):
         _ = pparallel.testing.nothing

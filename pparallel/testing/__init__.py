@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pparallel.testing.reducer import ReducerSuite
     from pparallel.testing.serializer import SerializerSuite
     from pparallel.testing.suite import Suite, overrides, requires
+    from pparallel.testing.training import TrainingSuite
     from pparallel.testing.transport import TransportSuite
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "ReducerSuite",
     "SerializerSuite",
     "Suite",
+    "TrainingSuite",
     "TransportSuite",
     "no_leftovers",
     "overrides",
@@ -54,6 +56,7 @@ _HOMES = {
     "ReducerSuite": "reducer",
     "SerializerSuite": "serializer",
     "Suite": "suite",
+    "TrainingSuite": "training",
     "TransportSuite": "transport",
     "no_leftovers": "leftovers",
     "overrides": "suite",

@@ -1,0 +1,110 @@
+"""What the built-in reducers do with each case of the training suite that is not equal.
+
+``tests/test_training.py`` checks them, and ``docs/generate.py`` writes them into docs/training.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pparallel.testing.training import Difference, Refused, Verdict
+
+Verdicts = Mapping[str, Verdict]
+
+DENSE = Refused(
+    ValueError,
+    r"SparseAdam.*(local|SGD|Adagrad|sparse=False)",
+    "`start()` refuses `SparseAdam`: the reducer makes gradients dense",
+)
+OVERLAPPED = Refused(
+    RuntimeError,
+    r"register_step_pre_hook",
+    "with `overlap` gradients are on their way during `backward()`, and may not be changed before"
+    " the step; what changes the combined ones goes into a hook of the optimizer",
+)
+LOOSE = Refused(
+    ValueError,
+    r"(?s)(not the model's|not in the model|no parameter of the model).*",
+    "`start()` refuses parameters of the optimizer that are not the model's: make them the model's"
+    " with `register_parameter()`",
+)
+NO_METRIC = Difference(
+    "a dedicated primary has no metric, and the learning rate stays as it is; with"
+    " `dedicated: false` it is equal"
+)
+OTHERS = Difference(
+    "the member's gradient is refused, and the step is on the mean of the others'",
+    like="finite gradients",
+)
+OWN_STEPS = Difference(
+    "each member's optimizer steps on its own gradients, and then parameters are averaged",
+    like="parameters",
+)
+OWN_HOOKS = Difference(
+    "hooks see the gradients and parameters of their own member, before parameters are averaged",
+    like="parameters",
+)
+LEFT_OUT = Difference(
+    "parameters that are not finite are left out of the round, and their member goes on from the"
+    " outer parameters",
+    like="parameters",
+    warns=r"(?i)not finite|refus",
+)
+OWN_STATE = Difference(
+    "each member's optimizer keeps a state of its own, which sees its own gradients alone",
+    like="turns",
+)
+OWN_SCHEDULE = Difference("each member's scheduler counts its own steps alone", like="turns")
+
+# -- one member alone -----------------------------------------------------------------------------
+
+ALONE: Mapping[str, Verdicts] = {
+    "local": {},
+    "grad_server": {"sparse_adam": DENSE},
+    "all_reduce": {"sparse_adam": DENSE},
+    "overlap": {"sparse_adam": DENSE},
+    "diloco": {"infinity_taken": LEFT_OUT},
+    "model_server": {},
+}
+
+# -- several members ------------------------------------------------------------------------------
+
+_GRAD_SERVER: Verdicts = {
+    "loose_parameter": LOOSE,
+    "sparse_adam": DENSE,
+    "infinity_of_one_refused": OTHERS,
+}
+_OWN_LOOSE = "the parameter is each member's own, and a warning says so"
+
+TOGETHER: Mapping[str, Verdicts] = {
+    "grad_server": {**_GRAD_SERVER, "plateau_by_hand": NO_METRIC},
+    "grad_server without a dedicated primary": _GRAD_SERVER,
+    "all_reduce": {"sparse_adam": DENSE},
+    "overlap": {"sparse_adam": DENSE, "clip_by_value": OVERLAPPED, "scaled_gradients": OVERLAPPED},
+    "diloco": {
+        **dict.fromkeys(("adam", "adam_w", "clip_by_norm", "sparse_adam", "resumed"), OWN_STEPS),
+        **dict.fromkeys(("moving_average", "kept_gradient"), OWN_HOOKS),
+        "infinity_of_one_refused": OWN_STEPS,
+        "infinity_taken": LEFT_OUT,
+        "loose_parameter": Difference(_OWN_LOOSE, like="parameters", warns=r"not the model's|own"),
+    },
+    "model_server": {
+        **dict.fromkeys(
+            (
+                "momentum",
+                "adam",
+                "adam_w",
+                "parameter_groups",
+                "moving_average",
+                "kept_gradient",
+                "sparse_adam",
+                "resumed",
+                "scaled_gradients",
+            ),
+            OWN_STATE,
+        ),
+        **dict.fromkeys(("step_schedule", "cosine_schedule", "plateau_by_hand"), OWN_SCHEDULE),
+        "failing_schedule": OWN_SCHEDULE,
+        "loose_parameter": Difference(_OWN_LOOSE, like="turns", warns=r"not the model's|own"),
+    },
+}
