@@ -26,6 +26,12 @@ PLACEMENT = Placement(
 )
 
 
+def test_a_model_that_is_there_twice_is_refused() -> None:
+    models = ("actor", "critic", "actor")
+    with pytest.raises(ValueError, match="model 'actor' is there twice"):
+        Placement.from_dict({**PLACEMENT.to_dict(), "models": models})
+
+
 def test_explain_is_a_table_of_devices_traffic_and_terms() -> None:
     assert PLACEMENT.explain().splitlines() == [
         "device  models         MB    of MB   size  power  compute",

@@ -49,6 +49,19 @@ def problem_of(instance: Instance) -> Problem:
 seeds = st.integers(0, 2**32)
 
 
+def test_names_that_are_one_text_are_refused() -> None:
+    """A placement has text for names, and one of the models would be dropped."""
+    models: Any = {1: 2.0, "2": 1.0, "1": 3.0}
+    message = r"models 1 and '1' have one name.*rename one"
+    with pytest.raises(ValueError, match=message):
+        Answers().place(models, {}, TWO)
+    numbered: Any = {1: 2.0, 2: 3.0}
+    placement = Answers().place(numbered, {(1, 2): 1.0}, TWO)
+    assert placement.models == ("1", "2")
+    with pytest.raises(ValueError, match=message):
+        placement.apply(models)
+
+
 @given(seed=seeds, data=st.data())
 def test_the_cost_is_that_of_the_formula(seed: int, data: st.DataObject) -> None:
     (instance,) = instances(1, seed)

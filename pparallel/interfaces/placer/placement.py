@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Self
@@ -55,6 +56,9 @@ class Placement:
                 f" {len(self.sizes_mb)} sizes do not fit together"
             )
             raise ValueError(message)
+        if twins := [name for name, count in Counter(self.models).items() if count > 1]:
+            message = f"model {twins[0]!r} is there twice; rename one"
+            raise ValueError(message)
         unknown = set(self.assignment) - {each.name for each in self.devices}
         if unknown:
             message = f"assigned to {', '.join(sorted(unknown))}, not among the devices"
@@ -86,9 +90,10 @@ class Placement:
                 the placement was made for.
 
         Raises:
-            ValueError: *models* are others than the placement is for; there are none to move, as
-                sizes were placed or the placement was read; two that go to different devices share
-                a tensor; one has no data (device ``meta``); or a device is not there.
+            ValueError: *models* are others than the placement is for, or two have one name; there
+                are none to move, as sizes were placed or the placement was read; two that go to
+                different devices share a tensor; one has no data (device ``meta``); or a device is
+                not there.
         """
         from pparallel.interfaces.placer.moving import moved
 

@@ -85,7 +85,7 @@ class Placer(Resource):
 
         Args:
             models: models, or their sizes in MB (2**20 bytes), by name; those of a sequence are
-                named by their index.
+                named by their index. A name that is no text is taken as ``str(name)``.
             connections: how much two models exchange, by pairs of names or indices; those of both
                 directions add up. What ``measure_connections`` returns is taken as it is.
             devices: names or devices to choose from; ``None``: all GPUs, and the CPU. A device
@@ -94,9 +94,9 @@ class Placer(Resource):
         Raises:
             PlacementError: no placement respects the memory limits; the message says how many MB
                 are needed and how many allowed.
-            ValueError: there are no models or no devices; a device is not there, or named twice; a
-                size, an amount, a memory or a power is negative or not finite; a connection names
-                a model that is not there, or joins a model with itself.
+            ValueError: there are no models or no devices; two models have one name; a device is
+                not there, or named twice; a size, an amount, a memory or a power is negative or not
+                finite; a connection names a model that is not there, or joins a model with itself.
             TypeError: a model is neither a module nor a number.
         """
         statement = state(models, connections, devices, self._config)
