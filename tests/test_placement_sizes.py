@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from pparallel import ModelSizeEstimator
-from pparallel.models.tensors import held_bytes
+from pparallel.models.tensors import held_bytes, moved_bytes
 
 MB = 2**20
 
@@ -117,6 +117,24 @@ def test_sparse_tensors_count_what_they_hold() -> None:
     with pytest.warns(UserWarning, match="Sparse CSR tensor support is in beta"):
         rows = dense.to_sparse_csr()
     assert size_of(Holder(buffer=rows)) == 101 * 8 + 2 * (8 + 4)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=str)
+def test_nested_tensors_count_their_parts(layout: torch.layout) -> None:
+    parts = [torch.zeros(2, 30), torch.zeros(4, 30)]
+    nested = torch.nested.nested_tensor(parts, layout=layout)
+    offsets = 3 * 8 if layout is torch.jagged else 0
+    assert size_of(Holder(buffer=nested)) == 6 * 30 * 4 + offsets
+    assert size_of(Holder(nested)) == 6 * 30 * 4 + offsets
+    assert size_of(Holder(one=nested, same=nested, part=nested.unbind()[1])) == 720 + offsets
+    assert size_of(Holder(one=nested.transpose(1, 2))) == 720 + offsets
+    assert moved_bytes(nested) == 720 + offsets
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
+def test_tensors_in_memory_of_onednn_count() -> None:
+    assert size_of(Holder(buffer=torch.zeros(10, 10).to_mkldnn())) == 400
 
 
 def test_lstms_flat_weights() -> None:

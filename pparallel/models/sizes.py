@@ -22,7 +22,8 @@ class ModelSizeEstimator:
     Parameters and buffers of every dtype count, on every device, ``meta`` included, where they
     take no memory yet. Memory that several share counts once, be it one parameter under two names
     or two views of one storage. Wrappers (quantised or sharded tensors) count what they hold here,
-    sparse tensors their indices and values.
+    sparse tensors their indices and values, nested ones their parts and, where they are jagged,
+    the offsets.
 
     Args:
         model: the model, which is left as it is.

@@ -71,6 +71,10 @@ def _dense(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         names, _ = tensor.__tensor_flatten__()
         for name in names:
             yield from _dense(getattr(tensor, name))
+    elif tensor.is_nested:  # torch.strided: it has no shape of its own
+        yield from tensor.detach().unbind()
+    elif tensor.layout is torch._mkldnn:  # type: ignore[attr-defined]  # memory of oneDNN's own
+        yield torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
     elif tensor.layout is torch.sparse_coo:
         yield from (tensor._indices(), tensor._values())
     elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
