@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import math
 import subprocess
 import sys
@@ -32,7 +33,8 @@ from pparallel_reducers.compression import (
     TopKCompressionConfig,
     shapes_of,
 )
-from pparallel_reducers.layout import Flats, Layout, gradients_of
+from pparallel_reducers.gradients import gradient
+from pparallel_reducers.layout import Flats, Layout
 
 if TYPE_CHECKING:
     from pparallel.builder import Runtime
@@ -235,6 +237,146 @@ def test_the_largest_numbers_stay_finite(config: CompressionConfig, dtype: torch
         flats = drawn(shapes)
 
 
+# -- gradients that are zero at first -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("rank", [1, 4])
+def test_rows_that_come_after_zeros_are_sent(dtype: torch.dtype, rank: int) -> None:
+    """Nothing at first, as before an open gate, and then rows beyond the first few."""
+    shapes: Shapes = {dtype: [(40, 30)]}
+    compressor = Compressor(PowerSgdCompressionConfig(rank=rank), shapes)
+    sent = torch.zeros(40, 30, dtype=torch.float64)
+    pushed = torch.zeros(40, 30, dtype=torch.float64)
+    rows = torch.zeros(40, 1, dtype=dtype)
+    rows[30:] = 1
+    for step in range(60):
+        gradient = torch.zeros(40, 30, dtype=dtype)
+        if step in (3, 4):
+            gradient = rows * drawn(shapes, step)[dtype].view(40, 30)
+        pushed += gradient
+        message = compressor.compress({dtype: gradient.flatten()})
+        arrived(message, shapes).add_to({dtype: sent.view(-1)})
+        compressor.settle(True)
+    assert (sent - pushed).norm() < 0.1 * pushed.norm()
+
+
+def test_what_is_drawn_anew_is_the_same_each_time() -> None:
+    """Whatever else draws numbers meanwhile."""
+    messages: list[list[bytes]] = [[], []]
+    for found in messages:
+        compressor = Compressor(KINDS["powersgd"], MATRIX)
+        for seed in range(6):
+            torch.rand(3)
+            flats = drawn(MATRIX, seed, scale=float(seed % 3 == 2))
+            found += [bytes(each) for each in compressor.compress(flats).memory()]
+            compressor.settle(True)
+    assert messages[0] == messages[1]
+
+
+class Gated(nn.Module):
+    """An embedding whose gate is closed: its first gradient is zero, the gate's is not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        random = torch.Generator().manual_seed(5)
+        self.embedding = nn.Embedding(50, 16)
+        self.embedding.weight.data = torch.randn(50, 16, generator=random)
+        self.gate = nn.Parameter(torch.zeros(()))
+
+    @override
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        return self.gate * self.embedding(words)
+
+
+def moved_behind_a_gate(config: CompressionConfig) -> float:
+    """Train on words that are far from the first few; return how far the embedding came."""
+    model, words = Gated(), torch.arange(30, 50)
+    goal = torch.randn(20, 16, generator=torch.Generator().manual_seed(6))
+    start = model.embedding.weight.detach().clone()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    layout = Layout.of(model)
+    compressor = Compressor(config, shapes_of(layout.entries))
+    for _ in range(400):
+        model.zero_grad()
+        (model(words) - goal).square().sum(1).mean().backward()
+        message = compressor.compress(
+            layout.gradients.pack(lambda name: gradient(name, model.get_parameter(name)))
+        )
+        for name, view in layout.gradients.views(message.dense()):
+            model.get_parameter(name).grad = view
+        compressor.settle(True)
+        optimizer.step()
+    return float((model.embedding.weight.detach() - start).norm())
+
+
+def test_an_embedding_behind_a_closed_gate_learns() -> None:
+    exact = moved_behind_a_gate(TopKCompressionConfig(ratio=0.99))
+    assert moved_behind_a_gate(TopKCompressionConfig(ratio=0.1)) > 0.5 * exact
+    assert moved_behind_a_gate(PowerSgdCompressionConfig(rank=2)) > 0.5 * exact
+
+
+# -- saving and loading ---------------------------------------------------------------------------
+
+
+def saved_and_loaded(state: dict[str, Any]) -> Any:
+    memory = io.BytesIO()
+    torch.save(state, memory)
+    memory.seek(0)
+    return torch.load(memory, weights_only=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_a_compressor_goes_on_from_its_state(config: CompressionConfig, dtype: torch.dtype) -> None:
+    shapes: Shapes = {dtype: MATRIX[torch.float32], torch.int64: [(3,)]}
+    first, then = Compressor(config, shapes), Compressor(config, shapes)
+    for seed in range(5):
+        first.compress(drawn(shapes, seed, scale=float(seed != 3)))
+        first.settle(seed != 2)
+    state = first.state_dict()
+    kept = saved_and_loaded(state)
+    for seed in range(5, 8):
+        first.compress(drawn(shapes, seed))
+        first.settle(True)
+    then.load_state_dict(saved_and_loaded(state))
+    again = Compressor(config, shapes)
+    again.load_state_dict(kept)
+    for seed in range(5, 8):
+        bodies = [each.compress(drawn(shapes, seed)) for each in (then, again)]
+        memory = [[bytes(part) for part in each.memory()] for each in bodies]
+        assert memory[0] == memory[1], "what is saved changed with the compressor"
+        for each in (then, again):
+            each.settle(True)
+    for dtypes, owed in first.owed().items():
+        assert torch.equal(owed, then.owed()[dtypes])
+
+
+@pytest.mark.parametrize(
+    ("config", "shapes", "match"),
+    [
+        (TopKCompressionConfig(), MATRIX, "of kind 'powersgd', and this is 'topk'"),
+        (PowerSgdCompressionConfig(rank=3), MATRIX, r"shape \(30, 2\).*takes one of \(30, 3\)"),
+        (
+            KINDS["powersgd"],
+            {torch.float32: [(40, 31), (7,), (8, 2, 5)]},
+            r"shape \(30, 2\) for tensor 0, which takes one of \(31, 2\)",
+        ),
+        (KINDS["powersgd"], {torch.float64: [(40, 30)]}, "of float32, and these are of float64"),
+        (KINDS["powersgd"], {torch.float32: [(40, 30)]}, "has 1327 numbers .* take 1200"),
+    ],
+)
+def test_the_state_of_another_compressor_is_refused(
+    config: CompressionConfig, shapes: Shapes, match: str
+) -> None:
+    former = Compressor(KINDS["powersgd"], MATRIX)
+    former.compress(drawn(MATRIX))
+    former.settle(True)
+    compressor = Compressor(config, shapes)
+    with pytest.raises(ValueError, match=match):
+        compressor.load_state_dict(former.state_dict())
+    assert not any(each.any() for each in compressor.owed().values()), "a part was loaded"
+
+
 # -- messages that are not what they should be ----------------------------------------------------
 
 
@@ -390,7 +532,9 @@ def trained(
         for worker in workers:
             batch = torch.randint(len(images), (64,), generator=random)
             nn.functional.cross_entropy(model(images[batch]), labels[batch]).backward()
-            message = worker.compress(layout.gradients.pack(gradients_of(model)))
+            message = worker.compress(
+                layout.gradients.pack(lambda name: gradient(name, model.get_parameter(name)))
+            )
             arrived(message, shapes).add_to(total)
             worker.settle(True)
             sent += message.nbytes

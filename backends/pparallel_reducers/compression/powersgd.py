@@ -9,8 +9,8 @@ factors, and the receiver adds up their products.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Self
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from typing_extensions import override
 
@@ -95,7 +95,11 @@ class LowRank(Piece):
 
 
 class PowerSgd:
-    """Approximates the matrices in a flat tensor; begins where it ended the time before."""
+    """Approximates the matrices in a flat tensor; begins where it ended the time before.
+
+    A column of a right factor that is zero, to rounding, is drawn anew: it would never find what the
+    matrices that follow have in other rows or columns.
+    """
 
     def __init__(self, rank: int, shapes: Sequence[Shape]) -> None:
         import torch
@@ -126,23 +130,74 @@ class PowerSgd:
                 sent[place.sent :][: place.size] = mine
         return LowRank(self._rank, self._places, sent.to(dtype))
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the right factors, by the number of the tensor, and the state of the generator."""
+        return {
+            "random": self._random.get_state(),
+            "right": {
+                str(number): self._right[place.start].clone()
+                for number, place in enumerate(self._places)
+                if place.start in self._right
+            },
+        }
+
+    def validate(self, state: Mapping[str, Any]) -> None:
+        """Refuse *state* if it is of other matrices, or of another rank.
+
+        Raises:
+            ValueError: it is.
+        """
+        for number, factor in state["right"].items():
+            place = self._places[int(number)] if int(number) < len(self._places) else None
+            shape = None if place is None or not place.rank else (place.shape[1], place.rank)
+            if tuple(factor.shape) != shape:
+                message = (
+                    f"the state has a right factor of shape {tuple(factor.shape)} for tensor"
+                    f" {number}, which takes one of {shape}: 'rank' or the model is another"
+                )
+                raise ValueError(message)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from *state*, which :meth:`validate` has accepted."""
+        factors = state["right"].items()
+        self._right = {
+            self._places[int(number)].start: each.to("cpu", copy=True) for number, each in factors
+        }
+        self._random.set_state(state["random"].cpu())
+
     def _factor(self, place: _Place, matrix: Tensor, factors: tuple[Tensor, Tensor]) -> None:
         """Make one step of a subspace iteration towards the best factors."""
         import torch
 
         right = self._right.get(place.start)
         if right is None:
-            shape = (place.shape[1], place.rank)
-            right = torch.randn(shape, generator=self._random, dtype=matrix.dtype)
+            right = self._drawn(place, matrix.dtype)
         # Householder's method gives orthonormal columns even where the rank is smaller.
         basis = torch.linalg.qr(matrix @ right).Q
         factors[0].copy_(basis)
         torch.mm(matrix.T, basis, out=right)
         factors[1].copy_(right)
         if right.isfinite().all():
-            self._right[place.start] = right
+            self._right[place.start] = self._renewed(place, right)
         else:
             self._right.pop(place.start, None)
+
+    def _renewed(self, place: _Place, right: Tensor) -> Tensor:
+        """Return *right* with columns drawn anew for those that are zero, to rounding."""
+        import torch
+
+        sizes = right.abs().amax(0)  # squares of small numbers would be zero
+        noise = torch.finfo(right.dtype).eps * max(place.shape)
+        degenerate = sizes <= noise * sizes.max()
+        if degenerate.any():
+            right[:, degenerate] = self._drawn(place, right.dtype)[:, degenerate]
+        return right
+
+    def _drawn(self, place: _Place, dtype: torch.dtype) -> Tensor:
+        import torch
+
+        shape = (place.shape[1], place.rank)
+        return torch.randn(shape, generator=self._random, dtype=dtype)
 
 
 def _placed(shapes: Sequence[Shape], rank: int) -> Iterator[_Place]:
