@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +17,7 @@ from pparallel.builder import Runtime
 from pparallel.errors import ClosedError, PeerLostError, SerializationError
 from pparallel.interfaces.collective import CollectiveConfig
 from pparallel.runtime.collectives import ConnectedCollective, Mailbox
+from pparallel.runtime.collectives.channels import Channel
 from pparallel.runtime.member import Member
 from pparallel.runtime.rpc import Request
 from pparallel.testing import CollectiveSuite
@@ -76,6 +79,10 @@ class Wire:
         self.services["b" if request.sender == "a" else "a"](request)
 
 
+class _Memory(bytearray):
+    """Bytes that a weak reference may follow."""
+
+
 class _End:
     def __init__(self, wire: Wire, name: str) -> None:
         self._wire, self._name = wire, name
@@ -89,7 +96,7 @@ class _End:
         self._wire.posted.append(Request(self._name, body, list(buffers)))
 
     def memory(self, nbytes: int) -> memoryview:
-        return memoryview(bytearray(nbytes))
+        return memoryview(_Memory(nbytes))
 
     def publish(self, memory: memoryview) -> None:
         """All is seen by all."""
@@ -157,6 +164,54 @@ def test_nobody_is_told_who_leaves_when_all_are_done() -> None:
     assert not wire.posted
     with pytest.raises(ClosedError):
         a.send(torch.ones(1), 1, 0, ())
+
+
+def test_a_group_that_was_left_takes_nothing_more() -> None:
+    """Late messages of the group, and of groups made of it, are dropped; all others arrive."""
+    wire = Wire()
+    a, b = wire.mailbox(0), wire.mailbox(1)
+    first, second = (((0, 1), 1),), (((0, 1), 2),)
+    inner = (*first, ((0, 1), 1))
+    for each in (a, b):
+        each.join(first, lambda *_: None)
+    late = torch.zeros(1000)
+    a.send(late, 1, 0, first)
+    a.send(late, 1, 0, inner)
+    assert b.leave(first)
+    assert not b.leave(first), "it has left"
+    a.send(torch.ones(3), 1, 0, second)  # which b has not made yet
+    views = [memoryview(each.buffers[0]) for each in wire.posted if each.buffers]
+    held = [weakref.ref(each.obj) for each in views]
+    del views
+    while wire.posted:
+        wire.deliver()
+    assert [each() is not None for each in held] == [False, False, True]
+    with pytest.raises(ClosedError):
+        b.receive(late, 0, 0, first)
+    with pytest.raises(ClosedError):
+        b.send(late, 0, 0, inner)
+    b.join(second, lambda *_: None)
+    into = torch.zeros(3)
+    assert b.receive(into, 0, 0, second).wait(PATIENCE) == 0
+    assert into.tolist() == [1, 1, 1]
+
+
+def make_groups(rt: Runtime, count: int) -> int:
+    """Make, use and destroy groups; return how many of their channels are left in the process."""
+    world = rt.collective
+    with world.new_group([0, 1]) as parent:
+        for at in range(count):
+            group = (world, parent)[at % 2].new_group([0, 1])
+            group.barrier()
+            group.destroy()
+    world.barrier()
+    gc.collect()
+    return sum(isinstance(each, Channel) for each in gc.get_objects())
+
+
+def test_groups_that_were_destroyed_leave_nothing() -> None:
+    left = pparallel.launch({"members": 2}, make_groups, [1000])
+    assert max(left) <= 2, "more than the channel of all members, of each of two"
 
 
 # -- the end of a job -----------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
@@ -58,7 +59,10 @@ class Mailbox:
         self._lock = threading.Lock()
         self._channels: dict[GroupId, Channel] = {}
         self._gone: dict[int, BaseException] = {}  # members that have ended
-        self._over: set[GroupId] = set()  # groups that this member has left
+        # A member makes the groups of one parent and one set of ranks in the order of their
+        # numbers: what comes for another than those that are open, or those to come, is too late.
+        self._open: set[GroupId] = {()}
+        self._made: dict[tuple[GroupId, tuple[int, ...]], int] = {}
         self._numbers: Counter[int] = Counter()
         self._next: Counter[int] = Counter()
         self._early: defaultdict[int, dict[int, Request]] = defaultdict(dict)
@@ -95,6 +99,10 @@ class Mailbox:
     def join(self, group: GroupId, watcher: Watcher) -> None:
         """Be in *group* from now on; *watcher* is called for each other member that leaves it."""
         with self._lock:
+            self._open.add(group)
+            if group:
+                ranks, number = group[-1]
+                self._made[group[:-1], ranks] = number
             channel = self._channel(group)
             self._watchers[group] = watcher
             left = dict(channel.left)
@@ -108,12 +116,14 @@ class Mailbox:
             Whether this member had not left before.
         """
         with self._lock:
-            channel = self._channel(group)
-            if group in self._over:
+            if group not in self._open:
                 return False
-            self._over.add(group)
-            own = ClosedError(f"the collective {self._what!r} of {self._member.name!r}")
-            failed = self._end(group, own)
+            if group and group not in self._channels:  # its parent had ended before it began
+                self._forget(group)
+                return True
+            channel = self._channel(group)
+            failed = self._end(group, self._own_end())
+            self._forget(group)
             others = [
                 each
                 for each in channel.ranks
@@ -171,10 +181,44 @@ class Mailbox:
 
     # -- inside -------------------------------------------------------------------------------
 
+    def _own_end(self) -> ClosedError:
+        return ClosedError(f"the collective {self._what!r} of {self._member.name!r}")
+
+    def _forget(self, group: GroupId) -> None:
+        """Keep nothing of *group*, which this member has left, nor of groups that it never made.
+
+        The groups made of it that are still open follow when they are left themselves. The channel
+        of all members stays: it says why all have ended.
+        """
+        self._open.discard(group)
+        depth = len(group)
+        for key in [key for key in self._channels if key[:depth] == group]:
+            if key and key not in self._open:
+                del self._channels[key]
+        for parent, ranks in [each for each in self._made if each[0][:depth] == group]:
+            if parent not in self._open:
+                del self._made[parent, ranks]
+
+    def _is_over(self, group: GroupId) -> bool:
+        """Return whether this member has left *group*, or one that it would be made of."""
+        for depth in range(len(group), 0, -1):
+            if group[:depth] in self._open:
+                return False
+            ranks, number = group[depth - 1]
+            if number <= self._made.get((group[: depth - 1], ranks), 0):
+                return True
+        return () not in self._open
+
     def _channel(self, group: GroupId) -> Channel:
-        """Return the channel of *group*, made by whoever comes first: this member or a message."""
+        """Return the channel of *group*, made by whoever comes first: this member or a message.
+
+        Raises:
+            BaseException: this member has left it.
+        """
         found = self._channels.get(group)
         if found is None:
+            if group and self._is_over(group):
+                raise copy.copy(self._channel(()).ended or self._own_end())
             ranks = group[-1][0] if group else self._ranks
             found = self._channels[group] = Channel(ranks, self._member.rank)
             for rank, error in self._gone.items():
@@ -227,6 +271,8 @@ class Mailbox:
         told: list[tuple[Watcher, BaseException]],
     ) -> None:
         _, group, tag, dtype, shape = body
+        if group not in self._channels and self._is_over(group):
+            return  # sent before its sender knew that this member has left
         channel = self._channel(group)
         if dtype == _LEFT:
             why = f"has left the collective {self._what!r}"
@@ -280,7 +326,8 @@ class Mailbox:
 
     def _give_up(self, group: GroupId, receive: Receive, error: BaseException) -> None:
         with self._lock:
-            waited = self._channel(group).give_up(receive)
+            channel = self._channels.get(group)
+            waited = channel is not None and channel.give_up(receive)
         if waited:
             receive.fail(error)
 
