@@ -6,7 +6,6 @@ from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pparallel.interfaces.collective import ReduceOp
-from pparallel_shm.combining import depends_on_place
 from pparallel_shm.intents import Intent, remember
 from pparallel_shm.memory import Memory
 from pparallel_shm.pieces import Chunk, Piece, Stretch, chunks
@@ -90,7 +89,9 @@ class Divisions:
         found = chunks(runs, plan.slot)
         nbytes = sum([each.nbytes for each in runs])
         alone = nbytes <= (_SMALL_FOR_PAIR if plan.size == PAIR else _SMALL)
-        if any(depends_on_place(how, each.dtype) for each in found):
+        # A product of complex numbers is made in another way where it fills a vector register than
+        # at the end of a run: its last bit may depend on where in a run it lies.
+        if how is ReduceOp.PRODUCT and any(each.dtype.is_complex for each in found):
             alone = False
         divide = self._all if alone else self._part
         return Division(alone, [divide(each) for each in found])

@@ -9,7 +9,6 @@ from typing_extensions import override
 
 from pparallel.interfaces.collective import Operation, ReduceOp
 from pparallel_shm import misfits
-from pparallel_shm.combining import check_kernel
 from pparallel_shm.copies import lay_out, take
 from pparallel_shm.intents import Intent
 from pparallel_shm.pieces import fill_from, room_for, run_of
@@ -97,7 +96,6 @@ class ShmOperation(Operation):
     @override
     def reduce_scatter(self, output: Tensor, inputs: Sequence[Tensor], how: ReduceOp) -> None:
         refuse_others([output])
-        check_kernel(how, output.dtype)
         intent = self._intent(f"reduce_scatter by {how.name}", inputs)
         with self._agreement.on(misfits.own(intent, output, inputs[self.me], self.me)):
             run = room_for(output)
@@ -181,8 +179,6 @@ class ShmOperation(Operation):
     def _reduce(
         self, intent: Intent, tensors: Sequence[Tensor], how: ReduceOp, *, takes: bool = True
     ) -> None:
-        for each in tensors:
-            check_kernel(how, each.dtype)
         with self._agreement.on(intent):
             runs = [run_of(each) for each in tensors]
             reduce(self._place, intent, runs, how, takes)

@@ -7,7 +7,6 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from pparallel.interfaces.collective import ReduceOp
-from pparallel_shm.combining import combine
 from pparallel_shm.copies import lay_out, take
 from pparallel_shm.dividing import PAIR, Own, Share
 
@@ -46,7 +45,7 @@ def reduce_scatter(place: Place, inputs: Sequence[Tensor], output: Tensor, how: 
         part = output[first : first + room]
         if len(part):
             where = slice(me * room, me * room + len(part))
-            combine(how, [both[parity][where] for both in slots[:size]], part)
+            how.combine([both[parity][where] for both in slots[:size]], part)
 
 
 def _each_for_itself(
@@ -65,12 +64,14 @@ def _each_for_itself(
             parts = own.parts[parity]
             if own.piece is None:
                 total = parts[0].new_empty(len(parts[0]))
-                combine(how, parts, total)
+                how.combine(parts, total)
                 _read(share.whole, addresses, total.data_ptr(), total.nbytes)
             else:
                 run = own.piece.of(runs)
-                # Of two, the other's is combined with one's own in place.
-                combine(how, _with(parts, place.me, run) if len(parts) == PAIR else parts, run)
+                # Of two, the other's is combined with one's own in place, except for a mean: its
+                # first part is rounded once more than its second, and is to be the same in both.
+                in_place = len(parts) == PAIR and how is not ReduceOp.AVG
+                how.combine(_with(parts, place.me, run) if in_place else parts, run)
 
 
 def _each_a_part(
@@ -109,14 +110,14 @@ def _combine_own(
     """
     parts, result = own.parts[1 - parity], own.results[parity]
     if own.piece is None:
-        combine(how, parts, result)
+        how.combine(parts, result)
         return
     run = own.piece.of(runs)
     parts = _with(parts, me, run)
     if not copied_to:
-        combine(how, parts, result)
+        how.combine(parts, result)
         return
-    combine(how, parts, run)
+    how.combine(parts, run)
     lay_out(copied_to + own.piece.start * run.itemsize, run.data_ptr(), run.nbytes)
 
 

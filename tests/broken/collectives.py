@@ -159,10 +159,10 @@ class IsNotTheSameEverywhere(Changed):
         @override
         def all_reduce(self, tensor: Tensor, how: ReduceOp) -> None:
             parts = [tensor.new_empty(tensor.shape) for _ in range(self.size)]
+            how.divide(tensor, self.size)
             self.exchange(parts, [tensor] * self.size)
             for step in range(1, self.size):
                 how.into(tensor, parts[(self.me + step) % self.size])
-            how.finish(tensor, self.size)
 
 
 @rejected_by("test_all_reduce_is_the_same_everywhere")
@@ -208,12 +208,12 @@ class ReducesInPlace(Changed):
     class Changes(Operation):
         @override
         def reduce(self, tensor: Tensor, root: int, how: ReduceOp) -> None:
+            how.divide(tensor, self.size)
             if self.me == root:
                 for source in self._others():
                     part = tensor.new_empty(tensor.shape)
                     self.receive(part, source)
                     how.into(tensor, part)
-                how.finish(tensor, self.size)
             else:
                 self.send(tensor, root).wait()
                 how.into(tensor, tensor.clone())
@@ -222,6 +222,55 @@ class ReducesInPlace(Changed):
 @rejected_by("test_operations")
 class TestReducesInPlace(CollectiveSuite):
     config = backends.config(ReducesInPlace)
+
+
+class DividesLast(Changed):
+    """Adds all values, and divides their sum."""
+
+    class Changes(Operation):
+        @override
+        def reduce(self, tensor: Tensor, root: int, how: ReduceOp) -> None:
+            averages = how is ReduceOp.AVG
+            super().reduce(tensor, root, ReduceOp.SUM if averages else how)
+            if averages and self.me == root:
+                tensor.div_(self.size)
+
+
+@rejected_by("test_means_of_large_values")
+class TestDividesLast(CollectiveSuite):
+    config = backends.config(DividesLast)
+
+
+class CountsByElements(Changed):
+    """Deals out what is exchanged by the number of elements of one tensor, which may be none."""
+
+    class Changes(Operation):
+        @override
+        def exchange(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
+            if not outputs[0].numel():
+                raise ValueError("zip() argument 2 is shorter than argument 1")
+            super().exchange(outputs, inputs)
+
+
+@rejected_by("test_unusual_forms")
+class TestCountsByElements(CollectiveSuite):
+    config = backends.config(CountsByElements)
+
+
+class FindsOutTooLate(LocalCollective):
+    """Combines what torch cannot combine, and looks at that only where it is combined."""
+
+    @override
+    def reduce(
+        self, tensor: Tensor, dst: int, op: ReduceOp = ReduceOp.SUM, async_op: bool = False
+    ) -> Work[None] | None:
+        root = self._position(dst)
+        return self._do(async_op, lambda each: Operation.reduce(each, tensor.detach(), root, op))
+
+
+@rejected_by("test_unusual_dtypes", "test_tensors_that_cannot_be_sent")
+class TestFindsOutTooLate(CollectiveSuite):
+    config = backends.config(FindsOutTooLate)
 
 
 class ReturnsAnAlias(LocalCollective):

@@ -114,7 +114,7 @@ class LocalOperation(Operation):
 
 def _split(tensors: list[Tensor]) -> tuple[list[Tensor], list[Where]]:
     """Return views of the tensors, and the indices by which these fall into blocks."""
-    for each in tensors[1:]:
+    for each in tensors:
         check_fit(tensors[0], each)
     if not all(map(is_plain, tensors)):
         return tensors, [...]
@@ -131,10 +131,9 @@ def _spread(block: Where, source: Tensor, targets: Sequence[Tensor]) -> None:
 def _combine(
     block: Where, sources: Sequence[Tensor], targets: Sequence[Tensor], how: ReduceOp
 ) -> None:
-    total = sources[0][block].clone()
-    for each in sources[1:]:
-        how.into(total, each[block].to(total.device))
-    how.finish(total, len(sources))
+    first = sources[0][block]
+    total = first.new_empty(first.shape)
+    how.combine([each[block].to(first.device) for each in sources], total)
     for each in targets:
         each[block].copy_(total)
 

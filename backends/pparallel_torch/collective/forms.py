@@ -72,7 +72,7 @@ def _as_bytes(tensor: Tensor) -> Tensor:
 
 
 def reductions(*, bitwise: bool) -> Reductions:
-    """Return what a library can combine; ``AVG`` adds, and is divided afterwards.
+    """Return what a library can combine; what ``AVG`` adds is divided already.
 
     Args:
         bitwise: whether it knows the bitwise operations.

@@ -63,8 +63,9 @@ class NativeOperation(Operation):
             self._over_messages(lambda each: each.all_reduce(tensor, how))
             return
         buffer = lent(tensor)
+        how.divide(buffer, self.size)
         given, options = [found.seen(buffer)], found.options
-        finish = self._reduced(buffer, tensor, how)
+        finish = back(buffer, tensor)
         self._run("all_reduce", lambda made: made.allreduce(given, options), finish)
 
     @override
@@ -77,6 +78,7 @@ class NativeOperation(Operation):
         buffers = [lent(each) for each in tensors]
         alike: dict[torch.dtype, list[Tensor]] = {}
         for each in buffers:
+            how.divide(each, self.size)
             alike.setdefault(each.dtype, []).append(each)
         begins = []
         for dtype, same in alike.items():
@@ -85,11 +87,7 @@ class NativeOperation(Operation):
             options.reduceOp = found.op
             given = [found.seen(each) for each in same]
             begins.append(partial(_coalesced, given, options))
-        finishes = [
-            self._reduced(buffer, tensor, how)
-            for buffer, tensor in zip(buffers, tensors, strict=True)
-        ]
-        self._run_all("all_reduce_coalesced", begins, each_of(finishes))
+        self._run_all("all_reduce_coalesced", begins, all_back(buffers, tensors))
 
     @override
     def reduce(self, tensor: Tensor, root: int, how: ReduceOp) -> None:
@@ -100,10 +98,11 @@ class NativeOperation(Operation):
             return
         # Whoever is not the root has its tensor used for what is underway.
         buffer = lent(tensor) if self.me == root else lent(tensor).clone()
+        how.divide(buffer, self.size)
         options = c10d.ReduceOptions()
         options.reduceOp, options.rootRank = found.op, root
         given = [found.seen(buffer)]
-        finish = self._reduced(buffer, tensor, how) if self.me == root else None
+        finish = back(buffer, tensor) if self.me == root else None
         self._run("reduce", lambda made: made.reduce(given, options), finish)
 
     @override
@@ -149,11 +148,8 @@ class NativeOperation(Operation):
         parts = [output.new_empty(output.shape) for _ in inputs]
 
         def combine() -> None:
-            total = parts[0]
-            for part in parts[1:]:
-                how.into(total, part)
-            how.finish(total, len(parts))
-            output.copy_(total)
+            how.combine(parts, parts[0])
+            output.copy_(parts[0])
 
         self._exchange("reduce_scatter", parts, inputs, combine)
 
@@ -173,10 +169,9 @@ class NativeOperation(Operation):
         room = torch.empty_like(packed)
 
         def deal_out() -> None:
-            for output, part in zip(
-                outputs, room.view(inputs[0].dtype).split(outputs[0].numel()), strict=True
-            ):
-                output.copy_(part.view(output.shape))
+            parts = room.view(inputs[0].dtype).view(len(outputs), *outputs[0].shape)
+            for output, part in zip(outputs, parts, strict=True):
+                output.copy_(part)
             if then is not None:
                 then()
 
@@ -186,17 +181,6 @@ class NativeOperation(Operation):
         for each in tensors:
             if each.device.type != self._collective.device_type:
                 self._collective.refuse(each)
-
-    def _reduced(self, buffer: Tensor, tensor: Tensor, how: ReduceOp) -> Finish | None:
-        if how is not ReduceOp.AVG:
-            return back(buffer, tensor)
-
-        def divide() -> None:
-            how.finish(buffer, self.size)
-            if buffer is not tensor:
-                tensor.copy_(buffer)
-
-        return divide
 
     def _run(self, what: str, begin: Begin, finish: Finish | None = None) -> None:
         if self._starts:

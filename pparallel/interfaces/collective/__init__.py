@@ -45,7 +45,17 @@ class Collective(ObjectForms, MultiGpuForms):
     Guarantees:
         - Every operation gives what its name says, with any number of members, on any dtype and
           any strides, and changes no other tensor (``CollectiveSuite.test_operations``,
-          ``test_multigpu_forms``, ``test_strides``, ``test_views``, ``test_large_tensors``).
+          ``test_multigpu_forms``, ``test_strides``, ``test_views``, ``test_unusual_forms``,
+          ``test_large_tensors``).
+        - A mean divides first: each value by the number of members, and then they are added, so
+          that it overflows only where it does not fit its dtype; see :class:`ReduceOp`
+          (``CollectiveSuite.test_means_of_large_values``).
+        - Tensors of any dtype can be moved; a reduction that torch has not for their dtype raises
+          ``ValueError`` before anything is sent, and the group goes on
+          (``CollectiveSuite.test_unusual_dtypes``).
+        - Tensors without elements in memory, as sparse ones, and tensors to fill whose elements
+          share memory, as expanded ones, raise ``ValueError`` before anything is sent
+          (``CollectiveSuite.test_tensors_that_cannot_be_sent``).
         - What arrives is the receiver's own (``CollectiveSuite.test_what_arrives_is_its_own``,
           ``test_objects``).
         - Messages from one member to another with one tag arrive in the order sent

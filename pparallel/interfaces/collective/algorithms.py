@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 from pparallel.interfaces.collective.work import BackgroundWork, ReduceOp, Work
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from pparallel.interfaces.collective.messages import Messages
@@ -79,6 +81,7 @@ class Operation:
         """Binomial tree, towards the root; only the root's tensor changes."""
         relative = (self.me - root) % self.size
         total = plain(tensor.clone())
+        how.divide(total, self.size)
         part = total.new_empty(total.shape)
         distance = 1
         while distance < self.size:
@@ -89,7 +92,6 @@ class Operation:
                 self.receive(part, (relative + distance + root) % self.size)
                 how.into(total, part)
             distance *= 2
-        how.finish(total, self.size)
         tensor.copy_(total)
 
     def all_reduce(self, tensor: Tensor, how: ReduceOp) -> None:
@@ -147,11 +149,8 @@ class Operation:
         """Exchange directly, and combine in the order of ranks, so that all is repeatable."""
         parts = [output.new_empty(output.shape) for _ in inputs]
         self.exchange(parts, inputs)
-        total = parts[0]
-        for part in parts[1:]:
-            how.into(total, part)
-        how.finish(total, len(parts))
-        output.copy_(total)
+        how.combine(parts, parts[0])
+        output.copy_(parts[0])
 
     def barrier(self) -> None:
         """Dissemination: in each round everyone tells the member twice as far away as before."""
@@ -171,10 +170,24 @@ class Operation:
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Return whether the tensor's memory holds its values in order, as they are."""
-    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+    """Return whether the tensor's memory holds its values in order, as they are.
+
+    A tensor of at most one element, or with a dimension of one, may have any strides there: what
+    views its memory as another dtype refuses them, so that such a tensor is not plain.
+    """
+    if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
+        return False
+    return not tensor.dim() or tensor.stride(-1) == 1
 
 
 def plain(tensor: Tensor) -> Tensor:
     """Return the tensor, or a copy whose memory holds its values in order, as they are."""
-    return tensor.resolve_conj().resolve_neg().contiguous()
+    found = tensor.resolve_conj().resolve_neg().contiguous()
+    return found if is_plain(found) else found.clone(memory_format=_contiguous())
+
+
+@cache
+def _contiguous() -> torch.memory_format:
+    import torch
+
+    return torch.contiguous_format

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Self
 
 from pparallel.interfaces.collective.algorithms import Operation
@@ -11,6 +12,7 @@ from pparallel.interfaces.collective.work import Work
 from pparallel.interfaces.resource import Resource
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 USER_TAGS = 2**24  #: users' tags are less than this; those above belong to the operations
@@ -163,13 +165,58 @@ class Messages(Resource):
     def _one_each(self, what: str, tensors: Sequence[Tensor] | None) -> list[Tensor]:
         if tensors is None or len(tensors) != self.size():
             raise ValueError(wrong_count(what, tensors, self.size()))
-        return [each.detach() for each in tensors]
+        return [accepted(each) for each in tensors]
+
+    def _one_output_each(self, what: str, tensors: Sequence[Tensor] | None) -> list[Tensor]:
+        return [writable(each) for each in self._one_each(what, tensors)]
 
 
 def _users(tag: int) -> int:
     if not 0 <= tag < USER_TAGS:
         raise ValueError(f"a tag is at least 0 and less than {USER_TAGS}, not {tag}")
     return tag
+
+
+def accepted(tensor: Tensor) -> Tensor:
+    """Return *tensor* without its gradient, if collectives can carry it; devices are not looked at.
+
+    Raises:
+        ValueError: its elements do not lie in memory by strides, as they are.
+    """
+    if tensor.is_quantized:
+        message = f"a quantized tensor of {tensor.dtype} cannot be sent: send its int_repr()"
+        raise ValueError(message)
+    if tensor.is_nested:
+        raise ValueError("a nested tensor cannot be sent: send those that unbind() returns")
+    if tensor.layout is not _strided():
+        raise ValueError(
+            f"a tensor of the layout {tensor.layout} cannot be sent: send its indices and values,"
+            " or what to_dense() returns"
+        )
+    return tensor.detach()
+
+
+def writable(tensor: Tensor) -> Tensor:
+    """Return *tensor*, if each of its elements has memory of its own.
+
+    Raises:
+        ValueError: it has elements that share memory, such as an expanded tensor's.
+    """
+    if not tensor.is_contiguous() and tensor.numel():
+        for length, stride in zip(tensor.shape, tensor.stride(), strict=True):
+            if length > 1 and not stride:
+                raise ValueError(
+                    f"a tensor of shape {tuple(tensor.shape)} and strides {tensor.stride()} cannot"
+                    " be filled, for its elements share memory, as after expand(): give a clone()"
+                )
+    return tensor
+
+
+@cache
+def _strided() -> torch.layout:
+    import torch
+
+    return torch.strided
 
 
 def wrong_count(what: str, given: Sequence[object] | None, size: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pparallel.interfaces.collective.messages import Messages
+from pparallel.interfaces.collective.messages import Messages, accepted, writable
 from pparallel.interfaces.collective.work import ReduceOp, Work
 
 if TYPE_CHECKING:
@@ -18,15 +18,15 @@ class TensorForms(Messages):
     def broadcast(self, tensor: Tensor, src: int, async_op: bool = False) -> Work[None] | None:
         """Give all members the tensor of *src*."""
         root = self._position(src)
-        mine = tensor.detach()
+        mine = writable(accepted(tensor))
         return self._do(async_op, lambda each: each.broadcast(mine, root))
 
     def all_reduce(
         self, tensor: Tensor, op: ReduceOp = ReduceOp.SUM, async_op: bool = False
     ) -> Work[None] | None:
         """Replace each member's tensor by the combination of all."""
-        op.check(tensor)
-        mine = tensor.detach()
+        mine = writable(accepted(tensor))
+        op.check(mine)
         return self._do(async_op, lambda each: each.all_reduce(mine, op))
 
     def all_reduce_coalesced(
@@ -37,26 +37,26 @@ class TensorForms(Messages):
         All members give as many, and in the same order tensors of the same shapes and dtypes,
         which may differ from one tensor to the next.
         """
-        for each in tensors:
+        mine = [writable(accepted(each)) for each in tensors]
+        for each in mine:
             op.check(each)
-        mine = [each.detach() for each in tensors]
         return self._do(async_op, lambda each: each.all_reduce_coalesced(mine, op))
 
     def reduce(
         self, tensor: Tensor, dst: int, op: ReduceOp = ReduceOp.SUM, async_op: bool = False
     ) -> Work[None] | None:
         """Replace the tensor of *dst* by the combination of all; the others keep theirs."""
-        op.check(tensor)
         root = self._position(dst)
-        mine = tensor.detach()
+        mine = writable(accepted(tensor))
+        op.check(mine)
         return self._do(async_op, lambda each: each.reduce(mine, root, op))
 
     def all_gather(
         self, tensor_list: Sequence[Tensor], tensor: Tensor, async_op: bool = False
     ) -> Work[None] | None:
         """Fill *tensor_list* with every member's tensor, by position in the group."""
-        outputs = self._one_each("tensor_list", tensor_list)
-        mine = tensor.detach()
+        outputs = self._one_output_each("tensor_list", tensor_list)
+        mine = accepted(tensor)
         return self._do(async_op, lambda each: each.all_gather(outputs, mine))
 
     def gather(
@@ -68,8 +68,8 @@ class TensorForms(Messages):
     ) -> Work[None] | None:
         """Fill *gather_list* of *dst* with every member's tensor; elsewhere it is not used."""
         root = self._position(dst)
-        into = self._one_each("gather_list", gather_list) if self.rank == dst else None
-        mine = tensor.detach()
+        into = self._one_output_each("gather_list", gather_list) if self.rank == dst else None
+        mine = accepted(tensor)
         return self._do(async_op, lambda each: each.gather(mine, into, root))
 
     def scatter(
@@ -82,7 +82,7 @@ class TensorForms(Messages):
         """Fill each member's tensor with its part of *scatter_list* of *src*."""
         root = self._position(src)
         parts = self._one_each("scatter_list", scatter_list) if self.rank == src else None
-        mine = tensor.detach()
+        mine = writable(accepted(tensor))
         return self._do(async_op, lambda each: each.scatter(mine, parts, root))
 
     def reduce_scatter(
@@ -93,9 +93,9 @@ class TensorForms(Messages):
         async_op: bool = False,
     ) -> Work[None] | None:
         """Fill each member's *output* with the combination of everyone's input for it."""
-        op.check(output)
         inputs = self._one_each("input_list", input_list)
-        mine = output.detach()
+        mine = writable(accepted(output))
+        op.check(mine)
         return self._do(async_op, lambda each: each.reduce_scatter(mine, inputs, op))
 
     def all_to_all(
@@ -105,7 +105,7 @@ class TensorForms(Messages):
         async_op: bool = False,
     ) -> Work[None] | None:
         """Send each member its tensor of *input_list*, and fill *output_list* by sender."""
-        outputs = self._one_each("output_list", output_list)
+        outputs = self._one_output_each("output_list", output_list)
         inputs = self._one_each("input_list", input_list)
         return self._do(async_op, lambda each: each.exchange(outputs, inputs))
 

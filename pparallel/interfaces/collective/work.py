@@ -7,20 +7,24 @@ import enum
 import itertools
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Generic, TypeVar
+from functools import cache
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from typing_extensions import override
 
 from pparallel.errors import CallTimeoutError
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 R = TypeVar("R", covariant=True)
 
 _numbers = itertools.count()
+
+_SHORT = 2  #: bytes of an element for which torch's fused multiplication and addition is not exact
 
 
 class ReduceOp(enum.Enum):
@@ -28,6 +32,11 @@ class ReduceOp(enum.Enum):
 
     ``AVG`` takes real and complex numbers, ``MIN`` and ``MAX`` whatever has an order, and the
     bitwise ones integers and truth values.
+
+    ``AVG`` divides first: each member's value is multiplied by the reciprocal of the number of
+    members before it is added, as ``DistributedDataParallel`` does. So a mean overflows only where
+    it does not fit the dtype itself: that of two float16 values of 40,000 is 40,000. With 2, 4, 8
+    ... members each share is exact, unless it is so small that the dtype has no number for it.
     """
 
     SUM = "sum"
@@ -43,44 +52,113 @@ class ReduceOp(enum.Enum):
         """Refuse a tensor that this does not apply to, before anything is sent.
 
         Raises:
-            ValueError: the tensor's dtype does not fit.
+            ValueError: the tensor's dtype does not fit, or torch cannot combine it.
         """
-        if self is ReduceOp.SUM or self is ReduceOp.PRODUCT:
-            return
-        dtype = tensor.dtype
-        numbers = dtype.is_floating_point or dtype.is_complex
-        match self:
-            case ReduceOp.AVG:
-                fits = numbers
-            case ReduceOp.MIN | ReduceOp.MAX:
-                fits = not dtype.is_complex
-            case _:
-                fits = not numbers
-        if not fits:
-            raise ValueError(f"{self.name} does not apply to {dtype}")
+        _validate_dtype(self, tensor.dtype, tensor.device.type)
+
+    def divide(self, tensor: Tensor, count: int) -> None:
+        """Make *tensor* this member's part of the result of *count* members, in place.
+
+        ``AVG`` divides it by *count*; for all others it is that part already.
+        """
+        if self is ReduceOp.AVG:
+            _reals(tensor).mul_(1 / count)
 
     def into(self, total: Tensor, other: Tensor) -> None:
-        """Combine *other* into *total*, in place; ``AVG`` adds, for :meth:`finish` divides."""
-        match self:
-            case ReduceOp.SUM | ReduceOp.AVG:
-                total.add_(other)
-            case ReduceOp.PRODUCT:
-                total.mul_(other)
-            case ReduceOp.MIN:
-                total.copy_(total.minimum(other))
-            case ReduceOp.MAX:
-                total.copy_(total.maximum(other))
-            case ReduceOp.BAND:
-                total.bitwise_and_(other)
-            case ReduceOp.BOR:
-                total.bitwise_or_(other)
-            case ReduceOp.BXOR:
-                total.bitwise_xor_(other)
+        """Combine *other* into *total*, in place; for ``AVG`` both are divided already."""
+        _kernel(self)(total, other, out=total)
 
-    def finish(self, total: Tensor, count: int) -> None:
-        """Do what is left when *count* tensors were combined into *total*."""
+    def combine(self, parts: Sequence[Tensor], out: Tensor) -> None:
+        """Write the combination of *parts* to *out*, in their order.
+
+        *out* may be one of the first two parts; ``AVG`` then begins with that one.
+
+        Args:
+            parts: the values of all members, not divided: tensors of one shape and dtype.
+            out: tensor of the same shape and dtype, not a conjugated view.
+        """
         if self is ReduceOp.AVG:
-            total.div_(count)
+            _mean(parts, out)
+            return
+        if len(parts) == 1:
+            out.copy_(parts[0])
+            return
+        kernel = _kernel(self)
+        kernel(parts[0], parts[1], out=out)
+        for each in parts[2:]:
+            kernel(out, each, out=out)
+
+
+@cache
+def _kernel(how: ReduceOp) -> Callable[..., Any]:
+    import torch
+
+    kernels: dict[ReduceOp, Callable[..., Any]] = {
+        ReduceOp.SUM: torch.add,
+        ReduceOp.AVG: torch.add,
+        ReduceOp.PRODUCT: torch.mul,
+        ReduceOp.MIN: torch.minimum,
+        ReduceOp.MAX: torch.maximum,
+        ReduceOp.BAND: torch.bitwise_and,
+        ReduceOp.BOR: torch.bitwise_or,
+        ReduceOp.BXOR: torch.bitwise_xor,
+    }
+    return kernels[how]
+
+
+def _mean(parts: Sequence[Tensor], out: Tensor) -> None:
+    """Write the sum of *parts*, each divided by how many there are, to *out*."""
+    import torch
+
+    share = 1 / len(parts)
+    first, *others = parts
+    if others and out is others[0]:
+        first, others[0] = out, first
+    total = _reals(out)
+    torch.mul(_reals(first), share, out=total)
+    # For dtypes of 2 bytes torch rounds `alpha` to the dtype; vectors are rounded once, and the
+    # elements behind the last vector twice. Without `alpha` it takes one pass more.
+    fuses = total.itemsize > _SHORT
+    for each in map(_reals, others):
+        if fuses:
+            torch.add(total, each, alpha=share, out=total)
+        else:
+            torch.add(total, each * share, out=total)
+
+
+def _reals(tensor: Tensor) -> Tensor:
+    """Return a tensor as real numbers: a complex one may be too large to multiply as such."""
+    if not tensor.is_complex():
+        return tensor
+    import torch
+
+    return torch.view_as_real(tensor.resolve_conj())
+
+
+@cache
+def _validate_dtype(how: ReduceOp, dtype: torch.dtype, device_type: str) -> None:
+    import torch
+
+    numbers = dtype.is_floating_point or dtype.is_complex
+    match how:
+        case ReduceOp.SUM | ReduceOp.PRODUCT:
+            fits = True
+        case ReduceOp.AVG:
+            fits = numbers
+        case ReduceOp.MIN | ReduceOp.MAX:
+            fits = not dtype.is_complex
+        case _:
+            fits = not numbers
+    if not fits:
+        raise ValueError(f"{how.name} does not apply to {dtype}")
+    try:
+        one = torch.zeros(dtype.itemsize, dtype=torch.uint8, device=device_type).view(dtype)
+        how.combine([one, one], one.clone())
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(
+            f"{how.name} does not apply to {dtype}: torch cannot combine it; convert the tensor to"
+            " a dtype with arithmetic first, such as float32 or int64"
+        ) from error
 
 
 class Work(ABC, Generic[R]):

@@ -13,8 +13,10 @@ from typing_extensions import override
 
 from pparallel.errors import ClosedError, PeerLostError
 from pparallel.interfaces.collective import Collective, CollectiveConfig, Work
+from pparallel.interfaces.collective.messages import accepted, writable
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime.collectives.channels import GroupId
+from pparallel.runtime.collectives.matching import refuse_meta
 from pparallel.runtime.member import Member
 from pparallel.runtime.rpc import RpcGroup
 
@@ -151,7 +153,8 @@ class JobCollective(Collective, Generic[C]):
     def isend(self, tensor: Tensor, dst: int, tag: int = 0) -> Work[None]:
         self.opened()
         self._other(dst)
-        return self.post(tensor.detach(), dst, tag)
+        refuse_meta(tensor)
+        return self.post(accepted(tensor), dst, tag)
 
     @override
     def irecv(self, tensor: Tensor, src: int | None = None, tag: int = 0) -> Work[int]:
@@ -161,7 +164,8 @@ class JobCollective(Collective, Generic[C]):
         elif self.size() == 1:
             message = "there is no other member to receive from"
             raise ValueError(message)
-        return self.fetch(tensor.detach(), src, tag)
+        refuse_meta(tensor)
+        return self.fetch(writable(accepted(tensor)), src, tag)
 
     # -- objects --------------------------------------------------------------------------------
 

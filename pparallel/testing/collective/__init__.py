@@ -11,7 +11,7 @@ import pytest
 import pparallel
 from pparallel.interfaces.collective import CollectiveConfig
 from pparallel.interfaces.launcher import LauncherConfig
-from pparallel.testing.collective import failures, groups, messages, operations
+from pparallel.testing.collective import failures, forms, groups, messages, operations
 from pparallel.testing.collective.samples import DTYPES
 from pparallel.testing.patience import AGES, PATIENCE
 from pparallel.testing.suite import Suite, changed, requires
@@ -106,6 +106,29 @@ class CollectiveSuite(Suite):
     @pytest.mark.parametrize("size", [1, 3])
     def test_views(self, launch: Launch, device: str, size: int) -> None:
         assert launch(size, operations.views, device) == [None] * size
+
+    @pytest.mark.parametrize("size", [1, 2, 3])
+    def test_unusual_forms(
+        self, launch: Launch, device: str, dtypes: Sequence[str], size: int
+    ) -> None:
+        chosen = [each for each in ("float32", "bool", "complex64") if each in dtypes]
+        assert launch(size, forms.unusual_forms, device, chosen) == [None] * size
+
+    @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+    @pytest.mark.parametrize("size", [1, 3])
+    def test_unusual_dtypes(self, launch: Launch, device: str, size: int) -> None:
+        assert launch(size, forms.unusual_dtypes, device) == [None] * size
+
+    @pytest.mark.filterwarnings("ignore")
+    @pytest.mark.parametrize("size", [1, 2, 3])
+    def test_tensors_that_cannot_be_sent(self, launch: Launch, device: str, size: int) -> None:
+        assert launch(size, forms.unsendable, device) == [None] * size
+
+    @pytest.mark.parametrize("size", SIZES)
+    def test_means_of_large_values(
+        self, launch: Launch, device: str, dtypes: Sequence[str], size: int
+    ) -> None:
+        assert launch(size, forms.means, device, dtypes) == [None] * size
 
     @pytest.mark.parametrize("size", [2, 3])
     def test_large_tensors(self, launch: Launch, device: str, size: int) -> None:
