@@ -12,8 +12,10 @@ from reducer_models import Odd, check_a_step, numbers, one_weight, values, weigh
 import pparallel
 from pparallel.errors import ClosedError, ConfigError
 from pparallel.interfaces.reducer import Reducer
-from pparallel.testing.patience import PATIENCE
+from pparallel.testing.patience import PATIENCE, until
 from pparallel_reducers import GradServerReducerConfig
+from pparallel_reducers.grad_server.level import Level
+from pparallel_reducers.grad_server.reducer import GradServerReducer
 
 if TYPE_CHECKING:
     from pparallel.builder import Runtime
@@ -133,6 +135,42 @@ def come_in_order(rt: Runtime, order: str) -> float | None:
 def test_a_secondary_begins_whenever_it_comes(order: str) -> None:
     ps, _, a = launch(["ps", "s", "a"], come_in_order, order)
     assert ps == a == -2.0
+
+
+# -- clients that come and go ---------------------------------------------------------------------
+
+
+def come_and_go(rt: Runtime, secondaries: tuple[str, ...]) -> int:
+    """Return how much this member still knows of clients, once many of them have left."""
+    options = {"secondaries": secondaries, "reduce_batch_size": 2}
+    reducer = None if rt.name == "a" else part(rt, "server", **options)
+    if rt.name == "ps":
+        assert reducer is not None
+        managed(reducer, one_weight())
+    rt.group().barrier()
+    for _ in range(21 if rt.name == "a" else 0):
+        with part(rt, "client", **options) as client:
+            assert client.push(give(one_weight()))
+    rt.group().barrier()
+    if rt.name == "ps":
+        assert reducer is not None
+        reducer.stop()  # the last client has left with a gradient in a batch that was not full
+    rt.group().barrier()
+    if not isinstance(reducer, GradServerReducer):
+        return 0
+    levels = list(reducer._roles.levels())
+    until(lambda: not any(map(senders, levels)), "clients that left were not forgotten")
+    reducer.close()
+    return sum(map(senders, levels))
+
+
+def senders(level: Level) -> int:
+    return sum(len(seen._last) + len(seen._count) for seen in level._seen.values())
+
+
+@pytest.mark.parametrize("secondaries", [("ps",), ("s",)])
+def test_nothing_is_kept_of_a_client_that_left(secondaries: tuple[str, ...]) -> None:
+    assert launch(["ps", "s", "a"], come_and_go, secondaries) == [0, 0, 0]
 
 
 # -- the managed model ----------------------------------------------------------------------------

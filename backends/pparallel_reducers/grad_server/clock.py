@@ -150,7 +150,8 @@ class Clock:
         """
         with self._lock:
             self._begin(member, back)
-            next_version = self._version + (self._stepping or self._held_up)
+            awaited = member in self._trainers and not self._tickets.has(member)
+            next_version = self._version + (self._stepping or (self._held_up and not awaited))
             late = next_version - version > self._bound
             ticket = None if late else self._issue(member, via, version)
         self._wake()
@@ -165,8 +166,8 @@ class Clock:
     def leave(self, member: str) -> None:
         """Note that *member* pushes no more."""
         with self._lock:
-            self._trainers.discard(member)
-        self._wake(look=True)
+            look = self._forget_trainer(member)
+        self._wake(look=look)
 
     # -- the primary --------------------------------------------------------------------------
 
@@ -224,14 +225,14 @@ class Clock:
         """
         with self._lock:
             self._gone.add(member)
-            self._trainers.discard(member)
+            look = self._forget_trainer(member)
             dismissed = [each for each in self._waiters if each.member == member]
             self._waiters = [each for each in self._waiters if each.member != member]
             self._tickets.drop(lambda each: each.via == member)
             holders = self._tickets.holders(member)
         for each in dismissed:
             fail(each.future, _lost(member))
-        self._wake(look=True)
+        self._wake(look=look)
         return holders
 
     def drained(self, member: str, via: str) -> None:
@@ -259,6 +260,12 @@ class Clock:
 
     def _issue(self, member: str, via: str, version: int) -> Ticket:
         return self._tickets.issue(member, via, version, void=via in self._gone)
+
+    def _forget_trainer(self, member: str) -> bool:
+        """Expect no gradient of *member* any more; return whether one was expected."""
+        expected = member in self._trainers
+        self._trainers.discard(member)
+        return expected
 
     def _must_wait(self, member: str) -> bool:
         return self._bound == 0 and (self._stepping or self._tickets.has(member))

@@ -33,6 +33,7 @@ class Level:
         self._lock = threading.Lock()
         self._seen: dict[str, Seen] = {}  # by source
         self._fenced: set[str] = set()
+        self._leaving: set[str] = set()  # senders that push no more, with gradients in the batch
         self._digest: str | None = None
         self._batch = Batch(config.reduce_batch_size)
         self._stage: Stage[Sum] | None = None
@@ -43,6 +44,7 @@ class Level:
         self.arrived: Callable[[Sum], None] = lambda _: None
         self.ready: Callable[[Sum, bool], bool] = lambda _, is_full: is_full
         self.when_ended: Callable[[BaseException], None] = lambda _: None
+        self.forgotten: Callable[[str], None] = lambda _: None  # called with each sender
 
     def start(self, digest: str, sources: Sequence[Source]) -> None:
         """Take messages about models of the layout with that digest, and sum in *sources*."""
@@ -97,6 +99,28 @@ class Level:
             self._fenced.add(source)
             seen = self._seen.get(source, Seen())
             return seen.count(sender), number is not None and seen.has(sender, number)
+
+    def forget(self, sender: str) -> None:
+        """Keep nothing of *sender*, which pushes no more, once its gradients are handed on."""
+        with self._lock:
+            stage = self._stage
+        if stage is None:
+            self._forget(sender)
+        else:
+            stage.run(lambda: self._leave(sender))
+
+    def _leave(self, sender: str) -> None:
+        batch = self._batch.sum
+        if batch is not None and any(each == sender for each, _ in batch.ids):
+            self._leaving.add(sender)
+        else:
+            self._forget(sender)
+
+    def _forget(self, sender: str) -> None:
+        with self._lock:
+            for seen in self._seen.values():
+                seen.forget(sender)
+        self.forgotten(sender)
 
     def flush(self) -> BaseException | None:
         """Take no more; wait until all that was queued is handed on. Return what went wrong."""
@@ -182,6 +206,9 @@ class Level:
             raise
         with self._lock:
             self._held -= count
+        leaving, self._leaving = self._leaving, set()
+        for sender in leaving:
+            self._forget(sender)
 
     def _refusal(self, source: str, digest: str) -> Exception | None:
         if self._stage is None:

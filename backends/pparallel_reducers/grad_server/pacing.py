@@ -89,13 +89,16 @@ class Pacing:
 
     # -- the member ---------------------------------------------------------------------------
 
-    def before_pull(self, via: str) -> None:
-        """Say that what is pulled next is what the next gradient is computed on."""
+    def before_pull(self, via: str) -> list[int]:
+        """Say that what is pulled next is what the next gradient is computed on.
+
+        Returns:
+            For each primary the version that the pull finds at least.
+        """
         if len(self._paces) > 1:  # who waits for one clock is not waited for by another
             for pace in self._paces:
                 pace.give_up()
-        for pace in self._paces:
-            pace.before_pull(via)
+        return [pace.before_pull(via) for pace in self._paces]
 
     def for_push(self, via: str, versions: Sequence[int]) -> list[list[int]]:
         """Return the tickets of a gradient for each primary.

@@ -64,6 +64,11 @@ class Pusher:
         with self._changing:
             return self._live[self._rank % len(self._live)] if self._live else None
 
+    @property
+    def holders(self) -> list[str]:
+        """The secondaries that have acknowledged a gradient and are not lost."""
+        return list(self._acknowledged)
+
     def account(self) -> None:
         """Count what ended with secondaries as lost."""
         with self._pushing:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, ref
@@ -118,6 +118,8 @@ class GradServerReducer(Reducer):
         if not self._open:
             return
         self._open, self._run = False, None
+        if self._client is not None:
+            self._roles.routes.leave_secondaries(self._pusher.holders)
         # The services stay until the group ends: this member has left, and they say so, while a
         # service that is missing would look like a mistake in the program.
         self._group.forget(self._pusher.lose)
@@ -301,17 +303,19 @@ class GradServerReducer(Reducer):
         if self._run is not None and self._shares_model:
             self._roles.make_due_steps()
             self.watch()
+        there: list[int] | None = None
         if self._run is not None and self.trains and (via := self._pusher.next) is not None:
-            self._roles.before_pull(via)
-        known = self._versions.get(model)
+            there = self._roles.before_pull(via)
+        known: Sequence[int | None] = self._versions.get(model) or [None] * len(self._boards)
         news = [
             index
-            for index, board in enumerate(self._boards)
-            if board.has_news(known[index] if known else None)
+            for index, (board, version) in enumerate(zip(self._boards, known, strict=True))
+            if (there[index] != version if there is not None else board.has_news(version))
         ]
         if not news:
             return False
-        tensors, versions, newest = state_of(model), list(known or run.versions), -1
+        tensors, newest = state_of(model), -1
+        versions = list(self._versions.get(model, run.versions))
         for index in news:
             version = self._pull_share(run, index, model, tensors)
             if version is not None:

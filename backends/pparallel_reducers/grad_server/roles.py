@@ -194,10 +194,13 @@ class Roles:
         for level in self.levels():
             level.join()
 
-    def before_pull(self, via: str) -> None:
-        """Say that what is pulled next is what the next gradient, for *via*, is computed on."""
-        if self.pacing is not None:
-            self.pacing.before_pull(via)
+    def before_pull(self, via: str) -> list[int] | None:
+        """Say that what is pulled next is what the next gradient, for *via*, is computed on.
+
+        Returns:
+            For each primary the version that the pull finds at least, None if nobody keeps count.
+        """
+        return None if self.pacing is None else self.pacing.before_pull(via)
 
     def make_due_steps(self) -> None:
         """Have what has arrived here go into steps that are due, and wait for them."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
@@ -10,9 +11,9 @@ from uuid import uuid4
 
 from typing_extensions import Buffer
 
-from pparallel.errors import ClosedError, PeerLostError
+from pparallel.errors import ClosedError, PeerLostError, PparallelError
 from pparallel.runtime.pending import fail, settle
-from pparallel.runtime.rpc import Reply, RpcGroup, Service
+from pparallel.runtime.rpc import Reply, Request, RpcGroup, Service
 from pparallel_reducers.config import GradServerReducerConfig
 from pparallel_reducers.grad_server.courier import Courier, Inbox, accepted
 from pparallel_reducers.grad_server.flat import Flat, Source, sendable
@@ -28,6 +29,8 @@ from pparallel_reducers.layout import Layout
 from pparallel_reducers.tally import Tally
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 
 class Routes:
@@ -106,6 +109,24 @@ class Routes:
         pieces = gradient.pieces(run.shares, self._group)
         return accepted(self._courier.send(to, "push", head, pieces, count))
 
+    def leave_secondaries(self, secondaries: Iterable[str]) -> None:
+        """Tell *secondaries* that this client pushes no more, so that they keep nothing of it."""
+        for each in secondaries:
+            self._tell(each, "forget", self._sender)
+
+    def _tell(self, to: str, key: str, body: object) -> None:
+        try:
+            self._group.ask_async(to, key, body)
+        except PparallelError as error:  # it has ended, and keeps nothing
+            logger.debug("%s: %s", self._me, error)
+
+    def _forget_at_primaries(self, sender: str) -> None:
+        for each in self._who.primaries:
+            if self.primary is not None and each == self._me:
+                self.primary.level.forget(sender)
+            else:
+                self._tell(each, "forget sums", sender)
+
     def fence(self, secondary: str, number: int | None) -> list[tuple[int, bool]]:
         """As :meth:`Level.fence` of each primary, for gradients of this member."""
         return [
@@ -145,11 +166,14 @@ class Routes:
         """Return what is answered to the others."""
         if (secondary := self.secondary) is not None:
             yield "push", self._inbox(secondary, None)
+            yield "forget", partial(_forget_at, secondary)
+            secondary.forgotten = self._forget_at_primaries
             if self._stops_alone:
                 yield "flush", lambda _: _replied(_then(self.ready, secondary.flush_soon))
         if (primary := self.primary) is not None:
             yield "sum", self._inbox(primary.level, primary.index)
             yield "fence", lambda asked: Reply(primary.level.fence(*asked.body))
+            yield "forget sums", partial(_forget_at, primary.level)
 
     def _inbox(self, level: Level, index: int | None) -> Inbox:
         """Return what takes messages for *level*: of all shares, or of one."""
@@ -192,6 +216,11 @@ class Routes:
 
         queued.add_done_callback(answer)
         return reply
+
+
+def _forget_at(level: Level, asked: Request) -> Reply:
+    level.forget(asked.body)
+    return Reply()
 
 
 def _then(first: Future[None], begin: Callable[[], Future[T]]) -> Future[T]:

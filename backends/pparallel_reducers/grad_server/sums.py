@@ -149,6 +149,11 @@ class Seen:
         """Return whether that one has come."""
         return number <= self._last.get(sender, -1)
 
+    def forget(self, sender: str) -> None:
+        """Keep no number of *sender*, which pushes no more."""
+        self._last.pop(sender, None)
+        self._count.pop(sender, None)
+
     def count(self, sender: str) -> int:
         """Return how many of *sender* have come."""
-        return self._count[sender]
+        return self._count.get(sender, 0)
