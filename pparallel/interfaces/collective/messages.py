@@ -165,10 +165,10 @@ class Messages(Resource):
     def _one_each(self, what: str, tensors: Sequence[Tensor] | None) -> list[Tensor]:
         if tensors is None or len(tensors) != self.size():
             raise ValueError(wrong_count(what, tensors, self.size()))
-        return [accepted(each) for each in tensors]
+        return [validated(each) for each in tensors]
 
     def _one_output_each(self, what: str, tensors: Sequence[Tensor] | None) -> list[Tensor]:
-        return [writable(each) for each in self._one_each(what, tensors)]
+        return [validated_output(each) for each in self._one_each(what, tensors)]
 
 
 def _users(tag: int) -> int:
@@ -177,8 +177,8 @@ def _users(tag: int) -> int:
     return tag
 
 
-def accepted(tensor: Tensor) -> Tensor:
-    """Return *tensor* without its gradient, if collectives can carry it; devices are not looked at.
+def validated(tensor: Tensor) -> Tensor:
+    """Return *tensor* without its gradient, if collectives can carry it, on whatever device.
 
     Raises:
         ValueError: its elements do not lie in memory by strides, as they are.
@@ -196,20 +196,21 @@ def accepted(tensor: Tensor) -> Tensor:
     return tensor.detach()
 
 
-def writable(tensor: Tensor) -> Tensor:
-    """Return *tensor*, if each of its elements has memory of its own.
+def validated_output(tensor: Tensor) -> Tensor:
+    """As :func:`validated`, for a tensor to fill: each of its elements has memory of its own.
 
     Raises:
-        ValueError: it has elements that share memory, such as an expanded tensor's.
+        ValueError: it cannot be carried, or has elements that share memory, such as an expanded
+            tensor's.
     """
-    if not tensor.is_contiguous() and tensor.numel():
+    if tensor.layout is _strided() and not tensor.is_contiguous() and tensor.numel():
         for length, stride in zip(tensor.shape, tensor.stride(), strict=True):
             if length > 1 and not stride:
                 raise ValueError(
                     f"a tensor of shape {tuple(tensor.shape)} and strides {tensor.stride()} cannot"
                     " be filled, for its elements share memory, as after expand(): give a clone()"
                 )
-    return tensor
+    return validated(tensor)
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pparallel.interfaces.collective.messages import Messages, accepted, writable
+from pparallel.interfaces.collective.messages import Messages, validated, validated_output
 from pparallel.interfaces.collective.work import ReduceOp, Work
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class MultiGpuForms(Messages):
     ) -> Work[None] | None:
         """Give all tensors of all members the one at *src_tensor* of *src*."""
         root = self._position(src)
-        mine = list(map(writable, _detached(tensor_list)))
+        mine = [validated_output(each) for each in _some(tensor_list)]
         first = mine[src_tensor if self.rank == src else 0]
         return self._do(
             async_op, lambda each: each.broadcast(first, root), lambda: _spread(first, mine)
@@ -34,7 +34,7 @@ class MultiGpuForms(Messages):
         self, tensor_list: Sequence[Tensor], op: ReduceOp = ReduceOp.SUM, async_op: bool = False
     ) -> Work[None] | None:
         """Replace all tensors of all members by the combination of all."""
-        mine = list(map(writable, _detached(tensor_list)))
+        mine = [validated_output(each) for each in _some(tensor_list)]
         op.check(mine[0])
         total = _combined(mine, op)
         return self._do(
@@ -51,7 +51,7 @@ class MultiGpuForms(Messages):
     ) -> Work[None] | None:
         """Replace the tensor at *dst_tensor* of *dst* by the combination of all."""
         root = self._position(dst)
-        mine = list(map(writable, _detached(tensor_list)))
+        mine = [validated_output(each) for each in _some(tensor_list)]
         op.check(mine[0])
         total = _combined(mine, op)
         target = mine[dst_tensor] if self.rank == dst else total
@@ -70,10 +70,8 @@ class MultiGpuForms(Messages):
         With lists of k inputs, input j of the member at position p in the group comes to
         ``output_tensor_lists[i][p * k + j]``, for every i.
         """
-        inputs = _detached(input_tensor_list)
-        outputs = [
-            [writable(accepted(each)) for each in tensors] for tensors in output_tensor_lists
-        ]
+        inputs = [validated(each) for each in _some(input_tensor_list)]
+        outputs = [[validated_output(each) for each in tensors] for tensors in output_tensor_lists]
         needed = len(inputs) * self.size()
         for tensors in outputs:
             if len(tensors) != needed:
@@ -90,11 +88,11 @@ class MultiGpuForms(Messages):
         return self._do(async_op, lambda each: each.all_gather(received, packed), deal_out)
 
 
-def _detached(tensors: Sequence[Tensor]) -> list[Tensor]:
+def _some(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
     if not tensors:
         message = "give at least one tensor"
         raise ValueError(message)
-    return [accepted(each) for each in tensors]
+    return tensors
 
 
 def _combined(tensors: Sequence[Tensor], op: ReduceOp) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pparallel.interfaces.collective.messages import Messages, accepted, writable
+from pparallel.interfaces.collective.messages import Messages, validated, validated_output
 from pparallel.interfaces.collective.work import ReduceOp, Work
 
 if TYPE_CHECKING:
@@ -18,14 +18,14 @@ class TensorForms(Messages):
     def broadcast(self, tensor: Tensor, src: int, async_op: bool = False) -> Work[None] | None:
         """Give all members the tensor of *src*."""
         root = self._position(src)
-        mine = writable(accepted(tensor))
+        mine = validated_output(tensor)
         return self._do(async_op, lambda each: each.broadcast(mine, root))
 
     def all_reduce(
         self, tensor: Tensor, op: ReduceOp = ReduceOp.SUM, async_op: bool = False
     ) -> Work[None] | None:
         """Replace each member's tensor by the combination of all."""
-        mine = writable(accepted(tensor))
+        mine = validated_output(tensor)
         op.check(mine)
         return self._do(async_op, lambda each: each.all_reduce(mine, op))
 
@@ -37,7 +37,7 @@ class TensorForms(Messages):
         All members give as many, and in the same order tensors of the same shapes and dtypes,
         which may differ from one tensor to the next.
         """
-        mine = [writable(accepted(each)) for each in tensors]
+        mine = [validated_output(each) for each in tensors]
         for each in mine:
             op.check(each)
         return self._do(async_op, lambda each: each.all_reduce_coalesced(mine, op))
@@ -47,7 +47,7 @@ class TensorForms(Messages):
     ) -> Work[None] | None:
         """Replace the tensor of *dst* by the combination of all; the others keep theirs."""
         root = self._position(dst)
-        mine = writable(accepted(tensor))
+        mine = validated_output(tensor)
         op.check(mine)
         return self._do(async_op, lambda each: each.reduce(mine, root, op))
 
@@ -56,7 +56,7 @@ class TensorForms(Messages):
     ) -> Work[None] | None:
         """Fill *tensor_list* with every member's tensor, by position in the group."""
         outputs = self._one_output_each("tensor_list", tensor_list)
-        mine = accepted(tensor)
+        mine = validated(tensor)
         return self._do(async_op, lambda each: each.all_gather(outputs, mine))
 
     def gather(
@@ -69,7 +69,7 @@ class TensorForms(Messages):
         """Fill *gather_list* of *dst* with every member's tensor; elsewhere it is not used."""
         root = self._position(dst)
         into = self._one_output_each("gather_list", gather_list) if self.rank == dst else None
-        mine = accepted(tensor)
+        mine = validated(tensor)
         return self._do(async_op, lambda each: each.gather(mine, into, root))
 
     def scatter(
@@ -82,7 +82,7 @@ class TensorForms(Messages):
         """Fill each member's tensor with its part of *scatter_list* of *src*."""
         root = self._position(src)
         parts = self._one_each("scatter_list", scatter_list) if self.rank == src else None
-        mine = writable(accepted(tensor))
+        mine = validated_output(tensor)
         return self._do(async_op, lambda each: each.scatter(mine, parts, root))
 
     def reduce_scatter(
@@ -94,7 +94,7 @@ class TensorForms(Messages):
     ) -> Work[None] | None:
         """Fill each member's *output* with the combination of everyone's input for it."""
         inputs = self._one_each("input_list", input_list)
-        mine = writable(accepted(output))
+        mine = validated_output(output)
         op.check(mine)
         return self._do(async_op, lambda each: each.reduce_scatter(mine, inputs, op))
 

@@ -13,10 +13,10 @@ from typing_extensions import override
 
 from pparallel.errors import ClosedError, PeerLostError
 from pparallel.interfaces.collective import Collective, CollectiveConfig, Work
-from pparallel.interfaces.collective.messages import accepted, writable
+from pparallel.interfaces.collective.messages import validated, validated_output
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime.collectives.channels import GroupId
-from pparallel.runtime.collectives.matching import refuse_meta
+from pparallel.runtime.collectives.matching import validate_device
 from pparallel.runtime.member import Member
 from pparallel.runtime.rpc import RpcGroup
 
@@ -153,8 +153,8 @@ class JobCollective(Collective, Generic[C]):
     def isend(self, tensor: Tensor, dst: int, tag: int = 0) -> Work[None]:
         self.opened()
         self._other(dst)
-        refuse_meta(tensor)
-        return self.post(accepted(tensor), dst, tag)
+        validate_device(tensor)
+        return self.post(validated(tensor), dst, tag)
 
     @override
     def irecv(self, tensor: Tensor, src: int | None = None, tag: int = 0) -> Work[int]:
@@ -164,8 +164,8 @@ class JobCollective(Collective, Generic[C]):
         elif self.size() == 1:
             message = "there is no other member to receive from"
             raise ValueError(message)
-        refuse_meta(tensor)
-        return self.fetch(writable(accepted(tensor)), src, tag)
+        validate_device(tensor)
+        return self.fetch(validated_output(tensor), src, tag)
 
     # -- objects --------------------------------------------------------------------------------
 

@@ -140,19 +140,19 @@ def fill(target: Tensor, source: Tensor) -> None:
 
 def check_fit(target: Tensor, source: Tensor) -> None:
     """Refuse tensors that have not the same shape and dtype, or no elements in memory."""
-    refuse_meta(target, source)
+    validate_device(target, source)
     if target.shape != source.shape or target.dtype != source.dtype:
         there, here = (f"{each.dtype} of shape {tuple(each.shape)}" for each in (source, target))
         raise ValueError(f"{there} was sent and does not fit into {here}")
 
 
-def refuse_meta(*tensors: Tensor) -> None:
+def validate_device(*tensors: Tensor) -> None:
     """Refuse tensors on the device ``meta``: they could be filled without an error, by nothing.
 
     Raises:
         ValueError: one is.
     """
-    if any([each.is_meta for each in tensors]):
+    if any(each.is_meta for each in tensors):
         raise ValueError("a tensor on the device 'meta' has no elements to send or to fill")
 
 
