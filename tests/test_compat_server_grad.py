@@ -108,6 +108,54 @@ def test_defaults() -> None:
     assert run(use_defaults) == [(-24.0, ("a", ["a", "b", "ps"]))] * 3
 
 
+@pytest.mark.parametrize("device", ["cpu:0", torch.device("cpu", 0)], ids=["str", "torch.device"])
+def test_sums_are_made_where_the_option_says(device: Any) -> None:
+    assert run(reduce_on, device, members=["ps"]) == [-2.0]
+
+
+def reduce_on(rt: Runtime, device: Any) -> float:
+    group = rt.group("group", rt.members)
+    server, model = managed(group, reduce_device=device, reduce_batch_size=1)
+    accessor = group.get_paired("server").to_here()
+    for _ in range(2):
+        assert accessor.push(give(one_weight()))
+    server.stop()
+    return weight(model)
+
+
+def poll(rt: Runtime) -> Any:
+    """A client polls for the first parameters that were reduced, of four gradients."""
+    group = rt.group("group", rt.members)
+    if rt.name == "ps":
+        server, _ = managed(
+            group, primary_reducer="ps", secondary_reducers=["ps"], reduce_batch_size=2
+        )
+    group.barrier()
+    pulled = []
+    if rt.name == "a":
+        accessor = group.get_paired("server").to_here()
+        mine = one_weight()
+        nn.init.constant_(next(mine.parameters()), 7.0)
+        pulled.append((accessor.pull(give(mine)), weight(mine)))
+        assert next(mine.parameters()).grad is None
+        for _ in range(3):
+            assert accessor.push(give(mine)), "it was taken, though nothing is reduced yet"
+            pulled.append((accessor.pull(mine), weight(mine)))
+        assert accessor.o_server.pull("model") is None
+        assert accessor.push(give(mine))
+        until(lambda: accessor.pull(mine), "what was reduced was not published")
+        pulled.append((True, weight(mine)))
+        assert accessor.o_server.pull("model")[1] == 1
+    group.barrier()
+    if rt.name == "ps":
+        server.stop()
+    return pulled
+
+
+def test_nothing_is_pulled_before_something_was_reduced() -> None:
+    assert run(poll)[1] == [(False, 7.0)] * 4 + [(True, -4.0)]
+
+
 def step_all(rt: Runtime) -> None:
     """Buffers, many dtypes, what is frozen, and a scheduler."""
     group = rt.group("group", rt.members)
@@ -409,8 +457,7 @@ def refuse(rt: Runtime) -> None:
         accessor.push(one_weight())
     with pytest.raises(ValueError, match=r"is not like the managed one.*\(2, 1\)"):
         accessor.push(give(one_weight(extra=2)))
-    with pytest.raises(ValueError, match=r"has shape \(1, 1\), and 'into' \(2, 1\)"):
-        accessor.pull(one_weight(extra=2))
+    assert accessor.push(give(one_weight()))
     with pytest.raises(ConfigError, match=r"'nobody' is no member; members: a, b, ps"):
         PushPullGradServerImpl("other", group, primary_reducer="nobody", o_server=Shelf())
     wrong: dict[str, Any]
@@ -422,6 +469,9 @@ def refuse(rt: Runtime) -> None:
         with pytest.raises(RuntimeError, match="comes before start"):
             server.manage_model(model, torch.optim.SGD(model.parameters()))
         server.stop()
+    group.barrier()
+    with pytest.raises(ValueError, match=r"has shape \(1, 1\), and 'into' \(2, 1\)"):
+        accessor.pull(one_weight(extra=2))
 
 
 def test_what_is_refused() -> None:
@@ -473,7 +523,14 @@ def use_ones_own(rt: Runtime, shelf: Shelf) -> Any:
 def test_a_server_of_ones_own() -> None:
     shelf = Shelf()
     assert run(use_ones_own, shelf, members=["ps"]) == [(-2.0, 2)]
-    assert shelf.pushed == [("net", 0, -1), ("net", 1, 0), ("net", 2, 1)]
+    assert shelf.pushed == [("net", 1, 0), ("net", 2, 1)]
+
+
+def test_a_chain_of_an_earlier_server_goes_on() -> None:
+    shelf = Shelf()
+    shelf.held["net"] = ({"weight": torch.ones(1, 1)}, 5)
+    assert run(use_ones_own, shelf, members=["ps"]) == [(-2.0, 8)]
+    assert shelf.pushed == [("net", 6, 5), ("net", 7, 6), ("net", 8, 7)]
 
 
 def share_one(rt: Runtime) -> Any:
@@ -498,8 +555,8 @@ def share_one(rt: Runtime) -> Any:
     if rt.name == "ps":
         server.stop()
     group.barrier()
-    return [o_server.pull("model", each)[0]["weight"].item() for each in (0, 1)]
+    return o_server.pull("model", 0), o_server.pull("model", 1)[0]["weight"].item()
 
 
 def test_a_server_of_another_member() -> None:
-    assert run(share_one) == [[0.0, -1.0]] * 3
+    assert run(share_one) == [(None, -1.0)] * 3

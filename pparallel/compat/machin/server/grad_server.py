@@ -13,6 +13,7 @@ from typing_extensions import override
 from pparallel.builder import build, load
 from pparallel.compat.machin.server.groups import Group, needed, parts_in, require_member
 from pparallel.compat.machin.server.ordered_server import (
+    FromFirstStep,
     OrderedServerSimple,
     OrderedServerSimpleImpl,
     as_native,
@@ -99,7 +100,8 @@ class PushPullGradServer:
         """Take the newest parameters into *model*; its gradients are cleared.
 
         Returns:
-            Whether there are any: there are none before the server was started.
+            Whether there are any: there are none before the first step is reduced, and the model
+            stays as it is.
 
         Raises:
             ValueError: they do not fit the model.
@@ -183,7 +185,6 @@ class PushPullGradServerImpl:
             self.primary_reducer,
             {
                 "role": "server",
-                "in_place": True,
                 "reduce_method": reduce_method,
                 "reduce_device": str(reduce_device),
                 "reduce_batch_size": reduce_batch_size,
@@ -273,6 +274,8 @@ def _reducer(
         **options,
     }
     o_server = as_native(of.o_server)
+    if options["role"] == "server":
+        o_server = FromFirstStep(o_server)
     return build(
         load(ReducerConfig, config),
         ordered_server=o_server,

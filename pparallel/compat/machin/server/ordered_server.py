@@ -157,6 +157,66 @@ def as_native(server: Any) -> OrderedServer:
     return _PushPull(server)
 
 
+class FromFirstStep(OrderedServer):
+    """An ordered server without the parameters that a reducer publishes as it starts.
+
+    Programs poll for the first that were reduced. Where an earlier server has published under the
+    key, its chain goes on, as programs find something there anyway.
+
+    Args:
+        server: keeps what is published, and is its owner's to open and to close.
+    """
+
+    def __init__(self, server: OrderedServer) -> None:
+        self._server = server
+        self._is_started = False
+
+    @override
+    def open(self) -> None:
+        """It is its owner's to open."""
+
+    @override
+    def close(self) -> None:
+        """It is its owner's to close."""
+
+    @override
+    def push(
+        self, key: Hashable, value: Any, version: Hashable, prev_version: Hashable | None
+    ) -> bool:
+        is_first, self._is_started = not self._is_started, True
+        if is_first and not self._server.versions(key):
+            return True
+        return self._server.push(key, value, version, prev_version)
+
+    @override
+    def fetch(self, key: Hashable, version: Hashable | None) -> tuple[Any, Hashable] | None:
+        return self._server.fetch(key, version)
+
+    @override
+    def pull(
+        self, key: Hashable, version: Hashable | None = None, into: Any = None
+    ) -> tuple[Any, Hashable] | None:
+        return self._server.pull(key, version, into)
+
+    @override
+    def wait(
+        self, key: Hashable, version: Hashable | None = None, timeout: float | None = None
+    ) -> tuple[Any, Hashable] | None:
+        return self._server.wait(key, version, timeout)
+
+    @override
+    def versions(self, key: Hashable) -> list[Any]:
+        return self._server.versions(key)
+
+    @override
+    def keys(self) -> list[Any]:
+        return self._server.keys()
+
+    @override
+    def delete(self, key: Hashable) -> bool:
+        return self._server.delete(key)
+
+
 class _PushPull(OrderedServer):
     """An object with ``push`` and ``pull``, and nothing more."""
 
