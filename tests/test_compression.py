@@ -286,7 +286,8 @@ class Gated(nn.Module):
 
     @override
     def forward(self, words: torch.Tensor) -> torch.Tensor:
-        return self.gate * self.embedding(words)
+        embedded: torch.Tensor = self.embedding(words)
+        return self.gate * embedded
 
 
 def moved_behind_a_gate(config: CompressionConfig) -> float:

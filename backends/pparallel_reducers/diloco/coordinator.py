@@ -12,9 +12,8 @@ from functools import partial
 from pparallel.errors import ClosedError
 from pparallel.runtime.pending import fail, settle
 from pparallel_reducers.config import DilocoReducerConfig
-from pparallel_reducers.diloco.outer import Outer
-from pparallel_reducers.diloco.rounds import Outcome, Part, Rounds
-from pparallel_reducers.diloco.weights import Weights
+from pparallel_reducers.diloco.outer import Outer, OuterState
+from pparallel_reducers.diloco.rounds import LATE_ADVICE, NOT_FINITE_ADVICE, Outcome, Part, Rounds
 from pparallel_reducers.tally import Tally
 
 logger = logging.getLogger(__name__)
@@ -24,7 +23,6 @@ class Coordinator:
     """Makes the outer steps of one run, on a thread of its own; nothing here blocks its callers.
 
     Attributes:
-        published: the outer parameters, and their version.
         error: what ended the thread, if something did.
     """
 
@@ -34,13 +32,11 @@ class Coordinator:
         config: DilocoReducerConfig,
         members: Iterable[str],
         tally: Tally,
-        weights: Weights,
-        version: int,
+        state: OuterState,
     ) -> None:
         self._tally = tally
-        self._outer = Outer(weights, config.outer_lr, config.outer_momentum)
+        self._outer = Outer(state, config.outer_lr, config.outer_momentum)
         self._rounds = Rounds(members, config.round_timeout)
-        self.published = (weights, version)
         self.error: BaseException | None = None
         self._lock = threading.Lock()
         self._ended: BaseException | None = None
@@ -49,6 +45,11 @@ class Coordinator:
         self._underway: list[Part] = []
         self._late: list[Part] = []
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    @property
+    def state(self) -> OuterState:
+        """The outer parameters, and their version."""
+        return self._outer.state
 
     def start(self) -> None:
         """Start the thread."""
@@ -110,11 +111,10 @@ class Coordinator:
     def _close_round(self) -> None:
         last = self._rounds.is_last()
         self._underway = self._rounds.take()
-        weights, version = self.published
-        made = [each.weights(weights) for each in self._underway if each.weights is not None]
+        outer = self.state.weights
+        made = [each.weights(outer) for each in self._underway if each.weights is not None]
         if made:
             self._outer.step(made, last=last)
-            self.published = (self._outer.weights, version + 1)
         for part in self._underway:
             part.accepted = part.weights is not None
             if not part.stops:
@@ -122,20 +122,33 @@ class Coordinator:
         self._underway = []
 
     def _take(self, part: Part) -> None:
-        _, version = self.published
-        late = part.steps > 0 and part.version != version
+        version = self.state.version
+        late = part.in_round and part.version != version
         self._rounds.note(part, time.monotonic(), late=late)
+        if late and not part.stops:
+            self._late.append(part)
+        if not part.steps:
+            return
         if late:
             reason = f"the round from version {part.version} was over: the version is {version}"
-            self._tally.refused(part.steps, part.sender, reason, late=True)
-            if not part.stops:
-                self._late.append(part)
-        elif part.steps and part.weights is None:
-            reason = "the parameters that the steps led to are not finite"
-            self._tally.refused(part.steps, part.sender, reason)
+            self._count_refused(part, reason, LATE_ADVICE, late=True)
+        elif part.weights is None:
+            reason = part.fault or "the parameters that the steps led to are not finite"
+            self._count_refused(part, reason, NOT_FINITE_ADVICE)
+
+    def _count_refused(self, part: Part, reason: str, advice: str, *, late: bool = False) -> None:
+        self._tally.refused(part.steps, part.sender, reason, late=late)
+        logger.warning(
+            "%s goes on without %d steps of %s: %s. %s",
+            self._thread.name,
+            part.steps,
+            part.sender,
+            reason,
+            advice,
+        )
 
     def _answer(self, part: Part) -> None:
-        settle(part.outcome, Outcome(part.accepted, self.published[1]))
+        settle(part.outcome, Outcome(part.accepted, self.state.version))
 
     def _stop(self) -> None:
         self._over = True

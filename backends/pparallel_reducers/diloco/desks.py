@@ -32,6 +32,7 @@ class Given(NamedTuple):
         steps: how many it made since.
         stops: whether it makes no more.
         weights: what it has now; None if that is not finite, or if it made no steps.
+        fault: what in it is not finite.
     """
 
     outer: Weights
@@ -39,6 +40,7 @@ class Given(NamedTuple):
     steps: int
     stops: bool
     weights: Weights | None
+    fault: str | None = None
 
 
 class Desk(Protocol):
@@ -54,7 +56,11 @@ class Desk(Protocol):
 
 
 class RemoteDesk(Desk):
-    """Asks the member that holds the coordinator."""
+    """Asks the member that holds the coordinator.
+
+    Attributes:
+        packer: packs what is handed in; None before the first run.
+    """
 
     def __init__(
         self, group: RpcGroup, holder: str, tally: Tally, compression: CompressionConfig | None
@@ -64,12 +70,12 @@ class RemoteDesk(Desk):
         self._tally = tally
         self._compression = compression
         self._numbers = itertools.count()
-        self._packer: Packer | None = None
+        self.packer: Packer | None = None
 
     def begin(self) -> Layout:
         """Wait until the coordinator has begun; return the layout of the model there."""
         layout = Layout(self._ask("begin").result().body)
-        self._packer = Packer(layout, self._compression)
+        self.packer = Packer(layout, self._compression)
         return layout
 
     def state(self, layout: Layout) -> tuple[Flats, int]:
@@ -80,10 +86,10 @@ class RemoteDesk(Desk):
     @override
     def hand_in(self, given: Given) -> Outcome:
         draft = self._send(given)
-        body = (draft, given.version, given.steps, given.stops)
+        body = (draft, given.version, given.steps, given.stops, given.fault)
         outcome = Outcome(*self._ask("hand in", body).result().body)
-        if draft is not None and self._packer is not None:
-            self._packer.settle(outcome.accepted)
+        if draft is not None and self.packer is not None:
+            self.packer.settle(outcome.accepted)
         return outcome
 
     @override
@@ -93,10 +99,10 @@ class RemoteDesk(Desk):
 
     def _send(self, given: Given) -> tuple[int, list[int], object] | None:
         """Send the weights in pieces; return what names them there."""
-        if given.weights is None or self._packer is None:
+        if given.weights is None or self.packer is None:
             return None
         number = next(self._numbers)
-        body, memory = self._packer.pack(given.weights, given.outer)
+        body, memory = self.packer.pack(given.weights, given.outer)
         sizes = [memoryview(each).nbytes for each in memory]
         pieces = enumerate(cut(memory))
         sends = [

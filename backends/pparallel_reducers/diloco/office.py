@@ -15,6 +15,7 @@ from pparallel.runtime.rpc import Reply, Request, Service
 from pparallel_reducers.config import DilocoReducerConfig
 from pparallel_reducers.diloco.coordinator import Coordinator
 from pparallel_reducers.diloco.desks import STATE, Desk, Given
+from pparallel_reducers.diloco.outer import OuterState
 from pparallel_reducers.diloco.packing import Packed, unpacked
 from pparallel_reducers.diloco.pieces import Draft, Piece, cut
 from pparallel_reducers.diloco.rounds import Outcome, Part
@@ -28,7 +29,10 @@ class Office(Desk):
 
     Attributes:
         services: what it answers the others.
+        taken: the outer parameters that this member took last; None before the first run.
     """
+
+    taken: OuterState | None = None
 
     def __init__(
         self, name: str, config: DilocoReducerConfig, member: Member, tally: Tally
@@ -55,22 +59,28 @@ class Office(Desk):
 
     # -- life ---------------------------------------------------------------------------------
 
-    def start(self, layout: Layout, state: Flats, weights: Weights) -> int:
-        """Begin a run with the model of this member; return the version of its parameters."""
-        version = 0
+    def start(self, layout: Layout, state: Flats, outer: OuterState) -> int:
+        """Begin a run with the model of this member; return the version of its parameters.
+
+        Args:
+            layout: of the model.
+            state: all its tensors.
+            outer: its parameters; its version counts only in the first run.
+        """
         if (former := self._coordinator) is not None:
             former.end(ClosedError("the reducer", "was started again"))
             former.join()
-            version = former.published[1] + 1
+            outer = outer._replace(version=max(outer.version, former.state.version + 1))
         with self._lock:
             members = [each for each in self._member.names if each not in self._lost]
-            run = (self._thread, self._config, members, self._tally, weights, version)
+            run = (self._thread, self._config, members, self._tally, outer)
             self._coordinator = Coordinator(*run)
         self._layout = layout
-        self._state = (cut(layout.state.buffers(state)), version)
+        self._state = (cut(layout.state.buffers(state)), outer.version)
+        self.taken = outer
         self._coordinator.start()
         settle(self._begun, Reply(layout.plain()))
-        return version
+        return outer.version
 
     def all_have_begun(self) -> None:
         """Forget what only the start needs."""
@@ -110,13 +120,14 @@ class Office(Desk):
     def hand_in(self, given: Given) -> Outcome:
         weights = given.weights
         made = None if weights is None else lambda _: weights
-        part = Part(self._member.name, given.version, given.steps, given.stops, made)
+        part = Part(self._member.name, given.version, given.steps, given.stops, made, given.fault)
         self._running().hand_in(part)
         return part.outcome.result()
 
     @override
     def weights(self, layout: Layout) -> tuple[Weights, int]:
-        return self._running().published
+        self.taken = self._running().state
+        return self.taken.weights, self.taken.version
 
     # -- what others ask ------------------------------------------------------------------------
 
@@ -133,9 +144,9 @@ class Office(Desk):
         return Reply()
 
     def _handed_in(self, asked: Request) -> Future[Reply]:
-        draft, version, steps, stops = asked.body
+        draft, version, steps, stops, fault = asked.body
         made = None if draft is None else self._made(asked.sender, *draft)
-        part = Part(asked.sender, version, steps, stops, made)
+        part = Part(asked.sender, version, steps, stops, made, fault)
         reply: Future[Reply] = Future()
         part.outcome.add_done_callback(lambda ended: self._answer(reply, ended))
         self._running().hand_in(part)
@@ -169,9 +180,9 @@ class Office(Desk):
 
     def _pieces(self) -> tuple[list[Piece], int]:
         """Return the pieces of the outer parameters, cut once for each version."""
-        weights, version = self._running().published
-        if self._published[1] != version:
-            self._published = (cut(weights.memory(self._layout)), version)
+        state = self._running().state
+        if self._published[1] != state.version:
+            self._published = (cut(state.weights.memory(self._layout)), state.version)
         return self._published
 
     def _running(self) -> Coordinator:

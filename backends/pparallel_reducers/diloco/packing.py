@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from typing_extensions import Buffer
 
 from pparallel_reducers.compression import Compressed, CompressionConfig, Compressor, shapes_of
-from pparallel_reducers.diloco.weights import Weights
+from pparallel_reducers.diloco.weights import Weights, wide_dtype
 from pparallel_reducers.layout import Layout
 
 
@@ -51,6 +51,26 @@ class Packer:
         if self._compressor is not None:
             self._compressor.settle(accepted)
 
+    def state_dict(self) -> dict[str, Any] | None:
+        """Return what is left out so far, and what else the compression keeps; None without it."""
+        return None if self._compressor is None else self._compressor.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
+        """Go on from *state*, which :meth:`state_dict` has returned.
+
+        Raises:
+            ValueError: it is of another model, or of another compression.
+        """
+        if self._compressor is not None and state is not None:
+            self._compressor.load_state_dict(state)
+        elif self._compressor is not None or state is not None:
+            message = (
+                f"the reducer's state was saved {'without' if state is None else 'with'}"
+                f" compression, and this member has it {'with' if state is None else 'without'}:"
+                " give the same 'compression', and load what this member has saved itself"
+            )
+            raise ValueError(message)
+
 
 def unpacked(layout: Layout, packed: Packed) -> Callable[[Weights], Weights]:
     """Return what makes the weights again, from the outer ones that they were made from.
@@ -66,8 +86,9 @@ def unpacked(layout: Layout, packed: Packed) -> Callable[[Weights], Weights]:
     buffers = layout.buffers.flats(packed.memory[split:])
 
     def rebuilt(outer: Weights) -> Weights:
+        # In the dtype of the model, a small difference to a large number would be rounded away.
         difference = message.dense()
-        trainable = {dtype: flat - difference[dtype] for dtype, flat in outer.trainable.items()}
-        return Weights(trainable, buffers)
+        wide = {dtype: flat.to(wide_dtype(dtype)) for dtype, flat in outer.trainable.items()}
+        return Weights({dtype: flat - difference[dtype] for dtype, flat in wide.items()}, buffers)
 
     return rebuilt

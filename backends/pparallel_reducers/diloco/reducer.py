@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
@@ -13,7 +14,10 @@ from pparallel.runtime.rpc import RpcGroup
 from pparallel_reducers.config import DilocoReducerConfig
 from pparallel_reducers.diloco.desks import Desk, Given, RemoteDesk
 from pparallel_reducers.diloco.office import Office
+from pparallel_reducers.diloco.outer import OuterState
+from pparallel_reducers.diloco.rounds import LATE_ADVICE, NOT_FINITE_ADVICE
 from pparallel_reducers.diloco.weights import Weights
+from pparallel_reducers.gradients import first_with_nan
 from pparallel_reducers.layout import Layout, load, state_in
 from pparallel_reducers.names import check_members
 from pparallel_reducers.own_model_reducer import OwnModelReducer
@@ -54,8 +58,10 @@ class DilocoReducer(OwnModelReducer):
         self._remote = RemoteDesk(group, self._holder, self._tally, config.compression)
         self._desk: Desk = self._office or self._remote
         self._steps = 0  # since the outer parameters were taken
+        self._pushes = 0  # since then, with those that were refused
         self._made = 0  # steps that are in them, in all runs
         self._taken: tuple[Weights, int] | None = None
+        self._loaded: Mapping[str, Any] | None = None  # for the next start
 
     @property
     @override
@@ -98,8 +104,12 @@ class DilocoReducer(OwnModelReducer):
 
     @override
     def begin(self, layout: Layout, model: Module) -> None:
+        self._warn_of_other_parameters()
         version = self._adopt(layout, model)
         self._taken = (Weights.of(layout, model), version)
+        if self._loaded is not None:
+            self._made = self._loaded["steps"]
+        self._loaded = None
         self._tally.pulled(version)
         self._group.meet("start")
         if self._office is not None:
@@ -117,13 +127,71 @@ class DilocoReducer(OwnModelReducer):
         finally:
             if self._steps:
                 self._tally.lost(self._steps, self._holder)
-                self._steps = 0
+            self._steps = self._pushes = 0
             self._group.meet("stop")
 
     @override
     def watch(self) -> None:
         if self._office is not None and self._office.error is not None:
             raise self._office.error
+
+    # -- saving and loading ---------------------------------------------------------------------
+
+    @override
+    def state_dict(self) -> dict[str, object]:
+        """Return what is needed beside the state of model, optimizer and scheduler to go on.
+
+        Each member saves its own: that of the coordinator has the outer parameters and their
+        momentum, that of another what ``compression`` has left out.
+
+        Raises:
+            RuntimeError: steps were made since the last round.
+        """
+        if self._own.running and self._pushes:
+            message = (
+                f"state_dict() in the middle of a round, {self._pushes} steps after the last: save"
+                f" after every {self._config.inner_steps} steps (inner_steps), when step() or"
+                " pull() has made the round, or after stop()"
+            )
+            raise RuntimeError(message)
+        if self._loaded is not None:
+            return dict(self._loaded)
+        state: dict[str, object] = {"backend": self._config.backend}
+        if (layout := self._own.layout) is None:
+            return state
+        outer = None if self._office is None else self._office.taken
+        state["steps"] = self._made
+        state["outer"] = None if outer is None else outer.state_dict(layout)
+        packer = self._remote.packer
+        state["compression"] = None if packer is None else packer.state_dict()
+        return state
+
+    @override
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Go on from *state* at the next :meth:`start`, with the model that was saved with it.
+
+        Raises:
+            RuntimeError: training has started.
+            ValueError: it is of another backend, or not of the coordinator where that is here. The
+                start refuses one of another model or another ``compression``.
+        """
+        if self._own.running:
+            message = "load_state_dict() comes before start(), or after stop()"
+            raise RuntimeError(message)
+        if state.get("backend") != self._config.backend:
+            message = (
+                f"the state is of the reducer {state.get('backend', 'of another kind')!r}, and this"
+                f" is {self._config.backend!r}: build the reducer that the state is from"
+            )
+            raise ValueError(message)
+        started = "steps" in state  # otherwise it was saved before the first start
+        if started and self._office is not None and state["outer"] is None:
+            message = (
+                f"{self._member.name!r} coordinates, and the state is of a member that does not:"
+                " it has no outer parameters. Load what the coordinator has saved"
+            )
+            raise ValueError(message)
+        self._loaded = dict(state) if started else None
 
     # -- training -----------------------------------------------------------------------------
 
@@ -132,16 +200,22 @@ class DilocoReducer(OwnModelReducer):
         layout = self._own.check(model)
         if self._is_due():  # nobody pulled since
             self._exchange(layout)
-        self._own.step()
+        if self._config.refuse_nan and self._refused_as_not_finite():
+            self._pushes += 1  # so that all members come to their rounds together
+            return False
+        outcome = self._own.step()
         self._own.clear()
+        self._pushes += 1
         self._steps += 1
         self._tally.pushed()
+        if outcome.error is not None:
+            raise outcome.error
         return True
 
     @override
     def pull(self, model: Module) -> bool:
         layout = self._own.pulled_into(model)
-        if model is self._own.model:
+        if self._own.is_managed(model):
             if due := self._own.running and self._is_due():
                 self._exchange(layout)
             return due
@@ -152,14 +226,23 @@ class DilocoReducer(OwnModelReducer):
     def _adopt(self, layout: Layout, model: Module) -> int:
         """Begin with the coordinator's parameters; return their version."""
         if self._office is not None:
-            return self._office.start(layout, state_in(layout, model), Weights.of(layout, model))
+            outer = self._outer(Weights.of(layout, model), layout)
+            return self._office.start(layout, state_in(layout, model), outer)
         self._remote.begin().check(layout)
         state, version = self._remote.state(layout)
         load(layout, state, model)
+        if self._loaded is not None and self._remote.packer is not None:
+            self._remote.packer.load_state_dict(self._loaded["compression"])
         return version
 
+    def _outer(self, weights: Weights, layout: Layout) -> OuterState:
+        """Return the outer parameters to begin with: those of the model, as a state was loaded."""
+        if self._loaded is None:
+            return OuterState.of(weights, 0)
+        return OuterState.loaded(self._loaded["outer"], layout, weights)
+
     def _is_due(self) -> bool:
-        return self._steps >= self._config.inner_steps
+        return self._pushes >= self._config.inner_steps
 
     def _exchange(self, layout: Layout, *, stops: bool = False) -> None:
         """Take part in a round; count what became of the steps, and take what came of it."""
@@ -167,20 +250,40 @@ class DilocoReducer(OwnModelReducer):
             return
         model = self._own.model
         weights = Weights.of(layout, model) if self._steps else None
-        if weights is not None and not weights.are_finite():
-            weights = None
-        outcome = self._desk.hand_in(Given(*self._taken, self._steps, stops, weights))
-        if self._steps or outcome.version != self._taken[1]:
+        fault = None if weights is None else self._fault(weights, layout)
+        given = None if fault is not None else weights
+        outcome = self._desk.hand_in(Given(*self._taken, self._steps, stops, given, fault))
+        if self._pushes or outcome.version != self._taken[1]:
             self._taken = self._desk.weights(layout)
             self._taken[0].put(layout, model)
             self._tally.pulled(self._taken[1])
-        steps, self._steps = self._steps, 0
+        steps, self._steps, self._pushes = self._steps, 0, 0
         if not outcome.accepted and steps:
-            self._tally.lost(steps, self._holder)
+            self._lose(steps, fault)
             return
         for _ in range(steps):
             self._made += 1
             self._tally.reduced(1, 0, self._made)
+
+    def _fault(self, weights: Weights, layout: Layout) -> str | None:
+        """Return why *weights* are not to be averaged, None if they are."""
+        if (name := weights.not_finite(layout)) is not None:
+            return f"parameter {name!r} is not finite"
+        if not self._config.refuse_nan:
+            return None
+        name = first_with_nan(layout.buffers.views(weights.buffers))
+        return None if name is None else f"buffer {name!r} holds NaN"
+
+    def _lose(self, steps: int, fault: str | None) -> None:
+        """Count *steps* that are not in the outer parameters, and say what to do."""
+        self._tally.lost(steps, self._holder)
+        logger.warning(
+            "%s lost %d steps, and goes on from the outer parameters: %s. %s",
+            self._member.name,
+            steps,
+            fault or "the round was over when they came",
+            LATE_ADVICE if fault is None else NOT_FINITE_ADVICE,
+        )
 
     def _pull_into_another(self, layout: Layout, model: Module) -> bool:
         """Copy what is frozen of the managed model, and the outer parameters of the last round."""

@@ -9,6 +9,10 @@ from typing import NamedTuple
 
 from pparallel_reducers.diloco.weights import Weights
 
+#: What a user can do about steps that are not averaged.
+LATE_ADVICE = "Give a longer 'round_timeout', or each member as much to do as the others"
+NOT_FINITE_ADVICE = "Set 'refuse_nan', clip the gradients, or lower the learning rate"
+
 
 class Outcome(NamedTuple):
     """What became of what a member handed in.
@@ -29,10 +33,11 @@ class Part:
     Attributes:
         sender: the member.
         version: of the outer parameters that it began with.
-        steps: how many it made since; none is possible if it stops.
+        steps: how many it made since; none if it stops, or if all were refused.
         stops: whether it makes no more.
         weights: make what it has now from the outer parameters that it began with; None if that
             is not finite, or if it made no steps.
+        fault: what in it is not finite.
         outcome: ends when the round does, or all rounds do if it stops.
         accepted: what the outcome is to say.
     """
@@ -42,8 +47,14 @@ class Part:
     steps: int
     stops: bool
     weights: Callable[[Weights], Weights] | None
+    fault: str | None = None
     outcome: Future[Outcome] = field(default_factory=Future)
     accepted: bool = False
+
+    @property
+    def in_round(self) -> bool:
+        """Whether the round is over only when its sender has handed it in."""
+        return self.steps > 0 or not self.stops
 
 
 class Rounds:
@@ -66,7 +77,7 @@ class Rounds:
         self._absent.discard(part.sender)
         if part.stops:
             self._stopped[part.sender] = part
-        if late or not part.steps:
+        if late or not part.in_round:
             return
         self._parts[part.sender] = part
         if self._deadline is None and self._timeout is not None:

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from typing_extensions import Buffer
 
+from pparallel_reducers.gradients import first_not_finite
 from pparallel_reducers.layout import Flats, Layout, state_of
 
 if TYPE_CHECKING:
+    import torch
     from torch.nn import Module
 
 
@@ -57,7 +59,18 @@ class Weights(NamedTuple):
             for name, view in layout.buffers.views(self.buffers):
                 tensors[name].copy_(view)
 
-    def are_finite(self) -> bool:
-        """Return whether there is neither infinity nor NaN among them."""
-        flats = (*self.trainable.values(), *self.buffers.values())
-        return all(bool(flat.isfinite().all()) for flat in flats)
+    def not_finite(self, layout: Layout) -> str | None:
+        """Return the name of the first parameter that holds NaN or infinity, None if none does.
+
+        Buffers are not looked at: a mask of -inf is an ordinary one.
+        """
+        return first_not_finite(layout.gradients.views(self.trainable))
+
+
+def wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return *dtype*, or that of single precision for one of less."""
+    import torch
+
+    if dtype.is_complex:
+        return torch.complex64 if dtype.itemsize < 8 else dtype
+    return torch.float32 if dtype.itemsize < 4 else dtype
