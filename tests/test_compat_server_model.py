@@ -65,7 +65,7 @@ def test_who_comes_second_may_keep_its_own() -> None:
     assert server.push(one_weight(1.0))
     second = one_weight(2.0)
     assert not server.push(second, pull_on_fail=False)
-    assert weight(second) == 2.0
+    assert (weight(second), version(second)) == (2.0, 0)
 
 
 def test_a_model_ahead_of_the_server_takes_what_is_there() -> None:

@@ -42,6 +42,7 @@ class PushPullModelServer:
             PeerLostError: the member that keeps the parameters ended.
         """
         version = int(getattr(model, "pp_version", 0))
+        model.pp_version = version  # type: ignore[assignment]  # of one that is refused, too
         state = {name: each.detach().cpu().clone() for name, each in model.state_dict().items()}
         if self._o_server().push(self.model_name, state, version + 1, version):
             model.pp_version = version + 1  # type: ignore[assignment]
