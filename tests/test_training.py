@@ -26,6 +26,7 @@ from pparallel_reducers import (
     GradServerReducerConfig,
     LocalReducerConfig,
     ModelServerReducerConfig,
+    PowerSgdCompressionConfig,
 )
 from pparallel_shm import ShmCollectiveConfig
 from pparallel_torch import GlooCollectiveConfig
@@ -53,6 +54,16 @@ BY_ELEMENT = (
 )
 #: among processes: one case for each kind of thing that travels
 TRAVELLING = ("adam", "float16", "batch_norm", "infinity_refused", "unfrozen", "resumed")
+
+#: what compression could leave out for ever
+COMPRESSED = ("adam", "zero_first_gradient", "batch_norm", "infinity_refused", "resumed")
+
+
+def differing(sentence: str) -> dict[str, Verdict]:
+    """Return the verdict on all cases that are not refused."""
+    return {
+        each.name: Difference(sentence) for each in every() if not isinstance(each.verdict, Refused)
+    }
 
 
 class TestLocal(TrainingSuite):
@@ -115,6 +126,16 @@ class TestGradServerWithTwoPrimaries(GradServer):
     together_cases: ClassVar[Collection[str] | None] = BY_ELEMENT
     members: ClassVar[int | Sequence[str]] = ("ps-0", "ps-1", "a", "b")
     options: ClassVar[Mapping[str, Any]] = {"primaries": ("ps-0", "ps-1")}
+
+
+@pytest.mark.costly
+class TestGradServerCompressed(GradServer):
+    """By PowerSGD of rank 1, whose factors have to find directions that come later."""
+
+    alone_cases: ClassVar[Collection[str] | None] = ()
+    together_cases: ClassVar[Collection[str] | None] = COMPRESSED
+    verdicts: ClassVar[Verdicts] = differing("what compression leaves out is added to later steps")
+    options: ClassVar[Mapping[str, Any]] = {"compression": PowerSgdCompressionConfig(rank=1)}
 
 
 @pytest.mark.costly
@@ -222,11 +243,18 @@ class TestDiloco(TrainingSuite):
         return DilocoReducerConfig(inner_steps=1, outer_lr=1.0, outer_momentum=0.0)
 
 
-def differing(sentence: str) -> dict[str, Verdict]:
-    """Return the verdict on all cases that are not refused."""
-    return {
-        each.name: Difference(sentence) for each in every() if not isinstance(each.verdict, Refused)
-    }
+@pytest.mark.costly
+class TestDilocoSmallSteps(TrainingSuite):
+    """Outer steps that are too small for the dtype of the model."""
+
+    alone_cases: ClassVar[Collection[str] | None] = ()
+    together_cases: ClassVar[Collection[str] | None] = ("small_bfloat16", "bfloat16", "float16")
+    verdicts: ClassVar[Verdicts] = differing("outer steps are made in float32 at least")
+
+    @pytest.fixture
+    @override
+    def config(self) -> ReducerConfig:
+        return DilocoReducerConfig(inner_steps=1, outer_lr=0.3, outer_momentum=0.0)
 
 
 @pytest.mark.costly

@@ -24,7 +24,7 @@ OVERLAPPED = Refused(
 )
 LOOSE = Refused(
     ValueError,
-    r"(?s)(not the model's|not in the model|no parameter of the model).*",
+    r"not (a parameter of the model|the model's|in the model).*regist",
     "`start()` refuses parameters of the optimizer that are not the model's: make them the model's"
     " with `register_parameter()`",
 )
@@ -61,8 +61,8 @@ OWN_SCHEDULE = Difference("each member's scheduler counts its own steps alone", 
 ALONE: Mapping[str, Verdicts] = {
     "local": {},
     "grad_server": {"sparse_adam": DENSE},
-    "all_reduce": {"sparse_adam": DENSE},
-    "overlap": {"sparse_adam": DENSE},
+    "all_reduce": {},
+    "overlap": {},
     "diloco": {"infinity_taken": LEFT_OUT},
     "model_server": {},
 }
@@ -74,6 +74,7 @@ _GRAD_SERVER: Verdicts = {
     "sparse_adam": DENSE,
     "infinity_of_one_refused": OTHERS,
 }
+_OWN_LOOSE_WARNING = r"not a parameter of the model"
 _OWN_LOOSE = "the parameter is each member's own, and a warning says so"
 
 TOGETHER: Mapping[str, Verdicts] = {
@@ -86,7 +87,7 @@ TOGETHER: Mapping[str, Verdicts] = {
         **dict.fromkeys(("moving_average", "kept_gradient"), OWN_HOOKS),
         "infinity_of_one_refused": OWN_STEPS,
         "infinity_taken": LEFT_OUT,
-        "loose_parameter": Difference(_OWN_LOOSE, like="parameters", warns=r"not the model's|own"),
+        "loose_parameter": Difference(_OWN_LOOSE, like="parameters", warns=_OWN_LOOSE_WARNING),
     },
     "model_server": {
         **dict.fromkeys(
@@ -105,6 +106,6 @@ TOGETHER: Mapping[str, Verdicts] = {
         ),
         **dict.fromkeys(("step_schedule", "cosine_schedule", "plateau_by_hand"), OWN_SCHEDULE),
         "failing_schedule": OWN_SCHEDULE,
-        "loose_parameter": Difference(_OWN_LOOSE, like="turns", warns=r"not the model's|own"),
+        "loose_parameter": Difference(_OWN_LOOSE, like="turns", warns=_OWN_LOOSE_WARNING),
     },
 }

@@ -13,6 +13,7 @@ from pparallel.testing.training.case import Case, Tolerance, Training, rates
 from pparallel.testing.training.models import (
     Complex,
     Extended,
+    Gated,
     Masked,
     Normalized,
     PartlyUsed,
@@ -332,6 +333,22 @@ class ParameterWithoutGradient(Case):
 # -- what gradients are like ----------------------------------------------------------------------
 
 
+class ZeroFirstGradient(Case):
+    """A first gradient of zero, behind a gate."""
+
+    steps = 8
+
+    @override
+    def model(self) -> Module:
+        model = Gated()
+        seeded(model.layer)
+        return model
+
+    @override
+    def inputs(self, step: int, rank: int) -> Tensor:
+        return batch((6, 6), 1000 * rank + step)
+
+
 class SparseGradients(Case):
     """Sparse gradients with SGD."""
 
@@ -396,25 +413,42 @@ class ComplexParameters(Case):
         return Complex()
 
 
-class LargeFloat16(Case):
-    """float16 gradients near the largest number."""
+class GivenGradient(Case):
+    """The gradient of a single parameter is given."""
+
+    dtype: ClassVar[torch.dtype]
+    value: ClassVar[float]
+    lr: ClassVar[float]
 
     @override
     def model(self) -> Module:
-        return Single(torch.float16)
+        return Single(self.dtype, 1.0)
 
     @override
     def optimizer(self, training: Training) -> Optimizer:
-        return torch.optim.SGD(training.parameters(), lr=1e-4)
+        return torch.optim.SGD(training.parameters(), lr=self.lr)
 
     @override
     def inputs(self, step: int, rank: int) -> Tensor:
-        return torch.full((3,), 40_000.0, dtype=torch.float16)
+        return torch.full((3,), self.value, dtype=self.dtype)
 
     @override
     def loss(self, training: Training, step: int) -> Tensor:
         loss: Tensor = training.model(self.inputs(step, training.rank))
         return loss
+
+
+class LargeFloat16(GivenGradient):
+    """float16 gradients near the largest number."""
+
+    dtype, value, lr = torch.float16, 40_000.0, 1e-4
+
+
+class SmallBfloat16(GivenGradient):
+    """bfloat16 parameters with steps of one unit in the last place."""
+
+    steps = 8
+    dtype, value, lr = torch.bfloat16, 1.0, 2.0**-8
 
 
 class ChannelsLast(Case):
@@ -499,6 +533,30 @@ class InfinityOfOneRefused(InfinityRefused):
     def loss(self, training: Training, step: int) -> Tensor:
         odd = training.rank % 2 == 1
         return super().loss(training, step) if odd else Case.loss(self, training, step)
+
+
+class NanInBuffer(BatchNorm):
+    """A buffer with NaN, `refuse_nan: true`."""
+
+    options: ClassVar[Mapping[str, Any]] = {"refuse_nan": True}
+    warns = InfinityRefused.warns
+
+    @override
+    def before_step(self, training: Training, step: int) -> None:
+        if step == 2:
+            mean = training.module.get_buffer("norm.running_mean")
+            training.extra["mean"] = mean.clone()
+            mean.fill_(float("nan"))
+
+    @override
+    def plain_step(self, training: Training, optimizer: Optimizer) -> None:
+        if not training.module.get_buffer("norm.running_mean").isnan().any():
+            super().plain_step(training, optimizer)
+
+    @override
+    def after_step(self, training: Training, step: int) -> None:
+        if step == 2:
+            training.module.get_buffer("norm.running_mean").copy_(training.extra["mean"])
 
 
 class ScaledGradients(Case):
@@ -598,6 +656,7 @@ _CASES: tuple[Callable[[], Case], ...] = (
     FrozenLater,
     ParameterAdded,
     ParameterWithoutGradient,
+    ZeroFirstGradient,
     SparseGradients,
     SparseAdam,
     Float16,
@@ -605,6 +664,7 @@ _CASES: tuple[Callable[[], Case], ...] = (
     Float64,
     ComplexParameters,
     LargeFloat16,
+    SmallBfloat16,
     ChannelsLast,
     BatchNorm,
     OwnStateDict,
@@ -612,6 +672,7 @@ _CASES: tuple[Callable[[], Case], ...] = (
     InfinityTaken,
     InfinityRefused,
     InfinityOfOneRefused,
+    NanInBuffer,
     ScaledGradients,
     Autocast,
     Compiled,

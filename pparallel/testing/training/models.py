@@ -129,6 +129,19 @@ class PartlyUsed(nn.Module):
         return output
 
 
+class Gated(nn.Module):
+    """A layer behind a gate that is zero at first, and so is the first gradient of the layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.gate = nn.Linear(6, 6, bias=False), nn.Parameter(torch.zeros(6))
+
+    @override
+    def forward(self, inputs: Tensor) -> Tensor:
+        output: Tensor = self.layer(inputs) * self.gate
+        return output
+
+
 class Words(nn.Module):
     """An embedding with sparse gradients."""
 
@@ -143,11 +156,11 @@ class Words(nn.Module):
 
 
 class Single(nn.Module):
-    """One parameter of three elements, whose gradient is what it is multiplied with."""
+    """One parameter of three elements, whose gradient is the input."""
 
-    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(self, dtype: torch.dtype, value: float) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(3, dtype=dtype))
+        self.weight = nn.Parameter(torch.full((3,), value, dtype=dtype))
 
     @override
     def forward(self, gradient: Tensor) -> Tensor:

@@ -45,6 +45,7 @@ class Outcome:
         losses: of each of its batches.
         refusals: the exceptions that it got.
         ended: whether the training came to its end.
+        cleared: whether no parameter of the optimizer has a gradient in the end.
         state: what it has saved, if it was to save something.
     """
 
@@ -57,6 +58,7 @@ class Outcome:
     losses: list[Tensor]
     refusals: list[Refusal] = field(default_factory=list)
     ended: bool = True
+    cleared: bool = True
     state: dict[str, Any] = field(default_factory=dict)
 
 
@@ -73,6 +75,7 @@ def outcome_of(training: Training, *, trains: bool = True) -> Outcome:
         {name: each.clone() for name, each in module.named_buffers()},
         _plain(training.notes),
         training.losses,
+        cleared=all(each.grad is None for each in training.parameters()),
     )
 
 

@@ -202,7 +202,7 @@ def _check_run(
     else:
         _check_nothing_refused(case, outcomes)
     if isinstance(verdict, Difference) and verdict.like is None:
-        _check_trained(case, outcomes)
+        _check_trained(case, outcomes, _plainly(case, outcomes, None, plain)[0])
         if case.resume_at is not None:
             _check_like(case, outcomes, run(False), None)
     elif not isinstance(verdict, Refused) or case.change_at is not None:
@@ -244,21 +244,22 @@ def _check_nothing_refused(case: Case, outcomes: Sequence[Outcome]) -> None:
         return
     messages = [refusal.message for each in outcomes for refusal in each.refusals]
     assert any(re.search(case.ends, each) for each in messages), f"{case.name}: {messages}"
+    kept = [each.rank for each in outcomes if each.manages and each.trains and not each.cleared]
+    assert not kept, f"{case.name}: the step counts, and members {kept} keep their gradients"
 
 
-def _check_trained(case: Case, outcomes: Sequence[Outcome]) -> None:
-    """Check that all have the same finite parameters, and others than at the beginning."""
+def _check_trained(case: Case, outcomes: Sequence[Outcome], plain: Outcome) -> None:
+    """Check that all have the same finite parameters, and have moved those that plain torch has."""
     import torch
 
-    start = dict(case.model().named_parameters())
+    first = outcomes[0].parameters
     for each in outcomes:
-        assert all(each.isfinite().all() for each in each.parameters.values()), "not finite"
         message = f"{case.name}: the members have different models"
-        torch.testing.assert_close(
-            each.parameters, outcomes[0].parameters, rtol=0, atol=0, msg=message
-        )
-    moved = [not torch.equal(start[name], each) for name, each in outcomes[0].parameters.items()]
-    assert any(moved), f"{case.name}: nothing was trained"
+        torch.testing.assert_close(each.parameters, first, rtol=0, atol=0, msg=message)
+    assert all(each.isfinite().all() for each in first.values()), f"{case.name}: not finite"
+    for name, start in case.model().named_parameters():
+        still = torch.equal(start, first[name]) and not torch.equal(start, plain.parameters[name])
+        assert not still, f"{case.name}: {name!r} was not trained"
 
 
 def _check_like(
