@@ -83,7 +83,7 @@ class Flat:
     def give(self) -> None:
         """Have the parameters take what was made of their gradients."""
         for parameter, part in zip(self.parameters, self._parts, strict=True):
-            parameter.grad = part
+            parameter.grad = part.detach()  # whoever keeps it is counted
 
     def clear(self) -> None:
         """Be ready for the next gradients."""

@@ -153,6 +153,12 @@ class Level:
         with self._lock:
             return _done() if self._stage is None else self._stage.run(self._check)
 
+    def wait_for_look(self) -> None:
+        """As :meth:`look`, and wait; not on the thread that hands on, as in a hook."""
+        stage = self._stage
+        if stage is not None and not stage.is_current:
+            self.look().exception()  # what ended the level is raised by watch() and stop()
+
     def drain(self, member: str) -> Future[None]:
         """Take nothing from *member* any more, and hand on all that came; never blocks."""
         with self._lock:

@@ -37,30 +37,35 @@ class ModelLease:
     def __init__(self, *, always: bool) -> None:
         self._changed = threading.Condition()
         self._grants = int(always)
-        self._held = False
+        self._holder: threading.Thread | None = None
 
     @contextmanager
     def granted(self) -> Iterator[None]:
-        """Grant the model inside the block; at its end wait for the step that is being made."""
+        """Grant the model inside the block; at its end wait for the step that is being made.
+
+        A hook of the optimizer, which runs in that step, does not wait for itself.
+        """
         with self._changed:
             self._grants += 1
         try:
             yield
         finally:
             with self._changed:
-                self._changed.wait_for(lambda: self._grants > 1 or not self._held)
+                others = (None, threading.current_thread())
+                self._changed.wait_for(lambda: self._grants > 1 or self._holder in others)
                 self._grants -= 1
 
     def acquire(self) -> bool:
         """Take the model for a step, if it is granted; return whether it is."""
         with self._changed:
-            self._held = self._held or self._grants > 0
-            return self._held
+            if self._grants:
+                self._holder = threading.current_thread()
+            return self._holder is not None
 
     def release(self) -> None:
         """Give the model back; do nothing if it was not taken."""
         with self._changed:
-            self._held = False
+            self._holder = None
             self._changed.notify_all()
 
 
@@ -134,10 +139,13 @@ class Primary:
         if not self.lease.acquire():
             self._warn_of_wait(is_full)
             return False
-        if self.may_step(batch, is_full):
-            return True
-        self.lease.release()
-        return False
+        ready = False
+        try:
+            ready = self.may_step(batch, is_full)
+        finally:
+            if not ready:
+                self.lease.release()
+        return ready
 
     def _step(self, batch: Sum) -> None:
         try:

@@ -206,7 +206,7 @@ class Roles:
         """Have what has arrived here go into steps that are due, and wait for them."""
         for level in (self.secondary, None if self.primary is None else self.primary.level):
             if level is not None:
-                level.look().exception()  # what ended the level comes out of watch() and stop()
+                level.wait_for_look()
 
     def pushed(self) -> None:
         """Note that the gradient pushed last was accepted."""

@@ -71,6 +71,11 @@ class Stage(Generic[M]):
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
+    @property
+    def is_current(self) -> bool:
+        """Whether this is called on the thread itself."""
+        return self._thread is threading.current_thread()
+
     def _put(self, place: _Place[M]) -> Future[None]:
         with self._changed:
             ended = self._ended

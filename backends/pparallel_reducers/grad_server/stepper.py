@@ -73,7 +73,8 @@ class Stepper:
         try:
             for name, view in gradients:
                 stepped = self._cuts.parts.get(name, parameters[name])
-                stepped.grad = view.to(stepped.device)
+                # Another tensor on the same memory: whoever keeps it is counted.
+                stepped.grad = view.detach().to(stepped.device)
             outcome = self.managed.step()
         finally:
             clear(self._cuts.parts.values())
