@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pparallel.interfaces.ordered_server import OrderedServer
+from pparallel.runtime.member import Member
 from pparallel_reducers.layout import Flats, Layout
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+logger = logging.getLogger(__name__)
+
+_COUNTS = ""  #: in what is pushed; no tensor of a model has this name
+
 
 class Chain:
     """Two keys of an ordered server: what the model is like, and its parameters and buffers.
 
-    Versions are numbers; each is pushed as the successor of the one before it, or refused.
+    Versions are numbers; each is pushed as the successor of the one before it, or refused. With the
+    parameters go the counts of the versions that each member has pushed in this run: they tell
+    whether a push was stored whose reply did not come.
     """
 
-    def __init__(self, server: OrderedServer, name: str) -> None:
+    def __init__(self, server: OrderedServer, name: str, member: Member) -> None:
         self._server = server
+        self._rank, self._size = member.rank, member.world_size
+        self._counts = [0] * self._size  # in the newest version that was seen
         self._layout_key = f"reducer/{name}/layout"
         self._key = f"reducer/{name}/model"
 
@@ -33,7 +43,9 @@ class Chain:
         number = int(described[-1]) if described else -1
         before = self.newest() if self._server.versions(self._key) else -1
         told = self._server.push(self._layout_key, layout.plain(), number + 1, number)
-        if not (told and self.push(layout, flats, before + 1, before)):
+        self._counts = [0] * self._size
+        value = _named(layout, flats, _tensor(self._counts))
+        if not (told and self._server.push(self._key, value, before + 1, before)):
             message = f"the ordered server refused {self._key!r}: somebody else pushed to it"
             raise RuntimeError(message)
         return before + 1
@@ -49,8 +61,39 @@ class Chain:
         Layout(entries).check(layout)
 
     def push(self, layout: Layout, flats: Flats, version: int, before: int) -> bool:
-        """Push *flats* as *version* if the newest version is *before*; return whether it was."""
-        return self._server.push(self._key, _named(layout, flats), version, before)
+        """Push *flats* as *version* if the newest version is *before*; return whether it was.
+
+        Raises:
+            Exception: what the server raises; the push was not stored, as far as can be known.
+        """
+        counts = self._counts.copy()
+        counts[self._rank] += 1
+        try:
+            stored = self._server.push(
+                self._key, _named(layout, flats, _tensor(counts)), version, before
+            )
+        except Exception as error:
+            stored = self._was_stored(layout, counts[self._rank], error)
+            if not stored:
+                raise
+        else:
+            self._counts = counts if stored else self._counts
+        return stored
+
+    def _was_stored(self, layout: Layout, count: int, error: Exception) -> bool:
+        """Return whether a push that raised *error* was stored, the member's number *count*."""
+        try:
+            self.pull(layout)
+        except Exception as second:  # noqa: BLE001 - the first one is raised
+            logger.warning(
+                "whether %r was pushed is not known: %r, and then %r. If it was, a retry counts"
+                " twice",
+                self._key,
+                error,
+                second,
+            )
+            return False
+        return self._counts[self._rank] == count
 
     def newest(self) -> int:
         """Return the newest version.
@@ -69,15 +112,22 @@ class Chain:
         Raises:
             RuntimeError: there are none any more.
         """
-        flats = layout.state.empty()
-        found = self._server.pull(self._key, into=_named(layout, flats))
+        flats, counts = layout.state.empty(), _tensor(self._counts)
+        found = self._server.pull(self._key, into=_named(layout, flats, counts))
         if found is None:
             raise self._gone()
+        self._counts = [int(each) for each in counts]
         return flats, int(str(found[1]))
 
     def _gone(self) -> RuntimeError:
         return RuntimeError(f"the ordered server holds no {self._key!r} any more: it was deleted")
 
 
-def _named(layout: Layout, flats: Flats) -> dict[str, Tensor]:
-    return dict(layout.state.views(flats))
+def _named(layout: Layout, flats: Flats, counts: Tensor) -> dict[str, Tensor]:
+    return {**dict(layout.state.views(flats)), _COUNTS: counts}
+
+
+def _tensor(counts: Sequence[int]) -> Tensor:
+    import torch
+
+    return torch.tensor(counts, dtype=torch.int64)

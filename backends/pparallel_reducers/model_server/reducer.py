@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from typing_extensions import override
 
@@ -11,13 +11,28 @@ from pparallel.runtime.events import Events
 from pparallel.runtime.member import Member
 from pparallel.runtime.rpc import RpcGroup
 from pparallel_reducers.config import ModelServerReducerConfig
-from pparallel_reducers.gradients import averages, first_not_finite, gradients
+from pparallel_reducers.gradients import averages
 from pparallel_reducers.layout import Flats, Layout, load, state_in
 from pparallel_reducers.model_server.chain import Chain
+from pparallel_reducers.model_server.snapshot import StepSnapshot
 from pparallel_reducers.own_model_reducer import OwnModelReducer
 
 if TYPE_CHECKING:
     from torch.nn import Module
+
+
+class _Pushed(NamedTuple):
+    """What was accepted as the next version.
+
+    Attributes:
+        flats: the parameters and buffers.
+        version: of them.
+        behind: how many versions came between them and what the step was made on.
+    """
+
+    flats: Flats
+    version: int
+    behind: int
 
 
 class ModelServerReducer(OwnModelReducer):
@@ -46,13 +61,15 @@ class ModelServerReducer(OwnModelReducer):
         super().__init__(member, events, name)
         self._config = config
         self._group = group
-        self._chain = Chain(ordered_server, name)
+        self._chain = Chain(ordered_server, name, member)
         self._base: Flats = {}  # what the managed model was when it was last pushed or pulled
+        self._before = StepSnapshot()
 
     # -- life ---------------------------------------------------------------------------------
 
     @override
     def begin(self, layout: Layout, model: Module) -> None:
+        self._warn_of_other_parameters()
         if self._member.rank == 0:
             self._base = state_in(layout, model)
             self._pulled.note(model, self._chain.begin(layout, self._base))
@@ -79,19 +96,25 @@ class ModelServerReducer(OwnModelReducer):
     @override
     def push(self, model: Module) -> bool:
         layout = self._own.check(model)
-        named = gradients(model.named_parameters()) if self._config.refuse_nan else ()
-        if (name := first_not_finite(named)) is not None:
-            self._own.clear()
-            self._tally.refused(1, self._member.name, f"the gradient of {name!r} is not finite")
+        if self._config.refuse_nan and self._refused_as_not_finite():
             return False
+        self._record(model)
         try:
-            self._own.step()
-            accepted = self._push(layout, model)
+            outcome = self._own.step()
+            if outcome.error is not None and not outcome.complete:
+                raise outcome.error
+            pushed = self._push(layout, model)
         except BaseException:
-            load(layout, self._base, model)  # nothing was taken
+            self._before.restore()  # nothing was taken
             raise
+        finally:
+            self._before.forget()
         self._own.clear()
-        return accepted
+        if pushed is not None:
+            self._take_over(layout, model, pushed)
+        if outcome.error is not None:
+            raise outcome.error
+        return pushed is not None
 
     @override
     def pull(self, model: Module) -> bool:
@@ -103,38 +126,49 @@ class ModelServerReducer(OwnModelReducer):
 
     # -- inside -------------------------------------------------------------------------------
 
-    def _push(self, layout: Layout, model: Module) -> bool:
-        """Push the parameters of *model*, which has made a step; return whether that counts."""
-        stepped = state_in(layout, model)
+    def _record(self, model: Module) -> None:
+        """Record all that a step of the optimizer may change, to undo it if the push fails."""
+        assert self._own.tensors is not None
+        managed = self._own.managed
+        parameters = [each for _, each in self._own.tensors.trainable]
+        buffers = [each for _, each in self._own.tensors.buffers(model)]
+        self._before.record([*parameters, *buffers], managed.optimizer, managed.scheduler)
+
+    def _push(self, layout: Layout, model: Module) -> _Pushed | None:
+        """Push the parameters of *model*, which has made a step; None if the step is refused."""
+        stepped, base = state_in(layout, model), self._base
         before = since = self._pulled.version(model)
         self._sent(stepped)
         while not self._chain.push(layout, stepped, before + 1, before):
             if not self._config.rebase:
                 self._refuse(layout, model, before)
-                return False
+                return None
             newest, before = self._chain.pull(layout)
-            stepped, self._base = _rebased(layout, stepped, self._base, newest), newest
+            stepped, base = _rebased(layout, stepped, base, newest), newest
             self._sent(stepped)
-        if before != since:
-            load(layout, stepped, model)
-            self._tally.pulled(before)
-        self._base = stepped
-        self._pulled.note(model, before + 1)
+        return _Pushed(stepped, before + 1, before - since)
+
+    def _take_over(self, layout: Layout, model: Module, pushed: _Pushed) -> None:
+        """Have *model* be what was *pushed*."""
+        self._base = pushed.flats
+        self._pulled.note(model, pushed.version)
+        if pushed.behind:
+            load(layout, pushed.flats, model)
+            self._tally.pulled(pushed.version - 1)
         self._tally.pushed()
-        self._tally.reduced(1, before - since, before + 1)
-        return True
+        self._tally.reduced(1, pushed.behind, pushed.version)
 
     def _refuse(self, layout: Layout, model: Module, before: int) -> None:
-        reason = f"another member was first to push version {before + 1}"
-        self._tally.refused(1, self._member.name, reason)
         if self._config.pull_on_fail:
             self._take(layout, model)
+        reason = f"another member was first to push version {before + 1}"
+        self._tally.refused(1, self._member.name, reason)
 
     def _take(self, layout: Layout, model: Module) -> None:
         """Copy the newest parameters into *model*."""
         flats, version = self._chain.pull(layout)
         load(layout, flats, model)
-        if model is self._own.model:
+        if self._own.is_managed(model):
             self._base = flats
         self._pulled.take(model, version)
 
@@ -156,7 +190,7 @@ def _rebased(layout: Layout, stepped: Flats, base: Flats, newest: Flats) -> Flat
         if entry.kind == "trainable":
             new += mine - old
         elif entry.kind == "buffer" and averages(mine.dtype):
-            new.add_(mine).div_(2)
+            new.div_(2).add_(mine / 2)  # their sum may be out of range: masks are of such numbers
         elif entry.kind == "buffer":
             new.copy_(mine)
     return found
