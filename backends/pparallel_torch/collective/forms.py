@@ -114,4 +114,7 @@ def roomy(tensor: Tensor) -> Tensor:
 
 def moved(tensor: Tensor) -> Tensor:
     """Return a plain tensor as a library sees it that only moves it."""
-    return tensor if tensor.dtype in _KNOWN else tensor.view(-1).view(torch.uint8)
+    if tensor.dtype in _KNOWN:
+        return tensor
+    # One element may have any stride, with which it cannot be viewed as bytes.
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
 from typing import TYPE_CHECKING
 
 from pparallel.interfaces.collective.work import BackgroundWork, ReduceOp, Work
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
     from pparallel.interfaces.collective.messages import Messages
@@ -170,24 +168,10 @@ class Operation:
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Return whether the tensor's memory holds its values in order, as they are.
-
-    A tensor of at most one element, or with a dimension of one, may have any strides there: what
-    views its memory as another dtype refuses them, so that such a tensor is not plain.
-    """
-    if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
-        return False
-    return not tensor.dim() or tensor.stride(-1) == 1
+    """Return whether the tensor's memory holds its values in order, as they are."""
+    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
 def plain(tensor: Tensor) -> Tensor:
     """Return the tensor, or a copy whose memory holds its values in order, as they are."""
-    found = tensor.resolve_conj().resolve_neg().contiguous()
-    return found if is_plain(found) else found.clone(memory_format=_contiguous())
-
-
-@cache
-def _contiguous() -> torch.memory_format:
-    import torch
-
-    return torch.contiguous_format
+    return tensor.resolve_conj().resolve_neg().contiguous()

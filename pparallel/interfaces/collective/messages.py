@@ -203,14 +203,15 @@ def validated_output(tensor: Tensor) -> Tensor:
         ValueError: it cannot be carried, or has elements that share memory, such as an expanded
             tensor's.
     """
-    if tensor.layout is _strided() and not tensor.is_contiguous() and tensor.numel():
+    found = validated(tensor)
+    if not found.is_contiguous() and found.numel():
         for length, stride in zip(tensor.shape, tensor.stride(), strict=True):
             if length > 1 and not stride:
                 raise ValueError(
                     f"a tensor of shape {tuple(tensor.shape)} and strides {tensor.stride()} cannot"
                     " be filled, for its elements share memory, as after expand(): give a clone()"
                 )
-    return validated(tensor)
+    return found
 
 
 @cache

@@ -48,13 +48,19 @@ class ReduceOp(enum.Enum):
     BOR = "bor"
     BXOR = "bxor"
 
+    def __init__(self, _: str) -> None:
+        self._on_cpu: set[torch.dtype] = set()  # dtypes known to fit: small reductions are quick
+
     def check(self, tensor: Tensor) -> None:
         """Refuse a tensor that this does not apply to, before anything is sent.
 
         Raises:
             ValueError: the tensor's dtype does not fit, or torch cannot combine it.
         """
-        _validate_dtype(self, tensor.dtype, tensor.device.type)
+        if not (tensor.is_cpu and tensor.dtype in self._on_cpu):
+            _validate_dtype(self, tensor.dtype, tensor.device.type)
+            if tensor.is_cpu:
+                self._on_cpu.add(tensor.dtype)
 
     def divide(self, tensor: Tensor, count: int) -> None:
         """Make *tensor* this member's part of the result of *count* members, in place.
