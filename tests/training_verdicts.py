@@ -6,11 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from pparallel.testing.training import Difference, Refused, Verdict
+from pparallel.testing.training.cases import FrozenLater, ParameterAdded, Unfrozen
 
 Verdicts = Mapping[str, Verdict]
 
+WARNING = r"(?i)not finite|refus|NaN"
 DENSE = Refused(
     ValueError,
     r"SparseAdam.*(local|SGD|Adagrad|sparse=False)",
@@ -32,9 +35,8 @@ NO_METRIC = Difference(
     "a dedicated primary has no metric, and the learning rate stays as it is; with"
     " `dedicated: false` it is equal"
 )
-OTHERS = Difference(
-    "the member's gradient is refused, and the step is on the mean of the others'",
-    like="finite gradients",
+LATER = Difference(
+    "the member's gradient is refused, and its next one takes the place in the step", warns=WARNING
 )
 OWN_STEPS = Difference(
     "each member's optimizer steps on its own gradients, and then parameters are averaged",
@@ -48,7 +50,16 @@ LEFT_OUT = Difference(
     "parameters that are not finite are left out of the round, and their member goes on from the"
     " outer parameters",
     like="parameters",
-    warns=r"(?i)not finite|refus",
+    warns=WARNING,
+)
+NO_STEP = Difference(
+    "with `inner_steps: 1` a member whose step is refused has made none: it is left out of the"
+    " round, and takes the outer parameters and buffers",
+    warns=WARNING,
+)
+NOT_PUBLISHED = Difference(
+    "what the forward pass of a refused step has made of the buffers is not published",
+    warns=WARNING,
 )
 OWN_STATE = Difference(
     "each member's optimizer keeps a state of its own, which sees its own gradients alone",
@@ -63,16 +74,23 @@ ALONE: Mapping[str, Verdicts] = {
     "grad_server": {"sparse_adam": DENSE},
     "all_reduce": {},
     "overlap": {},
-    "diloco": {"infinity_taken": LEFT_OUT},
+    "diloco": {"infinity_taken": LEFT_OUT, "nan_in_buffer": NO_STEP},
     "model_server": {},
 }
 
 # -- several members ------------------------------------------------------------------------------
 
+
+def _in_turns(verdict: Verdict) -> Verdict:
+    """Return *verdict*, a refusal, after which optimizers with a state of their own go on."""
+    assert isinstance(verdict, Refused)
+    return replace(verdict, like="turns")
+
+
 _GRAD_SERVER: Verdicts = {
     "loose_parameter": LOOSE,
     "sparse_adam": DENSE,
-    "infinity_of_one_refused": OTHERS,
+    "infinity_of_one_refused": LATER,
 }
 _OWN_LOOSE_WARNING = r"not a parameter of the model"
 _OWN_LOOSE = "the parameter is each member's own, and a warning says so"
@@ -85,7 +103,7 @@ TOGETHER: Mapping[str, Verdicts] = {
     "diloco": {
         **dict.fromkeys(("adam", "adam_w", "clip_by_norm", "sparse_adam", "resumed"), OWN_STEPS),
         **dict.fromkeys(("moving_average", "kept_gradient"), OWN_HOOKS),
-        "infinity_of_one_refused": OWN_STEPS,
+        **dict.fromkeys(("infinity_of_one_refused", "nan_in_buffer"), NO_STEP),
         "infinity_taken": LEFT_OUT,
         "loose_parameter": Difference(_OWN_LOOSE, like="parameters", warns=_OWN_LOOSE_WARNING),
     },
@@ -105,6 +123,10 @@ TOGETHER: Mapping[str, Verdicts] = {
             OWN_STATE,
         ),
         **dict.fromkeys(("step_schedule", "cosine_schedule", "plateau_by_hand"), OWN_SCHEDULE),
+        "unfrozen": _in_turns(Unfrozen.verdict),
+        "frozen_later": _in_turns(FrozenLater.verdict),
+        "parameter_added": _in_turns(ParameterAdded.verdict),
+        "nan_in_buffer": NOT_PUBLISHED,
         "failing_schedule": OWN_SCHEDULE,
         "loose_parameter": Difference(_OWN_LOOSE, like="turns", warns=_OWN_LOOSE_WARNING),
     },

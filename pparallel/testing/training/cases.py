@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler
 
-RESTART = r"(?s)stop\(\).*start\(\)"
-
-
 # -- optimizers -----------------------------------------------------------------------------------
 
 
@@ -274,7 +271,7 @@ class Unfrozen(Changed, Frozen):
 
     verdict: ClassVar[Verdict] = Refused(
         ValueError,
-        rf"'0\.weight'.*{RESTART}".replace("(?s)", ""),
+        r"'0\.weight'.*stop\(\).*start\(\)",
         "`push()` and `pull()` name the parameter; after `stop()` and `start()` it is trained",
     )
 
@@ -286,7 +283,7 @@ class Unfrozen(Changed, Frozen):
 class FrozenLater(Changed):
     """Frozen after `start()`."""
 
-    verdict = Unfrozen.verdict
+    verdict: ClassVar[Verdict] = Unfrozen.verdict
 
     @override
     def change(self, training: Training) -> None:

@@ -23,9 +23,9 @@ def train(case: Case, ranks: Sequence[int], way: Way, buffers: Buffers) -> list[
     Args:
         case: what they do.
         ranks: those that feed batches.
-        way: how their work is put together. "gradients": one optimizer steps on the mean of their
-            gradients, which are divided before they are added. "finite gradients": on the mean of
-            those that are finite. "parameters": each has an optimizer, and parameters are averaged
+        way: how their work is put together.
+            "gradients": one optimizer steps on the mean of their gradients, which are divided
+            before they are added. "parameters": each has an optimizer, and parameters are averaged
             after each step; those that are not finite are left out. "sequence": one optimizer
             steps on one gradient after another. "turns": each has an optimizer, and steps the same
             parameters, one after another.
@@ -37,7 +37,7 @@ def train(case: Case, ranks: Sequence[int], way: Way, buffers: Buffers) -> list[
 class _Plain:
     def __init__(self, case: Case, ranks: Sequence[int], way: Way, buffers: Buffers) -> None:
         self._case, self._way, self._buffers = case, way, buffers
-        together = way in ("gradients", "finite gradients", "sequence")
+        together = way in ("gradients", "sequence")
         self._all = [
             Training(case, rank, manages=not together or not index)
             for index, rank in enumerate(ranks)
@@ -101,13 +101,14 @@ class _Plain:
             self._compute(each, step)
             for mine, theirs in zip(first.parameters(), each.parameters(), strict=True):
                 mine.grad = theirs.grad
+            _copy(each.module.buffers(), first.module.buffers())
             goes_on &= self._step(first, step)
             _clear(each)
-            _copy(each.module.buffers(), first.module.buffers())
-            for other in self._all:
-                _copy(first.parameters(), other.parameters())
-                _copy(first.module.buffers(), other.module.buffers())
+            _copy(first.parameters(), each.parameters())
             self._case.after_step(each, step)
+            for other in self._all:
+                _copy(each.parameters(), other.parameters())
+                _copy(each.module.buffers(), other.module.buffers())
         return goes_on
 
     def _in_turns(self, step: int) -> bool:
@@ -146,10 +147,6 @@ class _Plain:
     def _average_gradients(self) -> None:
         first = self._all[0]
         rows = [*zip(*([p.grad for p in each.parameters()] for each in self._all), strict=True)]
-        if self._way == "finite gradients":
-            columns = [*zip(*rows, strict=True)]
-            finite = [each for each in columns if all(bool(g.isfinite().all()) for g in each)]
-            rows = [*zip(*(finite or columns), strict=True)]
         for parameter, row in zip(first.parameters(), rows, strict=True):
             if None not in row:
                 parameter.grad = _mean(row)

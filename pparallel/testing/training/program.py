@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from pparallel.errors import PeerLostError
 from pparallel.interfaces.reducer import Reducer
 from pparallel.testing.training.case import Case, Training
 from pparallel.testing.training.outcome import Outcome, Refusal, Snapshot, outcome_of
@@ -36,7 +37,23 @@ class Plan(NamedTuple):
 def train_as_member(rt: Runtime, plan: Plan) -> Outcome:
     """Train as *plan* says, and return what it has come to."""
     turns = (rt.world_size, rt.group().barrier) if plan.in_turns else (1, _no_barrier)
-    return Loop(rt.reducer, plan, rt.rank, *turns).train()
+    loop = Loop(rt.reducer, plan, rt.rank, *turns)
+    outcome = loop.train()
+    if (error := loop.error) is not None and rt.world_size > 1:
+        raise error if isinstance(error, PeerLostError) else JobEndedError(outcome)
+    return outcome
+
+
+class JobEndedError(Exception):
+    """A member was refused where the others wait for it: it ends the job, as a program does.
+
+    Attributes:
+        outcome: what its training has come to.
+    """
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome)
+        self.outcome = outcome
 
 
 class Loop:
@@ -64,6 +81,13 @@ class Loop:
         self._training.accumulating = getattr(reducer, "accumulate", self._training.accumulating)
         self._refusals: list[Refusal] = []
         self._state: dict[str, Any] = {}
+        self._running = False
+        self._error: Exception | None = None
+
+    @property
+    def error(self) -> Exception | None:
+        """The first exception, if it came where the other members may wait for this one."""
+        return None if self._running else self._error
 
     def train(self) -> Outcome:
         """Train, and return what it has come to; what the reducer raises is part of that."""
@@ -90,12 +114,14 @@ class Loop:
                 lambda: reducer.manage_model(training.model, optimizer, training.scheduler),
             )
         self._start()
+        self._running = self._turns == 1  # else the others wait at the barrier
         try:
             self._steps()
         except _RefusedError:
-            if self._turns == 1:  # else the others wait at the barrier, until this member leaves
+            if self._running:
                 self._try_call("stop", reducer.stop)
             raise
+        self._running = True
         if reducer.trains:
             self._save()
         self._call("stop", reducer.stop)
@@ -113,7 +139,7 @@ class Loop:
             for turn in range(self._turns):
                 if self._turns == 1 or turn == self._rank:
                     self._step(step)
-                self._call("barrier", self._barrier)
+                self._barrier()
 
     def _step(self, step: int) -> None:
         reducer, training, case = self._reducer, self._training, self._case
@@ -149,6 +175,8 @@ class Loop:
         A member that trains saves between two steps; a dedicated server once all have stopped.
         """
         if self._case.resume_at == self._plan.last:
+            if self._turns > 1:  # the others' last steps
+                self._call("pull", lambda: self._reducer.pull(self._training.model))
             self._state = {**self._training.state(), "reducer": self._reducer.state_dict()}
 
     # -- calls --------------------------------------------------------------------------------
@@ -162,6 +190,7 @@ class Loop:
             harmed = () if before is None else before.harmed()
             kinds = tuple(each.__name__ for each in type(error).__mro__)
             self._refusals.append(Refusal(name, kinds, str(error), harmed))
+            self._error = self._error or error
             raise _RefusedError from error
 
     def _try_call(self, name: str, call: Callable[[], object]) -> bool:

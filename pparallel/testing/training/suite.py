@@ -16,7 +16,7 @@ from pparallel.interfaces.launcher import LauncherConfig
 from pparallel.interfaces.reducer import Reducer, ReducerConfig
 from pparallel.testing.suite import Suite, changed, requires
 from pparallel.testing.threads import in_threads
-from pparallel.testing.training.verdicts import Difference, Refused, Verdict, Way
+from pparallel.testing.training.verdicts import Difference, Equal, Refused, Verdict, Way
 
 if TYPE_CHECKING:
     from pparallel.testing.training.case import Case, Tolerance
@@ -87,7 +87,7 @@ class TrainingSuite(Suite):
             return self._train_alone(case, changed_config, build, resumed)
 
         tolerance = (0.0, 0.0) if case.exact else case.tolerance
-        _check_run(case, verdict, run, Plain("gradients", "own"), tolerance, logs=True)
+        _check_run(case, verdict, run, Plain("gradients", "own", 1), tolerance, logs=True)
 
     @requires("shared")
     def test_together(
@@ -107,7 +107,7 @@ class TrainingSuite(Suite):
         def run(resumed: bool) -> list[Outcome]:
             return self._train_together(case, job, resumed)
 
-        plain = Plain(self.way, self.buffers)
+        plain = Plain(self.way, self.buffers, len(job.names))
         _check_run(case, verdict, run, plain, case.tolerance, logs=launcher.backend == "thread")
 
     # -- jobs ---------------------------------------------------------------------------------
@@ -153,9 +153,12 @@ def _plans(
 
 
 def _launch(job: pparallel.RuntimeConfig, plan: Plan, _: int) -> list[Outcome]:
-    from pparallel.testing.training.program import train_as_member
+    from pparallel.testing.training.program import JobEndedError, train_as_member
 
-    outcomes: list[Outcome] = pparallel.launch(job, train_as_member, (plan,))
+    try:
+        outcomes: list[Outcome] = pparallel.launch(job, train_as_member, (plan,))
+    except JobEndedError as error:
+        return [error.outcome]
     return outcomes
 
 
@@ -170,10 +173,11 @@ def _with_options(config: ReducerConfig, case: Case) -> ReducerConfig:
 
 
 class Plain(NamedTuple):
-    """How plain torch trains what several members do; see :func:`training.plain.train`."""
+    """How plain torch trains what so many members do; see :func:`training.plain.train`."""
 
     way: Way
     buffers: Buffers
+    members: int
 
 
 def _check_run(
@@ -206,7 +210,7 @@ def _check_run(
         if case.resume_at is not None:
             _check_like(case, outcomes, run(False), None)
     elif not isinstance(verdict, Refused) or case.change_at is not None:
-        way = verdict.like if isinstance(verdict, Difference) else None
+        way = None if isinstance(verdict, Equal) else verdict.like
         _check_like(case, outcomes, _plainly(case, outcomes, way, plain), tolerance)
     if logs:
         _check_warnings(case, verdict, warned)
@@ -218,6 +222,8 @@ def _plainly(
     from pparallel.testing.training.plain import train
 
     ranks = [each.rank for each in outcomes if each.trains]
+    if len(outcomes) < plain.members:  # a member has ended the job
+        ranks = [*range(plain.members)]
     return train(case, ranks, way or plain.way, plain.buffers)
 
 
@@ -252,14 +258,17 @@ def _check_trained(case: Case, outcomes: Sequence[Outcome], plain: Outcome) -> N
     """Check that all have the same finite parameters, and have moved those that plain torch has."""
     import torch
 
+    from pparallel.testing.training.case import Training
+
     first = outcomes[0].parameters
     for each in outcomes:
         message = f"{case.name}: the members have different models"
         torch.testing.assert_close(each.parameters, first, rtol=0, atol=0, msg=message)
     assert all(each.isfinite().all() for each in first.values()), f"{case.name}: not finite"
-    for name, start in case.model().named_parameters():
-        still = torch.equal(start, first[name]) and not torch.equal(start, plain.parameters[name])
-        assert not still, f"{case.name}: {name!r} was not trained"
+    for name, start in Training(case, 0).module.named_parameters():
+        moves = not torch.allclose(start, plain.parameters[name], equal_nan=True)
+        still = torch.equal(start, first[name])
+        assert not (moves and still), f"{case.name}: {name!r} was not trained"
 
 
 def _check_like(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 #: How the work of several members is combined in plain torch; see ``training.plain``.
-Way: TypeAlias = Literal["gradients", "finite gradients", "parameters", "sequence", "turns"]
+Way: TypeAlias = Literal["gradients", "parameters", "sequence", "turns"]
 
 
 @dataclass(frozen=True)
@@ -35,15 +35,19 @@ class Difference:
 class Refused:
     """An exception says what to do, and leaves the model as it was.
 
+    A case that changes the model follows the advice; what comes of it is then that of plain torch.
+
     Attributes:
         error: the type of the exception.
         advice: a pattern of its message that says what to do.
         sentence: what is refused, for the documentation.
+        like: which other way of plain torch it equals once the advice was followed.
     """
 
     error: type[Exception]
     advice: str
     sentence: str
+    like: Way | None = None
 
 
 Verdict: TypeAlias = Equal | Difference | Refused
