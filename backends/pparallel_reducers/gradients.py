@@ -49,7 +49,7 @@ def first_not_finite(named: Iterable[tuple[str, Tensor]]) -> str | None:
     import torch
 
     for name, each in named:
-        values = _values(each)
+        values = stored(each)
         # The sum reads the tensor once and writes nothing. It may itself overflow.
         if not torch.isfinite(values.sum()) and not torch.isfinite(values).all():
             return name
@@ -69,8 +69,8 @@ def first_with_nan(named: Iterable[tuple[str, Tensor]]) -> str | None:
     return None
 
 
-def _values(tensor: Tensor) -> Tensor:
-    """Return the elements that are stored; the others are zero."""
+def stored(tensor: Tensor) -> Tensor:
+    """Return the elements of *tensor* that are stored; those of a sparse one that are not are 0."""
     import torch
 
     if tensor.layout is torch.strided:

@@ -12,7 +12,7 @@ from pparallel.interfaces.collective import Collective, Work
 from pparallel_reducers.all_reduce.buckets import parts
 from pparallel_reducers.all_reduce.exchange import Exchange
 from pparallel_reducers.all_reduce.roll import Signal, count_ready
-from pparallel_reducers.gradients import dense, references
+from pparallel_reducers.gradients import dense, references, stored
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,6 +38,7 @@ class Flat:
         self._allocate(torch.zeros(count, dtype=first.dtype, device=first.device))
         self._work: Work[None] | None = None
         self._taken: list[tuple[Tensor | None, int]] = []
+        self._samples: Tensor | None = None
 
     def _allocate(self, tensor: Tensor) -> None:
         self.tensor = tensor
@@ -66,14 +67,26 @@ class Flat:
         self._taken = [(each, 0 if each is None else each._version) for each in gradients]
         self._work = group.all_reduce(self.tensor, async_op=True)
 
+    def sample(self) -> None:
+        """Keep some elements of what was taken, for :meth:`changed`."""
+        self._samples = _samples([each for each, _ in self._taken], self.tensor)
+
     def changed(self) -> int | None:
-        """Return the place of a gradient that is not what was taken of it, if there is one."""
+        """Return the place of a gradient that is not what was taken of it, if there is one.
+
+        ``GradScaler.unscale_`` writes to gradients without counting a version: elements that
+        :meth:`sample` kept are compared too.
+        """
         for place, (parameter, (taken, version)) in enumerate(
             zip(self.parameters, self._taken, strict=False)
         ):
             if parameter.grad is not taken or (taken is not None and taken._version != version):
                 return place
-        return None
+        if self._samples is None or not self._taken:
+            return None
+        now = _samples([each for each, _ in self._taken], self.tensor)
+        differing = (now != self._samples).any(dim=1).nonzero().flatten().tolist()
+        return differing[0] if differing else None
 
     def wait(self) -> None:
         """Wait until it is there, if it is on its way."""
@@ -87,7 +100,18 @@ class Flat:
 
     def clear(self) -> None:
         """Be ready for the next gradients."""
-        self._work, self._taken = None, []
+        self._work, self._taken, self._samples = None, [], None
+
+
+def _samples(gradients: Sequence[Tensor | None], like: Tensor) -> Tensor:
+    """Return the bytes of two elements of each gradient: [gradients, bytes] uint8."""
+    found = []
+    for each in gradients:
+        flat = like[:0] if each is None else stored(each.detach()).reshape(-1)
+        if len(flat) == 0:
+            flat = torch.zeros_like(like[:1])
+        found.append(flat.as_strided((2,), (len(flat) // 2,), flat.storage_offset()))
+    return torch.stack(found).view(torch.uint8).cpu()
 
 
 class Flattened(Exchange):

@@ -137,6 +137,8 @@ class DuringBackward(Exchange):
                 return
             try:
                 flat.begin(self._group, divisor)
+                if not everything:
+                    flat.sample()
             except Exception as error:  # noqa: BLE001 - raised by the step, not by backward()
                 self._error = error
                 return
