@@ -1,0 +1,187 @@
+"""The reducer ``grad_server``: lock-step, and a primary that trains with the managed model."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from reducer_models import one_weight, weight
+
+import pparallel
+from pparallel.testing.patience import until
+from pparallel_reducers import GradServerReducerConfig
+from pparallel_reducers.grad_server import primary as primaries
+
+if TYPE_CHECKING:
+    from pparallel.builder import Runtime
+
+STEPS = 12
+
+
+def launch(members: int, target: Any, *args: Any, **options: Any) -> list[Any]:
+    config = GradServerReducerConfig(**options)
+    return pparallel.launch(pparallel.RuntimeConfig(members=members, reducer=config), target, args)
+
+
+def managed(rt: Runtime, counts: list[int] | None = None) -> torch.nn.Module:
+    """Return a model of one weight; what each step takes is added to *counts*."""
+    model = one_weight()
+    if rt.reducer.manages:
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        if counts is not None:
+            optimizer.register_step_post_hook(lambda *_: counts.append(1))
+        rt.reducer.manage_model(model, optimizer)
+    rt.reducer.start()
+    return model
+
+
+def push(rt: Runtime, model: torch.nn.Module, value: float = 1.0) -> None:
+    next(iter(model.parameters())).grad = torch.full((1, 1), value)
+    assert rt.reducer.push(model)
+
+
+# -- lock-step --------------------------------------------------------------------------------
+
+
+def step_unequally(rt: Runtime) -> tuple[int, tuple[int, int, int]]:
+    """Members that pull first or not, and wait now and then; return the steps that are made."""
+    steps: list[int] = []
+    model = managed(rt, steps)
+    if rt.rank % 2:
+        rt.reducer.pull(model)
+    for step in range(STEPS if rt.reducer.trains else 0):
+        if step % rt.world_size == rt.rank:
+            torch.rand(400, 400) @ torch.rand(400, 400)
+        push(rt, model)
+        rt.reducer.pull(model)
+    rt.reducer.stop()
+    counters = rt.reducer.counters()
+    return len(steps), (counters.pushed, counters.reduced, counters.refused)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"dedicated": False},
+        {"secondaries": ("member-1", "member-2")},
+        {"reduce_batch_size": 2, "dedicated": False},
+    ],
+    ids=str,
+)
+def test_each_step_in_lock_step_takes_one_gradient_of_each(options: dict[str, Any]) -> None:
+    results = launch(4, step_unequally, max_staleness=0, **options)
+    trainers = 4 if "dedicated" in options else 3
+    assert [steps for steps, _ in results] == [STEPS, 0, 0, 0]
+    assert results[0][1][1:] == (STEPS * trainers, 0)
+    assert sum(pushed for _, (pushed, _, _) in results) == STEPS * trainers
+
+
+def stop_early(rt: Runtime) -> int:
+    steps: list[int] = []
+    model = managed(rt, steps)
+    for _ in range(2 * rt.rank if rt.reducer.trains else 0):
+        push(rt, model)
+        rt.reducer.pull(model)
+    rt.reducer.stop()
+    return len(steps)
+
+
+def test_lock_step_goes_on_without_members_that_stopped() -> None:
+    assert launch(4, stop_early, max_staleness=0) == [6, 0, 0, 0]
+
+
+# -- a primary that trains --------------------------------------------------------------------
+
+
+def push_during_a_barrier(rt: Runtime) -> tuple[float, int]:
+    """The primary waits for members that push more than the queue holds."""
+    steps: list[int] = []
+    model = managed(rt, steps)
+    for _ in range(0 if rt.reducer.manages else 5):
+        push(rt, model)
+    rt.group().barrier()
+    before = len(steps)
+    if rt.reducer.manages:
+        push(rt, model, 6.0)
+        assert len(steps) > before, "nothing was stepped while the primary's member pushed"
+    rt.reducer.stop()
+    return weight(model), len(steps)
+
+
+def test_members_do_not_wait_for_a_primary_that_computes() -> None:
+    results = launch(3, push_during_a_barrier, dedicated=False, reduce_method="sum")
+    assert {value for value, _ in results} == {-16.0}
+    assert results[0][1] <= 2, "steps were made while the model was the trainer's"
+
+
+def look_between_calls(rt: Runtime) -> None:
+    """What the trainer sees of the managed model changes only inside its calls."""
+    model = managed(rt)
+    for _ in range(30):
+        if rt.reducer.manages:
+            before = weight(model)
+            values = {weight(model) for _ in range(200)}
+            assert values == {before}
+        push(rt, model)
+        rt.reducer.pull(model)
+    rt.reducer.stop()
+
+
+def test_the_model_is_the_trainers_between_its_calls() -> None:
+    launch(3, look_between_calls, dedicated=False)
+
+
+def keep_own_gradients(rt: Runtime) -> tuple[float, float]:
+    """A pull in which others' gradients are stepped leaves the member's own where they are."""
+    model = managed(rt)
+    own = next(iter(model.parameters()))
+    if not rt.reducer.manages:
+        push(rt, model, 4.0)
+    rt.group().barrier()
+    if rt.reducer.manages:
+        own.grad = torch.full((1, 1), 7.0)
+        until(lambda: rt.reducer.pull(model), "the step of the other's gradient")
+        assert own.grad is not None
+        kept = float(own.grad)
+        assert rt.reducer.push(model)
+    rt.reducer.stop()
+    return weight(model), kept if rt.reducer.manages else 7.0
+
+
+def test_gradients_that_are_not_pushed_yet_stay() -> None:
+    assert launch(2, keep_own_gradients, dedicated=False) == [(-11.0, 7.0)] * 2
+
+
+def test_a_full_batch_that_waits_long_is_told_of(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(primaries, "_LONG", 0.0)
+    with caplog.at_level(logging.WARNING):
+        launch(3, push_during_a_barrier, dedicated=False, reduce_method="sum")
+    messages = [each.getMessage() for each in caplog.records]
+    assert sum("dedicated: true" in each for each in messages) == 1
+
+
+def test_a_hook_may_pull_and_keep_gradients() -> None:
+    kept: list[torch.Tensor] = []
+    with pparallel.build() as rt:
+        model, copy = one_weight(), one_weight()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        parameter = next(iter(model.parameters()))
+
+        def pull_and_keep(*_: object) -> None:
+            rt.reducer.pull(copy)
+            assert parameter.grad is not None
+            kept.append(parameter.grad)
+
+        optimizer.register_step_post_hook(pull_and_keep)
+        rt.reducer.manage_model(model, optimizer)
+        rt.reducer.start()
+        for value in range(4):
+            push(rt, model, float(value))
+        rt.reducer.stop()
+    assert [float(each) for each in kept] == [0.0, 1.0, 2.0, 3.0]
+    assert weight(copy) == -3.0, "the hook runs before the step is published"
