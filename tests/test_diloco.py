@@ -276,6 +276,32 @@ def test_where_nothing_is_finite_all_go_back() -> None:
     assert launch(2, DilocoReducerConfig(inner_steps=1), all_diverge) == [[5.0] * 3] * 2
 
 
+def stop_without_a_layer(rt: Runtime) -> Any:
+    """One member takes a layer away in the middle of a round, and stops as it is told to."""
+    model = begun(rt, nn.Sequential(numbers(), numbers()))
+    for each in model.parameters():
+        each.grad = torch.ones(3, 1, dtype=torch.float64)
+    assert rt.reducer.push(model)
+    if rt.name == "b":
+        del model[1]
+        with pytest.raises(ValueError, match=r"'1\.weight' was removed .* call stop\(\) first"):
+            rt.reducer.push(model)
+        with pytest.raises(
+            ValueError, match=r"no longer has trainable '1\.weight' .* stop\(\) before"
+        ):
+            rt.reducer.stop()
+    else:
+        rt.reducer.stop()
+    return next(iter(model.parameters()))[0].item(), rt.reducer.counters()
+
+
+def test_a_member_whose_model_changed_stops_without_its_steps() -> None:
+    b, a = launch(["b", "a"], DilocoReducerConfig(coordinator="a"), stop_without_a_layer)
+    assert a[0] == -1
+    assert a[1][:5] == Counters(pushed=1, reduced=1, refused=1)[:5]
+    assert b[1][:5] == Counters(pushed=1, lost=1)[:5]
+
+
 def skip_one(rt: Runtime) -> Any:
     """Every member makes four pushes, of which one member's second is refused."""
     model, found = begun(rt, numbers(), lr=1.0), []

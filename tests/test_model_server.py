@@ -216,6 +216,26 @@ def test_members_with_different_models() -> None:
         launch(2, ModelServerReducerConfig(), start_with_another_model)
 
 
+def stop_without_a_layer(rt: Runtime) -> float:
+    model = begun(rt, nn.Sequential(numbers(), numbers()))
+    for each in model.parameters():
+        each.grad = ones()
+    assert rt.reducer.push(model)
+    if rt.rank:
+        del model[1]
+        with pytest.raises(
+            ValueError, match=r"no longer has trainable '1\.weight' .* stop\(\) before"
+        ):
+            rt.reducer.stop()
+    else:
+        rt.reducer.stop()
+    return float(next(iter(model.parameters()))[0])
+
+
+def test_a_member_whose_model_changed_holds_nobody_up() -> None:
+    assert launch(2, ModelServerReducerConfig(), stop_without_a_layer)[0] == -2
+
+
 def push_a_copy(rt: Runtime) -> None:
     begun(rt, numbers())
     copy = numbers()

@@ -97,8 +97,8 @@ class LowRank(Piece):
 class PowerSgd:
     """Approximates the matrices in a flat tensor; begins where it ended the time before.
 
-    A column of a right factor that is zero, to rounding, is drawn anew: it would never find what the
-    matrices that follow have in other rows or columns.
+    A column of a right factor that is zero, to rounding, is drawn anew: it would never find what
+    the matrices that follow have in other rows or columns.
     """
 
     def __init__(self, rank: int, shapes: Sequence[Shape]) -> None:

@@ -13,7 +13,7 @@ from pparallel.errors import ClosedError
 from pparallel.runtime.pending import fail, settle
 from pparallel_reducers.config import DilocoReducerConfig
 from pparallel_reducers.diloco.outer import Outer, OuterState
-from pparallel_reducers.diloco.rounds import LATE_ADVICE, NOT_FINITE_ADVICE, Outcome, Part, Rounds
+from pparallel_reducers.diloco.rounds import LATE_ADVICE, Outcome, Part, Rounds
 from pparallel_reducers.tally import Tally
 
 logger = logging.getLogger(__name__)
@@ -131,21 +131,15 @@ class Coordinator:
             return
         if late:
             reason = f"the round from version {part.version} was over: the version is {version}"
-            self._count_refused(part, reason, LATE_ADVICE, late=True)
-        elif part.weights is None:
-            reason = part.fault or "the parameters that the steps led to are not finite"
-            self._count_refused(part, reason, NOT_FINITE_ADVICE)
+            self._tally.refused(part.steps, part.sender, reason, late=True)
+            self._warn_of_refused(part, f"{reason}. {LATE_ADVICE}")
+        elif part.fault is not None:
+            self._tally.refused(part.steps, part.sender, part.fault)
+            self._warn_of_refused(part, part.fault)
 
-    def _count_refused(self, part: Part, reason: str, advice: str, *, late: bool = False) -> None:
-        self._tally.refused(part.steps, part.sender, reason, late=late)
-        logger.warning(
-            "%s goes on without %d steps of %s: %s. %s",
-            self._thread.name,
-            part.steps,
-            part.sender,
-            reason,
-            advice,
-        )
+    def _warn_of_refused(self, part: Part, why: str) -> None:
+        name = self._thread.name
+        logger.warning("%s goes on without %d steps of %s: %s", name, part.steps, part.sender, why)
 
     def _answer(self, part: Part) -> None:
         settle(part.outcome, Outcome(part.accepted, self.state.version))

@@ -31,8 +31,8 @@ class Given(NamedTuple):
         version: of those.
         steps: how many it made since.
         stops: whether it makes no more.
-        weights: what it has now; None if that is not finite, or if it made no steps.
-        fault: what in it is not finite.
+        weights: what it has now; None if that has a fault, or if it made no steps.
+        fault: why it has no weights, if it made steps, and what to do.
     """
 
     outer: Weights

@@ -18,7 +18,7 @@ from pparallel_reducers.diloco.outer import OuterState
 from pparallel_reducers.diloco.rounds import LATE_ADVICE, NOT_FINITE_ADVICE
 from pparallel_reducers.diloco.weights import Weights
 from pparallel_reducers.gradients import first_with_nan
-from pparallel_reducers.layout import Layout, load, state_in
+from pparallel_reducers.layout import Layout, load, state_in, state_of
 from pparallel_reducers.names import check_members
 from pparallel_reducers.own_model_reducer import OwnModelReducer
 
@@ -119,9 +119,11 @@ class DilocoReducer(OwnModelReducer):
     def stop(self) -> None:
         if not self._own.running or self._own.layout is None:
             return
+        layout = self._own.layout
         self._own.end()
         try:
-            self._exchange(self._own.layout, stops=True)
+            self._validate_tensors(layout)
+            self._exchange(layout, stops=True)
             if (last := self._pulled.last) is not None:
                 self.pull(last)
         finally:
@@ -241,6 +243,20 @@ class DilocoReducer(OwnModelReducer):
             return OuterState.of(weights, 0)
         return OuterState.loaded(self._loaded["outer"], layout, weights)
 
+    def _validate_tensors(self, layout: Layout) -> None:
+        """Refuse to stop with a model that lacks tensors of the start; then nobody waits for it.
+
+        Raises:
+            ValueError: the first one is named.
+        """
+        found = state_of(self._own.model)
+        for entry in layout.entries:
+            if entry.name not in found or tuple(found[entry.name].shape) != entry.shape:
+                message = f"the model no longer has {entry}: call stop() before such a change"
+                assert self._taken is not None
+                self._desk.hand_in(Given(*self._taken, self._steps, True, None, message))
+                raise ValueError(message)
+
     def _is_due(self) -> bool:
         return self._pushes >= self._config.inner_steps
 
@@ -268,21 +284,20 @@ class DilocoReducer(OwnModelReducer):
     def _fault(self, weights: Weights, layout: Layout) -> str | None:
         """Return why *weights* are not to be averaged, None if they are."""
         if (name := weights.not_finite(layout)) is not None:
-            return f"parameter {name!r} is not finite"
+            return f"parameter {name!r} is not finite. {NOT_FINITE_ADVICE}"
         if not self._config.refuse_nan:
             return None
         name = first_with_nan(layout.buffers.views(weights.buffers))
-        return None if name is None else f"buffer {name!r} holds NaN"
+        return None if name is None else f"buffer {name!r} holds NaN. {NOT_FINITE_ADVICE}"
 
     def _lose(self, steps: int, fault: str | None) -> None:
         """Count *steps* that are not in the outer parameters, and say what to do."""
         self._tally.lost(steps, self._holder)
         logger.warning(
-            "%s lost %d steps, and goes on from the outer parameters: %s. %s",
+            "%s lost %d steps, and goes on from the outer parameters: %s",
             self._member.name,
             steps,
-            fault or "the round was over when they came",
-            LATE_ADVICE if fault is None else NOT_FINITE_ADVICE,
+            fault or f"the round was over when they came. {LATE_ADVICE}",
         )
 
     def _pull_into_another(self, layout: Layout, model: Module) -> bool:

@@ -36,8 +36,8 @@ class Part:
         steps: how many it made since; none if it stops, or if all were refused.
         stops: whether it makes no more.
         weights: make what it has now from the outer parameters that it began with; None if that
-            is not finite, or if it made no steps.
-        fault: what in it is not finite.
+            has a fault, or if it made no steps.
+        fault: why it has no weights, if it made steps, and what to do.
         outcome: ends when the round does, or all rounds do if it stops.
         accepted: what the outcome is to say.
     """

@@ -12,7 +12,7 @@ from pparallel.runtime.member import Member
 from pparallel.runtime.rpc import RpcGroup
 from pparallel_reducers.config import ModelServerReducerConfig
 from pparallel_reducers.gradients import averages
-from pparallel_reducers.layout import Flats, Layout, load, state_in
+from pparallel_reducers.layout import Flats, Layout, load, state_in, state_of
 from pparallel_reducers.model_server.chain import Chain
 from pparallel_reducers.model_server.snapshot import StepSnapshot
 from pparallel_reducers.own_model_reducer import OwnModelReducer
@@ -86,10 +86,12 @@ class ModelServerReducer(OwnModelReducer):
             return
         self._own.end()
         self._group.meet("stop-1")
-        for model in (self._own.model, self._pulled.last):
-            if model is not None:
-                self.pull(model)
-        self._group.meet("stop-2")
+        try:
+            for model in (self._own.model, self._pulled.last):
+                if model is not None:
+                    self.pull(model)
+        finally:
+            self._group.meet("stop-2")
 
     # -- training -----------------------------------------------------------------------------
 
@@ -166,6 +168,11 @@ class ModelServerReducer(OwnModelReducer):
 
     def _take(self, layout: Layout, model: Module) -> None:
         """Copy the newest parameters into *model*."""
+        found = state_of(model)
+        for entry in layout.entries:
+            if entry.name not in found or tuple(found[entry.name].shape) != entry.shape:
+                message = f"the model no longer has {entry}: call stop() before such a change"
+                raise ValueError(message)
         flats, version = self._chain.pull(layout)
         load(layout, flats, model)
         if self._own.is_managed(model):
