@@ -184,4 +184,4 @@ def test_a_hook_may_pull_and_keep_gradients() -> None:
             push(rt, model, float(value))
         rt.reducer.stop()
     assert [float(each) for each in kept] == [0.0, 1.0, 2.0, 3.0]
-    assert weight(copy) == -3.0, "the hook runs before the step is published"
+    assert weight(copy) == -6.0, "stop() leaves the final parameters in what was pulled into"
