@@ -87,6 +87,7 @@ class ModelServerReducer(OwnModelReducer):
         self._own.end()
         self._group.meet("stop-1")
         try:
+            self._validate_tensors(self._own.pulled_into(self._own.model))
             for model in (self._own.model, self._pulled.last):
                 if model is not None:
                     self.pull(model)
@@ -128,6 +129,18 @@ class ModelServerReducer(OwnModelReducer):
 
     # -- inside -------------------------------------------------------------------------------
 
+    def _validate_tensors(self, layout: Layout) -> None:
+        """Refuse to stop with a model that lacks tensors of the start.
+
+        Raises:
+            ValueError: the first one is named.
+        """
+        found = state_of(self._own.model)
+        for entry in layout.entries:
+            if entry.name not in found or tuple(found[entry.name].shape) != entry.shape:
+                message = f"the model no longer has {entry}: call stop() before such a change"
+                raise ValueError(message)
+
     def _record(self, model: Module) -> None:
         """Record all that a step of the optimizer may change, to undo it if the push fails."""
         assert self._own.tensors is not None
@@ -168,11 +181,6 @@ class ModelServerReducer(OwnModelReducer):
 
     def _take(self, layout: Layout, model: Module) -> None:
         """Copy the newest parameters into *model*."""
-        found = state_of(model)
-        for entry in layout.entries:
-            if entry.name not in found or tuple(found[entry.name].shape) != entry.shape:
-                message = f"the model no longer has {entry}: call stop() before such a change"
-                raise ValueError(message)
         flats, version = self._chain.pull(layout)
         load(layout, flats, model)
         if self._own.is_managed(model):
