@@ -229,7 +229,7 @@ def stop_without_a_layer(rt: Runtime) -> float:
             rt.reducer.stop()
     else:
         rt.reducer.stop()
-    return float(next(iter(model.parameters()))[0])
+    return float(next(iter(model.parameters())).detach()[0])
 
 
 def test_a_member_whose_model_changed_holds_nobody_up() -> None:

@@ -159,12 +159,12 @@ class Primary:
             self._board.publish(self.stepper.state())
         finally:
             self.lease.release()
-        self.published(self._board.version)
         if not whole.is_kept():
             whole.release()
         self._tally.reduced(batch.count, behind, self._board.version)
-        if error is not None:
+        if error is not None:  # who waits for the step is told of that
             raise error
+        self.published(self._board.version)
 
     def _warn_of_wait(self, is_full: bool) -> None:
         now = time.monotonic()
