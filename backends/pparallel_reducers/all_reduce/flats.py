@@ -35,6 +35,7 @@ class Flat:
         self.names = [name for name, _ in named]
         self.parameters = [each for _, each in named]
         count = sum(each.numel() for each in self.parameters)
+        self._spare: tuple[Tensor, list[Tensor], int | None] | None = None
         self._allocate(torch.zeros(count, dtype=first.dtype, device=first.device))
         self._work: Work[None] | None = None
         self._taken: list[tuple[Tensor | None, int]] = []
@@ -45,6 +46,19 @@ class Flat:
         self._parts = parts(tensor, self.parameters)
         self._references = references(tensor)
 
+    def _is_kept(self) -> bool:
+        """Return whether somebody, such as a hook, may still hold a gradient that lies here."""
+        return self._references is None or references(self.tensor) != self._references
+
+    def _change_memory(self) -> None:
+        """Leave the memory to who keeps it, until it is free again."""
+        former = (self.tensor, self._parts, self._references)
+        if self._spare is not None:
+            self.tensor, self._parts, self._references = self._spare
+        if self._spare is None or self._is_kept():
+            self._allocate(torch.empty_like(self.tensor))
+        self._spare = former
+
     @property
     def begun(self) -> bool:
         """Whether it is on its way."""
@@ -53,9 +67,8 @@ class Flat:
     def begin(self, group: Collective, divisor: int) -> None:
         """Begin to add up what the members have, divided by *divisor*; no gradient is zeros."""
         gradients = [each.grad for each in self.parameters]
-        if self._references is None or references(self.tensor) != self._references:
-            # A hook has kept a gradient of the last step, which lies here.
-            self._allocate(torch.empty_like(self.tensor))
+        if self._is_kept():
+            self._change_memory()
         with torch.no_grad():
             for gradient, part in zip(gradients, self._parts, strict=True):
                 if gradient is None:

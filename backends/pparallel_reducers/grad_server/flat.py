@@ -156,7 +156,9 @@ class Flat:
     def is_kept(self) -> bool:
         """Return whether somebody, such as a hook, may still hold a gradient that lies in it."""
         assert self.whole is not None
-        return self.references is None or references(self.whole) != self.references
+        return self._views is not None and (
+            self.references is None or references(self.whole) != self.references
+        )
 
     def release(self) -> None:
         """Let its memory be used again, if it came from where such is kept."""
@@ -215,10 +217,12 @@ class Wholes(Source):
 
     @override
     def take(self) -> Flat:
-        try:
-            return self._kept.pop()
-        except IndexError:
-            return self._new()
+        for _ in range(len(self._kept)):
+            flat = self._kept.pop()
+            if not flat.is_kept():
+                return flat
+            self._kept.appendleft(flat)  # a hook holds a gradient, perhaps not for long
+        return self._new()
 
     def give(self, flat: Flat) -> None:
         """Take back what :meth:`take` returned."""

@@ -159,8 +159,7 @@ class Primary:
             self._board.publish(self.stepper.state())
         finally:
             self.lease.release()
-        if not whole.is_kept():
-            whole.release()
+        whole.release()
         self._tally.reduced(batch.count, behind, self._board.version)
         if error is not None:  # who waits for the step is told of that
             raise error
