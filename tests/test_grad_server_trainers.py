@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import signal
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -163,6 +165,34 @@ def test_a_full_batch_that_waits_long_is_told_of(
         launch(3, push_during_a_barrier, dedicated=False, reduce_method="sum")
     messages = [each.getMessage() for each in caplog.records]
     assert sum("dedicated: true" in each for each in messages) == 1
+
+
+class StoppedError(Exception):
+    """Raised by a handler of a signal."""
+
+
+def test_an_interrupted_wait_for_a_step_takes_the_model_back() -> None:
+    def interrupt(*_: object) -> None:
+        raise StoppedError
+
+    lease = primaries.ModelLease(always=False)
+    step = threading.Thread(target=lease.acquire)
+    before = signal.signal(signal.SIGALRM, interrupt)
+
+    def grant_for_a_step_without_end() -> None:
+        with lease.granted():
+            step.start()
+            step.join()
+            signal.setitimer(signal.ITIMER_REAL, 0.05)  # in the wait at the end of the block
+
+    try:
+        with pytest.raises(StoppedError):
+            grant_for_a_step_without_end()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    lease.release()
+    assert not lease.acquire()
 
 
 def test_a_hook_may_pull_and_keep_gradients() -> None:

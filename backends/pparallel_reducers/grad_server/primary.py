@@ -52,8 +52,10 @@ class ModelLease:
         finally:
             with self._changed:
                 others = (None, threading.current_thread())
-                self._changed.wait_for(lambda: self._grants > 1 or self._holder in others)
-                self._grants -= 1
+                try:
+                    self._changed.wait_for(lambda: self._grants > 1 or self._holder in others)
+                finally:  # an interrupt of this wait must not leave the model granted
+                    self._grants -= 1
 
     def acquire(self) -> bool:
         """Take the model for a step, if it is granted; return whether it is."""
