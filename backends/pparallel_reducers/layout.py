@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -169,8 +170,10 @@ class Layout:
 
 def without_compilation(model: Module) -> Module:
     """Return the module that ``torch.compile`` has wrapped, or *model* if it has not."""
-    wrapped = model._modules.get("_orig_mod")
-    return model if wrapped is None else wrapped
+    # Nothing is compiled where this was not imported, which takes long.
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    compiled = getattr(dynamo, "OptimizedModule", ())
+    return model._orig_mod if isinstance(model, compiled) else model
 
 
 def state_of(model: Module) -> dict[str, Tensor]:
@@ -277,9 +280,13 @@ def _tensors(model: Module) -> Iterator[tuple[str, Tensor, str]]:
         yield name, parameter, "trainable" if parameter.requires_grad else "frozen"
     # Buffers that are not persistent are a member's own business: caches, masks. A model may have a
     # state_dict() of its own, which says nothing of that.
+    own = {
+        f"{path}.{name}" if path else name
+        for path, module in model.named_modules()
+        for name in module._non_persistent_buffers_set
+    }
     for name, buffer in model.named_buffers():
-        path, _, last = name.rpartition(".")
-        if last not in model.get_submodule(path)._non_persistent_buffers_set:
+        if name not in own:
             yield name, buffer, "buffer"
 
 

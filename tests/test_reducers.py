@@ -1,0 +1,99 @@
+"""What every reducer makes of unusual models, alone and with another member."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from reducer_models import begun
+from torch import Tensor, nn
+from typing_extensions import override
+
+import pparallel
+from pparallel.builder import Runtime
+
+REDUCERS: dict[str, dict[str, Any]] = {
+    "local": {"backend": "local"},
+    "grad_server": {"backend": "grad_server", "max_staleness": 0, "dedicated": False},
+    "all_reduce": {"backend": "all_reduce"},
+    "overlap": {"backend": "all_reduce", "overlap": True},
+    "straight": {"backend": "all_reduce", "collective": {"backend": "shm"}},
+    "diloco": {"backend": "diloco", "inner_steps": 1, "outer_lr": 1.0, "outer_momentum": 0.0},
+    "model_server": {"backend": "model_server"},
+}
+every_reducer = pytest.mark.parametrize("reducer", REDUCERS.values(), ids=REDUCERS)
+alone_and_with_another = pytest.mark.parametrize("members", [1, 2])
+
+
+def launch(members: int, reducer: dict[str, Any], target: Callable[..., Any], *args: Any) -> Any:
+    return pparallel.launch({"members": members, "reducer": reducer}, target, args)
+
+
+def train(rt: Runtime, make: Callable[[], nn.Module]) -> dict[str, Tensor]:
+    """Train what *make* returns on two batches of ones, and return its state."""
+    model = begun(rt, make(), lr=0.125)
+    for _ in range(2):
+        model(torch.ones(4, 1)).sum().backward()
+        rt.reducer.step(model)
+    rt.reducer.stop()
+    return model.state_dict()
+
+
+# -- modules --------------------------------------------------------------------------------------
+
+
+class Wrapping(nn.Module):
+    """Has a child of the name under which torch.compile keeps the module that it wraps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._orig_mod = nn.Linear(1, 1)
+        self.last = nn.Linear(1, 1)
+        for each in self.parameters():
+            nn.init.ones_(each)
+
+    @override
+    def forward(self, batch: Tensor) -> Tensor:
+        hidden: Tensor = self._orig_mod(batch)
+        output: Tensor = self.last(hidden)
+        return output
+
+
+def train_wrapping(rt: Runtime) -> dict[str, Tensor]:
+    """Members begin with other parameters."""
+    make = Wrapping()
+    for each in make.parameters():
+        nn.init.constant_(each, 1 + rt.rank)
+    return train(rt, lambda: make)
+
+
+@every_reducer
+def test_a_child_called_as_in_compiled_modules_is_trained_with_the_others(
+    reducer: dict[str, Any],
+) -> None:
+    first, second = launch(2, reducer, train_wrapping)
+    assert all(value.item() != 1 for value in first.values())
+    assert (first == second) is (reducer["backend"] != "local")
+
+
+def scripted() -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch, which has no better way to load such models
+        module: nn.Module = torch.jit.script(Wrapping())
+        return module
+
+
+@alone_and_with_another
+@every_reducer
+def test_a_scripted_module_is_trained_as_the_module_that_it_is_made_of(
+    reducer: dict[str, Any], members: int
+) -> None:
+    found = launch(members, reducer, train, scripted)
+    if reducer["backend"] == "model_server" and members > 1:  # members step one after another
+        assert all(value.item() != 1 for state in found for value in state.values())
+        return
+    expected = launch(1, REDUCERS["local"], train, Wrapping)[0]
+    assert found == [expected] * members
