@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
+import math
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +27,7 @@ REDUCERS: dict[str, dict[str, Any]] = {
 }
 every_reducer = pytest.mark.parametrize("reducer", REDUCERS.values(), ids=REDUCERS)
 alone_and_with_another = pytest.mark.parametrize("members", [1, 2])
+_SCRIPTING = threading.Lock()  # the parser of Python 3.11 now and then fails in several threads
 
 
 def launch(members: int, reducer: dict[str, Any], target: Callable[..., Any], *args: Any) -> Any:
@@ -80,12 +82,12 @@ def test_a_child_called_as_in_compiled_modules_is_trained_with_the_others(
 
 
 def scripted() -> nn.Module:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of torch, which has no better way to load such models
+    with _SCRIPTING:
         module: nn.Module = torch.jit.script(Wrapping())
         return module
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 @alone_and_with_another
 @every_reducer
 def test_a_scripted_module_is_trained_as_the_module_that_it_is_made_of(
@@ -97,3 +99,49 @@ def test_a_scripted_module_is_trained_as_the_module_that_it_is_made_of(
         return
     expected = launch(1, REDUCERS["local"], train, Wrapping)[0]
     assert found == [expected] * members
+
+
+# -- buffers ---------------------------------------------------------------------------------------
+
+
+def without_arithmetic(number: float = 1.0) -> nn.Module:
+    """Return a model with buffers that torch cannot add up."""
+    model = nn.Linear(1, 1)
+    model.register_buffer("small", torch.full((3,), number).to(torch.float8_e5m2))
+    model.register_buffer("complex", torch.full((2,), number).to(torch.complex32))
+    return model
+
+
+def train_without_arithmetic(rt: Runtime, number: float) -> list[float]:
+    state = train(rt, lambda: without_arithmetic(number * (1 + rt.rank)))
+    return state["small"].float().tolist() + state["complex"].to(torch.complex64).real.tolist()
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support")
+@alone_and_with_another
+@pytest.mark.parametrize("refuse_nan", [False, True])
+@every_reducer
+def test_buffers_without_arithmetic_are_not_averaged(
+    reducer: dict[str, Any], refuse_nan: bool, members: int
+) -> None:
+    options = {**reducer, "refuse_nan": refuse_nan}
+    found = launch(members, options, train_without_arithmetic, 1.0)
+    if reducer["backend"] == "local":
+        assert found == [[1.0 + rank] * 5 for rank in range(members)]
+    else:
+        assert found == found[:1] * members
+        assert found[0] in [[1.0 + rank] * 5 for rank in range(members)]
+
+
+def push_nan(rt: Runtime) -> bool:
+    model = begun(rt, without_arithmetic(math.nan))
+    model(torch.ones(4, 1)).sum().backward()
+    accepted = rt.reducer.push(model)
+    rt.reducer.stop()
+    return accepted
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support")
+@every_reducer
+def test_a_float8_buffer_with_nan_is_refused(reducer: dict[str, Any]) -> None:
+    assert launch(1, {**reducer, "refuse_nan": True}, push_nan) == [False]

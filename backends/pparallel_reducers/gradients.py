@@ -40,8 +40,11 @@ def clear(parameters: Iterable[Parameter]) -> None:
 
 
 def averages(dtype: torch.dtype) -> bool:
-    """Return whether a mean of several is of the same dtype."""
-    return dtype.is_floating_point or dtype.is_complex
+    """Return whether torch computes a mean of several in *dtype*, which is then of it too.
+
+    Floats of one byte, and complex numbers of two float16, have none on some devices.
+    """
+    return dtype.itemsize > (4 if dtype.is_complex else 1) and _has_nan(dtype)
 
 
 def first_not_finite(named: Iterable[tuple[str, Tensor]]) -> str | None:
@@ -64,9 +67,15 @@ def first_with_nan(named: Iterable[tuple[str, Tensor]]) -> str | None:
     import torch
 
     for name, each in named:
-        if averages(each.dtype) and torch.isnan(each.sum()) and torch.isnan(each).any():
+        if not _has_nan(each.dtype) or (averages(each.dtype) and not torch.isnan(each.sum())):
+            continue
+        if torch.isnan(each).any():
             return name
     return None
+
+
+def _has_nan(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex
 
 
 def stored(tensor: Tensor) -> Tensor:

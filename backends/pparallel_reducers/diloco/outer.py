@@ -91,6 +91,8 @@ class Outer:
         trainable = {dtype: flat.to(dtype) for dtype, flat in means.items()}
         buffers = {
             dtype: _mean([part.buffers[dtype] for part in parts]).to(dtype)
+            if averages(dtype)
+            else parts[-1].buffers[dtype]
             for dtype in weights.buffers
         }
         self.state = OuterState(version + 1, Weights(trainable, buffers), means, momentum)
@@ -114,11 +116,8 @@ class Outer:
 
 
 def _mean(flats: Sequence[Tensor]) -> Tensor:
-    """Return the mean, in float32 at least; of what cannot be averaged, the last."""
-    dtype = flats[0].dtype
-    if not averages(dtype):
-        return flats[-1]
-    total = flats[0].to(wide_dtype(dtype))
+    """Return the mean, in float32 at least."""
+    total = flats[0].to(wide_dtype(flats[0].dtype))
     for each in flats[1:]:
         total = total + each.to(total.dtype)
     mean = total / len(flats)
