@@ -222,8 +222,10 @@ class PlacementError(PparallelError, RuntimeError):
 
 def is_consequence(error: BaseException | None) -> bool:
     """Return whether *error* only says that the job was ending because of something else."""
-    while error is not None:
+    seen: set[int] = set()  # a program may chain errors in a circle
+    while error is not None and id(error) not in seen:
         if isinstance(error, ClosedError) and error.consequence:
             return True
+        seen.add(id(error))
         error = error.__cause__
     return False

@@ -182,6 +182,115 @@ def test_who_stops_makes_the_steps_of_the_others(counts: list[int], mode: dict[s
     assert [counters for *_, counters in results] == [(each, each, 0, 0, 0) for each in counts]
 
 
+def stop_early_in_half_precision(rt: Runtime) -> list[float]:
+    model = numbers().half()
+    begun(rt, model, torch.optim.SGD(model.parameters(), lr=2.0**-10))
+    for _ in range(2 if rt.rank else 1):
+        model.weight.grad = torch.full_like(model.weight, 40_000.0)
+        rt.reducer.step(model)
+    rt.reducer.stop()
+    return values(model)
+
+
+@modes
+def test_means_of_the_members_that_are_left_do_not_overflow(mode: dict[str, Any]) -> None:
+    assert launch(3, stop_early_in_half_precision, **mode) == [[-78.125] * 3] * 3
+
+
+# -- gradients that are somebody else's too -------------------------------------------------------
+
+
+class Two(nn.Module):
+    """Two parameters, whose gradients the program makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Parameter(torch.zeros(4))
+        self.b = nn.Parameter(torch.zeros(4))
+
+
+def hand_in_what_is_held(rt: Runtime) -> Any:
+    model, found = Two(), list[tuple[float, float]]()
+    begun(rt, model, torch.optim.SGD(model.parameters(), lr=1.0))
+    held, flat = torch.full((4,), rt.rank + 1.0), torch.full((8,), rt.rank + 1.0)
+    for kind in ("held", "one of two", "views", "expanded", "a parameter"):
+        for _ in range(2):
+            match kind:
+                case "held":
+                    model.a.grad, model.b.grad = held, torch.zeros(4)
+                case "one of two":
+                    model.a.grad = model.b.grad = torch.full((4,), rt.rank + 1.0)
+                case "views":
+                    model.a.grad, model.b.grad = flat[:4], flat[4:]
+                case "expanded":
+                    model.a.grad = torch.tensor(rt.rank + 1.0).expand(4)
+                    model.b.grad = torch.tensor([rt.rank + 1.0]).expand(4)
+                case _:
+                    model.a.grad, model.b.grad = model.a.detach(), model.b.detach()
+            rt.reducer.step(model)
+        found.append((model.a[0].item(), model.b[0].item()))
+    assert held.unique().item() == flat.unique().item() == rt.rank + 1.0
+    rt.reducer.stop()
+    return found
+
+
+@modes
+@pytest.mark.parametrize("bucket", [8, 600])
+def test_gradients_that_the_program_holds(mode: dict[str, Any], bucket: int) -> None:
+    expected = [(-6.0, 0.0), (-12.0, -6.0), (-18.0, -12.0), (-24.0, -18.0), (-24.0, -18.0)]
+    results = launch(2, hand_in_what_is_held, reduce_method="sum", **{**mode, "bucket": bucket})
+    assert results == [expected] * 2
+
+
+def reduce_where_they_lie(rt: Runtime) -> None:
+    model, seen = numbers(), list[int]()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+
+    def look(*_: object) -> None:
+        assert model.weight.grad is not None
+        seen.append(model.weight.grad.data_ptr())
+
+    optimizer.register_step_pre_hook(look)
+    begun(rt, model, optimizer)
+    for _ in range(3):
+        model.weight.sum().backward()
+        look()
+        rt.reducer.step(model)
+    rt.reducer.stop()
+    assert seen[0::2] == seen[1::2], "a gradient that nobody else holds was copied"
+
+
+def test_gradients_of_a_backward_pass_are_reduced_where_they_lie() -> None:
+    launch(2, reduce_where_they_lie, **MODES["straight"])
+
+
+def step_beside_the_model(rt: Runtime) -> list[list[float]]:
+    """Step a weight of the loss, frozen parameters and such as are not used, with decay."""
+    model = numbers()
+    frozen, unused, weight = (nn.Parameter(torch.ones(2)) for _ in range(3))
+    frozen.requires_grad_(False)
+    parameters = [*model.parameters(), frozen, unused, weight]
+    begun(rt, model, torch.optim.AdamW(parameters, lr=0.1, weight_decay=0.5))
+    for _ in range(3):
+        loss = model.weight.sum()
+        if rt.rank:  # for the other member, it has no gradient
+            loss = loss + weight.sum()
+        loss.backward()
+        rt.reducer.step(model)
+        assert unused.grad is None
+    rt.reducer.stop()
+    return [each.tolist() for each in (frozen, unused, weight)]
+
+
+@modes
+def test_parameters_beside_the_model_without_gradient_are_left_alone(mode: dict[str, Any]) -> None:
+    results = launch(2, step_beside_the_model, **mode)
+    frozen, unused, weight = results[0]
+    assert results[1] == results[0]
+    assert frozen == unused == [1.0, 1.0], "decay moved what has a gradient in no member"
+    assert weight[0] < 1.0 - 3 * 0.05
+
+
 def train_and_pull(rt: Runtime) -> list[list[float]]:
     model, other = numbers(), numbers(7.0)
     begun(rt, model)

@@ -14,6 +14,7 @@ import pparallel
 from pparallel.interfaces.collective import Collective, ReduceOp
 from pparallel.testing.patience import until
 from pparallel.testing.reducer import parameters
+from pparallel_reducers.all_reduce.flats import _sums_of_bits
 
 if TYPE_CHECKING:
     from pparallel.builder import Runtime
@@ -140,6 +141,61 @@ def test_gradients_that_changed_on_their_way() -> None:
     assert b[0].startswith("the gradient of 'weight' was changed after it was handed in")
     assert "optimizer.register_step_pre_hook" in b[0]
     assert a[1] == b[1] == [-1.0] * 3
+
+
+def change_without_a_version(rt: Runtime) -> list[str]:
+    """Change, in the second member, what is on its way, as no count of versions tells."""
+    model = nn.Embedding(8, 2)
+    nn.init.zeros_(model.weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    begun(rt, model, optimizer)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    errors = []
+    for change in ("clamp", "unscale"):
+        scaler.scale(model(torch.tensor([1, 2])).sum()).backward()
+        assert model.weight.grad is not None
+        if rt.rank == 1 and change == "clamp":
+            model.weight.grad.data.clamp_(-1, 1)
+        elif rt.rank == 1:
+            scaler.unscale_(optimizer)
+        errors.append(raised_by(lambda: rt.reducer.step(model)))
+        model.weight.grad = None
+    rt.reducer.stop()
+    assert not model.weight.any()
+    return errors
+
+
+def test_gradients_that_changed_without_a_version() -> None:
+    for errors in launch(2, change_without_a_version):
+        assert len(errors) == 2
+        assert all("was changed after it was handed in" in each for each in errors)
+
+
+ODD: list[torch.Tensor] = [
+    torch.zeros(0),
+    torch.tensor(1.5),
+    torch.arange(1.0, 8.0, dtype=torch.float16),
+    torch.arange(1.0, 4.0, dtype=torch.bfloat16),
+    torch.arange(1.0, 9.0)[1:],
+    torch.arange(1.0, 10.0)[::2],
+    torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last),
+    torch.arange(1.0, 4.0).expand(2, 3),
+    torch.ones(3, dtype=torch.complex64).conj(),
+    torch.tensor([1.0, -1.0]),
+    torch.eye(3).to_sparse(),
+]
+
+
+@pytest.mark.parametrize("place", range(len(ODD)))
+def test_a_sum_of_bits_tells_of_a_change(place: int) -> None:
+    tensor = ODD[place].clone()
+    found = _sums_of_bits([None, tensor], torch.device("cpu"))
+    assert found.equal(_sums_of_bits([None, tensor.clone()], torch.device("cpu")))
+    for factor in (0.5, -1.0):
+        tensor.mul_(factor)
+        after = _sums_of_bits([None, tensor], torch.device("cpu"))
+        assert (after != found).tolist() == [False, tensor.numel() > 0]
+        found = after
 
 
 def clip_the_mean(rt: Runtime) -> list[float]:

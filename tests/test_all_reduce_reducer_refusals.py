@@ -262,6 +262,21 @@ def test_who_leaves_without_stopping(
     ]
 
 
+def leave_in_the_middle(rt: Runtime) -> None:
+    model = numbers()
+    begun(rt, model)
+    programs.step_on(rt, model, 1.0)
+    if rt.name != "b":
+        programs.step_on(rt, model, 1.0)
+
+
+@modes
+def test_a_program_that_does_not_catch_it_ends(mode: dict[str, Any]) -> None:
+    with pytest.raises(PeerLostError, match="'b' has left") as caught:
+        launch(["a", "b", "c"], leave_in_the_middle, **mode)
+    assert caught.value.__cause__ is not caught.value
+
+
 def wait_in_vain(rt: Runtime) -> None:
     model = numbers()
     begun(rt, model)

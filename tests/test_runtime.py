@@ -224,6 +224,12 @@ def test_what_the_end_of_the_job_breaks_is_not_its_failure() -> None:
         release.set()
 
 
+def test_errors_that_are_chained_in_a_circle_are_no_consequence() -> None:
+    first, second = KeyError("first"), KeyError("second")
+    first.__cause__, second.__cause__ = second, first
+    assert not is_consequence(first)
+
+
 def test_a_member_that_waits_for_the_others_learns_why_they_do_not_come() -> None:
     names = ("x", "y")
     signal = StopSignal()

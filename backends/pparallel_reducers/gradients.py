@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -95,4 +97,32 @@ def references(tensor: Tensor) -> int | None:
     import torch
 
     count = getattr(torch._C, "_storage_Use_Count", None)
-    return None if count is None else int(count(tensor.untyped_storage()._cdata))
+    if count is None:
+        return None
+    storage = tensor.untyped_storage()  # the same object for all who ask for it: they count too
+    return int(count(storage._cdata)) + sys.getrefcount(storage)
+
+
+def is_held(parameter: Parameter) -> bool:
+    """Return whether anybody but *parameter* may hold its gradient, or share its memory."""
+    usual = _usual_holders()
+    return usual is None or _holders(parameter) != usual
+
+
+def _holders(parameter: Parameter) -> tuple[int, ...] | None:
+    gradient = parameter.grad
+    assert gradient is not None
+    shared, used = references(gradient), getattr(gradient, "_use_count", None)
+    if shared is None or used is None:
+        return None
+    return shared, int(used()), sys.getrefcount(gradient)
+
+
+@cache
+def _usual_holders() -> tuple[int, ...] | None:
+    """Return how often the gradient of a parameter is referred to that nobody else holds."""
+    import torch
+
+    sample = torch.nn.Parameter(torch.zeros(1))
+    sample.grad = torch.zeros(1)
+    return _holders(sample)

@@ -12,7 +12,7 @@ from typing_extensions import override
 from pparallel.interfaces.collective import ReduceOp
 from pparallel_reducers.all_reduce.buckets import buckets
 from pparallel_reducers.all_reduce.roll import Roll, Signal, count_ready
-from pparallel_reducers.gradients import dense
+from pparallel_reducers.gradients import clear, dense, is_held
 
 if TYPE_CHECKING:
     import torch
@@ -30,6 +30,8 @@ class Exchange(ABC):
         trainable: the parameters that have gradients, by name.
         limit: how many bytes travel together.
         mean: whether the mean is made of them, or the sum.
+        optional: those of *trainable* that need no gradient; what has none in any member keeps
+            none, so that the optimizer leaves it alone.
     """
 
     def __init__(
@@ -38,11 +40,12 @@ class Exchange(ABC):
         trainable: Sequence[tuple[str, Parameter]],
         limit: int,
         mean: bool,
+        optional: Sequence[Parameter] = (),
     ) -> None:
         self._group, self._mean = group, mean
         # What comes last in a model has its gradient first.
         self._buckets = buckets(reversed(trainable), limit)
-        self._roll = Roll(group, self.device)
+        self._roll = Roll(group, self.device, optional)
 
     @property
     def device(self) -> torch.device:
@@ -81,6 +84,10 @@ class Exchange(ABC):
     def close(self) -> None:  # noqa: B027 - what has no hooks has nothing to do
         """Leave the model alone; safe to call again."""
 
+    def _leave_out(self) -> None:
+        """Take back the zeros of parameters that have a gradient in no member."""
+        clear(self._roll.without_gradient)
+
 
 class Nothing(Exchange):
     """There is nobody else: gradients are what they are."""
@@ -91,30 +98,54 @@ class Nothing(Exchange):
 
 
 class Straight(Exchange):
-    """Reduces the gradients where they lie: for collectives that read them there."""
+    """Reduces the gradients where they lie: for collectives that read them there.
+
+    A gradient that is not the parameter's alone, because the program holds it too or because it
+    shares its memory, is copied first.
+    """
 
     @override
     def make(self, mine: Signal) -> list[Signal]:
         import torch
 
         signals = self._roll.call(mine)
-        ready = count_ready(signals)
-        for bucket in self._buckets if ready else ():
-            tensors = [_gradient(parameter) for _, parameter in bucket]
+        if ready := count_ready(signals):
             averages = self._mean and ready == self._group.size()
-            self._group.all_reduce_coalesced(tensors, ReduceOp.AVG if averages else ReduceOp.SUM)
-            if self._mean and not averages:
-                with torch.no_grad():
-                    torch._foreach_div_(tensors, ready)
+            for bucket in self._buckets:
+                tensors = [_own_gradient(parameter) for _, parameter in bucket]
+                if self._mean and not averages:  # before they are added: a sum may overflow
+                    with torch.no_grad():
+                        torch._foreach_div_(tensors, ready)
+                how = ReduceOp.AVG if averages else ReduceOp.SUM
+                self._group.all_reduce_coalesced(tensors, how)
+            self._leave_out()
         return signals
 
 
-def _gradient(parameter: Parameter) -> Tensor:
-    """Return the dense gradient of *parameter*, or zeros, which are that from now on."""
+def _own_gradient(parameter: Parameter) -> Tensor:
+    """Return the gradient of *parameter*, dense and in memory that nobody else uses, or zeros.
+
+    It is the parameter's gradient from now on.
+    """
     import torch
 
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
-    else:
+    elif parameter.grad.layout is not torch.strided:
         parameter.grad = dense(parameter.grad)
+    elif is_held(parameter) or _overlaps(parameter.grad):
+        parameter.grad = parameter.grad.detach().clone()
     return parameter.grad
+
+
+def _overlaps(tensor: Tensor) -> bool:
+    """Return whether several elements may be one place in memory, as after ``expand()``."""
+    if tensor.is_contiguous():
+        return False
+    dimensions = zip(tensor.stride(), tensor.shape, strict=True)
+    filled = 1  # so many elements, one after another, in the dimensions seen so far
+    for stride, length in sorted(each for each in dimensions if each[1] > 1):
+        if stride < filled:
+            return True
+        filled = stride * (length - 1) + filled
+    return False

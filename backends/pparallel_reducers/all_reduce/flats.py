@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from torch.nn import Parameter
 
 
+_WORD = 8  #: bytes of the integers that are added
+
+
 class Flat:
     """The gradients of some parameters, one after another, in memory that is used for every step.
 
@@ -39,7 +42,7 @@ class Flat:
         self._allocate(torch.zeros(count, dtype=first.dtype, device=first.device))
         self._work: Work[None] | None = None
         self._taken: list[tuple[Tensor | None, int]] = []
-        self._samples: Tensor | None = None
+        self._bits: Tensor | None = None
 
     def _allocate(self, tensor: Tensor) -> None:
         self.tensor = tensor
@@ -80,25 +83,28 @@ class Flat:
         self._taken = [(each, 0 if each is None else each._version) for each in gradients]
         self._work = group.all_reduce(self.tensor, async_op=True)
 
-    def sample(self) -> None:
-        """Keep some elements of what was taken, for :meth:`changed`."""
-        self._samples = _samples([each for each, _ in self._taken], self.tensor)
+    def remember(self) -> None:
+        """Keep what tells of each gradient that was taken whether it changes, for :meth:`changed`.
+
+        It is read once more for this, while it is still in the caches.
+        """
+        self._bits = _sums_of_bits([each for each, _ in self._taken], self.tensor.device)
 
     def changed(self) -> int | None:
         """Return the place of a gradient that is not what was taken of it, if there is one.
 
-        ``GradScaler.unscale_`` writes to gradients without counting a version: elements that
-        :meth:`sample` kept are compared too.
+        ``GradScaler.unscale_`` and whatever writes to ``gradient.data`` count no version: what
+        :meth:`remember` kept is compared too.
         """
         for place, (parameter, (taken, version)) in enumerate(
             zip(self.parameters, self._taken, strict=False)
         ):
             if parameter.grad is not taken or (taken is not None and taken._version != version):
                 return place
-        if self._samples is None or not self._taken:
+        if self._bits is None or not self._taken:
             return None
-        now = _samples([each for each, _ in self._taken], self.tensor)
-        differing = (now != self._samples).any(dim=1).nonzero().flatten().tolist()
+        now = _sums_of_bits([each for each, _ in self._taken], self.tensor.device)
+        differing = (now != self._bits).nonzero().flatten().tolist()
         return differing[0] if differing else None
 
     def wait(self) -> None:
@@ -113,18 +119,29 @@ class Flat:
 
     def clear(self) -> None:
         """Be ready for the next gradients."""
-        self._work, self._taken, self._samples = None, [], None
+        self._work, self._taken, self._bits = None, [], None
 
 
-def _samples(gradients: Sequence[Tensor | None], like: Tensor) -> Tensor:
-    """Return the bytes of two elements of each gradient: [gradients, bytes] uint8."""
-    found = []
-    for each in gradients:
-        flat = like[:0] if each is None else stored(each.detach()).reshape(-1)
-        if len(flat) == 0:
-            flat = torch.zeros_like(like[:1])
-        found.append(flat.as_strided((2,), (len(flat) // 2,), flat.storage_offset()))
-    return torch.stack(found).view(torch.uint8).cpu()
+def _sums_of_bits(gradients: Sequence[Tensor | None], device: torch.device) -> Tensor:
+    """Return the sums of the bits of each gradient, taken as integers: [gradients] int64.
+
+    They change when all elements are scaled, and when some are clipped.
+    """
+    sums = [torch.zeros((), dtype=torch.int64, device=device)] * len(gradients)
+    for place, each in enumerate(gradients):
+        if each is not None and each.numel():
+            sums[place] = _sum_of_bits(stored(each.detach()))
+    return torch.stack(sums)
+
+
+def _sum_of_bits(tensor: Tensor) -> Tensor:
+    flat = tensor.resolve_conj().resolve_neg().reshape(-1).contiguous().view(torch.uint8)
+    nbytes = len(flat)
+    if flat.data_ptr() % _WORD or nbytes < _WORD or flat.storage_offset() % _WORD:
+        return flat.sum()
+    whole = nbytes - nbytes % _WORD
+    total = flat[:whole].view(torch.int64).sum()
+    return total if whole == nbytes else total + flat[whole:].sum()
 
 
 class Flattened(Exchange):
@@ -136,8 +153,9 @@ class Flattened(Exchange):
         trainable: Sequence[tuple[str, Parameter]],
         limit: int,
         mean: bool,
+        optional: Sequence[Parameter] = (),
     ) -> None:
-        super().__init__(group, trainable, limit, mean)
+        super().__init__(group, trainable, limit, mean, optional)
         self._flats = [Flat(each) for each in self._buckets]
 
     @override
@@ -154,6 +172,7 @@ class Flattened(Exchange):
                 raise errors[0]
             for each in self._flats:
                 each.give()
+            self._leave_out()
         return signals
 
 

@@ -34,8 +34,9 @@ class DuringBackward(Exchange):
         trainable: Sequence[tuple[str, Parameter]],
         limit: int,
         mean: bool,
+        optional: Sequence[Parameter] = (),
     ) -> None:
-        super().__init__(group, trainable, limit, mean)
+        super().__init__(group, trainable, limit, mean, optional)
         self._places = {name: place for place, (name, _) in enumerate(trainable)}
         self._flats = [Flat(each) for each in self._buckets]
         self._came: list[set[int]] = [set() for _ in self._flats]  # gradients that are there
@@ -48,6 +49,11 @@ class DuringBackward(Exchange):
             parameter.register_post_accumulate_grad_hook(partial(self._comes, number, place))
             for number, flat in enumerate(self._flats)
             for place, parameter in enumerate(flat.parameters)
+            if parameter.requires_grad
+        ]
+        # What is frozen, beside the model, gets no gradient: nobody waits for it.
+        self._expected = [
+            sum(each.requires_grad for each in flat.parameters) for flat in self._flats
         ]
 
     @override
@@ -100,6 +106,7 @@ class DuringBackward(Exchange):
             for each in self._flats:
                 each.give()
             self._weigh(ready)
+            self._leave_out()
         for came in self._came:
             came.clear()
         self._begun, self._spoiled = 0, None
@@ -133,12 +140,12 @@ class DuringBackward(Exchange):
         divisor = self._group.size() if self._mean else 1
         while self._error is None and self._begun < len(self._flats):
             flat = self._flats[self._begun]
-            if not everything and len(self._came[self._begun]) < len(flat.parameters):
+            if not everything and len(self._came[self._begun]) < self._expected[self._begun]:
                 return
             try:
                 flat.begin(self._group, divisor)
                 if not everything:
-                    flat.sample()
+                    flat.remember()
             except Exception as error:  # noqa: BLE001 - raised by the step, not by backward()
                 self._error = error
                 return

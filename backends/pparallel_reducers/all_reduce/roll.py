@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import torch
+    from torch.nn import Parameter
 
     from pparallel.interfaces.collective import Collective
 
@@ -39,20 +40,38 @@ _PLACES = 16  #: more than there are words
 
 
 class Roll:
-    """Has every member hear what all say."""
+    """Has every member hear what all say.
 
-    def __init__(self, group: Collective, device: torch.device) -> None:
-        self._group, self._device = group, device
+    Args:
+        group: the members.
+        device: where to say it.
+        optional: parameters that need no gradient.
+
+    Attributes:
+        without_gradient: those of *optional* that have a gradient in no member.
+    """
+
+    def __init__(
+        self, group: Collective, device: torch.device, optional: Sequence[Parameter] = ()
+    ) -> None:
+        self._group, self._device, self._optional = group, device, optional
+        self.without_gradient: list[Parameter] = []
 
     def call(self, mine: Signal) -> list[Signal]:
         """Say *mine*; return what all say, by rank."""
         import torch
 
-        said = torch.zeros(self._group.size(), dtype=torch.int64)
+        size = self._group.size()
+        said = torch.zeros(size + len(self._optional), dtype=torch.int64)
         said[self._group.rank] = mine.word + _PLACES * mine.place
+        for place, parameter in enumerate(self._optional, size):
+            said[place] = parameter.grad is not None
         heard = said.to(self._device)
         self._group.all_reduce(heard)
-        return [Signal(Word(each % _PLACES), each // _PLACES) for each in heard.tolist()]
+        words = heard.tolist()
+        counts = zip(self._optional, words[size:], strict=True)
+        self.without_gradient = [parameter for parameter, count in counts if not count]
+        return [Signal(Word(each % _PLACES), each // _PLACES) for each in words[:size]]
 
 
 def count_ready(signals: Sequence[Signal]) -> int:

@@ -50,6 +50,7 @@ class Run:
         others = list(own.others())
         self._model, self._tensors = own.model, tensors
         self._trainable = [*tensors.trainable, *others]
+        self._optional = [each for _, each in others]
         self._error: Exception | None = None
         self.exchange = self._made_exchange()
         self.state = State(
@@ -60,7 +61,8 @@ class Run:
     def _made_exchange(self) -> Exchange:
         config = self._config
         mean = config.reduce_method == "mean"
-        return self._kind_of_exchange()(self._group, self._trainable, config.bucket, mean)
+        kind = self._kind_of_exchange()
+        return kind(self._group, self._trainable, config.bucket, mean, self._optional)
 
     def _kind_of_exchange(self) -> type[Exchange]:
         if self._alone:
@@ -230,7 +232,7 @@ class Run:
         except PeerLostError as error:
             found = self._error = self._causes.find(error)
             self.close()
-            raise found from error
+            raise found from None if found is error else error
         except BaseException as error:
             why = f"a step was left in the middle, by {error!r}"
             self._error = error if isinstance(error, Exception) else RuntimeError(why)
