@@ -76,7 +76,8 @@ def _averager(job: pparallel.RuntimeConfig, member: Member, megabytes: int) -> I
 
         def average() -> list[Any]:
             rt.reducer.step(model)
-            return keeping.kept
+            means, keeping.kept = keeping.kept, []
+            return means
 
         yield Averager(member.rank, list(model), average)
         rt.reducer.stop()

@@ -29,12 +29,12 @@ class Averager(NamedTuple):
     Attributes:
         rank: its number.
         parameters: of a model; their gradients are to become the mean of all members'.
-        average: does that, and returns the means.
+        average: does that, and returns the means, which nobody else holds then.
     """
 
     rank: int
     parameters: Sequence[Parameter]
-    average: Callable[[], Sequence[Tensor | None]]
+    average: Callable[[], list[Tensor]]
 
 
 class Averages(Part):
@@ -43,32 +43,30 @@ class Averages(Part):
     def __init__(self, rounds: int, averager: Averager) -> None:
         self.tasks = rounds
         self._averager = averager
-        self._gradients = [torch.zeros_like(each) for each in averager.parameters]
-        self._means: Sequence[Tensor | None] = ()
+        self._tensors = [torch.zeros_like(each) for each in averager.parameters]
         self._unit = 0.0
 
     @override
     def prepare(self, number: int) -> None:
         self._unit = float(number % 7 + 1)
-        for index, gradient in enumerate(self._gradients):
+        for index, gradient in enumerate(self._tensors):
             gradient.fill_(self._unit * (self._averager.rank + 1) * (index + 1))
 
     @override
     def run(self) -> Samples:
         for _ in range(self.tasks):
-            parameters = self._averager.parameters
-            for parameter, gradient in zip(parameters, self._gradients, strict=True):
-                parameter.grad = gradient  # as after a backward pass: a reducer clears it
-            self._means = self._averager.average()
+            # As after a backward pass: nobody but the parameters holds the gradients.
+            for parameter in reversed(self._averager.parameters):
+                parameter.grad = self._tensors.pop()
+            self._tensors = self._averager.average()
         return {}
 
     @override
     def check(self) -> bool:
         mean = self._unit * sum(range(1, MEMBERS + 1)) / MEMBERS
-        # Also where the mean has taken the gradients' place: the mean of that is the same.
-        return len(self._means) == TENSORS and all(
-            each is not None and bool((each == mean * (index + 1)).all())
-            for index, each in enumerate(self._means)
+        # Means are the gradients of the next round: the mean of those is the same.
+        return len(self._tensors) == TENSORS and all(
+            bool((each == mean * (index + 1)).all()) for index, each in enumerate(self._tensors)
         )
 
 
@@ -78,11 +76,11 @@ class Keeping(Optimizer):
     def __init__(self, parameters: Sequence[Parameter]) -> None:
         super().__init__(parameters, {})
         self._parameters = parameters
-        self.kept: list[Tensor | None] = []
+        self.kept: list[Tensor] = []
 
     @override
     def step(self, closure: object = None) -> None:  # type: ignore[override]
-        self.kept = [each.grad for each in self._parameters]
+        self.kept = [each.grad for each in self._parameters if each.grad is not None]
 
 
 def parameters(megabytes: int) -> ParameterList:

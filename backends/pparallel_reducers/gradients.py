@@ -103,15 +103,16 @@ def references(tensor: Tensor) -> int | None:
     return int(count(storage._cdata)) + sys.getrefcount(storage)
 
 
-def is_held(parameter: Parameter) -> bool:
-    """Return whether anybody but *parameter* may hold its gradient, or share its memory."""
+def is_held(gradient: Tensor) -> bool:
+    """Return whether anybody else may hold *gradient*, or share its memory.
+
+    Others than its parameter and one variable of the caller.
+    """
     usual = _usual_holders()
-    return usual is None or _holders(parameter) != usual
+    return usual is None or _holders(gradient) != usual
 
 
-def _holders(parameter: Parameter) -> tuple[int, ...] | None:
-    gradient = parameter.grad
-    assert gradient is not None
+def _holders(gradient: Tensor) -> tuple[int, ...] | None:
     shared, used = references(gradient), getattr(gradient, "_use_count", None)
     if shared is None or used is None:
         return None
@@ -125,4 +126,6 @@ def _usual_holders() -> tuple[int, ...] | None:
 
     sample = torch.nn.Parameter(torch.zeros(1))
     sample.grad = torch.zeros(1)
-    return _holders(sample)
+    gradient = sample.grad
+    # As called by is_held(), whose argument is one reference more.
+    return (lambda given: _holders(given))(gradient)

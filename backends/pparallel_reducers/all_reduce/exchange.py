@@ -129,13 +129,14 @@ def _own_gradient(parameter: Parameter) -> Tensor:
     """
     import torch
 
-    if parameter.grad is None:
-        parameter.grad = torch.zeros_like(parameter)
-    elif parameter.grad.layout is not torch.strided:
-        parameter.grad = dense(parameter.grad)
-    elif is_held(parameter) or _overlaps(parameter.grad):
-        parameter.grad = parameter.grad.detach().clone()
-    return parameter.grad
+    gradient = parameter.grad
+    if gradient is None:
+        parameter.grad = gradient = torch.zeros_like(parameter)
+    elif gradient.layout is not torch.strided:
+        parameter.grad = gradient = dense(gradient)
+    elif is_held(gradient) or _overlaps(gradient):
+        parameter.grad = gradient = gradient.detach().clone()
+    return gradient
 
 
 def _overlaps(tensor: Tensor) -> bool:

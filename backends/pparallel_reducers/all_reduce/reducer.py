@@ -133,6 +133,10 @@ class AllReduceReducer(OwnModelReducer):
         return False
 
     @override
+    def step(self, model: Module) -> bool:
+        return self.push(model)  # which leaves nothing newer to pull
+
+    @override
     def pull(self, model: Module) -> bool:
         layout = self._own.pulled_into(model)
         if self._own.is_managed(model):

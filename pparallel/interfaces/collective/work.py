@@ -35,8 +35,9 @@ class ReduceOp(enum.Enum):
 
     ``AVG`` divides first: each member's value is multiplied by the reciprocal of the number of
     members before it is added, as ``DistributedDataParallel`` does. So a mean overflows only where
-    it does not fit the dtype itself: that of two float16 values of 40,000 is 40,000. With 2, 4, 8
-    ... members each share is exact, unless it is so small that the dtype has no number for it.
+    it does not fit the dtype itself: that of two float16 values of 40,000 is 40,000, and a mask of
+    ``finfo(float32).min`` stays what it is. With 2, 4, 8 ... members each share is exact, unless it
+    is so small that the dtype has no number for it.
     """
 
     SUM = "sum"
