@@ -63,7 +63,8 @@ class OwnModel:
 
         Raises:
             RuntimeError: a run has begun.
-            ValueError: the scheduler's step needs a value that no reducer knows.
+            ValueError: the step of the optimizer or the scheduler needs an argument that no reducer
+                has.
         """
         if self.running:
             message = "manage_model() comes before start(), or after stop()"

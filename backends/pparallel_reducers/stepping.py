@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pparallel_reducers.gradients import clear
@@ -40,8 +40,10 @@ class OptimizerStep:
         """Take them as they are given to ``manage_model()``.
 
         Raises:
-            ValueError: the scheduler's step needs a value that no reducer knows.
+            ValueError: the step of the optimizer or the scheduler needs an argument that no reducer
+                has.
         """
+        _validate_optimizer(optimizer)
         if scheduler is not None:
             _validate_scheduler(scheduler)
         self.model = without_compilation(model)
@@ -108,21 +110,37 @@ class OptimizerStep:
         return getattr(self.optimizer, "param_groups", ())  # not every optimizer is torch's
 
 
-def _validate_scheduler(scheduler: LRScheduler) -> None:
-    try:
-        parameters = inspect.signature(scheduler.step).parameters.values()
-    except (TypeError, ValueError):  # a callable without a signature takes what it gets
-        return
-    needed = [
-        each.name
-        for each in parameters
-        if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
-    ]
-    if needed:
-        name, given = type(scheduler).__name__, ", ".join(needed)
+def _validate_optimizer(optimizer: Optimizer) -> None:
+    if needed := _needed(optimizer.step):
         message = (
-            f"{name}.step({given}) needs a value that the reducer does not know: leave the"
-            f" scheduler out of manage_model(), and call scheduler.step({given}) yourself after"
-            " reducer.step(), with the same value in all members that manage a model"
+            f"{type(optimizer).__name__}.step({needed}) needs an argument, and the reducer gives it"
+            " none: it steps on gradients that are there already, and cannot compute the loss"
+            " again. Give it an optimizer that steps once on each gradient, such as SGD or Adam"
         )
         raise ValueError(message)
+
+
+def _validate_scheduler(scheduler: LRScheduler) -> None:
+    if given := _needed(scheduler.step):
+        message = (
+            f"{type(scheduler).__name__}.step({given}) needs a value that the reducer does not"
+            f" know: leave the scheduler out of manage_model(), and call scheduler.step({given})"
+            " yourself after reducer.step(), with the same value in all members that manage a model"
+        )
+        raise ValueError(message)
+
+
+def _needed(step: Callable[..., object]) -> str:
+    """Return the names of the arguments that *step* cannot do without."""
+    try:
+        parameters = inspect.signature(step).parameters.values()
+    except (TypeError, ValueError):  # a callable without a signature takes what it gets
+        return ""
+    # Where torch's schedulers wrap an optimizer's step, its signature is that of a bare function.
+    return ", ".join(
+        each.name
+        for each in parameters
+        if each.default is each.empty
+        and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+        and each.name != "self"
+    )

@@ -133,7 +133,7 @@ class Reducer(Resource):
         Raises:
             RuntimeError: another member manages the model, or reducing has started.
             ValueError: the scheduler's ``step()`` needs a value, as that of ``ReduceLROnPlateau``:
-                call it yourself.
+                call it yourself. Or the optimizer's needs a closure, as that of ``LBFGS``.
         """
 
     @abstractmethod

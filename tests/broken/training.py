@@ -434,6 +434,23 @@ class TestTakesEveryScheduler(TrainingSuite):
     config = lonely.config(TakesEveryScheduler)
 
 
+class TakesEveryOptimizer(LocalReducer):
+    """Accepts an optimizer that needs a closure, and steps the model another way."""
+
+    @override
+    def manage_model(
+        self, model: Module, optimizer: Optimizer, lr_scheduler: LRScheduler | None = None
+    ) -> None:
+        import torch
+
+        super().manage_model(model, torch.optim.SGD(model.parameters(), lr=0.1), lr_scheduler)
+
+
+@rejected_alone("closure")
+class TestTakesEveryOptimizer(TrainingSuite):
+    config = lonely.config(TakesEveryOptimizer)
+
+
 # -- several members ------------------------------------------------------------------------------
 
 

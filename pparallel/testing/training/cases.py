@@ -82,6 +82,21 @@ class ParameterGroups(Case):
 # -- gradients and hooks --------------------------------------------------------------------------
 
 
+class Closure(Case):
+    """An optimizer whose `step()` needs a closure (`LBFGS`)."""
+
+    verdict: ClassVar[Verdict] = Refused(
+        ValueError,
+        r"(?s)step\(.*needs.*(SGD|Adam)",
+        "`manage_model()` refuses an optimizer whose `step()` needs an argument: the reducer cannot"
+        " compute the loss again",
+    )
+
+    @override
+    def optimizer(self, training: Training) -> Optimizer:
+        return torch.optim.LBFGS(training.parameters())
+
+
 class ClipByNorm(Case):
     """Clipping by norm in a step pre-hook."""
 
@@ -636,6 +651,7 @@ _CASES: tuple[Callable[[], Case], ...] = (
     Adam,
     AdamW,
     ParameterGroups,
+    Closure,
     ClipByNorm,
     ClipByValue,
     MovingAverage,
