@@ -7,12 +7,14 @@ import signal
 import threading
 from typing import TYPE_CHECKING, Any
 
+import preloads
 import pytest
 import torch
 from reducer_models import one_weight, weight
 
 import pparallel
 from pparallel.testing.patience import until
+from pparallel_process import ProcessLauncherConfig
 from pparallel_reducers import GradServerReducerConfig
 from pparallel_reducers.grad_server import primary as primaries
 
@@ -95,6 +97,89 @@ def test_lock_step_goes_on_without_members_that_stopped() -> None:
     assert launch(4, stop_early, max_staleness=0) == [6, 0, 0, 0]
 
 
+def push_twice(rt: Runtime) -> tuple[float, list[bool]]:
+    """The first member to train hands in two gradients, and the second waits until it has."""
+    model = managed(rt)
+    parameter, accepted = next(iter(model.parameters())), list[bool]()
+    for value in {1: (1.0, 2.0), 2: (5.0,)}.get(rt.rank, ()):
+        if rt.rank == 2:
+            rt.group().barrier()
+        parameter.grad = torch.full((1, 1), value)
+        accepted.append(rt.reducer.push(model))
+    if rt.rank != 2:
+        rt.group().barrier()
+    rt.reducer.stop()
+    return weight(model), accepted
+
+
+def test_a_second_gradient_for_a_step_in_lock_step_is_refused() -> None:
+    results = launch(3, push_twice, max_staleness=0)
+    assert results == [(-3.0, []), (-3.0, [True, False]), (-3.0, [True])]
+
+
+class StoppedError(Exception):
+    """Raised by a handler of a signal."""
+
+
+def interrupt_a_pull(rt: Runtime, stops: bool) -> float:
+    """Have a pull of the last member interrupted that waits for a step."""
+    model, last = managed(rt), rt.rank == rt.world_size - 1
+    for step in range(3 if rt.reducer.trains else 0):
+        if step == 1 and rt.rank == 1:
+            rt.group().barrier()  # the last member waits until this one hands in its gradient
+        push(rt, model)
+        if step != 1 or not last:
+            rt.reducer.pull(model)
+            continue
+
+        def interrupt(*_: object) -> None:
+            raise StoppedError
+
+        before = signal.signal(signal.SIGALRM, interrupt)
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(StoppedError):
+            rt.reducer.pull(model)
+        signal.signal(signal.SIGALRM, before)
+        rt.group().barrier()
+        if stops:
+            break
+        rt.reducer.pull(model)
+    if not (rt.reducer.trains and (last or rt.rank == 1)):
+        rt.group().barrier()
+    rt.reducer.stop()
+    return weight(model)
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_a_pull_that_was_interrupted_may_be_repeated(stops: bool) -> None:
+    job = pparallel.RuntimeConfig(
+        members=3,
+        launcher=ProcessLauncherConfig(preload=preloads.MEMBERS),
+        reducer=GradServerReducerConfig(max_staleness=0),
+    )
+    assert pparallel.launch(job, interrupt_a_pull, (stops,)) == [-3.0] * 3
+
+
+# -- what the program does to the model -------------------------------------------------------
+
+
+def change_the_model_by_hand(rt: Runtime) -> float:
+    model = managed(rt)
+    for _ in range(2 if rt.reducer.trains else 0):
+        push(rt, model)
+        rt.reducer.pull(model)
+    rt.group().barrier()
+    if not rt.reducer.manages:
+        with torch.no_grad():
+            next(iter(model.parameters())).fill_(100.0)
+    rt.reducer.stop()
+    return weight(model)
+
+
+def test_all_members_end_with_one_model_whatever_they_did_to_theirs() -> None:
+    assert launch(3, change_the_model_by_hand, max_staleness=0) == [-2.0] * 3
+
+
 # -- a primary that trains --------------------------------------------------------------------
 
 
@@ -110,13 +195,13 @@ def push_during_a_barrier(rt: Runtime) -> tuple[float, int]:
         push(rt, model, 6.0)
         assert len(steps) > before, "nothing was stepped while the primary's member pushed"
     rt.reducer.stop()
-    return weight(model), len(steps)
+    return weight(model), before
 
 
 def test_members_do_not_wait_for_a_primary_that_computes() -> None:
     results = launch(3, push_during_a_barrier, dedicated=False, reduce_method="sum")
     assert {value for value, _ in results} == {-16.0}
-    assert results[0][1] <= 2, "steps were made while the model was the trainer's"
+    assert results[0][1] == 0, "steps were made while the model was the trainer's"
 
 
 def look_between_calls(rt: Runtime) -> None:
@@ -167,10 +252,6 @@ def test_a_full_batch_that_waits_long_is_told_of(
     assert sum("dedicated: true" in each for each in messages) == 1
 
 
-class StoppedError(Exception):
-    """Raised by a handler of a signal."""
-
-
 def test_an_interrupted_wait_for_a_step_takes_the_model_back() -> None:
     def interrupt(*_: object) -> None:
         raise StoppedError
@@ -193,6 +274,40 @@ def test_an_interrupted_wait_for_a_step_takes_the_model_back() -> None:
         signal.signal(signal.SIGALRM, before)
     lease.release()
     assert not lease.acquire()
+
+
+def call_from_a_hook(rt: Runtime, method: str) -> list[str]:
+    model, other, raised = one_weight(), one_weight(), list[str]()
+
+    def call(*_: object) -> None:
+        given = {"pull": (model,), "pull another": (other,), "push": (model,)}.get(method, ())
+        try:
+            getattr(rt.reducer, method.split()[0])(*given)
+        except RuntimeError as error:
+            raised.append(str(error))
+
+    if rt.reducer.manages:
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        optimizer.register_step_post_hook(call)
+        rt.reducer.manage_model(model, optimizer)
+    rt.reducer.start()
+    for _ in range(4 if rt.reducer.trains else 0):
+        push(rt, model)
+        rt.reducer.pull(model)
+    rt.reducer.stop()
+    assert weight(model) < 0
+    assert (weight(other) < 0) == (method == "pull another" and rt.rank == 0)
+    return raised
+
+
+@pytest.mark.parametrize("options", [{}, {"dedicated": False}], ids=str)
+@pytest.mark.parametrize("bound", [None, 0])
+@pytest.mark.parametrize("method", ["pull", "pull another", "push", "stop"])
+def test_a_hook_waits_for_no_step(method: str, bound: int | None, options: dict[str, Any]) -> None:
+    raised, *others = launch(3, call_from_a_hook, method, max_staleness=bound, **options)
+    assert not any(others)
+    assert bool(raised) == (method in {"push", "stop"})
+    assert all(f"{method}() was called by a hook of the optimizer" in each for each in raised)
 
 
 def test_a_hook_may_pull_and_keep_gradients() -> None:

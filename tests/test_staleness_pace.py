@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import Future
 
 import pytest
 from made_up_clock import started, stepped
@@ -17,6 +18,7 @@ def paced(clock: Clock, member: str = "a") -> Pace:
         lambda via, back: clock.enter(member, via, back).result(timeout=0),
         lambda via, version, back: clock.claim(member, via, version, back),
         clock.give_back,
+        lambda known: clock.abandon(member, known),
     )
 
 
@@ -28,15 +30,11 @@ def test_a_pull_is_for_one_push() -> None:
     assert first is not None
     assert pace.for_push("ps", 0) == first, "the attempt before failed"
     pace.used()
-    second = pace.for_push("ps", 0)
-    assert second is not None
-    assert second.serial != first.serial
-    pace.used()
+    assert pace.for_push("ps", 0) is None, "the step takes one of each member"
     clock.arrived([first.serial])
-    assert not stepped(clock, 1, first), "the second is on its way"
-    clock.arrived([second.serial])
-    assert stepped(clock, 1, first, second)
     assert pace.for_push("ps", 0) is None
+    assert stepped(clock, 1, first)
+    assert pace.for_push("ps", 0) is None, "it is too old"
     assert stepped(clock, 2)
 
 
@@ -130,8 +128,9 @@ def test_giving_up_leaves_no_ticket() -> None:
     assert stepped(clock, 1)
 
 
-def test_two_threads_that_push_have_a_ticket_each() -> None:
-    clock, _ = started(bound=0)
+@pytest.mark.parametrize("bound", [0, 1])
+def test_two_threads_that_push_have_no_ticket_in_common(bound: int) -> None:
+    clock, _ = started(bound)
     pace = paced(clock)
     pace.before_pull("ps")
     mine = pace.for_push("ps", 0)
@@ -141,7 +140,60 @@ def test_two_threads_that_push_have_a_ticket_each() -> None:
     thread.join()
     assert mine is not None
     assert mine not in others
-    assert None not in others
+    assert (None in others) == (bound == 0), "in lock-step a step takes one of each member"
+
+
+class StoppedError(Exception):
+    """Raised by a handler of a signal."""
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile", "after"])
+@pytest.mark.parametrize("then", ["pull", "push", "leave"])
+def test_a_pull_that_was_interrupted_leaves_nothing_behind(when: str, then: str) -> None:
+    clock, _ = started(bound=0)
+    waiting: list[Future[Ticket]] = []
+
+    def enter(via: str, back: int | None) -> Ticket:
+        if interrupts and when == "before":
+            raise StoppedError
+        waiting.append(clock.enter("a", via, back))
+        if interrupts:
+            raise StoppedError
+        return waiting[-1].result(timeout=0)
+
+    interrupts = False
+    pace = Pace(
+        enter,
+        lambda via, version, back: clock.claim("a", via, version, back),
+        clock.give_back,
+        lambda known: clock.abandon("a", known),
+    )
+    pace.before_pull("ps")
+    ticket = pace.for_push("ps", 0)
+    assert ticket is not None
+    pace.used()
+    clock.arrived([ticket.serial])
+    interrupts = True
+    if when == "after":  # the step is made, and nobody hears of the ticket
+        assert stepped(clock, 1, ticket)
+    with pytest.raises(StoppedError):
+        pace.before_pull("ps")
+    interrupts = False
+    if when != "after":
+        assert stepped(clock, 1, ticket)
+    match then:
+        case "pull":
+            assert pace.before_pull("ps") == 1
+            found = pace.for_push("ps", 1)
+        case "push":
+            found = pace.for_push("ps", 1)
+        case _:
+            pace.leave()
+            found = None
+    assert (found is None) == (then == "leave")
+    if found is not None:
+        clock.arrived([found.serial])
+    assert stepped(clock, 2, *([] if found is None else [found])), "a ticket is out that nobody has"
 
 
 def test_leaving_gives_back_what_a_push_that_failed_had() -> None:

@@ -21,6 +21,7 @@ A member that trains (:class:`~pparallel_reducers.grad_server.pace.Pace`, one fo
       refuses: ``push`` returns False (the gradients are to be cleared: they are of no use to
       anybody). The ticket's serial goes with the gradient: a sum holds those of all its gradients;
     - once the push was accepted: ``pace.used()``. A push that was refused or raised does nothing;
+    - after a pull that an interrupt ended, before anything else: :meth:`Clock.abandon`;
     - first of all in ``stop()``: ``pace.leave()``, and then :meth:`Clock.leave`.
 
 A secondary (:class:`~pparallel_reducers.grad_server.pace.Haste`, one for each primary)
@@ -111,6 +112,7 @@ class Clock:
         self._gone: set[str] = set()
         self._trainers = set(trainers) if max_staleness == 0 else set()
         self._waiters: list[_Waiter] = []
+        self._entered: dict[str, int] = {}  # the last ticket that each got by enter()
         self._stepping = self._held_up = False
         self._ended: BaseException | None = None
 
@@ -142,7 +144,8 @@ class Clock:
         """Give *member* a ticket for a gradient that it has computed on *version* already.
 
         Returns:
-            None if the gradient is too old, or a step is wanted or under way that makes it so.
+            None if the gradient is too old, or a step is wanted or under way that makes it so;
+            with ``max_staleness=0`` also if the next step takes one of *member* already.
 
         Raises:
             PeerLostError: *member* was declared lost.
@@ -150,12 +153,31 @@ class Clock:
         """
         with self._lock:
             self._begin(member, back)
-            awaited = member in self._trainers and not self._tickets.has(member)
+            has_one = self._tickets.has(member)
+            awaited = member in self._trainers and not has_one
             next_version = self._version + (self._stepping or (self._held_up and not awaited))
-            late = next_version - version > self._bound
+            # In lock-step a second gradient for one step would come after that step.
+            late = next_version - version > self._bound or (self._bound == 0 and has_one)
             ticket = None if late else self._issue(member, via, version)
         self._wake()
         return ticket
+
+    def abandon(self, member: str, known: int | None) -> None:
+        """Note that *member* was interrupted in :meth:`enter`, and has no ticket of it.
+
+        Args:
+            member: who asked.
+            known: the serial of the last ticket that :meth:`enter` has given it.
+        """
+        with self._lock:
+            abandoned = [each.future for each in self._waiters if each.member == member]
+            self._waiters = [each for each in self._waiters if each.member != member]
+            serial = self._entered.pop(member, None)
+            if serial != known:
+                self._tickets.drop(lambda each: each.serial == serial)
+        for future in abandoned:
+            future.cancel()
+        self._wake()
 
     def give_back(self, serial: int) -> None:
         """Take back a ticket that is not going to be used."""
@@ -278,7 +300,9 @@ class Clock:
         with self._lock:
             for each in self._waiters:
                 if not self._must_wait(each.member):
-                    served[each.future] = self._issue(each.member, each.via, self._version)
+                    ticket = self._issue(each.member, each.via, self._version)
+                    served[each.future] = ticket
+                    self._entered[each.member] = ticket.serial
             self._waiters = [each for each in self._waiters if each.future not in served]
             dropped = self._tickets.dropped()
             look = bool(self._waiters) or ((look or dropped) and self._held_up)

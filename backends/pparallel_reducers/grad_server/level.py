@@ -154,10 +154,14 @@ class Level:
             return _done() if self._stage is None else self._stage.run(self._check)
 
     def wait_for_look(self) -> None:
-        """As :meth:`look`, and wait; not on the thread that hands on, as in a hook."""
-        stage = self._stage
-        if stage is not None and not stage.is_current:
-            self.look().exception()  # what ended the level is raised by watch() and stop()
+        """As :meth:`look`, and wait; never on the thread that hands on."""
+        self.look().exception()  # what ended the level is raised by watch() and stop()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this is called on the thread that hands on, as in a hook of the optimizer."""
+        stage = self._stage or self._last_stage
+        return stage is not None and stage.is_current
 
     def drain(self, member: str) -> Future[None]:
         """Take nothing from *member* any more, and hand on all that came; never blocks."""

@@ -19,10 +19,19 @@ class Pace:
     It holds one ticket at most for the next gradient, and one for each that a thread is pushing.
     """
 
-    def __init__(self, enter: Enter, claim: Claim, give_back: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        enter: Enter,
+        claim: Claim,
+        give_back: Callable[[int], None],
+        abandon: Callable[[int | None], None] = lambda _: None,
+    ) -> None:
         self._enter = enter
         self._claim = claim
         self._give_back = give_back
+        self._abandon = abandon
+        self._entered: int | None = None  # the last ticket that was got by entering
+        self._interrupted: list[int | None] | None = None  # tickets given back meanwhile
         self._lock = threading.Lock()
         self._next: _Held | None = None
         self._pushing: dict[int, _Held] = {}  # by thread
@@ -32,11 +41,18 @@ class Pace:
 
         With ``max_staleness=0`` it waits until the last gradient is reduced.
         """
+        self._recover()
         unused = self._unused()
         for each in unused[1:]:
             self._give_back(each.ticket.serial)
-        ticket = self._enter(via, unused[0].ticket.serial if unused else None)
+        back = unused[0].ticket.serial if unused else None
+        try:
+            ticket = self._enter(via, back)
+        except BaseException:
+            self._interrupted = [back]
+            raise
         with self._lock:
+            self._entered = ticket.serial
             others, self._next = self._next, _Held(via, ticket)
         if others is not None:  # another thread has pulled meanwhile
             self._give_back(others.ticket.serial)
@@ -44,6 +60,7 @@ class Pace:
 
     def give_up(self) -> None:
         """Give back what this thread has no use for, as it is about to pull."""
+        self._recover()
         for each in self._unused():
             self._give_back(each.ticket.serial)
 
@@ -53,6 +70,7 @@ class Pace:
         If this thread asks again before :meth:`used`, the attempt before has failed, and its
         ticket serves again.
         """
+        self._recover()
         thread = threading.get_ident()
         with self._lock:
             held = self._pushing.pop(thread, None)
@@ -74,11 +92,22 @@ class Pace:
 
     def leave(self) -> None:
         """Give back what is not going to be used by any thread."""
+        self._recover()
         with self._lock:
             unused = [*self._pushing.values()]
             self._pushing.clear()
         for each in [*unused, *self._unused()]:
             self._give_back(each.ticket.serial)
+
+    def _recover(self) -> None:
+        """If the last wait for a ticket was interrupted, say that nobody waits for it any more."""
+        if (interrupted := self._interrupted) is None:
+            return
+        self._abandon(self._entered)
+        for serial in interrupted:
+            if serial is not None:
+                self._give_back(serial)
+        self._interrupted = None
 
     def _unused(self) -> list[_Held]:
         """Take out what this thread did not get rid of, and what is for the next gradient."""

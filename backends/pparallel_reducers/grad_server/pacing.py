@@ -63,6 +63,7 @@ class Pacing:
             yield "enter", self._enter
             yield "claim", self._claim
             yield "give back", self._give_back
+            yield "abandon", self._abandon
             yield "leave", self._leave
         if self._secondary is not None:
             yield "hurry", self._hurry
@@ -83,6 +84,7 @@ class Pacing:
                 partial(self._ask_enter, to),
                 partial(self._ask_claim, to),
                 partial(self._ask_give_back, to),
+                partial(self._ask_abandon, to),
             )
             for to in self._who.primaries
         ]
@@ -150,6 +152,12 @@ class Pacing:
         else:
             self._group.ask(to, "give back", serial)
 
+    def _ask_abandon(self, to: str, known: int | None) -> None:
+        if to == self._me:
+            self._running().abandon(self._me, known)
+        else:
+            self._group.ask(to, "abandon", known)
+
     # -- the primary --------------------------------------------------------------------------
 
     def lose(self, member: str) -> None:
@@ -180,7 +188,9 @@ class Pacing:
         reply: Future[Reply] = Future()
 
         def answer(ended: Future[Ticket]) -> None:
-            if (error := ended.exception()) is None:
+            if ended.cancelled():  # it was interrupted, and does not wait for this
+                fail(reply, ClosedError("the wait for a step", "was interrupted"))
+            elif (error := ended.exception()) is None:
                 settle(reply, Reply(tuple(ended.result())))
             else:
                 fail(reply, error)
@@ -200,6 +210,10 @@ class Pacing:
 
     def _give_back(self, asked: Request) -> Reply:
         self._running().give_back(asked.body)
+        return Reply()
+
+    def _abandon(self, asked: Request) -> Reply:
+        self._running().abandon(asked.sender, asked.body)
         return Reply()
 
     def _leave(self, asked: Request) -> Reply:

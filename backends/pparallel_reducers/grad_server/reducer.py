@@ -190,6 +190,7 @@ class GradServerReducer(Reducer):
 
     @override
     def stop(self) -> None:
+        self._refuse_in_a_step("stop")
         if self._config.role == "server":
             self._stop_alone()
         if self._run is None:
@@ -256,6 +257,7 @@ class GradServerReducer(Reducer):
 
     @override
     def push(self, model: Module) -> bool:
+        self._refuse_in_a_step("push")
         run = self._run if self._client is None or not self._open else self._client.run()
         if run is None:
             raise ClosedError("the reducer", "is not started: call start() before push() or step()")
@@ -300,12 +302,13 @@ class GradServerReducer(Reducer):
             return self._pull(run, model)
 
     def _pull(self, run: Run, model: Module) -> bool:
-        if self._run is not None and self._shares_model:
-            self._roles.make_due_steps()
-            self.watch()
         there: list[int] | None = None
-        if self._run is not None and self.trains and (via := self._pusher.next) is not None:
-            there = self._roles.before_pull(via)
+        if self._run is not None and not self._is_in_a_step:
+            if self._shares_model:
+                self._roles.make_due_steps()
+                self.watch()
+            if self.trains and (via := self._pusher.next) is not None:
+                there = self._roles.before_pull(via)
         known: Sequence[int | None] = self._versions.get(model) or [None] * len(self._boards)
         news = [
             index
@@ -366,12 +369,30 @@ class GradServerReducer(Reducer):
     # -- inside -------------------------------------------------------------------------------
 
     def _pull_last(self) -> None:
-        """Take the final parameters into the model that was trained, and the one managed."""
+        """Take the final parameters into the model that was trained, and the one managed.
+
+        Also where it has them already: the program may have changed the model since.
+        """
         trained = None if self._last is None else self._last()
+        self._versions.clear()
         if self._roles.primary is not None:
             self.pull(self._roles.primary.stepper.model)
         if trained is not None:
             self.pull(trained)
+
+    @property
+    def _is_in_a_step(self) -> bool:
+        """Whether a hook of the optimizer calls: it waits for no step, as it is part of one."""
+        primary = self._roles.primary
+        return primary is not None and primary.level.is_current
+
+    def _refuse_in_a_step(self, method: str) -> None:
+        if self._is_in_a_step:
+            message = (
+                f"{method}() was called by a hook of the optimizer, in a step that it would wait"
+                " for: call it in the training loop"
+            )
+            raise RuntimeError(message)
 
     @property
     def _shares_model(self) -> bool:

@@ -88,7 +88,9 @@ class ModelServerReducer(OwnModelReducer):
         self._group.meet("stop-1")
         try:
             self._validate_tensors(self._own.pulled_into(self._own.model))
-            for model in (self._own.model, self._pulled.last):
+            models = self._own.model, self._pulled.last
+            self._pulled.clear()  # the program may have changed a model since it was pulled into
+            for model in models:
                 if model is not None:
                     self.pull(model)
         finally:
