@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -145,3 +147,69 @@ def push_nan(rt: Runtime) -> bool:
 @every_reducer
 def test_a_float8_buffer_with_nan_is_refused(reducer: dict[str, Any]) -> None:
     assert launch(1, {**reducer, "refuse_nan": True}, push_nan) == [False]
+
+
+# -- errors in a step ------------------------------------------------------------------------------
+
+
+class ByHand(torch.optim.Optimizer):
+    """Plain descent that writes parameters in one of several ways, and fails once in the middle."""
+
+    def __init__(self, parameters: Iterable[Tensor], way: str, fails_in: int) -> None:
+        super().__init__(parameters, {})
+        self._way, self._fails_in = way, fails_in
+        self._steps = itertools.count()  # no reducer takes it back
+        if way == "flat":
+            named = self.param_groups[0]["params"]
+            self._flat = torch.cat([each.detach().flatten() for each in named])
+            parts = self._flat.split([each.numel() for each in named])
+            for each, part in zip(named, parts, strict=True):
+                each.data = part.view_as(each)
+
+    @override
+    def step(self, closure: Any = None) -> Any:
+        fails = next(self._steps) == self._fails_in
+        for place, each in enumerate(self.param_groups[0]["params"]):
+            if place and fails:
+                raise OSError("full")
+            if self._way == "in place":
+                with torch.no_grad():
+                    each.sub_(each.grad)
+            elif self._way == "data":
+                each.data.sub_(each.grad)
+            elif self._way == "replaced":
+                each.data = each.data - each.grad
+            else:
+                self._flat[place] -= each.grad.item()
+
+
+def repeat_what_was_not_taken(rt: Runtime, way: str, fails_in: int) -> Any:
+    model = nn.Linear(1, 1)
+    for each in model.parameters():
+        nn.init.zeros_(each)
+    begun(rt, model, ByHand(model.parameters(), way, fails_in))
+    errors = 0
+    for _ in range(1 + fails_in):
+        for each in model.parameters():
+            each.grad = torch.ones_like(each)
+        try:
+            rt.reducer.step(model)
+        except OSError:
+            errors += 1
+            if model.weight.grad is not None:
+                rt.reducer.step(model)
+    with suppress(OSError):  # grad_server raises it here too
+        rt.reducer.stop()
+    return model.weight.item(), model.bias.item(), errors, rt.reducer.counters()[:2]
+
+
+@pytest.mark.parametrize("fails_in", [0, 1])
+@pytest.mark.parametrize("way", ["in place", "data", "replaced", "flat"])
+@every_reducer
+def test_a_step_that_failed_half_way_is_not_made_twice_however_parameters_are_written(
+    reducer: dict[str, Any], way: str, fails_in: int
+) -> None:
+    (found,) = launch(1, reducer, repeat_what_was_not_taken, way, fails_in)
+    steps = 1 + fails_in
+    undone = reducer["backend"] == "model_server"  # and repeated as a whole
+    assert found == (-steps, -steps if undone else -fails_in, 1, (steps, steps))

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Parameter
 
+_WORD = 8  #: bytes of the integers that are added
+
 
 def gradient(name: str, parameter: Parameter) -> Tensor:
     """Return the gradient of *parameter* as it is, dense or sparse.
@@ -87,6 +89,19 @@ def stored(tensor: Tensor) -> Tensor:
     if tensor.layout is torch.strided:
         return tensor
     return tensor._values() if tensor.layout is torch.sparse_coo else tensor.values()
+
+
+def sum_of_bits(tensor: Tensor) -> Tensor:
+    """Return the sum of the bits of *tensor*, which is strided, taken as integers: [] int64."""
+    import torch
+
+    flat = tensor.resolve_conj().resolve_neg().reshape(-1).contiguous().view(torch.uint8)
+    nbytes = len(flat)
+    if flat.data_ptr() % _WORD or nbytes < _WORD or flat.storage_offset() % _WORD:
+        return flat.sum()
+    whole = nbytes - nbytes % _WORD
+    total = flat[:whole].view(torch.int64).sum()
+    return total if whole == nbytes else total + flat[whole:].sum()
 
 
 def references(tensor: Tensor) -> int | None:

@@ -6,10 +6,11 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from pparallel_reducers.gradients import clear
+from pparallel_reducers.gradients import clear, stored, sum_of_bits
 from pparallel_reducers.layout import without_compilation
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from torch.nn import Module, Parameter
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler
@@ -49,6 +50,7 @@ class OptimizerStep:
         self.model = without_compilation(model)
         self.optimizer = optimizer
         self.scheduler = scheduler
+        self._counts_versions = False  # until a step has shown it
 
     def step(self) -> StepOutcome:
         """Step on the gradients of the model; they stay.
@@ -60,15 +62,15 @@ class OptimizerStep:
         Raises:
             BaseException: what the optimizer raised before any parameter had moved.
         """
-        stepped = [each for each in self.model.parameters() if each.grad is not None]
-        before = [each._version for each in stepped]
+        before = _Before(self._with_gradients(), values=not self._counts_versions)
         try:
             self.optimizer.step()
         except BaseException as error:
-            moved = [each._version != old for each, old in zip(stepped, before, strict=True)]
+            moved = before.moved()
             if not any(moved):
                 raise
             return StepOutcome(error, all(moved))
+        self._counts_versions = before.all_counted()
         if self.scheduler is not None:
             try:
                 self.scheduler.step()
@@ -106,8 +108,49 @@ class OptimizerStep:
             )
             raise ValueError(message)
 
+    def _with_gradients(self) -> list[Parameter]:
+        """Return the parameters that the optimizer steps."""
+        groups = self._groups()
+        listed = [each for group in groups for each in group["params"]] if groups else None
+        parameters = self.model.parameters() if listed is None else listed
+        return [each for each in parameters if each.grad is not None]
+
     def _groups(self) -> Sequence[dict[str, list[Parameter]]]:
         return getattr(self.optimizer, "param_groups", ())  # not every optimizer is torch's
+
+
+class _Before:
+    """What tells whether parameters have moved since now.
+
+    An operation in place counts a version. One on ``parameter.data``, as in many optimizers outside
+    of torch, does not: of these the sums of bits tell, which read all parameters once.
+    """
+
+    def __init__(self, parameters: Sequence[Parameter], *, values: bool) -> None:
+        self._parameters = parameters
+        self._versions = [each._version for each in parameters]
+        self._sums = _sums(parameters) if values else None
+
+    def all_counted(self) -> bool:
+        """Return whether there is a new version of each, so that versions tell."""
+        return bool(self._parameters) and all(self._counted())
+
+    def moved(self) -> list[bool]:
+        """Return which of them have moved."""
+        counted = self._counted()
+        if self._sums is None:
+            return counted
+        pairs = zip(self._sums, _sums(self._parameters), strict=True)
+        others = [bool(old != new) for old, new in pairs]
+        return [one or other for one, other in zip(counted, others, strict=True)]
+
+    def _counted(self) -> list[bool]:
+        pairs = zip(self._parameters, self._versions, strict=True)
+        return [each._version != old for each, old in pairs]
+
+
+def _sums(parameters: Sequence[Parameter]) -> list[Tensor]:
+    return [sum_of_bits(stored(each.detach())) for each in parameters]
 
 
 def _validate_optimizer(optimizer: Optimizer) -> None:

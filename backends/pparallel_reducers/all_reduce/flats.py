@@ -12,14 +12,11 @@ from pparallel.interfaces.collective import Collective, Work
 from pparallel_reducers.all_reduce.buckets import parts
 from pparallel_reducers.all_reduce.exchange import Exchange
 from pparallel_reducers.all_reduce.roll import Signal, count_ready
-from pparallel_reducers.gradients import dense, references, stored
+from pparallel_reducers.gradients import dense, references, stored, sum_of_bits
 
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Parameter
-
-
-_WORD = 8  #: bytes of the integers that are added
 
 
 class Flat:
@@ -130,18 +127,8 @@ def _sums_of_bits(gradients: Sequence[Tensor | None], device: torch.device) -> T
     sums = [torch.zeros((), dtype=torch.int64, device=device)] * len(gradients)
     for place, each in enumerate(gradients):
         if each is not None and each.numel():
-            sums[place] = _sum_of_bits(stored(each.detach()))
+            sums[place] = sum_of_bits(stored(each.detach()))
     return torch.stack(sums)
-
-
-def _sum_of_bits(tensor: Tensor) -> Tensor:
-    flat = tensor.resolve_conj().resolve_neg().reshape(-1).contiguous().view(torch.uint8)
-    nbytes = len(flat)
-    if flat.data_ptr() % _WORD or nbytes < _WORD or flat.storage_offset() % _WORD:
-        return flat.sum()
-    whole = nbytes - nbytes % _WORD
-    total = flat[:whole].view(torch.int64).sum()
-    return total if whole == nbytes else total + flat[whole:].sum()
 
 
 class Flattened(Exchange):
