@@ -103,6 +103,36 @@ def test_a_scripted_module_is_trained_as_the_module_that_it_is_made_of(
     assert found == [expected] * members
 
 
+# -- views -----------------------------------------------------------------------------------------
+
+
+class Conjugated(nn.Module):
+    """Has a parameter and a buffer that are conjugated views."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((3,), 1 + 2j).conj())
+        self.mean: Tensor
+        self.register_buffer("mean", torch.full((2,), 2j).conj())
+
+    @override
+    def forward(self, batch: Tensor) -> Tensor:
+        return (self.weight * batch.sum()).real
+
+
+def train_conjugated(rt: Runtime) -> list[complex]:
+    state = train(rt, Conjugated)
+    return [*state["weight"].tolist(), *state["mean"].tolist()]
+
+
+@alone_and_with_another
+@every_reducer
+def test_conjugated_views_are_trained(reducer: dict[str, Any], members: int) -> None:
+    found = launch(members, reducer, train_conjugated)
+    steps = 4 if reducer["backend"] == "model_server" and members == 2 else 2
+    assert found == [[1 - 2j - steps * 0.125 * 4] * 3 + [-2j] * 2] * members
+
+
 # -- buffers ---------------------------------------------------------------------------------------
 
 

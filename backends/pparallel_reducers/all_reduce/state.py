@@ -165,5 +165,11 @@ def _alike(one: Tensor, other: Tensor) -> bool:
     """Return whether they hold the same bytes, which NaN does too."""
     import torch
 
-    mine, theirs = (each.contiguous().reshape(-1).view(torch.uint8) for each in (one, other))
-    return torch.equal(mine, theirs)
+    return torch.equal(_bytes(one), _bytes(other))
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    import torch
+
+    plain = tensor.resolve_conj().resolve_neg()  # conjugated views have no bytes of their own
+    return plain.contiguous().reshape(-1).view(torch.uint8)
