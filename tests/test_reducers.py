@@ -179,6 +179,74 @@ def test_a_float8_buffer_with_nan_is_refused(reducer: dict[str, Any]) -> None:
     assert launch(1, {**reducer, "refuse_nan": True}, push_nan) == [False]
 
 
+def expanded() -> nn.Module:
+    model = nn.Linear(1, 1)
+    model.register_buffer("mask", torch.ones(1).expand(5))
+    return model
+
+
+def raised_by(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def pull_into_expanded(rt: Runtime) -> str:
+    begun(rt, numbers_and_mask())
+    error = raised_by(lambda: rt.reducer.pull(expanded()))
+    rt.reducer.stop()
+    return error
+
+
+def numbers_and_mask() -> nn.Module:
+    model = nn.Linear(1, 1)
+    model.register_buffer("mask", torch.ones(5))
+    return model
+
+
+def replace_by_expanded(rt: Runtime) -> str:
+    model = begun(rt, numbers_and_mask())
+    model.mask = torch.ones(1).expand(5)
+    model(torch.ones(4, 1)).sum().backward()
+    error = raised_by(lambda: rt.reducer.step(model))
+    model.mask = torch.ones(5)
+    rt.reducer.stop()
+    return error
+
+
+def frozen_and_expanded() -> nn.Module:
+    model = nn.Linear(1, 1)
+    model.scale = nn.Parameter(torch.ones(1).expand(5), requires_grad=False)
+    return model
+
+
+@alone_and_with_another
+@pytest.mark.parametrize("make", [expanded, frozen_and_expanded])
+@every_reducer
+def test_a_tensor_whose_elements_share_memory_is_refused_by_start(
+    reducer: dict[str, Any], make: Callable[[], nn.Module], members: int
+) -> None:
+    if reducer["backend"] == "local":  # nothing is copied into it
+        assert launch(members, reducer, train, make)
+        return
+    what = "buffer 'mask'" if make is expanded else "parameter 'scale'"
+    with pytest.raises(ValueError, match=rf"elements of {what} share memory.*\.clone\(\)"):
+        launch(members, reducer, begun, make())
+
+
+@every_reducer
+@pytest.mark.parametrize("target", [pull_into_expanded, replace_by_expanded])
+def test_a_buffer_whose_elements_share_memory_is_refused_later(
+    reducer: dict[str, Any], target: Callable[[Runtime], str]
+) -> None:
+    (told,) = launch(1, reducer, target)
+    expected = "" if reducer["backend"] == "local" else "elements of buffer 'mask' share memory"
+    assert told.startswith(expected)
+    assert bool(told) is bool(expected)
+
+
 # -- errors in a step ------------------------------------------------------------------------------
 
 

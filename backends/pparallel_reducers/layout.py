@@ -192,10 +192,23 @@ class ModelTensors:
         layout: of the model.
         parameters: all of them, by name.
         trainable: those that have gradients, by name.
+        written: whether the reducer copies into them.
     """
 
-    def __init__(self, model: Module) -> None:
+    def __init__(self, model: Module, *, written: bool = True) -> None:
+        """Record the tensors of *model*.
+
+        Args:
+            model: the model.
+            written: whether its reducer copies into them.
+
+        Raises:
+            ValueError: they are written, and elements of one share memory.
+        """
         model = without_compilation(model)
+        self.written = written
+        for name, tensor, kind in _tensors(model) if written else ():
+            _validate_memory(name, tensor, kind)
         self.layout = Layout.of(model)
         self.parameters = dict(model.named_parameters())
         self.trainable = [each for each in self.parameters.items() if each[1].requires_grad]
@@ -220,7 +233,8 @@ class ModelTensors:
         """Return the persistent buffers of *model*, which programs replace as they like.
 
         Raises:
-            ValueError: one is missing, or has another shape or dtype than at the start.
+            ValueError: one is missing, has another shape or dtype than at the start, or cannot be
+                copied into.
         """
         found = dict(without_compilation(model).named_buffers())
         named = []
@@ -232,6 +246,8 @@ class ModelTensors:
                 now = "is missing" if buffer is None else f"is {_described(buffer)}"
                 message = f"{entry} {now} since start(): {ADVICE}"
                 raise ValueError(message)
+            if self.written:
+                _validate_memory(entry.name, buffer, "buffer")
             named.append((entry.name, buffer))
         return named
 
@@ -275,6 +291,21 @@ def load(layout: Layout, flats: Flats, model: Module) -> None:
             tensors[name].copy_(view)
 
 
+def overlaps(tensor: Tensor) -> bool:
+    """Return whether several elements may be one place in memory, as after ``expand()``."""
+    import torch
+
+    if tensor.layout is not torch.strided or tensor.is_contiguous():
+        return False
+    dimensions = zip(tensor.stride(), tensor.shape, strict=True)
+    filled = 1  # so many elements, one after another, in the dimensions seen so far
+    for stride, length in sorted(each for each in dimensions if each[1] > 1):
+        if stride < filled:
+            return True
+        filled = stride * (length - 1) + filled
+    return False
+
+
 def _tensors(model: Module) -> Iterator[tuple[str, Tensor, str]]:
     for name, parameter in model.named_parameters():
         yield name, parameter, "trainable" if parameter.requires_grad else "frozen"
@@ -288,6 +319,16 @@ def _tensors(model: Module) -> Iterator[tuple[str, Tensor, str]]:
     for name, buffer in model.named_buffers():
         if name not in own:
             yield name, buffer, "buffer"
+
+
+def _validate_memory(name: str, tensor: Tensor, kind: str) -> None:
+    if overlaps(tensor):
+        what = "buffer" if kind == "buffer" else "parameter"
+        message = (
+            f"elements of {what} {name!r} share memory, as expand() makes them, and nothing can be"
+            " copied into it: give each its own with .clone(), before start()"
+        )
+        raise ValueError(message)
 
 
 def _entry_of(name: str, tensor: Tensor, kind: str) -> Entry:

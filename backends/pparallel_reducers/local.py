@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class LocalReducer(OwnModelReducer):
     """Steps this member's own optimizer; nobody else takes part."""
 
+    _writes = False
+
     def __init__(
         self, config: LocalReducerConfig, *, member: Member, events: Events, name: str
     ) -> None:

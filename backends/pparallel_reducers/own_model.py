@@ -119,12 +119,14 @@ class OwnModel:
 
         Raises:
             ClosedError: no run has ever begun.
-            ValueError: it is not like the managed one, or is that and has changed.
+            ValueError: it is not like the managed one, is that and has changed, or cannot be copied
+                into.
         """
         if self.tensors is None:
             raise ClosedError("the reducer", "is not started: call start() before pull()")
         if not self.is_managed(model):
-            self.tensors.layout.check_shapes(Layout.of(model))
+            other = ModelTensors(model, written=self.tensors.written)
+            self.tensors.layout.check_shapes(other.layout)
         elif self.running:
             self.tensors.validate(model)
         return self.tensors.layout

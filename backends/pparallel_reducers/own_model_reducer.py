@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import override
 
@@ -31,6 +31,8 @@ class OwnModelReducer(Reducer):
 
     A reducer fills in :meth:`begin`, :meth:`push`, :meth:`pull` and :meth:`stop`.
     """
+
+    _writes: ClassVar[bool] = True  #: whether it copies into models
 
     def __init__(self, member: Member, events: Events, name: str) -> None:
         self._member = member
@@ -70,7 +72,7 @@ class OwnModelReducer(Reducer):
         if self._own.running:
             return
         model = self._own.model
-        tensors = ModelTensors(model)
+        tensors = ModelTensors(model, written=self._writes)
         self._pulled.clear()
         self.begin(tensors.layout, model)
         self._own.begin(tensors)

@@ -13,6 +13,7 @@ from pparallel.interfaces.collective import ReduceOp
 from pparallel_reducers.all_reduce.buckets import buckets
 from pparallel_reducers.all_reduce.roll import Roll, Signal, count_ready
 from pparallel_reducers.gradients import clear, dense, is_held
+from pparallel_reducers.layout import overlaps
 
 if TYPE_CHECKING:
     import torch
@@ -134,19 +135,6 @@ def _own_gradient(parameter: Parameter) -> Tensor:
         parameter.grad = gradient = torch.zeros_like(parameter)
     elif gradient.layout is not torch.strided:
         parameter.grad = gradient = dense(gradient)
-    elif is_held(gradient) or _overlaps(gradient):
+    elif is_held(gradient) or overlaps(gradient):
         parameter.grad = gradient = gradient.detach().clone()
     return gradient
-
-
-def _overlaps(tensor: Tensor) -> bool:
-    """Return whether several elements may be one place in memory, as after ``expand()``."""
-    if tensor.is_contiguous():
-        return False
-    dimensions = zip(tensor.stride(), tensor.shape, strict=True)
-    filled = 1  # so many elements, one after another, in the dimensions seen so far
-    for stride, length in sorted(each for each in dimensions if each[1] > 1):
-        if stride < filled:
-            return True
-        filled = stride * (length - 1) + filled
-    return False
