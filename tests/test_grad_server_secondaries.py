@@ -131,6 +131,40 @@ def test_a_gradient_in_doubt_is_reduced_once(handed_on: bool) -> None:
     assert books.asked == ["s"]
 
 
+class StoppedError(Exception):
+    """Raised by a handler of a signal."""
+
+
+@pytest.mark.parametrize("change", ["none", "in place", "another", "by another push"])
+def test_a_push_that_was_interrupted_is_repeated_with_its_number(change: str) -> None:
+    numbers: list[int] = []
+
+    def send(_: str, number: int) -> bool:
+        numbers.append(number)
+        if len(numbers) == 2:
+            raise StoppedError
+        return True
+
+    pusher = Pusher(0, ["s"], Tally(Events("me"), "reducer"), lambda _, number: [])
+    first, second = torch.zeros(2), torch.zeros(3)
+    assert pusher.push(send, [first, second])
+    with pytest.raises(StoppedError):
+        pusher.push(send, [first, second])
+    match change:
+        case "in place":
+            second.zero_()
+        case "another":
+            second = torch.zeros(3)
+        case "by another push":
+            assert pusher.push(send, [torch.zeros(1)])
+        case _:
+            pass
+    assert pusher.push(send, [first, second])
+    assert pusher.push(send, [first, second]), "the same gradient may be pushed twice on purpose"
+    repeated = {"none": [1, 2], "by another push": [2, 3, 4]}.get(change, [2, 3])
+    assert numbers == [0, 1, *repeated]
+
+
 def test_what_was_not_handed_on_is_lost() -> None:
     books, tally = _Books(), Tally(Events("me"), "reducer")
     pusher = Pusher(0, ["s", "t"], tally, books.fence)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -245,6 +246,54 @@ def test_a_buffer_whose_elements_share_memory_is_refused_later(
     expected = "" if reducer["backend"] == "local" else "elements of buffer 'mask' share memory"
     assert told.startswith(expected)
     assert bool(told) is bool(expected)
+
+
+# -- gradients -------------------------------------------------------------------------------------
+
+
+class Seeing(torch.optim.SGD):
+    """Notes the dtypes of gradients, instead of stepping on them."""
+
+    def __init__(self, parameters: Iterable[Tensor]) -> None:
+        super().__init__(parameters, lr=0.125)
+        self.seen = list[torch.dtype]()
+
+    @override
+    def step(self, closure: Any = None) -> Any:
+        self.seen += [each.grad.dtype for each in self.param_groups[0]["params"]]
+
+
+def step_on_wide_gradients(rt: Runtime) -> tuple[str, list[torch.dtype], bool]:
+    """The gradient of the last member is of more precision than its parameter."""
+    model = nn.Linear(1, 1, bias=False, dtype=torch.bfloat16)
+    optimizer = Seeing(model.parameters())
+    begun(rt, model, optimizer)
+    wide = rt.rank == rt.world_size - 1
+    model.weight.grad_dtype = None
+    model.weight.grad = torch.ones(1, 1, dtype=torch.float32 if wide else torch.bfloat16)
+    error = raised_by(lambda: rt.reducer.push(model))
+    kept = model.weight.grad is not None
+    rt.reducer.stop()
+    return error, optimizer.seen, kept
+
+
+@pytest.mark.skipif(not hasattr(Tensor, "grad_dtype"), reason="torch has no grad_dtype")
+@alone_and_with_another
+@every_reducer
+def test_gradients_of_another_dtype_are_handed_on_or_refused(
+    reducer: dict[str, Any], members: int
+) -> None:
+    *_, (error, seen, kept) = found = launch(members, reducer, step_on_wide_gradients)
+    if reducer["backend"] in ("local", "diloco", "model_server") or (
+        reducer["backend"] == "all_reduce" and members == 1
+    ):
+        assert (error, seen, kept) == ("", [torch.float32], False)
+        return
+    assert re.match("the gradient of 'weight' is of dtype .*float32.*bfloat16.*grad_dtype", error)
+    assert kept
+    if reducer["backend"] == "all_reduce":
+        assert found[0][0].startswith("the gradient of 'weight' of member 'member-1' is not of")
+        assert found[0][1:] == ([], True)
 
 
 # -- errors in a step ------------------------------------------------------------------------------

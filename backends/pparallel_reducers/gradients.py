@@ -30,6 +30,29 @@ def gradient(name: str, parameter: Parameter) -> Tensor:
     return parameter.grad
 
 
+def gradient_in_its_dtype(name: str, parameter: Parameter) -> Tensor:
+    """As :func:`gradient`, for who lays gradients out by the dtypes of parameters.
+
+    Raises:
+        ValueError: it has none, or one of another dtype, as ``parameter.grad_dtype`` allows.
+    """
+    found = gradient(name, parameter)
+    if found.dtype != parameter.dtype:
+        message = (
+            f"the gradient of {name!r} is of dtype {found.dtype}, and the parameter of"
+            f" {parameter.dtype}: {DTYPE_ADVICE}"
+        )
+        raise ValueError(message)
+    return found
+
+
+DTYPE_ADVICE = (
+    "this reducer combines gradients in the dtype of the parameter. Leave its grad_dtype as it is,"
+    " or keep the parameter in the dtype of its gradient, with torch.autocast around the forward"
+    " pass; the reducers 'local', 'diloco' and 'model_server' hand gradients on as they are"
+)
+
+
 def dense(tensor: Tensor) -> Tensor:
     """Return *tensor* itself, or a dense copy if it is sparse."""
     import torch

@@ -27,6 +27,7 @@ class Word(enum.IntEnum):
     DIFFERS = 9  #: its model, or its config, is not the first member's
     ALTERED = 10  #: its model has other parameters than at the start
     BUFFER_NAN = 11  #: a buffer, instead of a parameter, is to be refused
+    OTHER_DTYPE = 12  #: a gradient is of another dtype than its parameter
 
 
 class Signal(NamedTuple):

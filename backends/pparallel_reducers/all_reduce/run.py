@@ -14,7 +14,13 @@ from pparallel_reducers.all_reduce.exchange import Exchange, Nothing, Straight
 from pparallel_reducers.all_reduce.roll import Signal, Word, count_ready
 from pparallel_reducers.all_reduce.state import State
 from pparallel_reducers.config import AllReduceReducerConfig
-from pparallel_reducers.gradients import first_not_finite, first_with_nan, gradient
+from pparallel_reducers.gradients import (
+    DTYPE_ADVICE,
+    first_not_finite,
+    first_with_nan,
+    gradient,
+    gradient_in_its_dtype,
+)
 from pparallel_reducers.layout import ADVICE, ModelTensors
 from pparallel_reducers.stepping import OptimizerStep
 
@@ -112,7 +118,19 @@ class Run:
         for index, (_, each) in enumerate(self._tensors.trainable):
             if each.grad is None:
                 return Signal(Word.MISSING, index)
+        if (place := self._place_of_other_dtype()) is not None:
+            return Signal(Word.OTHER_DTYPE, place)
         return self._not_finite() if self._config.refuse_nan else Signal(Word.READY)
+
+    def _place_of_other_dtype(self) -> int | None:
+        """Return which gradient is of another dtype than its parameter, if one is to be combined.
+
+        Alone, gradients are handed to the optimizer as they are.
+        """
+        for place, (_, each) in enumerate(() if self._alone else self._trainable):
+            if each.grad is not None and each.grad.dtype != each.dtype:
+                return place
+        return None
 
     def _is_altered(self) -> bool:
         if self._tensors.has_changed(self._model):
@@ -192,8 +210,8 @@ class Run:
         """Say why the step was not made: return it if it is the config's will, raise it else.
 
         Raises:
-            ValueError: a parameter has no gradient, here or in another member, or a model has other
-                parameters than at the start.
+            ValueError: a parameter has no gradient, or one of another dtype, here or in another
+                member, or a model has other parameters than at the start.
             RuntimeError: a gradient changed on its way.
         """
         worst = max(each.word for each in signals)
@@ -219,6 +237,11 @@ class Run:
                 " depend on the same parameters"
             )
             raise ValueError(message)
+        if worst is Word.OTHER_DTYPE:
+            if here:
+                gradient_in_its_dtype(name, parameter)
+            message = f"the gradient of {name!r}{who} is not of the parameter's dtype"
+            raise ValueError(f"{message}: {DTYPE_ADVICE}")
         raise _change(worst, name, who)
 
     # -- ends -----------------------------------------------------------------------------------

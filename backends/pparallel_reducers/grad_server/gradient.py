@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING
 from pparallel.runtime.rpc import RpcGroup
 from pparallel_reducers.grad_server.flat import Flat, Source
 from pparallel_reducers.grad_server.shares import Share
-from pparallel_reducers.gradients import dense, first_not_finite, first_with_nan, gradient
+from pparallel_reducers.gradients import (
+    dense,
+    first_not_finite,
+    first_with_nan,
+    gradient_in_its_dtype,
+)
 from pparallel_reducers.layout import ModelTensors
 
 if TYPE_CHECKING:
@@ -43,16 +48,24 @@ class Gradient:
             squeezer: what compresses it; None: it is sent as it is.
 
         Raises:
-            ValueError: a trainable parameter has no gradient, or a buffer changed its shape.
+            ValueError: a trainable parameter has no gradient, or one of another dtype, or a buffer
+                changed its shape.
         """
         self.layout = tensors.layout
         self.versions = list(versions)
-        self._gradients = [(name, gradient(name, each)) for name, each in tensors.trainable]
+        self._gradients = [
+            (name, gradient_in_its_dtype(name, each)) for name, each in tensors.trainable
+        ]
         self._buffers = tensors.buffers(model)
         self._tensors = {**dict(self._buffers), **dict(self._gradients)}
         self._packed: list[memoryview] = []
         self._squeezer = squeezer
         self._squeezed: Squeezed | None = None
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The gradients themselves."""
+        return [each for _, each in self._gradients]
 
     def not_finite(self) -> str | None:
         """Return why it is to be refused where ``refuse_nan`` is set, None if it is not."""

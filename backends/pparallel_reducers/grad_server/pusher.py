@@ -7,9 +7,13 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from pparallel.errors import ClosedError, PeerLostError
 from pparallel_reducers.tally import Tally
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 logger = logging.getLogger(__name__)
 
@@ -19,12 +23,22 @@ Send = Callable[[str, int], "bool | None"]
 Fence = Callable[[str, int | None], "list[tuple[int, bool]]"]
 
 
+class _Interrupted(NamedTuple):
+    """A push that was left before it was known whether the gradient was taken."""
+
+    to: str
+    number: int
+    marks: list[tuple[Tensor, int]]  # what it was made of, and the versions of that
+
+
 class Pusher:
     """Pushes to one live secondary; when that ends, to the next.
 
     A gradient whose acknowledgement never came is in doubt: the secondary may have handed it on
     before it ended. The primary knows, and from then on takes nothing more from that secondary, so
-    that the gradient can be pushed again without being reduced twice.
+    that the gradient can be pushed again without being reduced twice. So is one in doubt whose push
+    an interrupt ended, as a signal's handler does by raising: pushed again, it has the same number,
+    and the secondary knows whether it has come.
     """
 
     def __init__(self, rank: int, secondaries: Sequence[str], tally: Tally, fence: Fence) -> None:
@@ -33,21 +47,26 @@ class Pusher:
         self._fence = fence
         self._pushing = threading.Lock()
         self._numbers = itertools.count()
+        self._interrupted: _Interrupted | None = None
         self._acknowledged: Counter[str] = Counter()
         self._last: PeerLostError | ClosedError = PeerLostError("nobody")
         self._changing = threading.Lock()  # for what follows, which other threads change
         self._live = list(secondaries)
         self._ended: dict[str, str] = {}  # those of them that ended and are not accounted for
 
-    def push(self, send: Send) -> bool:
+    def push(self, send: Send, tensors: Sequence[Tensor] = ()) -> bool:
         """Have *send* hand one gradient to a secondary; return what it returns.
+
+        Args:
+            send: hands it in.
+            tensors: what it is made of, by which it is known again.
 
         Raises:
             PeerLostError: no secondary is left: the last one ended.
             ClosedError: no secondary is left: the last one was stopped.
         """
         with self._pushing:
-            accepted = self._push(send)
+            accepted = self._push(send, [(each, each._version) for each in tensors])
         if accepted:
             self._tally.pushed()
         return accepted
@@ -74,11 +93,11 @@ class Pusher:
         with self._pushing:
             self._account()
 
-    def _push(self, send: Send) -> bool:
+    def _push(self, send: Send, marks: list[tuple[Tensor, int]]) -> bool:
         while True:
             self._account()
             to = self._secondary()
-            number = next(self._numbers)
+            number = self._number(to, marks)
             try:
                 accepted = send(to, number)
             except PeerLostError as error:
@@ -87,12 +106,24 @@ class Pusher:
                 self.lose(to, error.reason)
                 if self._account_for(to, number):
                     return True
+            except BaseException:
+                self._interrupted = _Interrupted(to, number, marks)
+                raise
             else:
                 if accepted is None:
                     self._retire(to)
                     continue
                 self._acknowledged[to] += accepted
                 return accepted
+
+    def _number(self, to: str, marks: list[tuple[Tensor, int]]) -> int:
+        """Return the number of a gradient: a new one, unless its last push was interrupted."""
+        before, self._interrupted = self._interrupted, None
+        if before is not None and before.to == to and len(marks) == len(before.marks) > 0:
+            pairs = zip(marks, before.marks, strict=True)
+            if all(now is then and version == old for (now, version), (then, old) in pairs):
+                return before.number
+        return next(self._numbers)
 
     def _retire(self, secondary: str) -> None:
         """Push no more to one that was stopped: it has handed on all that it acknowledged."""

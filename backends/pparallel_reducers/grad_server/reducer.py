@@ -274,7 +274,8 @@ class GradServerReducer(Reducer):
             return False
         try:
             if not self._pusher.push(
-                lambda to, number: self._roles.routes.push(to, number, gradient)
+                lambda to, number: self._roles.routes.push(to, number, gradient),
+                gradient.tensors,
             ):
                 run.layout.check(tensors.layout)
         except TooOldError:
