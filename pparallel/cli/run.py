@@ -85,7 +85,7 @@ class _Run:
             with self._watch as watch:
                 results = pparallel.launch(config, target, listener=watch.hear, kinds=watch.kinds)
         except KeyboardInterrupt:
-            self._watch.stop()  # it may have come in the midst of that
+            self._watch.stop(patience=1.0)  # it may have come in the midst of that
             self._output.interrupted(self._summary())
             return INTERRUPTED
         except Exception as error:  # noqa: BLE001 - whatever a member raised ends here

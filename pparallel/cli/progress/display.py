@@ -49,6 +49,7 @@ class Display(Watch):
         self._changed = threading.Condition()
         self._lines: deque[tuple[str | None, str]] = deque()
         self._running = False  # whether a thread draws, and lines may be left to it
+        self._cut_off = False  # whether an interrupt ended the job: nothing more is said
         self._over = threading.Event()
         self._styled: dict[str, str] = {}
         self._thread = threading.Thread(target=self._draw_on, name="pparallel-display", daemon=True)
@@ -74,6 +75,7 @@ class Display(Watch):
         for stream in self._streams:
             _replace(stream.as_text(), stream.stream)
             stream.finish()
+        self._cut_off = patience is not None
         self._over.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(patience)
@@ -94,6 +96,11 @@ class Display(Watch):
             if self._running:
                 self._lines.append((name, text))
                 return
+            if self._cut_off:
+                return
+        self._write(name, text)
+
+    def _write(self, name: str | None, text: str) -> None:
         with contextlib.suppress(OSError, ValueError):  # the terminal may have gone
             self._stdout.write(self._marked(name, text) + "\n")
             self._stdout.flush()
@@ -162,7 +169,7 @@ class Display(Watch):
             self._lines.clear()
             self._changed.notify_all()
         for name, text in left:
-            self._say(name, text)
+            self._write(name, text)
 
 
 class _LogLines:

@@ -42,7 +42,8 @@ class Watch(ABC):
         """Write what is left to write, and leave the terminal as it was; safe to call again.
 
         Args:
-            patience: seconds after which it is left undone; ``None``: as long as it takes.
+            patience: seconds after which it is left undone, where an interrupt ended the job: what
+                its members still say then is not written; ``None``: as long as it takes.
         """
         return
 
