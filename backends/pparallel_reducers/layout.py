@@ -203,12 +203,14 @@ class ModelTensors:
             written: whether its reducer copies into them.
 
         Raises:
-            ValueError: they are written, and elements of one share memory.
+            ValueError: one has no shape yet, or they are written, and elements of one share memory.
         """
         model = without_compilation(model)
         self.written = written
-        for name, tensor, kind in _tensors(model) if written else ():
-            _validate_memory(name, tensor, kind)
+        for name, tensor, kind in _tensors(model):
+            _validate_shape(name, tensor, kind)
+            if written:
+                _validate_memory(name, tensor, kind)
         self.layout = Layout.of(model)
         self.parameters = dict(model.named_parameters())
         self.trainable = [each for each in self.parameters.items() if each[1].requires_grad]
@@ -319,6 +321,17 @@ def _tensors(model: Module) -> Iterator[tuple[str, Tensor, str]]:
     for name, buffer in model.named_buffers():
         if name not in own:
             yield name, buffer, "buffer"
+
+
+def _validate_shape(name: str, tensor: Tensor, kind: str) -> None:
+    from torch.nn.parameter import is_lazy
+
+    if is_lazy(tensor):
+        message = (
+            f"the {kind} {name!r} has no shape yet: pass data through the model once, so that its"
+            " lazy modules are made, before the optimizer and start()"
+        )
+        raise ValueError(message)
 
 
 def _validate_memory(name: str, tensor: Tensor, kind: str) -> None:

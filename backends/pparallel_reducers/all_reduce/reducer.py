@@ -79,13 +79,13 @@ class AllReduceReducer(OwnModelReducer):
 
     @override
     def begin(self, layout: Layout, model: Module) -> None:
+        own = self._own.managed
+        if len(self._collective.ranks) > 1:
+            own.validate_dense()  # before a group is made: whoever is refused may start again
         group = self._collective.new_group(self._collective.ranks)
         self._causes.forget()
         if self._run is not None:
             self._former.append(self._run)
-        own = self._own.managed
-        if group.size() > 1:
-            own.validate_dense()
         self._run = Run(
             self._config,
             group,

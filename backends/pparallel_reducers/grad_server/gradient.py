@@ -53,6 +53,7 @@ class Gradient:
         """
         self.layout = tensors.layout
         self.versions = list(versions)
+        self._trainable = tensors.trainable
         self._gradients = [
             (name, gradient_in_its_dtype(name, each)) for name, each in tensors.trainable
         ]
@@ -66,6 +67,11 @@ class Gradient:
     def tensors(self) -> list[Tensor]:
         """The gradients themselves."""
         return [each for _, each in self._gradients]
+
+    def put_back(self) -> None:
+        """Give the parameters their gradients again."""
+        for (_, parameter), (_, gradient) in zip(self._trainable, self._gradients, strict=True):
+            parameter.grad = gradient
 
     def not_finite(self) -> str | None:
         """Return why it is to be refused where ``refuse_nan`` is set, None if it is not."""

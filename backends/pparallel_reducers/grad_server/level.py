@@ -11,7 +11,7 @@ from pparallel.runtime.pending import fail, settle
 from pparallel_reducers.config import GradServerReducerConfig
 from pparallel_reducers.grad_server.flat import Source
 from pparallel_reducers.grad_server.stage import Stage
-from pparallel_reducers.grad_server.sums import Batch, Seen, Sum
+from pparallel_reducers.grad_server.sums import Batch, Id, Seen, Sum
 from pparallel_reducers.tally import Tally
 
 HandOn = Callable[[Sum], None]  #: what is done with a full sum; it may block
@@ -71,6 +71,7 @@ class Level:
             A future that ends once the message is queued, with False if it is of another model.
         """
         queued: Future[None] | None = None
+        ids: Sequence[Id] = ()
         with self._lock:
             stage = self._stage
             refusal = self._refusal(source, digest)
@@ -78,7 +79,7 @@ class Level:
                 made, seen = message(), self._seen.setdefault(source, Seen())
                 if not seen.knows(made.ids):
                     self.arrived(made)  # which may refuse it: then it has not come
-                    seen.note(made.ids)
+                    seen.note(ids := made.ids)
                     queued = stage.put(made)
         reply: Future[bool] = Future()
         if refusal is not None:
@@ -86,7 +87,7 @@ class Level:
         elif queued is None:  # it has come before
             reply.set_result(True)
         else:
-            queued.add_done_callback(lambda ended: self._answer(reply, source, count, ended))
+            queued.add_done_callback(lambda ended: self._answer(reply, source, count, ids, ended))
         return reply
 
     def fence(self, source: str, sender: str, number: int | None) -> tuple[int, bool]:
@@ -236,8 +237,17 @@ class Level:
         else:
             fail(reply, error)
 
-    def _answer(self, reply: Future[bool], source: str, count: int, queued: Future[None]) -> None:
+    def _answer(
+        self,
+        reply: Future[bool],
+        source: str,
+        count: int,
+        ids: Sequence[Id],
+        queued: Future[None],
+    ) -> None:
         if (error := queued.exception()) is not None:
+            with self._lock:  # pushed again, it is not taken for one that was reduced
+                self._seen[source].take_back(ids)
             self._refuse(reply, source, count, error)
             return
         with self._lock:

@@ -286,9 +286,27 @@ class GradServerReducer(Reducer):
         self._clear(model)
         self._last = ref(model)
         if self._shares_model:
-            with self._model_granted():
-                self._roles.make_due_steps()
+            self._make_due_steps(gradient)
         return True
+
+    def _make_due_steps(self, gradient: Gradient) -> None:
+        """Have the steps made that waited for the model of this member, which has pushed.
+
+        Raises:
+            BaseException: what the optimizer raised, if nobody else trains; the gradient is put
+                back unless a parameter has moved.
+        """
+        before = self._boards[0].version
+        with self._model_granted():
+            self._roles.make_due_steps()
+        if self._member.world_size > 1:
+            return
+        try:
+            self.watch()
+        except BaseException:
+            if self._boards[0].version == before:
+                gradient.put_back()
+            raise
 
     @override
     def pull(self, model: Module) -> bool:
@@ -415,7 +433,7 @@ class GradServerReducer(Reducer):
             ValueError: it has other parameters now, or others of them are frozen.
         """
         tensors = self._recorded.get(model)
-        if tensors is not None and tensors.has_changed(model) and self._run is not None:
+        if tensors is not None and tensors.has_changed(model):
             fresh = ModelTensors(model)
             managed = self._roles.primary is not None and self._roles.primary.stepper.model is model
             if managed or fresh.layout.digest != run.layout.digest:

@@ -145,6 +145,13 @@ class Seen:
             self._last[sender] = number
             self._count[sender] += 1
 
+    def take_back(self, ids: Iterable[Id]) -> None:
+        """Note that *ids*, the newest of their senders, were refused after all."""
+        for sender, number in ids:
+            if sender in self._last:
+                self._last[sender] = min(self._last[sender], number - 1)
+                self._count[sender] -= 1
+
     def has(self, sender: str, number: int) -> bool:
         """Return whether that one has come."""
         return number <= self._last.get(sender, -1)

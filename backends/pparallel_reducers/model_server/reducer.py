@@ -64,6 +64,7 @@ class ModelServerReducer(OwnModelReducer):
         self._chain = Chain(ordered_server, name, member)
         self._base: Flats = {}  # what the managed model was when it was last pushed or pulled
         self._before = StepSnapshot()
+        self._has_met = False  # whether the others have met this member in start() already
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -74,11 +75,14 @@ class ModelServerReducer(OwnModelReducer):
             self._base = state_in(layout, model)
             self._pulled.note(model, self._chain.begin(layout, self._base))
             self._sent(self._base)
-        self._group.meet("start-1")
+        if not self._has_met:
+            self._group.meet("start-1")
+        self._has_met = True  # if the model is refused now, the others wait for another start()
         if self._member.rank != 0:
             self._chain.check(layout)
             self._take(layout, model)
         self._group.meet("start-2")
+        self._has_met = False
 
     @override
     def stop(self) -> None:

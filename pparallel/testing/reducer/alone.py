@@ -147,7 +147,8 @@ class AloneTests(ReducerTests):
             reducer.push(model)
         except ArithmeticError:
             assert all(each.grad is not None for each in model.parameters())
-            reducer.stop()
+            with suppress(ArithmeticError):  # where such an error ends the run
+                reducer.stop()
         else:
             with pytest.raises(ArithmeticError, match="too steep"):
                 reducer.stop()
