@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -149,10 +150,12 @@ def push_to_a_taken_key(rt: Runtime) -> None:
     begun(rt, model)
     (key,) = rt.ordered_server.keys()
     assert rt.ordered_server.push(key, "mine", 7, rt.ordered_server.versions(key)[-1])
-    next(iter(model.parameters())).grad = torch.ones(1, 1)
-    reducer.push(model)
-    with pytest.raises(RuntimeError, match=r"refused version 1.*somebody else"):
-        reducer.stop()
+    parameter = next(iter(model.parameters()))
+    parameter.grad = torch.ones(1, 1)
+    for call in (partial(reducer.push, model), reducer.stop):
+        with pytest.raises(RuntimeError, match=r"refused version 1.*somebody else"):
+            call()
+    assert parameter.grad is None  # it was stepped on
 
 
 def test_a_refused_publication_is_an_error() -> None:

@@ -330,3 +330,77 @@ def test_a_hook_may_pull_and_keep_gradients() -> None:
         rt.reducer.stop()
     assert [float(each) for each in kept] == [0.0, 1.0, 2.0, 3.0]
     assert weight(copy) == -6.0, "stop() leaves the final parameters in what was pulled into"
+
+
+# -- refused gradients ------------------------------------------------------------------------
+
+
+def repeat_after_a_failure(rt: Runtime) -> tuple[list[str], float]:
+    """The first step fails; push again and again, then in another run."""
+    model = one_weight()
+    fails = [True]
+
+    def fail(*_: object) -> None:
+        if fails:
+            message = "no memory"
+            raise MemoryError(message)
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    optimizer.register_step_pre_hook(fail)
+    rt.reducer.manage_model(model, optimizer)
+    rt.reducer.start()
+    parameter = next(iter(model.parameters()))
+    parameter.grad = torch.ones(1, 1)
+    ended = []
+    for _ in range(3):
+        try:
+            rt.reducer.push(model)
+        except MemoryError:
+            ended.append("raised" if parameter.grad is not None else "lost")
+        else:
+            ended.append("taken")
+    with pytest.raises(MemoryError):
+        rt.reducer.stop()
+    fails.clear()
+    before = weight(model)
+    rt.reducer.start()
+    assert rt.reducer.push(model)
+    rt.reducer.stop()
+    return ended, weight(model) - before
+
+
+def test_a_push_whose_step_failed_raises_again_and_keeps_its_gradient() -> None:
+    assert launch(1, repeat_after_a_failure) == [(["raised"] * 3, -1.0)]
+
+
+def repeat_what_the_primary_refused(rt: Runtime) -> list[str]:
+    model = one_weight()
+    if rt.reducer.manages:
+
+        def fail(*_: object) -> None:
+            message = "no memory"
+            raise MemoryError(message)
+
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        optimizer.register_step_pre_hook(fail)
+        rt.reducer.manage_model(model, optimizer)
+    rt.reducer.start()
+    ended: list[str] = []
+    if rt.reducer.trains:
+        parameter = next(iter(model.parameters()))
+        while len(ended) < 3:  # until it hears of it, its pushes are taken
+            parameter.grad = torch.ones(1, 1)
+            try:
+                rt.reducer.push(model)
+            except MemoryError:
+                ended.append("raised")
+                assert parameter.grad is not None
+            else:
+                assert not ended
+    with pytest.raises(MemoryError):
+        rt.reducer.stop()
+    return ended
+
+
+def test_a_push_that_the_primary_refused_is_refused_again() -> None:
+    assert launch(2, repeat_what_the_primary_refused)[1] == ["raised"] * 3

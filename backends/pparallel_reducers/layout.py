@@ -133,7 +133,11 @@ class Layout:
 
     @classmethod
     def of(cls, model: Module) -> Layout:
-        """Return the layout of *model*."""
+        """Return the layout of *model*.
+
+        Raises:
+            ValueError: a tensor has no shape yet.
+        """
         return cls(_entry_of(*each) for each in _tensors(without_compilation(model)))
 
     @cached_property
@@ -207,11 +211,9 @@ class ModelTensors:
         """
         model = without_compilation(model)
         self.written = written
-        for name, tensor, kind in _tensors(model):
-            _validate_shape(name, tensor, kind)
-            if written:
-                _validate_memory(name, tensor, kind)
         self.layout = Layout.of(model)
+        for name, tensor, kind in _tensors(model) if written else ():
+            _validate_memory(name, tensor, kind)
         self.parameters = dict(model.named_parameters())
         self.trainable = [each for each in self.parameters.items() if each[1].requires_grad]
         self._marks = _marks(self.parameters.values())
@@ -327,8 +329,9 @@ def _validate_shape(name: str, tensor: Tensor, kind: str) -> None:
     from torch.nn.parameter import is_lazy
 
     if is_lazy(tensor):
+        what = "buffer" if kind == "buffer" else "parameter"
         message = (
-            f"the {kind} {name!r} has no shape yet: pass data through the model once, so that its"
+            f"{what} {name!r} has no shape yet: pass data through the model once, so that its"
             " lazy modules are made, before the optimizer and start()"
         )
         raise ValueError(message)
@@ -345,6 +348,7 @@ def _validate_memory(name: str, tensor: Tensor, kind: str) -> None:
 
 
 def _entry_of(name: str, tensor: Tensor, kind: str) -> Entry:
+    _validate_shape(name, tensor, kind)
     return Entry(name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), kind)
 
 

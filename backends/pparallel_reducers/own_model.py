@@ -104,7 +104,8 @@ class OwnModel:
 
         Raises:
             ClosedError: no run has begun.
-            ValueError: it is another model.
+            ValueError: it is another model, or its optimizer has been given parameters that are not
+                the model's.
         """
         if not self.running or self.tensors is None:
             raise ClosedError("the reducer", "is not started: call start() before push() or step()")
@@ -112,6 +113,7 @@ class OwnModel:
             message = _difference(self.tensors.layout, model)
             self._tally.refused(1, self._member, message)
             raise ValueError(message)
+        self.managed.validate_others()
         return self.tensors
 
     def pulled_into(self, model: Module) -> Layout:

@@ -76,6 +76,8 @@ class OwnModelReducer(Reducer):
         self._pulled.clear()
         self.begin(tensors.layout, model)
         self._own.begin(tensors)
+        if self._writes and self._member.world_size > 1:
+            self._own.managed.note_others()
 
     @override
     def step(self, model: Module) -> bool:

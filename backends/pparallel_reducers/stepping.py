@@ -51,6 +51,8 @@ class OptimizerStep:
         self.optimizer = optimizer
         self.scheduler = scheduler
         self._counts_versions = False  # until a step has shown it
+        self._others: frozenset[int] = frozenset()
+        self._count: int | None = None  # of the optimizer's parameters, where others() matter
 
     def step(self) -> StepOutcome:
         """Step on the gradients of the model; they stay.
@@ -91,6 +93,32 @@ class OptimizerStep:
             for place, each in enumerate(group["params"]):
                 if id(each) not in own:
                     yield f"optimizer.param_groups[{number}]['params'][{place}]", each
+
+    def note_others(self) -> None:
+        """Note which parameters are not the model's, as a run of several members begins."""
+        self._count = self._parameters()
+        self._others = frozenset(id(each) for _, each in self.others())
+
+    def validate_others(self) -> None:
+        """Refuse parameters that are not the model's and were given to the optimizer later.
+
+        Raises:
+            ValueError: there is one since :meth:`note_others`.
+        """
+        if self._count is None or self._parameters() == self._count:
+            return
+        for name, each in self.others():
+            if id(each) not in self._others:
+                message = (
+                    f"{name} is not a parameter of the model, and came to the optimizer after"
+                    " start(), so that the other members do not know of it: call stop(), then"
+                    " add_param_group(), then start()"
+                )
+                raise ValueError(message)
+        self._count = self._parameters()
+
+    def _parameters(self) -> int:
+        return sum(len(each["params"]) for each in self._groups())
 
     def validate_dense(self) -> None:
         """Refuse an optimizer that takes sparse gradients only.

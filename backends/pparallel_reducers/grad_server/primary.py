@@ -100,6 +100,7 @@ class Primary:
         self._wholes: Source | None = None
         self.trains = trains
         self.lease = ModelLease(always=not trains)
+        self.steps = 0  #: that moved the model, in all runs
         self._waits_since: float | None = None
         self.published: Callable[[int], None] = lambda _: None  # called with each new version
         self.may_step: Callable[[Sum, bool], bool] = lambda _, is_full: is_full
@@ -158,6 +159,7 @@ class Primary:
             assert self._wholes is not None
             whole = batch.whole(0, self._wholes)
             error = self.stepper.step(whole)
+            self.steps += 1
             self._board.publish(self.stepper.state())
         finally:
             self.lease.release()

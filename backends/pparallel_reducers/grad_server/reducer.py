@@ -184,6 +184,8 @@ class GradServerReducer(Reducer):
         if self._roles.primary is not None:
             managed = self._roles.primary.stepper.model
             self._recorded[managed] = ModelTensors(managed)
+            if self._member.world_size > 1:
+                self._roles.primary.stepper.managed.note_others()
             self._versions[managed] = list(run.versions)
         self._run = self._last_run = run
         self._group.meet("start")
@@ -296,7 +298,9 @@ class GradServerReducer(Reducer):
             BaseException: what the optimizer raised, if nobody else trains; the gradient is put
                 back unless a parameter has moved.
         """
-        before = self._boards[0].version
+        primary = self._roles.primary
+        assert primary is not None
+        before = primary.steps
         with self._model_granted():
             self._roles.make_due_steps()
         if self._member.world_size > 1:
@@ -304,7 +308,7 @@ class GradServerReducer(Reducer):
         try:
             self.watch()
         except BaseException:
-            if self._boards[0].version == before:
+            if primary.steps == before:
                 gradient.put_back()
             raise
 
@@ -433,7 +437,7 @@ class GradServerReducer(Reducer):
             ValueError: it has other parameters now, or others of them are frozen.
         """
         tensors = self._recorded.get(model)
-        if tensors is not None and tensors.has_changed(model):
+        if tensors is not None and tensors.has_changed(model) and self._run is not None:
             fresh = ModelTensors(model)
             managed = self._roles.primary is not None and self._roles.primary.stepper.model is model
             if managed or fresh.layout.digest != run.layout.digest:

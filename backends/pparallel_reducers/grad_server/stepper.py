@@ -60,12 +60,13 @@ class Stepper:
             What was raised after parameters had moved.
 
         Raises:
-            ValueError: the model has other parameters than at the start.
+            ValueError: the model or the optimizer has other parameters than at the start.
             BaseException: what the optimizer raised before any parameter had moved.
         """
         assert self._recorded is not None
         assert self._cuts is not None
         self._recorded.validate(self.model)
+        self.managed.validate_others()
         gradients, buffers = flat.views()
         parameters = self._recorded.parameters
         own = [(each, each.grad) for each in parameters.values()]

@@ -89,14 +89,16 @@ class ModelServerReducer(OwnModelReducer):
         if not self._own.running:
             return
         self._own.end()
+        alone = self._member.world_size == 1
         self._group.meet("stop-1")
         try:
             self._validate_tensors(self._own.pulled_into(self._own.model))
-            models = self._own.model, self._pulled.last
+            models = [self._own.model, self._pulled.last]
             self._pulled.clear()  # the program may have changed a model since it was pulled into
             for model in models:
-                if model is not None:
-                    self.pull(model)
+                if model is None or (alone and self._own.is_managed(model)):
+                    continue  # nobody else has stepped: what the program wrote there stays
+                self.pull(model)
         finally:
             self._group.meet("stop-2")
 
