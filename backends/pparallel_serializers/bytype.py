@@ -28,10 +28,10 @@ class ByType(dict[type, T]):
         self.waiting = dict(late)
 
     def look(self) -> None:
-        """Take up the types of libraries imported since the last call."""
-        for name in [name for name in self.waiting if name in sys.modules]:
-            types_of = self.waiting.get(name)
-            if types_of is not None and not _is_half_imported(sys.modules[name]):
+        """Take up the types of libraries imported since the last call; any thread may."""
+        for name, types_of in self.waiting.copy().items():  # threads take them out
+            library = sys.modules.get(name)
+            if library is not None and not _is_half_imported(library):
                 self.update(types_of())
                 self.waiting.pop(name, None)
 
