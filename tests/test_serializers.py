@@ -6,7 +6,10 @@ import collections
 import errno
 import os
 import pickle
+import sys
 import textwrap
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +27,14 @@ from typing_extensions import override
 from pparallel.errors import SerializationError
 from pparallel.interfaces.serializer import Serializer, SerializerConfig
 from pparallel.testing import SerializerSuite
+from pparallel.testing.threads import in_threads
 from pparallel_serializers import (
     CloudpickleSerializerConfig,
     DillSerializerConfig,
     PickleSerializerConfig,
     SafeSerializerConfig,
 )
+from pparallel_serializers.bytype import ByType
 from pparallel_serializers.dill import DillSerializer
 
 DTYPES = sorted(
@@ -346,3 +351,28 @@ class TestSharing:
             tensor = torch.zeros(1000)
             sent(each, tensor)[15] = 3
             assert tensor[15] == 3
+
+
+class Named(str):
+    """A name at which threads take turns whenever it is looked up."""
+
+    __slots__ = ()
+
+    @override
+    def __hash__(self) -> int:
+        time.sleep(0)
+        return super().__hash__()
+
+
+def test_types_by_library_are_taken_up_by_many_threads_at_once() -> None:
+    """All of them, whoever does it, and nobody meets a change half done."""
+
+    def late(name: str) -> Callable[[], dict[type, str]]:
+        return lambda: {type(name, (), {}): name}
+
+    libraries = [Named(name) for name in list(sys.modules) if name.isidentifier()][:40]
+    for _ in range(5):
+        known: ByType[str] = ByType({}, {name: late(name) for name in libraries})
+        assert in_threads(8, lambda _, known=known: known.look()) == [None] * 8  # type: ignore[misc]
+        assert not known.waiting
+        assert set(known.values()) == set(libraries)
