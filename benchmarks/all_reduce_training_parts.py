@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import increment_version
 from torch.nn import Module, Parameter, ParameterList
 from torch.optim import SGD, Optimizer
 from typing_extensions import override
@@ -38,40 +39,50 @@ class Averager(NamedTuple):
 
 
 class Averages(Part):
-    """Makes the means of known gradients, again and again; no optimizer steps."""
+    """Makes the means of known gradients, again and again; no optimizer steps.
+
+    Each round has gradients of its own, which nobody but the parameters holds, as a backward pass
+    makes them.
+    """
 
     def __init__(self, rounds: int, averager: Averager) -> None:
         self.tasks = rounds
         self._averager = averager
-        self._tensors = [torch.zeros_like(each) for each in averager.parameters]
+        self._gradients: list[list[Tensor]] = []
+        self._means: list[Tensor] = []
         self._unit = 0.0
 
     @override
     def prepare(self, number: int) -> None:
         self._unit = float(number % 7 + 1)
-        for index, gradient in enumerate(self._tensors):
-            gradient.fill_(self._unit * (self._averager.rank + 1) * (index + 1))
+        self._means = []
+        for _ in range(self.tasks):
+            factors = enumerate(self._averager.parameters, 1)
+            unit = self._unit * (self._averager.rank + 1)
+            self._gradients.append([torch.full_like(each, unit * f) for f, each in factors])
 
     @override
     def run(self) -> Samples:
         for _ in range(self.tasks):
-            # As after a backward pass: nobody but the parameters holds the gradients.
+            gradients = self._gradients.pop()
             for parameter in reversed(self._averager.parameters):
-                parameter.grad = self._tensors.pop()
-            self._tensors = self._averager.average()
+                parameter.grad = gradients.pop()
+            self._means = self._averager.average()
         return {}
 
     @override
     def check(self) -> bool:
         mean = self._unit * sum(range(1, MEMBERS + 1)) / MEMBERS
-        # Means are the gradients of the next round: the mean of those is the same.
-        return len(self._tensors) == TENSORS and all(
-            bool((each == mean * (index + 1)).all()) for index, each in enumerate(self._tensors)
+        return len(self._means) == TENSORS and all(
+            bool((each == mean * factor).all()) for factor, each in enumerate(self._means, 1)
         )
 
 
 class Keeping(Optimizer):
-    """Steps nothing, and keeps the gradients that it is to step on."""
+    """Keeps the gradients that it is to step on, and changes the parameters in no other way.
+
+    As every optimizer that computes in place, it counts a version of each parameter.
+    """
 
     def __init__(self, parameters: Sequence[Parameter]) -> None:
         super().__init__(parameters, {})
@@ -81,6 +92,7 @@ class Keeping(Optimizer):
     @override
     def step(self, closure: object = None) -> None:  # type: ignore[override]
         self.kept = [each.grad for each in self._parameters if each.grad is not None]
+        increment_version(self._parameters)
 
 
 def parameters(megabytes: int) -> ParameterList:

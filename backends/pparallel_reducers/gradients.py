@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -132,38 +132,55 @@ def references(tensor: Tensor) -> int | None:
 
     Whoever writes to memory again that gradients lay in has to know whether a hook has kept one.
     """
-    import torch
-
-    count = getattr(torch._C, "_storage_Use_Count", None)
-    if count is None:
+    if (count := _storage_count()) is None:
         return None
     storage = tensor.untyped_storage()  # the same object for all who ask for it: they count too
-    return int(count(storage._cdata)) + sys.getrefcount(storage)
+    return count(storage._cdata) + sys.getrefcount(storage)
 
 
-def is_held(gradient: Tensor) -> bool:
-    """Return whether anybody else may hold *gradient*, or share its memory.
+@cache
+def _storage_count() -> Callable[[int], int] | None:
+    import torch
 
-    Others than its parameter and one variable of the caller.
+    return getattr(torch._C, "_storage_Use_Count", None)
+
+
+def held(parameters: Sequence[Parameter]) -> list[bool]:
+    """Return whose gradients anybody else may hold, or share the memory of.
+
+    A gradient that is missing or sparse counts as not held.
     """
     usual = _usual_holders()
-    return usual is None or _holders(gradient) != usual
+    if usual is None:
+        return [True] * len(parameters)
+    return [each is not None and each != usual for each in _holders(parameters)]
 
 
-def _holders(gradient: Tensor) -> tuple[int, ...] | None:
-    shared, used = references(gradient), getattr(gradient, "_use_count", None)
-    if shared is None or used is None:
-        return None
-    return shared, int(used()), sys.getrefcount(gradient)
+def _holders(parameters: Sequence[Parameter]) -> list[tuple[int, ...] | None]:
+    """Return how often each gradient and its memory are referred to."""
+    import torch
+
+    count, strided, getrefcount = _storage_count(), torch.strided, sys.getrefcount
+    assert count is not None
+    found: list[tuple[int, ...] | None] = []
+    for parameter in parameters:
+        gradient = parameter.grad
+        if gradient is None or gradient.layout is not strided:
+            found.append(None)
+            continue
+        storage = gradient.untyped_storage()  # as in references()
+        shared, used = count(storage._cdata), gradient._use_count()
+        found.append((shared, getrefcount(storage), used, getrefcount(gradient)))
+    return found
 
 
 @cache
 def _usual_holders() -> tuple[int, ...] | None:
-    """Return how often the gradient of a parameter is referred to that nobody else holds."""
+    """Return the count for a gradient that nobody else holds; None where torch does not tell."""
     import torch
 
+    if _storage_count() is None or not hasattr(torch.Tensor, "_use_count"):
+        return None
     sample = torch.nn.Parameter(torch.zeros(1))
     sample.grad = torch.zeros(1)
-    gradient = sample.grad
-    # As called by is_held(), whose argument is one reference more.
-    return (lambda given: _holders(given))(gradient)
+    return _holders([sample])[0]

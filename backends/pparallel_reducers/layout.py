@@ -31,6 +31,11 @@ class Entry(NamedTuple):
     def __str__(self) -> str:
         return f"{self.kind} {self.name!r} of shape {self.shape} and dtype {self.dtype}"
 
+    @property
+    def shape_and_use(self) -> tuple[object, ...]:
+        """The same whether a parameter is trainable or frozen."""
+        return (*self[:3], self.kind == "buffer")
+
 
 class Section:
     """Some of a model's tensors, and where each lies in the flat buffer of its dtype."""
@@ -152,11 +157,11 @@ class Layout:
     def check_shapes(self, other: Layout) -> None:
         """As :meth:`check`, but whether a parameter is trainable or frozen makes no difference."""
         if self._shapes != other._shapes:
-            self.check(other)
+            raise self._difference(other, lambda each: each.shape_and_use)
 
     @cached_property
     def _shapes(self) -> tuple[tuple[object, ...], ...]:
-        return tuple((*each[:3], each.kind == "buffer") for each in self.entries)
+        return tuple(each.shape_and_use for each in self.entries)
 
     def check(self, other: Layout) -> None:
         """Refuse *other*, a model's, if it is not this layout, which is the managed model's.
@@ -164,12 +169,29 @@ class Layout:
         Raises:
             ValueError: it differs; the first difference is named.
         """
-        if other.digest == self.digest:
-            return
-        pairs = itertools.zip_longest(self.entries, other.entries, fillvalue="nothing more")
-        mine, theirs = next((mine, theirs) for mine, theirs in pairs if mine != theirs)
-        message = f"the model is not like the managed one: it has {theirs}, the managed has {mine}"
-        raise ValueError(message)
+        if other.digest != self.digest:
+            raise self._difference(other, tuple)
+
+    def _difference(self, other: Layout, matters: Callable[[Entry], object]) -> ValueError:
+        pairs = itertools.zip_longest(self.entries, other.entries)
+        mine, theirs = next(
+            pair for pair in pairs if None in pair or matters(pair[0]) != matters(pair[1])
+        )
+        return ValueError(
+            f"the model is not like the managed one: it has {theirs or NOTHING}, the managed has"
+            f" {mine or NOTHING}"
+        )
+
+    def first_missing(self, model: Module) -> str | None:
+        """Return what to say of the first tensor that *model* no longer has, None if it has all."""
+        found = state_of(model)
+        for entry in self.entries:
+            if entry.name not in found or tuple(found[entry.name].shape) != entry.shape:
+                return f"the model no longer has {entry}, which it had at start()"
+        return None
+
+
+NOTHING = "nothing more"
 
 
 def without_compilation(model: Module) -> Module:
@@ -216,11 +238,12 @@ class ModelTensors:
             _validate_memory(name, tensor, kind)
         self.parameters = dict(model.named_parameters())
         self.trainable = [each for each in self.parameters.items() if each[1].requires_grad]
-        self._marks = _marks(self.parameters.values())
+        self._buffers = [each for each in self.layout.entries if each.kind == "buffer"]
+        self._marks = _marks(model)
 
     def has_changed(self, model: Module) -> bool:
         """Return whether *model* has other parameters now, or others of them are trained."""
-        return _marks(without_compilation(model).parameters()) != self._marks
+        return _marks(without_compilation(model)) != self._marks
 
     def validate(self, model: Module) -> None:
         """Refuse *model* if its parameters are no longer those that were recorded.
@@ -240,11 +263,9 @@ class ModelTensors:
             ValueError: one is missing, has another shape or dtype than at the start, or cannot be
                 copied into.
         """
-        found = dict(without_compilation(model).named_buffers())
+        found = dict(without_compilation(model).named_buffers()) if self._buffers else {}
         named = []
-        for entry in self.layout.entries:
-            if entry.kind != "buffer":
-                continue
+        for entry in self._buffers:
             buffer = found.get(entry.name)
             if buffer is None or _entry_of(entry.name, buffer, "buffer") != entry:
                 now = "is missing" if buffer is None else f"is {_described(buffer)}"
@@ -276,8 +297,21 @@ class ModelTensors:
 ADVICE = "call stop() first, then change the model and its optimizer, then call start() again"
 
 
-def _marks(parameters: Iterable[Parameter]) -> list[tuple[int, bool, torch.dtype, torch.device]]:
-    return [(id(each), each.requires_grad, each.dtype, each.device) for each in parameters]
+def parameters_of(model: Module) -> Iterator[Parameter]:
+    """Yield the parameters of *model*: tied ones as often as they are tied.
+
+    To tell them apart by their names, as ``model.parameters()`` does, takes longer, and this is
+    done in each step.
+    """
+    for module in model.modules():
+        for each in module._parameters.values():
+            if each is not None:
+                yield each
+
+
+def _marks(model: Module) -> list[tuple[int, tuple[bool, torch.dtype, torch.device]]]:
+    found = {id(p): (p.requires_grad, p.dtype, p.device) for p in parameters_of(model)}
+    return list(found.items())
 
 
 def state_in(layout: Layout, model: Module) -> Flats:

@@ -121,8 +121,8 @@ class OwnModel:
 
         Raises:
             ClosedError: no run has ever begun.
-            ValueError: it is not like the managed one, is that and has changed, or cannot be copied
-                into.
+            ValueError: it is not like the managed one was at the start, is that and has changed, or
+                cannot be copied into.
         """
         if self.tensors is None:
             raise ClosedError("the reducer", "is not started: call start() before pull()")
@@ -131,6 +131,8 @@ class OwnModel:
             self.tensors.layout.check_shapes(other.layout)
         elif self.running:
             self.tensors.validate(model)
+        elif message := self.tensors.layout.first_missing(model):
+            raise ValueError(f"{message}: call pull() before such a change")
         return self.tensors.layout
 
     def not_finite(self) -> str | None:

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+LEFT_WITHOUT_STOP = (
+    "%s: the program has ended without stop(), and the other members wait for it in their steps or"
+    " in stop(): call start() and stop() in all members"
+)
+
 
 class OwnModelReducer(Reducer):
     """Every member manages a model, and steps it itself; what it pulls into others is noted.
@@ -58,6 +63,11 @@ class OwnModelReducer(Reducer):
     def close(self) -> None:
         self._open = False
         self._own.end()
+
+    @override
+    def depart(self) -> None:
+        if self._own.running and self._writes and self._member.world_size > 1:
+            logger.warning(LEFT_WITHOUT_STOP, self._member.name)
 
     @override
     def manage_model(

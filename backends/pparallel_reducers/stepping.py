@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pparallel_reducers.gradients import clear, stored, sum_of_bits
-from pparallel_reducers.layout import without_compilation
+from pparallel_reducers.layout import parameters_of, without_compilation
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -82,9 +82,9 @@ class OptimizerStep:
 
     def clear(self) -> None:
         """Set all gradients to None that the optimizer has stepped on, the model's or not."""
-        clear(self.model.parameters())
-        for _, each in self.others():
-            each.grad = None
+        clear(parameters_of(self.model))
+        for group in self._groups():
+            clear(group["params"])
 
     def others(self) -> Iterator[tuple[str, Parameter]]:
         """Yield the optimizer's parameters that are not the model's, with their places in it."""

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pparallel.runtime.member import Member
 from pparallel.runtime.rpc import RpcGroup
+from pparallel.runtime.rpc.directory import WORLD
 from pparallel.runtime.rpc.endpoint import Endpoint
 from pparallel.runtime.rpc.group import enter
 
 if TYPE_CHECKING:
     from pparallel.config import BackendConfig
     from pparallel.interfaces.transport import TransportConfig
-
-WORLD = "world"  #: the group of all members
 
 
 class Connection:

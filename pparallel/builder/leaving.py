@@ -10,6 +10,7 @@ from pparallel.builder.components import Components
 from pparallel.builder.connection import Connection
 from pparallel.errors import CallTimeoutError, ClosedError, is_consequence
 from pparallel.runtime.member import Member
+from pparallel.runtime.rpc.directory import DONE
 
 logger = logging.getLogger(__name__)
 
@@ -41,9 +42,9 @@ class Leaving:
         with ExitStack() as last:
             last.callback(endpoint.close)
             self._components.depart()
-            self._meet("done")
+            self._meet(DONE)
             all_are_done()
-            self._components.close(lambda: self._meet("closed"))
+            self._components.close(lambda: self._meet("leaving/closed"))
             endpoint.let_others_leave()
 
     def alone(self, error: BaseException) -> None:
@@ -61,7 +62,7 @@ class Leaving:
         if self._member.world_size == 1:
             return
         try:
-            self._connection.world().meet(f"leaving/{stage}", self._timeout)
+            self._connection.world().meet(stage, self._timeout)
         except CallTimeoutError:
             logger.warning(
                 "%s leaves after %s s although other members have not",

@@ -12,7 +12,7 @@ from typing_extensions import override
 from pparallel.interfaces.collective import ReduceOp
 from pparallel_reducers.all_reduce.buckets import buckets
 from pparallel_reducers.all_reduce.roll import Roll, Signal, count_ready
-from pparallel_reducers.gradients import clear, dense, is_held
+from pparallel_reducers.gradients import clear, dense, held
 from pparallel_reducers.layout import overlaps
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Straight(Exchange):
         if ready := count_ready(signals):
             averages = self._mean and ready == self._group.size()
             for bucket in self._buckets:
-                tensors = [_own_gradient(parameter) for _, parameter in bucket]
+                tensors = _own_gradients([parameter for _, parameter in bucket])
                 if self._mean and not averages:  # before they are added: a sum may overflow
                     with torch.no_grad():
                         torch._foreach_div_(tensors, ready)
@@ -123,18 +123,21 @@ class Straight(Exchange):
         return signals
 
 
-def _own_gradient(parameter: Parameter) -> Tensor:
-    """Return the gradient of *parameter*, dense and in memory that nobody else uses, or zeros.
+def _own_gradients(parameters: Sequence[Parameter]) -> list[Tensor]:
+    """Return the gradients of *parameters*, dense and in memory that nobody else uses, or zeros.
 
-    It is the parameter's gradient from now on.
+    They are the parameters' gradients from now on.
     """
     import torch
 
-    gradient = parameter.grad
-    if gradient is None:
-        parameter.grad = gradient = torch.zeros_like(parameter)
-    elif gradient.layout is not torch.strided:
-        parameter.grad = gradient = dense(gradient)
-    elif is_held(gradient) or overlaps(gradient):
-        parameter.grad = gradient = gradient.detach().clone()
-    return gradient
+    found = []
+    for parameter, is_held in zip(parameters, held(parameters), strict=True):
+        gradient = parameter.grad
+        if gradient is None:
+            parameter.grad = gradient = torch.zeros_like(parameter)
+        elif is_held or overlaps(gradient):
+            parameter.grad = gradient = gradient.detach().clone()
+        elif gradient.layout is not torch.strided:
+            parameter.grad = gradient = dense(gradient)
+        found.append(gradient)
+    return found

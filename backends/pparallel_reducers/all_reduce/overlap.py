@@ -128,8 +128,9 @@ class DuringBackward(Exchange):
                 self._spoiled = Signal(Word.TWICE, self._places[name])
                 message = (
                     f"parameter {name!r} got a second gradient since it was handed in: with"
-                    " 'overlap', all backward passes before a step but the last go inside"
-                    " 'with reducer.accumulate():'"
+                    " 'overlap', all backward passes before a step but the last, and those for no"
+                    " step, go inside 'with reducer.accumulate():'. After a backward pass that was"
+                    " not followed by a step, call stop() and start() in all members"
                 )
                 raise RuntimeError(message)
             self._came[number].add(place)

@@ -48,7 +48,7 @@ class AllReduceReducer(OwnModelReducer):
     ) -> None:
         super().__init__(member, events, name)
         self._config = config
-        self._collective = collective
+        self._collective, self._group = collective, group
         self._causes = Causes(group)
         self._run: Run | None = None
         self._former: list[Run] = []
@@ -79,9 +79,16 @@ class AllReduceReducer(OwnModelReducer):
 
     @override
     def begin(self, layout: Layout, model: Module) -> None:
+        import torch
+
+        with torch.inference_mode(False):  # else nothing could be written to what is made here
+            self._begin(model)
+
+    def _begin(self, model: Module) -> None:
         own = self._own.managed
         if len(self._collective.ranks) > 1:
             own.validate_dense()  # before a group is made: whoever is refused may start again
+        self._group.meet("start")  # whoever waits here for long says for whom
         group = self._collective.new_group(self._collective.ranks)
         self._causes.forget()
         if self._run is not None:

@@ -115,21 +115,22 @@ class Run:
             return Signal(Word.ALTERED)
         if (heeded := self.exchange.heed()) is not None:
             return heeded
-        for index, (_, each) in enumerate(self._tensors.trainable):
-            if each.grad is None:
-                return Signal(Word.MISSING, index)
-        if (place := self._place_of_other_dtype()) is not None:
-            return Signal(Word.OTHER_DTYPE, place)
+        if (fault := self._unfit_gradient()) is not None:
+            return fault
         return self._not_finite() if self._config.refuse_nan else Signal(Word.READY)
 
-    def _place_of_other_dtype(self) -> int | None:
-        """Return which gradient is of another dtype than its parameter, if one is to be combined.
+    def _unfit_gradient(self) -> Signal | None:
+        """Return what is to be said of the first parameter whose gradient cannot be combined.
 
-        Alone, gradients are handed to the optimizer as they are.
+        Alone, gradients are handed to the optimizer as they are, of whatever dtype.
         """
-        for place, (_, each) in enumerate(() if self._alone else self._trainable):
-            if each.grad is not None and each.grad.dtype != each.dtype:
-                return place
+        needed = len(self._tensors.trainable)
+        for place, (_, each) in enumerate(self._trainable):
+            if (gradient := each.grad) is None:
+                if place < needed:
+                    return Signal(Word.MISSING, place)
+            elif gradient.dtype != each.dtype and not self._alone:
+                return Signal(Word.OTHER_DTYPE, place)
         return None
 
     def _is_altered(self) -> bool:

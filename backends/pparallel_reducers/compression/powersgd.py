@@ -187,8 +187,13 @@ class PowerSgd:
         import torch
 
         sizes = right.abs().amax(0)  # squares of small numbers would be zero
+        largest = sizes.max()
         noise = torch.finfo(right.dtype).eps * max(place.shape)
-        degenerate = sizes <= noise * sizes.max()
+        degenerate = sizes <= noise * largest
+        if largest > 0:
+            # Only the directions matter. Products with gradients as small, or as large, again would
+            # be zero or infinite; a power of two keeps all digits.
+            right = torch.ldexp(right, -torch.frexp(largest).exponent)
         if degenerate.any():
             right[:, degenerate] = self._drawn(place, right.dtype)[:, degenerate]
         return right

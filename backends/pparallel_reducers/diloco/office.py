@@ -11,10 +11,10 @@ from typing_extensions import override
 from pparallel.errors import ClosedError, PeerLostError
 from pparallel.runtime.member import Member
 from pparallel.runtime.pending import fail, settle
-from pparallel.runtime.rpc import Reply, Request, Service
+from pparallel.runtime.rpc import Reply, Request, RpcGroup, Service
 from pparallel_reducers.config import DilocoReducerConfig
 from pparallel_reducers.diloco.coordinator import Coordinator
-from pparallel_reducers.diloco.desks import STATE, Desk, Given
+from pparallel_reducers.diloco.desks import ROUND, STATE, Desk, Given
 from pparallel_reducers.diloco.outer import OuterState
 from pparallel_reducers.diloco.packing import Packed, unpacked
 from pparallel_reducers.diloco.pieces import Draft, Piece, cut
@@ -35,12 +35,18 @@ class Office(Desk):
     taken: OuterState | None = None
 
     def __init__(
-        self, name: str, config: DilocoReducerConfig, member: Member, tally: Tally
+        self,
+        name: str,
+        config: DilocoReducerConfig,
+        member: Member,
+        tally: Tally,
+        group: RpcGroup,
     ) -> None:
         self._thread = f"{member.name}-{name}-coordinator"
         self._config = config
         self._member = member
         self._tally = tally
+        self._group = group
         self._lock = threading.Lock()
         self._lost: set[str] = set()
         self._begun: Future[Reply] = Future()
@@ -122,7 +128,7 @@ class Office(Desk):
         made = None if weights is None else lambda _: weights
         part = Part(self._member.name, given.version, given.steps, given.stops, made, given.fault)
         self._running().hand_in(part)
-        return part.outcome.result()
+        return self._group.wait_for(part.outcome, ROUND)
 
     @override
     def weights(self, layout: Layout) -> tuple[Weights, int]:

@@ -18,7 +18,7 @@ from pparallel_reducers.diloco.outer import OuterState
 from pparallel_reducers.diloco.rounds import LATE_ADVICE, NOT_FINITE_ADVICE
 from pparallel_reducers.diloco.weights import Weights
 from pparallel_reducers.gradients import first_with_nan
-from pparallel_reducers.layout import Layout, load, state_in, state_of
+from pparallel_reducers.layout import Layout, load, state_in
 from pparallel_reducers.names import check_members
 from pparallel_reducers.own_model_reducer import OwnModelReducer
 
@@ -54,7 +54,7 @@ class DilocoReducer(OwnModelReducer):
         self._holder = config.coordinator or member.names[0]
         check_members(member, f"{name}.coordinator", [self._holder])
         here = self._holder == member.name
-        self._office = Office(name, config, member, self._tally) if here else None
+        self._office = Office(name, config, member, self._tally, group) if here else None
         self._remote = RemoteDesk(group, self._holder, self._tally, config.compression)
         self._desk: Desk = self._office or self._remote
         self._steps = 0  # since the outer parameters were taken
@@ -249,13 +249,11 @@ class DilocoReducer(OwnModelReducer):
         Raises:
             ValueError: the first one is named.
         """
-        found = state_of(self._own.model)
-        for entry in layout.entries:
-            if entry.name not in found or tuple(found[entry.name].shape) != entry.shape:
-                message = f"the model no longer has {entry}: call stop() before such a change"
-                assert self._taken is not None
-                self._desk.hand_in(Given(*self._taken, self._steps, True, None, message))
-                raise ValueError(message)
+        if missing := layout.first_missing(self._own.model):
+            message = f"{missing}: call stop() before such a change"
+            assert self._taken is not None
+            self._desk.hand_in(Given(*self._taken, self._steps, True, None, message))
+            raise ValueError(message)
 
     def _is_due(self) -> bool:
         return self._pushes >= self._config.inner_steps

@@ -26,7 +26,13 @@ from pparallel_reducers.grad_server.roles import Roles
 from pparallel_reducers.grad_server.run import Run
 from pparallel_reducers.grad_server.who import trains
 from pparallel_reducers.gradients import clear
-from pparallel_reducers.layout import ModelTensors, state_of, without_compilation
+from pparallel_reducers.layout import (
+    ModelTensors,
+    parameters_of,
+    state_of,
+    without_compilation,
+)
+from pparallel_reducers.own_model_reducer import LEFT_WITHOUT_STOP
 from pparallel_reducers.tally import Tally
 
 if TYPE_CHECKING:
@@ -126,6 +132,12 @@ class GradServerReducer(Reducer):
         self._group.forget(self._roles.lose)
         self._group.forget(self._end)
         self._roles.leave()
+
+    @override
+    def depart(self) -> None:
+        together = self._config.role == "member" and self._member.world_size > 1
+        if together and self._run is not None:
+            logger.warning(LEFT_WITHOUT_STOP, self._member.name)
 
     @override
     def release(self, error: BaseException | None) -> None:
@@ -320,6 +332,8 @@ class GradServerReducer(Reducer):
         if (run := self._last_run) is None:
             raise ClosedError("the reducer", "is not started: call start() before pull()")
         run.layout.check_shapes(self._tensors_of(model, run).layout)
+        if self._run is None and (missing := run.layout.first_missing(model)):
+            raise ValueError(f"{missing}: call pull() before such a change")
         self._last = ref(model)
         with self._model_granted():
             return self._pull(run, model)
@@ -428,7 +442,7 @@ class GradServerReducer(Reducer):
         return nullcontext() if primary is None else primary.lease.granted()
 
     def _clear(self, model: Module) -> None:
-        clear(model.parameters())
+        clear(parameters_of(model))
 
     def _tensors_of(self, model: Module, run: Run) -> ModelTensors:
         """Return the tensors of *model*, as they were when it was first pushed or pulled.

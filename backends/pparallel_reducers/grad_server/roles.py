@@ -93,8 +93,9 @@ class Roles:
         if (primary := self.primary) is not None and primary.index == 0:
             run = self._publish_all(primary)
         else:
-            asked = self._group.ask(self.who.primaries[0], "begin", timeout=timeout)
-            entries, versions = asked.body
+            first = self.who.primaries[0]
+            asked = self._group.ask_async(first, "begin", timeout=timeout)
+            entries, versions = self._group.wait_for(asked, f"the start() of {first!r}").body
             run = Run(Layout(entries), versions)
         sources: list[Source] = []
         if self.primary is not None or self.secondary is not None:
@@ -159,7 +160,8 @@ class Roles:
         for each in self.who.primaries:
             try:
                 if each != self._me:
-                    self._group.ask(each, "finish")
+                    asked = self._group.ask_async(each, "finish")
+                    self._group.wait_for(asked, f"the stop() of {each!r}")
             except Exception as error:  # noqa: BLE001 - raised when all others are done
                 failure = failure or error
         if failure is not None:

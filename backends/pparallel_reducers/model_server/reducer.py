@@ -12,7 +12,7 @@ from pparallel.runtime.member import Member
 from pparallel.runtime.rpc import RpcGroup
 from pparallel_reducers.config import ModelServerReducerConfig
 from pparallel_reducers.gradients import averages
-from pparallel_reducers.layout import Flats, Layout, load, state_in, state_of
+from pparallel_reducers.layout import Flats, Layout, load, state_in
 from pparallel_reducers.model_server.chain import Chain
 from pparallel_reducers.model_server.snapshot import StepSnapshot
 from pparallel_reducers.own_model_reducer import OwnModelReducer
@@ -92,7 +92,8 @@ class ModelServerReducer(OwnModelReducer):
         alone = self._member.world_size == 1
         self._group.meet("stop-1")
         try:
-            self._validate_tensors(self._own.pulled_into(self._own.model))
+            assert self._own.layout is not None
+            self._validate_tensors(self._own.layout)
             models = [self._own.model, self._pulled.last]
             self._pulled.clear()  # the program may have changed a model since it was pulled into
             for model in models:
@@ -143,11 +144,8 @@ class ModelServerReducer(OwnModelReducer):
         Raises:
             ValueError: the first one is named.
         """
-        found = state_of(self._own.model)
-        for entry in layout.entries:
-            if entry.name not in found or tuple(found[entry.name].shape) != entry.shape:
-                message = f"the model no longer has {entry}: call stop() before such a change"
-                raise ValueError(message)
+        if missing := layout.first_missing(self._own.model):
+            raise ValueError(f"{missing}: call stop() before such a change")
 
     def _record(self, model: Module) -> None:
         """Record all that a step of the optimizer may change, to undo it if the push fails."""

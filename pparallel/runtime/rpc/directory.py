@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 CLAIM, YIELD, FIND = "directory.claim", "directory.yield", "directory.find"
 ENTER, LEAVE = "group.enter", "group.leave"
-MEET, WITHDRAW = "meet", "meet.withdraw"
+MEET, WITHDRAW, ENDED = "meet", "meet.withdraw", "meet.ended"
+
+WORLD = "world"  #: the group of all members
+DONE = "leaving/done"  #: where members meet whose programs have ended
 
 Name = tuple[str, str, str]  # group, kind ("pair" or "service"), key
 
@@ -89,6 +92,7 @@ class Directory:
             (FIND, self._find),
             (LEAVE, self._leave),
             (WITHDRAW, self._withdraw),
+            (ENDED, self._ended),
         ):
             endpoint.serve(key, service)
         endpoint.serve(ENTER, self._enter)
@@ -182,6 +186,17 @@ class Directory:
             if meeting := self._meetings.get(tuple(key)):
                 meeting.withdraw(request.sender, ticket)
         return Reply()
+
+    def _ended(self, request: Request) -> Reply:
+        """Return the members whose programs have ended, but for those that wait at a place."""
+        with self._lock:
+            done, there = (
+                set()
+                if meeting is None
+                else {name for name, each in meeting.waiting.items() if each}
+                for meeting in map(self._meetings.get, ((WORLD, f"meet/{DONE}"), request.body))
+            )
+        return Reply(sorted(done - there))
 
     def _wait_at(
         self, key: tuple[str, ...], members: list[str], strict: bool, member: str, ticket: str

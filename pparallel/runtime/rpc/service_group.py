@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from typing_extensions import Buffer, override
 
-from pparallel.errors import CallTimeoutError, ClosedError, did_you_mean
+from pparallel.errors import CallTimeoutError, ClosedError, PparallelError, did_you_mean
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime.rpc import directory
 from pparallel.runtime.rpc.service import Reply, Service
@@ -18,7 +20,12 @@ if TYPE_CHECKING:
     from pparallel.runtime.rpc.endpoint import Endpoint
     from pparallel.runtime.shm import Arena
 
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
 _SMALL = 1 << 14  #: bytes below which memory travels in the message
+_LONG = 10.0  #: seconds after which a wait for a member whose program has ended is logged
 
 
 class ServiceGroup:
@@ -186,6 +193,37 @@ class ServiceGroup:
         """
         return self._meet(f"meet/{key}", False, timeout)
 
+    def wait_for(self, future: Future[T], what: str, place: tuple[str, ...] | None = None) -> T:
+        """Return the result of *future*, which the programs of other members bring about.
+
+        Where the program of one has ended, this may wait without end: it is logged.
+
+        Args:
+            future: ends when the others have come so far.
+            what: is waited for, for the log.
+            place: where members meet for it, if they do.
+        """
+        began, logged = time.monotonic(), set[str]()
+        while not future.done():
+            try:
+                return future.result(_LONG)
+            except TimeoutError:
+                if future.done():
+                    break
+            ended = self._ended(place)
+            if not ended <= logged:
+                logged |= ended
+                logger.warning(
+                    "%s has waited %.0f s for %s, which these members may never come to, as their"
+                    " programs have ended and wait for the others to leave: %s. All members have"
+                    " to start, take part and stop alike before they return",
+                    self._endpoint.name,
+                    time.monotonic() - began,
+                    what,
+                    ", ".join(sorted(ended)),
+                )
+        return future.result()
+
     def when_lost(self, callback: Callable[[str, str], None]) -> None:
         """Have *callback* called with the name and the end of each member that ends."""
         self._endpoint.when_lost(callback)
@@ -219,12 +257,22 @@ class ServiceGroup:
         place = (self._name, key)
         body = (place, self._members, strict, ticket)
         try:
-            met: list[str] = endpoint.ask(first, directory.MEET, body, timeout=timeout).body
+            reply = endpoint.ask_async(first, directory.MEET, body, timeout=timeout)
+            met: list[str] = self.wait_for(reply, f"{key!r} of {self._name!r}", place).body
         except CallTimeoutError:
             endpoint.ask(first, directory.WITHDRAW, (place, ticket))
             what = f"the wait of group {self._name!r} for all its members ({key})"
             raise CallTimeoutError(what, timeout or 0.0) from None
         return met
+
+    def _ended(self, place: tuple[str, ...] | None) -> set[str]:
+        """Return the members of this group whose programs have ended, and are not at *place*."""
+        first = self._endpoint.member.names[0]
+        try:
+            ended: list[str] = self._endpoint.ask(first, directory.ENDED, place).body
+        except PparallelError:  # the reply that is waited for fails likewise
+            return set()
+        return set(ended) & set(self._members)
 
 
 def _name_of(target: object) -> str:
