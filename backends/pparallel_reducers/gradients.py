@@ -169,7 +169,7 @@ def _holders(parameters: Sequence[Parameter]) -> list[tuple[int, ...] | None]:
             found.append(None)
             continue
         storage = gradient.untyped_storage()  # as in references()
-        shared, used = count(storage._cdata), gradient._use_count()
+        shared, used = count(storage._cdata), gradient._use_count()  # type: ignore[attr-defined]
         found.append((shared, getrefcount(storage), used, getrefcount(gradient)))
     return found
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from pparallel.builder.connection import WORLD
+from pparallel.runtime.rpc.directory import WORLD
 from pparallel.compat.machin.distributed import calls
 from pparallel.compat.machin.distributed.current import get_cur_name, joined_world
 from pparallel.compat.machin.distributed.script_functions import sendable
