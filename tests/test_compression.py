@@ -261,6 +261,21 @@ def test_rows_that_come_after_zeros_are_sent(dtype: torch.dtype, rank: int) -> N
     assert (sent - pushed).norm() < 0.1 * pushed.norm()
 
 
+@pytest.mark.parametrize("exponent", [-110, 100])
+def test_tiny_and_huge_matrices_are_approximated_as_others_are(exponent: int) -> None:
+    """Numbers of which products are zero, or infinite: the same, times a power of two."""
+    shapes: Shapes = {torch.float32: [(40, 30)]}
+    scale = 2.0**exponent
+    ordinary, scaled = (Compressor(PowerSgdCompressionConfig(rank=2), shapes) for _ in range(2))
+    for step in range(6):
+        gradient = drawn(shapes, step)[torch.float32]
+        expected = ordinary.compress({torch.float32: gradient}).dense()[torch.float32]
+        ordinary.settle(True)
+        found = scaled.compress({torch.float32: gradient * scale}).dense()[torch.float32]
+        scaled.settle(True)
+        torch.testing.assert_close(found / scale, expected, rtol=1e-3, atol=1e-3)
+
+
 def test_what_is_drawn_anew_is_the_same_each_time() -> None:
     """Whatever else draws numbers meanwhile."""
     messages: list[list[bytes]] = [[], []]

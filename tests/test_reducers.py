@@ -104,6 +104,76 @@ def test_a_scripted_module_is_trained_as_the_module_that_it_is_made_of(
     assert found == [expected] * members
 
 
+def pull_after_changes(rt: Runtime, of_others: bool) -> list[str]:
+    model = begun(rt, nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1)))
+    pulled = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1)) if of_others else model
+    rt.reducer.pull(pulled)
+    rt.reducer.stop()
+    pulled[0].requires_grad_(False)  # which changes nothing that is pulled
+    rt.reducer.pull(pulled)
+    del pulled[1]
+    said = []
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"'1\.weight'") as caught:
+            rt.reducer.pull(pulled)
+        said.append(str(caught.value))
+    return said
+
+
+@pytest.mark.parametrize("of_others", [False, True], ids=["managed", "pulled into"])
+@alone_and_with_another
+@every_reducer
+def test_a_model_that_lost_layers_after_stop_is_not_pulled_into(
+    reducer: dict[str, Any], members: int, of_others: bool
+) -> None:
+    for first, second in launch(members, reducer, pull_after_changes, of_others):
+        assert first == second
+
+
+def give_another_name(rt: Runtime) -> bool:
+    """A module that has two names is no other model, and neither is one that loses the second."""
+    model = begun(rt, nn.Sequential(nn.Linear(1, 1)))
+    for change in (
+        lambda: model.add_module("same", model[0]),
+        lambda: delattr(model, "same"),
+    ):
+        change()
+        model(torch.ones(4, 1)).sum().backward()
+        rt.reducer.step(model)
+    rt.reducer.stop()
+    return True
+
+
+@every_reducer
+def test_a_module_may_get_a_second_name(reducer: dict[str, Any]) -> None:
+    assert launch(1, reducer, give_another_name) == [True]
+
+
+def start_in_inference_mode(rt: Runtime) -> dict[str, Tensor]:
+    model = nn.Linear(1, 1)
+    for each in model.parameters():
+        nn.init.ones_(each)
+    if rt.reducer.manages:
+        rt.reducer.manage_model(model, torch.optim.SGD(model.parameters(), lr=0.125))
+    with torch.inference_mode():
+        rt.reducer.start()
+        rt.reducer.pull(model)
+    for _ in range(2):
+        model(torch.ones(4, 1)).sum().backward()
+        rt.reducer.step(model)
+    rt.reducer.stop()
+    return model.state_dict()
+
+
+@alone_and_with_another
+@every_reducer
+def test_start_and_pull_in_inference_mode_leave_a_model_that_trains(
+    reducer: dict[str, Any], members: int
+) -> None:
+    for each in launch(members, reducer, start_in_inference_mode):
+        assert each["bias"].item() < 1
+
+
 # -- views -----------------------------------------------------------------------------------------
 
 

@@ -211,7 +211,7 @@ class ServiceGroup:
                 if future.done():
                     break
             ended = self._ended(place)
-            if not ended <= logged:
+            if not (future.done() or ended <= logged):
                 logged |= ended
                 logger.warning(
                     "%s has waited %.0f s for %s, which these members may never come to, as their"
