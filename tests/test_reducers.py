@@ -133,11 +133,11 @@ def test_a_model_that_lost_layers_after_stop_is_not_pulled_into(
 def give_another_name(rt: Runtime) -> bool:
     """A module that has two names is no other model, and neither is one that loses the second."""
     model = begun(rt, nn.Sequential(nn.Linear(1, 1)))
-    for change in (
-        lambda: model.add_module("same", model[0]),
-        lambda: delattr(model, "same"),
-    ):
-        change()
+    for named in (True, False):
+        if named:
+            model.add_module("same", model[0])
+        else:
+            del model.same
         model(torch.ones(4, 1)).sum().backward()
         rt.reducer.step(model)
     rt.reducer.stop()
@@ -313,7 +313,8 @@ def test_a_buffer_whose_elements_share_memory_is_refused_later(
     reducer: dict[str, Any], target: Callable[[Runtime], str]
 ) -> None:
     (told,) = launch(1, reducer, target)
-    expected = "" if reducer["backend"] == "local" else "elements of buffer 'mask' share memory"
+    taken = reducer["backend"] == "local" and target is replace_by_expanded
+    expected = "" if taken else "elements of buffer 'mask' share memory"
     assert told.startswith(expected)
     assert bool(told) is bool(expected)
 

@@ -148,7 +148,8 @@ def _storage_count() -> Callable[[int], int] | None:
 def held(parameters: Sequence[Parameter]) -> list[bool]:
     """Return whose gradients anybody else may hold, or share the memory of.
 
-    A gradient that is missing or sparse counts as not held.
+    A gradient that is missing or sparse counts as not held. One in memory that torch has not
+    allocated, such as that of a numpy array, counts as held.
     """
     usual = _usual_holders()
     if usual is None:
@@ -157,7 +158,7 @@ def held(parameters: Sequence[Parameter]) -> list[bool]:
 
 
 def _holders(parameters: Sequence[Parameter]) -> list[tuple[int, ...] | None]:
-    """Return how often each gradient and its memory are referred to."""
+    """Return how often each gradient and its memory are referred to, and if it is torch's own."""
     import torch
 
     count, strided, getrefcount = _storage_count(), torch.strided, sys.getrefcount
@@ -170,7 +171,8 @@ def _holders(parameters: Sequence[Parameter]) -> list[tuple[int, ...] | None]:
             continue
         storage = gradient.untyped_storage()  # as in references()
         shared, used = count(storage._cdata), gradient._use_count()  # type: ignore[attr-defined]
-        found.append((shared, getrefcount(storage), used, getrefcount(gradient)))
+        references = getrefcount(storage), getrefcount(gradient)
+        found.append((shared, used, storage.resizable(), *references))
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -312,6 +313,22 @@ def parameters_of(model: Module) -> Iterator[Parameter]:
 def _marks(model: Module) -> list[tuple[int, tuple[bool, torch.dtype, torch.device]]]:
     found = {id(p): (p.requires_grad, p.dtype, p.device) for p in parameters_of(model)}
     return list(found.items())
+
+
+def warn_of_max_norm(model: Module, logger: logging.Logger) -> None:
+    """Log that an embedding of *model* writes into its parameter, where others have it too."""
+    import torch
+
+    for name, module in model.named_modules():
+        embeds = isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag)
+        if embeds and module.max_norm is not None:
+            logger.warning(
+                "%r has max_norm, with which its forward pass writes into its parameter: each member"
+                " does that to rows of its own, and the others do not learn of it. Scale rows in a"
+                " hook of the optimizer (register_step_post_hook) instead",
+                name,
+            )
+            return
 
 
 def state_in(layout: Layout, model: Module) -> Flats:

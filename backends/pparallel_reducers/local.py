@@ -48,9 +48,13 @@ class LocalReducer(OwnModelReducer):
 
     @override
     def pull(self, model: Module) -> bool:
-        self._own.pulled_into(model)
-        return False
+        layout = self._own.pulled_into(model)
+        return not self._own.is_managed(model) and self._pulled.copy(layout, model, self._steps)
 
     @override
     def stop(self) -> None:
+        if not self._own.running:
+            return
         self._own.end()
+        if (last := self._pulled.last) is not None:
+            self.pull(last)

@@ -75,10 +75,13 @@ class OwnModel:
         """Begin a run with the model, which has *tensors*."""
         self.tensors = tensors
         self.running = True
+        self.managed.begin()
 
     def end(self) -> None:
         """End the run; what is known of the model stays."""
         self.running = False
+        if self._managed is not None:
+            self._managed.end()
 
     def is_managed(self, model: Module) -> bool:
         """Return whether *model* is the managed one, compiled or not."""
@@ -127,7 +130,7 @@ class OwnModel:
         if self.tensors is None:
             raise ClosedError("the reducer", "is not started: call start() before pull()")
         if not self.is_managed(model):
-            other = ModelTensors(model, written=self.tensors.written)
+            other = ModelTensors(model)
             self.tensors.layout.check_shapes(other.layout)
         elif self.running:
             self.tensors.validate(model)

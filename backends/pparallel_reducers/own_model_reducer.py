@@ -12,7 +12,7 @@ from pparallel.errors import ClosedError
 from pparallel.interfaces.reducer import Counters, Reducer
 from pparallel.runtime.events import Events
 from pparallel.runtime.member import Member
-from pparallel_reducers.layout import ModelTensors
+from pparallel_reducers.layout import ModelTensors, warn_of_max_norm
 from pparallel_reducers.own_model import OwnModel, Pulled
 from pparallel_reducers.tally import Tally
 
@@ -88,6 +88,8 @@ class OwnModelReducer(Reducer):
         self._own.begin(tensors)
         if self._writes and self._member.world_size > 1:
             self._own.managed.note_others()
+            if self._member.rank == 0:
+                warn_of_max_norm(model, logger)
 
     @override
     def step(self, model: Module) -> bool:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import logging
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pparallel_reducers.gradients import clear, stored, sum_of_bits
 from pparallel_reducers.layout import parameters_of, without_compilation
@@ -14,6 +17,9 @@ if TYPE_CHECKING:
     from torch.nn import Module, Parameter
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler
+
+
+logger = logging.getLogger(__name__)
 
 
 class StepOutcome(NamedTuple):
@@ -41,9 +47,11 @@ class OptimizerStep:
         """Take them as they are given to ``manage_model()``.
 
         Raises:
+            TypeError: *model* is no module, or *optimizer* has no ``step()``.
             ValueError: the step of the optimizer or the scheduler needs an argument that no reducer
                 has.
         """
+        _validate_types(model, optimizer)
         _validate_optimizer(optimizer)
         if scheduler is not None:
             _validate_scheduler(scheduler)
@@ -53,6 +61,42 @@ class OptimizerStep:
         self._counts_versions = False  # until a step has shown it
         self._others: frozenset[int] = frozenset()
         self._count: int | None = None  # of the optimizer's parameters, where others() matter
+        self._thread: int | None = None  # which steps
+        self._guard: Any = None  # against steps of the program's own
+        self._epoch: int | None = None  # of the scheduler, after its last step here
+
+    def begin(self) -> None:
+        """Refuse steps that the program makes itself, until :meth:`end`."""
+        self._warn_of_foreign_parameters()
+        self._epoch = None
+        register = getattr(self.optimizer, "register_step_pre_hook", None)
+        if self._guard is None and register is not None:  # not every optimizer is torch's
+            self._guard = register(self._refuse_own_steps)
+
+    def end(self) -> None:
+        """Let the program step by itself; safe to call again."""
+        guard, self._guard = self._guard, None
+        if guard is not None:
+            guard.remove()
+
+    def _refuse_own_steps(self, *_: object) -> None:
+        if self._thread != threading.get_ident():
+            message = (
+                "optimizer.step() was called between start() and stop(), and the reducer makes the"
+                " steps: call reducer.step(model) alone, and leave out optimizer.step(), also that"
+                " by GradScaler.step()"
+            )
+            raise RuntimeError(message)
+
+    def _warn_of_foreign_parameters(self) -> None:
+        own = {id(each) for each in self.model.parameters()}
+        listed = [each for group in self._groups() for each in group["params"]]
+        if listed and own and own.isdisjoint(map(id, listed)):
+            logger.warning(
+                "the optimizer that was given to manage_model() has no parameter of the model, so"
+                " that the model is not trained: make it of model.parameters(), after anything"
+                " that replaces them, such as load_state_dict(assign=True)"
+            )
 
     def step(self) -> StepOutcome:
         """Step on the gradients of the model; they stay.
@@ -65,6 +109,7 @@ class OptimizerStep:
             BaseException: what the optimizer raised before any parameter had moved.
         """
         before = _Before(self._with_gradients(), values=not self._counts_versions)
+        self._thread = threading.get_ident()
         try:
             self.optimizer.step()
         except BaseException as error:
@@ -72,13 +117,40 @@ class OptimizerStep:
             if not any(moved):
                 raise
             return StepOutcome(error, all(moved))
+        finally:
+            self._thread = None
         self._counts_versions = before.all_counted()
         if self.scheduler is not None:
             try:
-                self.scheduler.step()
+                self._step_scheduler(self.scheduler)
             except BaseException as error:  # noqa: BLE001 - the caller raises it
                 return StepOutcome(error)
         return StepOutcome()
+
+    def _step_scheduler(self, scheduler: LRScheduler) -> None:
+        epoch = getattr(scheduler, "last_epoch", None)
+        # Fewer are no fault: a step that could not be pushed is taken back.
+        if isinstance(epoch, int) and self._epoch is not None and epoch > self._epoch:
+            logger.warning(
+                "the scheduler that was given to manage_model() was stepped by the program too: the"
+                " reducer steps it after each step of the optimizer. Leave out scheduler.step(), or"
+                " leave the scheduler out of manage_model()"
+            )
+        scheduler.step()
+        epoch = getattr(scheduler, "last_epoch", None)
+        self._epoch = epoch if isinstance(epoch, int) else None
+
+    @contextmanager
+    def gradients_set_aside(self) -> Iterator[None]:
+        """Have no gradients inside the block; afterwards they are as before."""
+        others = [each for _, each in self.others()]
+        own = [(each, each.grad) for each in [*self.model.parameters(), *others]]
+        self.clear()
+        try:
+            yield
+        finally:
+            for parameter, gradient in own:
+                parameter.grad = gradient
 
     def clear(self) -> None:
         """Set all gradients to None that the optimizer has stepped on, the model's or not."""
@@ -179,6 +251,21 @@ class _Before:
 
 def _sums(parameters: Sequence[Parameter]) -> list[Tensor]:
     return [sum_of_bits(stored(each.detach())) for each in parameters]
+
+
+def _validate_types(model: object, optimizer: object) -> None:
+    import torch
+
+    if not isinstance(model, torch.nn.Module):
+        what = type(model).__name__
+        message = (
+            f"manage_model() takes a torch.nn.Module and its optimizer, and got a {what} first"
+        )
+        raise TypeError(message)
+    if not callable(getattr(optimizer, "step", None)) or isinstance(optimizer, torch.nn.Module):
+        what = type(optimizer).__name__
+        message = f"manage_model() takes an optimizer after the model, and got a {what}"
+        raise TypeError(message)
 
 
 def _validate_optimizer(optimizer: Optimizer) -> None:

@@ -112,11 +112,11 @@ class AllReduceReducer(OwnModelReducer):
         if not self._own.running or (run := self._run) is None:
             return
         self._own.end()
-        self._own.clear()  # what was not pushed is nobody's
-        try:
-            self._make_the_others_steps(run)
-        finally:
-            run.exchange.close()
+        with self._own.managed.gradients_set_aside():  # those that were not pushed
+            try:
+                self._make_the_others_steps(run)
+            finally:
+                run.exchange.close()
         if (last := self._pulled.last) is not None:
             self.pull(last)
 

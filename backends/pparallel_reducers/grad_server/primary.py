@@ -137,6 +137,11 @@ class Primary:
         self.stepper.detach()
         return error
 
+    def leave(self) -> None:
+        """Let the program have its optimizer, where :meth:`stop` was not called."""
+        if self._stepper is not None:
+            self._stepper.managed.end()
+
     def _is_ready(self, batch: Sum, is_full: bool) -> bool:
         """Return whether a step is made now: :meth:`_step` follows, and gives the lease back."""
         if not self.lease.acquire():

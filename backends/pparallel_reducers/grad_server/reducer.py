@@ -30,6 +30,7 @@ from pparallel_reducers.layout import (
     ModelTensors,
     parameters_of,
     state_of,
+    warn_of_max_norm,
     without_compilation,
 )
 from pparallel_reducers.own_model_reducer import LEFT_WITHOUT_STOP
@@ -82,7 +83,7 @@ class GradServerReducer(Reducer):
         self._client: Client | None = None
         if config.role == "client":
             self._client = Client(group, self._roles, self._boards[0])
-        self._open = self._stopped = False
+        self._open = self._stopped = self._warned = False
         self._run: Run | None = None
         self._last_run: Run | None = None
         self._last: ref[Module] | None = None
@@ -193,11 +194,13 @@ class GradServerReducer(Reducer):
         run = self._roles.begin()
         self._recorded.clear()  # what is frozen may be other than before
         self._squeezers.clear()
+        self._warned = False
         if self._roles.primary is not None:
             managed = self._roles.primary.stepper.model
             self._recorded[managed] = ModelTensors(managed)
             if self._member.world_size > 1:
                 self._roles.primary.stepper.managed.note_others()
+                warn_of_max_norm(managed, logger)
             self._versions[managed] = list(run.versions)
         self._run = self._last_run = run
         self._group.meet("start")
@@ -279,8 +282,7 @@ class GradServerReducer(Reducer):
         tensors = self._tensors_of(model, run)
         fits = tensors.layout.digest == run.layout.digest
         squeezer = self._squeezer_of(model, run) if fits else None
-        versions = self._versions.get(model, run.versions)
-        gradient = Gradient(model, tensors, versions, squeezer)
+        gradient = Gradient(model, tensors, self._versions_of(model, run), squeezer)
         if self._config.refuse_nan and (why := gradient.not_finite()) is not None:
             self._clear(model)
             self._tally.refused(1, self._member.name, why)
@@ -294,6 +296,7 @@ class GradServerReducer(Reducer):
                 run.layout.check(tensors.layout)
         except TooOldError:
             self._clear(model)
+            self._warn_of_old_gradients()
             return False
         gradient.settle(True)
         self._roles.pushed()
@@ -302,6 +305,24 @@ class GradServerReducer(Reducer):
         if self._shares_model:
             self._make_due_steps(gradient)
         return True
+
+    def _versions_of(self, model: Module, run: Run) -> list[int]:
+        """Return which parameters *model* has; those that are stepped here are the newest."""
+        versions, primary = list(self._versions.get(model, run.versions)), self._roles.primary
+        if primary is not None and primary.stepper.model is model:
+            versions[primary.index] = self._boards[primary.index].version
+        return versions
+
+    def _warn_of_old_gradients(self) -> None:
+        if not self._warned:
+            logger.warning(
+                "%s: a gradient is refused (max_staleness): its parameters are too old, or the next"
+                " step takes one of this member already. Call pull() after each push(), as step()"
+                " does. Further ones are counted only (counters().refused, where the model is"
+                " managed)",
+                self._member.name,
+            )
+        self._warned = True
 
     def _make_due_steps(self, gradient: Gradient) -> None:
         """Have the steps made that waited for the model of this member, which has pushed.

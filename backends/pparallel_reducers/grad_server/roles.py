@@ -195,6 +195,8 @@ class Roles:
         self.end(ClosedError("the reducer"))
         for level in self.levels():
             level.join()
+        if self.primary is not None:
+            self.primary.leave()
 
     def before_pull(self, via: str) -> list[int] | None:
         """Say that what is pulled next is what the next gradient, for *via*, is computed on.

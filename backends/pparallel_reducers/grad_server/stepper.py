@@ -46,9 +46,11 @@ class Stepper:
         self._recorded = ModelTensors(self.model)
         self._share = share
         self._cuts = _CutParameters(self.managed.optimizer, self._recorded.parameters, share)
+        self.managed.begin()
 
     def detach(self) -> None:
         """Hand the optimizer back."""
+        self.managed.end()
         if self._cuts is not None:
             self._cuts.undo()
         self._recorded = self._share = self._cuts = None
@@ -71,6 +73,11 @@ class Stepper:
         parameters = self._recorded.parameters
         own = [(each, each.grad) for each in parameters.values()]
         clear(parameters.values())
+        # First, as the forward passes that made them came first: hooks see them, and may write too.
+        targets = dict(self._recorded.buffers(self.model)) if buffers else {}
+        with torch.no_grad():
+            for name, view in buffers:
+                targets[name].copy_(view)
         try:
             for name, view in gradients:
                 stepped = self._cuts.parts.get(name, parameters[name])
@@ -84,10 +91,6 @@ class Stepper:
         for _, other in self.managed.others():
             other.grad = None
         self._cuts.settle()
-        targets = dict(self._recorded.buffers(self.model)) if buffers else {}
-        with torch.no_grad():
-            for name, view in buffers:
-                targets[name].copy_(view)
         return outcome.error
 
     def state(self) -> Mapping[str, Tensor]:
