@@ -323,9 +323,9 @@ def warn_of_max_norm(model: Module, logger: logging.Logger) -> None:
         embeds = isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag)
         if embeds and module.max_norm is not None:
             logger.warning(
-                "%r has max_norm, with which its forward pass writes into its parameter: each member"
-                " does that to rows of its own, and the others do not learn of it. Scale rows in a"
-                " hook of the optimizer (register_step_post_hook) instead",
+                "%r has max_norm, with which its forward pass writes into its parameter: each"
+                " member does that to rows of its own, and others do not learn of it. Scale rows"
+                " in a hook of the optimizer (register_step_post_hook) instead",
                 name,
             )
             return

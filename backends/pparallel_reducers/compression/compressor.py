@@ -72,14 +72,11 @@ class Compressor:
         A flat tensor with a number that is infinite or NaN is sent whole and as it is, so that the
         receiver sees it; what is owed of that dtype stays.
         """
-        import torch
-
         pieces: dict[torch.dtype, Piece] = {}
-        with torch.autocast("cpu", enabled=False):  # which the program may be in
-            for dtype in self._shapes:
-                memory = self._memories.get(dtype)
-                flat = gradients[dtype]
-                pieces[dtype] = Whole(flat) if memory is None else memory.encode(flat)
+        for dtype in self._shapes:
+            memory = self._memories.get(dtype)
+            flat = gradients[dtype]
+            pieces[dtype] = Whole(flat) if memory is None else memory.encode(flat)
         return Compressed(self._shapes, pieces)
 
     def settle(self, accepted: bool) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from typing_extensions import override
@@ -76,7 +77,8 @@ class LowRank(Piece):
             mine = flat[place.start : place.end]
             if place.rank:
                 left, right = place.factors(sent)
-                mine.view(place.shape).addmm_(left, right.T, alpha=sign)
+                with _whole_numbers(flat.device):
+                    mine.view(place.shape).addmm_(left, right.T, alpha=sign)
             else:
                 mine.add_(sent[place.sent :][: place.size], alpha=sign)
 
@@ -173,9 +175,10 @@ class PowerSgd:
         if right is None:
             right = self._drawn(place, matrix.dtype)
         # Householder's method gives orthonormal columns even where the rank is smaller.
-        basis = torch.linalg.qr(matrix @ right).Q
-        factors[0].copy_(basis)
-        torch.mm(matrix.T, basis, out=right)
+        with _whole_numbers(matrix.device):
+            basis = torch.linalg.qr(matrix @ right).Q
+            factors[0].copy_(basis)
+            torch.mm(matrix.T, basis, out=right)
         factors[1].copy_(right)
         if right.isfinite().all():
             self._right[place.start] = self._renewed(place, right)
@@ -203,6 +206,13 @@ class PowerSgd:
 
         shape = (place.shape[1], place.rank)
         return torch.randn(shape, generator=self._random, dtype=dtype)
+
+
+def _whole_numbers(device: torch.device) -> AbstractContextManager[object]:
+    """Have products made in the dtype of the factors, where a program pushes inside autocast."""
+    import torch
+
+    return torch.autocast(device.type, enabled=False)
 
 
 def _placed(shapes: Sequence[Shape], rank: int) -> Iterator[_Place]:
