@@ -14,7 +14,7 @@ import pparallel
 from pparallel.interfaces.collective import Collective, ReduceOp
 from pparallel.testing.patience import until
 from pparallel.testing.reducer import parameters
-from pparallel_reducers.all_reduce.flats import _sums_of_bits
+from pparallel_reducers.all_reduce.flats import _checksums
 
 if TYPE_CHECKING:
     from pparallel.builder import Runtime
@@ -187,15 +187,25 @@ ODD: list[torch.Tensor] = [
 
 
 @pytest.mark.parametrize("place", range(len(ODD)))
-def test_a_sum_of_bits_tells_of_a_change(place: int) -> None:
+def test_a_checksum_tells_of_a_change(place: int) -> None:
     tensor = ODD[place].clone()
-    found = _sums_of_bits([None, tensor], torch.device("cpu"))
-    assert found.equal(_sums_of_bits([None, tensor.clone()], torch.device("cpu")))
+    found = _checksums([None, tensor], torch.device("cpu"))
+    assert found.equal(_checksums([None, tensor.clone()], torch.device("cpu")))
     for factor in (0.5, -1.0):
         tensor.mul_(factor)
-        after = _sums_of_bits([None, tensor], torch.device("cpu"))
-        assert (after != found).tolist() == [False, tensor.numel() > 0]
+        after = _checksums([None, tensor], torch.device("cpu"))
+        assert (after != found).any(dim=1).tolist() == [False, tensor.numel() > 0]
         found = after
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.complex128])
+@pytest.mark.parametrize("factor", [-1.0, 2.0**-16])
+def test_a_checksum_tells_of_signs_and_powers_of_two(dtype: torch.dtype, factor: float) -> None:
+    """Of 256 numbers, of which half are negative: sums of their bits alone stay as they are."""
+    numbers = torch.arange(1.0, 257.0, dtype=torch.float64)
+    tensor = torch.where(numbers % 2 > 0, numbers, -numbers).to(dtype)
+    before, after = (_checksums([each], torch.device("cpu")) for each in (tensor, tensor * factor))
+    assert not after.equal(before)
 
 
 def clip_the_mean(rt: Runtime) -> list[float]:

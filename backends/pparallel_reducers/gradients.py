@@ -114,11 +114,25 @@ def stored(tensor: Tensor) -> Tensor:
     return tensor._values() if tensor.layout is torch.sparse_coo else tensor.values()
 
 
-def sum_of_bits(tensor: Tensor) -> Tensor:
-    """Return the sum of the bits of *tensor*, which is strided, taken as integers: [] int64."""
+def checksum(tensor: Tensor) -> Tensor:
+    """Return what changes when elements of *tensor* do, which is strided: [2] int64.
+
+    The first is the sum of its bits as integers, the second that of its numbers: where many signs
+    or exponents change, either may stay as it is.
+    """
     import torch
 
-    flat = tensor.resolve_conj().resolve_neg().reshape(-1).contiguous().view(torch.uint8)
+    values = tensor.resolve_conj().resolve_neg().reshape(-1).contiguous()
+    total = _sum_of_bits(values.view(torch.uint8))
+    if not averages(values.dtype):  # torch adds up no others
+        return torch.stack([total, torch.zeros_like(total)])
+    numbers = torch.view_as_real(values) if values.is_complex() else values
+    return torch.stack([total, numbers.sum().double().view(torch.int64)])
+
+
+def _sum_of_bits(flat: Tensor) -> Tensor:
+    import torch
+
     nbytes = len(flat)
     if flat.data_ptr() % _WORD or nbytes < _WORD or flat.storage_offset() % _WORD:
         return flat.sum()
@@ -149,7 +163,7 @@ def held(parameters: Sequence[Parameter]) -> list[bool]:
     """Return whose gradients anybody else may hold, or share the memory of.
 
     A gradient that is missing or sparse counts as not held. One in memory that torch has not
-    allocated, such as that of a numpy array, counts as held.
+    allocated for this process, such as that of a numpy array, counts as held.
     """
     usual = _usual_holders()
     if usual is None:
@@ -171,8 +185,8 @@ def _holders(parameters: Sequence[Parameter]) -> list[tuple[int, ...] | None]:
             continue
         storage = gradient.untyped_storage()  # as in references()
         shared, used = count(storage._cdata), gradient._use_count()  # type: ignore[attr-defined]
-        references = getrefcount(storage), getrefcount(gradient)
-        found.append((shared, used, storage.resizable(), *references))
+        owned = storage.resizable(), storage.is_shared()
+        found.append((shared, used, *owned, getrefcount(storage), getrefcount(gradient)))
     return found
 
 

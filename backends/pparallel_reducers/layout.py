@@ -310,8 +310,16 @@ def parameters_of(model: Module) -> Iterator[Parameter]:
                 yield each
 
 
-def _marks(model: Module) -> list[tuple[int, tuple[bool, torch.dtype, torch.device]]]:
-    found = {id(p): (p.requires_grad, p.dtype, p.device) for p in parameters_of(model)}
+def _marks(model: Module) -> list[tuple[int, tuple[object, ...]]]:
+    """Return what tells whether a model has other parameters now.
+
+    Names in the module belong to it: pruning and parametrizations give a parameter another one.
+    """
+    found: dict[int, tuple[object, ...]] = {}
+    for module in model.modules():
+        for name, each in module._parameters.items():
+            if each is not None and id(each) not in found:
+                found[id(each)] = (name, each.requires_grad, each.dtype, each.device)
     return list(found.items())
 
 
@@ -389,6 +397,15 @@ def _validate_shape(name: str, tensor: Tensor, kind: str) -> None:
 
 
 def _validate_memory(name: str, tensor: Tensor, kind: str) -> None:
+    import torch
+
+    if tensor.layout is not torch.strided:
+        what = "buffer" if kind == "buffer" else "parameter"
+        message = (
+            f"{what} {name!r} has the layout {tensor.layout}, and only dense ones can be sent to"
+            " other members: give it as to_dense(), or register a buffer with persistent=False"
+        )
+        raise ValueError(message)
     if overlaps(tensor):
         what = "buffer" if kind == "buffer" else "parameter"
         message = (

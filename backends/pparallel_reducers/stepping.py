@@ -7,9 +7,10 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import is_
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pparallel_reducers.gradients import clear, stored, sum_of_bits
+from pparallel_reducers.gradients import checksum, clear, stored
 from pparallel_reducers.layout import parameters_of, without_compilation
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class OptimizerStep:
         self.scheduler = scheduler
         self._counts_versions = False  # until a step has shown it
         self._others: frozenset[int] = frozenset()
-        self._count: int | None = None  # of the optimizer's parameters, where others() matter
+        self._noted: list[Parameter] | None = None  # the optimizer's, where others() matter
         self._thread: int | None = None  # which steps
         self._guard: Any = None  # against steps of the program's own
         self._epoch: int | None = None  # of the scheduler, after its last step here
@@ -90,7 +91,7 @@ class OptimizerStep:
 
     def _warn_of_foreign_parameters(self) -> None:
         own = {id(each) for each in self.model.parameters()}
-        listed = [each for group in self._groups() for each in group["params"]]
+        listed = self._parameters()
         if listed and own and own.isdisjoint(map(id, listed)):
             logger.warning(
                 "the optimizer that was given to manage_model() has no parameter of the model, so"
@@ -168,7 +169,7 @@ class OptimizerStep:
 
     def note_others(self) -> None:
         """Note which parameters are not the model's, as a run of several members begins."""
-        self._count = self._parameters()
+        self._noted = self._parameters()
         self._others = frozenset(id(each) for _, each in self.others())
 
     def validate_others(self) -> None:
@@ -177,7 +178,10 @@ class OptimizerStep:
         Raises:
             ValueError: there is one since :meth:`note_others`.
         """
-        if self._count is None or self._parameters() == self._count:
+        if self._noted is None:
+            return
+        parameters = self._parameters()
+        if len(parameters) == len(self._noted) and all(map(is_, parameters, self._noted)):
             return
         for name, each in self.others():
             if id(each) not in self._others:
@@ -187,10 +191,10 @@ class OptimizerStep:
                     " add_param_group(), then start()"
                 )
                 raise ValueError(message)
-        self._count = self._parameters()
+        self._noted = parameters
 
-    def _parameters(self) -> int:
-        return sum(len(each["params"]) for each in self._groups())
+    def _parameters(self) -> list[Parameter]:
+        return [each for group in self._groups() for each in group["params"]]
 
     def validate_dense(self) -> None:
         """Refuse an optimizer that takes sparse gradients only.
@@ -241,7 +245,7 @@ class _Before:
         if self._sums is None:
             return counted
         pairs = zip(self._sums, _sums(self._parameters), strict=True)
-        others = [bool(old != new) for old, new in pairs]
+        others = [not old.equal(new) for old, new in pairs]
         return [one or other for one, other in zip(counted, others, strict=True)]
 
     def _counted(self) -> list[bool]:
@@ -250,7 +254,7 @@ class _Before:
 
 
 def _sums(parameters: Sequence[Parameter]) -> list[Tensor]:
-    return [sum_of_bits(stored(each.detach())) for each in parameters]
+    return [checksum(stored(each.detach())) for each in parameters]
 
 
 def _validate_types(model: object, optimizer: object) -> None:

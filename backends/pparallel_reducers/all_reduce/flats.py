@@ -12,7 +12,7 @@ from pparallel.interfaces.collective import Collective, Work
 from pparallel_reducers.all_reduce.buckets import parts
 from pparallel_reducers.all_reduce.exchange import Exchange
 from pparallel_reducers.all_reduce.roll import Signal, count_ready
-from pparallel_reducers.gradients import dense, references, stored, sum_of_bits
+from pparallel_reducers.gradients import checksum, dense, references, stored
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -85,7 +85,7 @@ class Flat:
 
         It is read once more for this, while it is still in the caches.
         """
-        self._bits = _sums_of_bits([each for each, _ in self._taken], self.tensor.device)
+        self._bits = _checksums([each for each, _ in self._taken], self.tensor.device)
 
     def changed(self) -> int | None:
         """Return the place of a gradient that is not what was taken of it, if there is one.
@@ -100,8 +100,8 @@ class Flat:
                 return place
         if self._bits is None or not self._taken:
             return None
-        now = _sums_of_bits([each for each, _ in self._taken], self.tensor.device)
-        differing = (now != self._bits).nonzero().flatten().tolist()
+        now = _checksums([each for each, _ in self._taken], self.tensor.device)
+        differing = (now != self._bits).any(dim=1).nonzero().flatten().tolist()
         return differing[0] if differing else None
 
     def wait(self) -> None:
@@ -119,15 +119,12 @@ class Flat:
         self._work, self._taken, self._bits = None, [], None
 
 
-def _sums_of_bits(gradients: Sequence[Tensor | None], device: torch.device) -> Tensor:
-    """Return the sums of the bits of each gradient, taken as integers: [gradients] int64.
-
-    They change when all elements are scaled, and when some are clipped.
-    """
-    sums = [torch.zeros((), dtype=torch.int64, device=device)] * len(gradients)
+def _checksums(gradients: Sequence[Tensor | None], device: torch.device) -> Tensor:
+    """Return what changes with each gradient, as when it is scaled or clipped: [n, 2] int64."""
+    sums = [torch.zeros(2, dtype=torch.int64, device=device)] * len(gradients)
     for place, each in enumerate(gradients):
         if each is not None and each.numel():
-            sums[place] = sum_of_bits(stored(each.detach()))
+            sums[place] = checksum(stored(each.detach()))
     return torch.stack(sums)
 
 

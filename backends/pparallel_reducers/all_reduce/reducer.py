@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
@@ -53,6 +53,7 @@ class AllReduceReducer(OwnModelReducer):
         self._run: Run | None = None
         self._former: list[Run] = []
         self._steps = 0  # in all runs
+        self._has_met = False  # whether the others have met this member in start() already
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -78,6 +79,12 @@ class AllReduceReducer(OwnModelReducer):
             self.close()
 
     @override
+    def start(self) -> None:
+        if self._run is not None and self._run.error is not None:
+            self._own.end()  # it has ended by itself, and stop() need not be called
+        super().start()
+
+    @override
     def begin(self, layout: Layout, model: Module) -> None:
         import torch
 
@@ -88,7 +95,9 @@ class AllReduceReducer(OwnModelReducer):
         own = self._own.managed
         if len(self._collective.ranks) > 1:
             own.validate_dense()  # before a group is made: whoever is refused may start again
-        self._group.meet("start")  # whoever waits here for long says for whom
+        if not self._has_met:
+            self._group.meet("start", resumes=True)  # a long wait is logged, with who is missing
+        self._has_met = True  # if this is interrupted, the others do not come again
         group = self._collective.new_group(self._collective.ranks)
         self._causes.forget()
         if self._run is not None:
@@ -103,6 +112,7 @@ class AllReduceReducer(OwnModelReducer):
             self._causes,
         )
         self._run.begin()
+        self._has_met = False
         self._end_former()
         if self._member.rank:
             self._tally.pulled(self._steps)
@@ -114,11 +124,13 @@ class AllReduceReducer(OwnModelReducer):
         self._own.end()
         with self._own.managed.gradients_set_aside():  # those that were not pushed
             try:
-                self._make_the_others_steps(run)
+                failure = self._make_the_others_steps(run)
             finally:
                 run.exchange.close()
         if (last := self._pulled.last) is not None:
             self.pull(last)
+        if failure is not None:
+            raise failure
 
     @override
     def watch(self) -> None:
@@ -166,6 +178,8 @@ class AllReduceReducer(OwnModelReducer):
             outcome = self._own.step()
         except BaseException:
             run.step_failed()
+            with suppress(Exception):  # there is another error to raise
+                run.step_was_made()  # as it was in the others, which wait for this member there
             raise
         if not outcome.complete:
             run.step_failed()
@@ -178,19 +192,34 @@ class AllReduceReducer(OwnModelReducer):
         if outcome.error is not None:
             raise outcome.error
 
-    def _make_the_others_steps(self, run: Run) -> None:
-        """Step with those that have not stopped yet, until all have; then have one model."""
+    def _make_the_others_steps(self, run: Run) -> Exception | None:
+        """Step with those that have not stopped yet, until all have; then have one model.
+
+        Returns:
+            What was first raised after a step that counts, as by a scheduler.
+
+        Raises:
+            Exception: what the optimizer raised before.
+        """
+        failure: Exception | None = None
         while True:
             signals = run.make(run.stops())
             if {each.word for each in signals} == {Word.STOPPED}:
                 break
-            if count_ready(signals):
-                try:
-                    self._step(run, 0)
-                except Exception:
+            if not count_ready(signals):
+                continue
+            try:
+                self._step(run, 0)
+            except BaseException as error:
+                if run.failed:
                     run.tell_failure()
                     raise
+                if not isinstance(error, Exception):
+                    run.close()  # the others do not wait for this member
+                    raise
+                failure = failure or error  # raised after a step that counts: go on with the others
         run.finish()
+        return failure
 
     def _end_former(self) -> None:
         """End the groups of former runs, which all have left: who ends one earlier seems lost."""

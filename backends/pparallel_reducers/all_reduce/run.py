@@ -35,6 +35,7 @@ class Run:
         exchange: how gradients travel.
         state: what all begin and end with.
         failed: whether this member's optimizer has failed, so that its model is its own.
+        error: what has ended it too early, if anything has.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Run:
         self._model, self._tensors = own.model, tensors
         self._trainable = [*tensors.trainable, *others]
         self._optional = [each for _, each in others]
-        self._error: Exception | None = None
+        self.error: Exception | None = None
         self.exchange = self._made_exchange()
         self.state = State(
             group, member.names, tensors, own.model, others, config.bucket, self._sent
@@ -104,8 +105,8 @@ class Run:
         Raises:
             Exception: if anything has.
         """
-        if self._error is not None:
-            raise copy.copy(self._error)
+        if self.error is not None:
+            raise copy.copy(self.error)
 
     def pushes(self) -> Signal:
         """Return what this member has to say of its gradients."""
@@ -170,9 +171,9 @@ class Run:
         if Word.FAILED in words:
             name = self._member.names[words.index(Word.FAILED)]
             message = f"the optimizer of member {name!r} failed: its model is its own from then on"
-            self._error = RuntimeError(message)
+            self.error = RuntimeError(message)
             self.exchange.close()
-            raise self._error
+            raise self.error
         return signals
 
     def step_was_made(self) -> None:
@@ -254,12 +255,12 @@ class Run:
         try:
             yield
         except PeerLostError as error:
-            found = self._error = self._causes.find(error)
+            found = self.error = self._causes.find(error)
             self.close()
             raise found from None if found is error else error
         except BaseException as error:
             why = f"a step was left in the middle, by {error!r}"
-            self._error = error if isinstance(error, Exception) else RuntimeError(why)
+            self.error = error if isinstance(error, Exception) else RuntimeError(why)
             self.close()
             raise
 

@@ -157,7 +157,7 @@ class State:
             for (name, tensor), part in zip(bucket, parts(flat, tensors), strict=True):
                 if not _alike(tensor, part):
                     changed = changed or name
-                    tensor.copy_(part)
+                    tensor.detach().copy_(part)
         return changed
 
 

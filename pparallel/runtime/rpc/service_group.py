@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from typing_extensions import Buffer, override
@@ -41,6 +42,7 @@ class ServiceGroup:
         self._members = list(members)
         self._lock = threading.Lock()
         self._destroyed = False
+        self._interrupted: dict[str, Future[Reply]] = {}  # meetings that are waited for again
 
     @override
     def __repr__(self) -> str:
@@ -185,13 +187,19 @@ class ServiceGroup:
         """Return the shared memory of member *of*, as far as this one sees it."""
         return self._endpoint.arena(of)
 
-    def meet(self, key: str, timeout: float | None = None) -> list[str]:
+    def meet(self, key: str, timeout: float | None = None, *, resumes: bool = False) -> list[str]:
         """Wait until every member that still lives has called this; return who has.
+
+        Args:
+            key: what for.
+            timeout: seconds; None waits without limit.
+            resumes: whether a call after one that was interrupted, as by Ctrl-C, is the same again:
+                the others have met this member if they came meanwhile.
 
         Raises:
             CallTimeoutError: not all came within *timeout* seconds.
         """
-        return self._meet(f"meet/{key}", False, timeout)
+        return self._meet(f"meet/{key}", False, timeout, resumes)
 
     def wait_for(self, future: Future[T], what: str, place: tuple[str, ...] | None = None) -> T:
         """Return the result of *future*, which the programs of other members bring about.
@@ -249,20 +257,32 @@ class ServiceGroup:
         endpoint = self._endpoint
         return endpoint.ask(endpoint.member.names[0], key, body, timeout=endpoint.limit(timeout))
 
-    def _meet(self, key: str, strict: bool, timeout: float | None) -> list[str]:
+    def _meet(
+        self, key: str, strict: bool, timeout: float | None, resumes: bool = False
+    ) -> list[str]:
         self._live()
         endpoint = self._endpoint
         first = endpoint.member.names[0]
         ticket = endpoint.refs.new_id()
         place = (self._name, key)
         body = (place, self._members, strict, ticket)
+        reply = self._interrupted.pop(key, None) or endpoint.ask_async(
+            first, directory.MEET, body, timeout=timeout
+        )
         try:
-            reply = endpoint.ask_async(first, directory.MEET, body, timeout=timeout)
             met: list[str] = self.wait_for(reply, f"{key!r} of {self._name!r}", place).body
-        except CallTimeoutError:
-            endpoint.ask(first, directory.WITHDRAW, (place, ticket))
-            what = f"the wait of group {self._name!r} for all its members ({key})"
-            raise CallTimeoutError(what, timeout or 0.0) from None
+        except BaseException as error:
+            if isinstance(error, CallTimeoutError) and reply.done():
+                endpoint.ask(first, directory.WITHDRAW, (place, ticket))
+                what = f"the wait of group {self._name!r} for all its members ({key})"
+                raise CallTimeoutError(what, timeout or 0.0) from None
+            if not reply.done() or reply.exception() is None:  # interrupted, as by a signal
+                if resumes:
+                    self._interrupted[key] = reply
+                elif strict:  # a barrier that was not passed, and the next call is another
+                    with suppress(PparallelError):
+                        endpoint.ask_async(first, directory.WITHDRAW, (place, ticket))
+            raise
         return met
 
     def _ended(self, place: tuple[str, ...] | None) -> set[str]:

@@ -7,13 +7,13 @@ from typing import Any
 
 from typing_extensions import override
 
-from pparallel.runtime.rpc.directory import WORLD
 from pparallel.compat.machin.distributed import calls
 from pparallel.compat.machin.distributed.current import get_cur_name, joined_world
 from pparallel.compat.machin.distributed.script_functions import sendable
 from pparallel.errors import ClosedError
 from pparallel.runtime import rpc
 from pparallel.runtime.rpc import RemoteRef, current
+from pparallel.runtime.rpc.directory import WORLD
 from pparallel.runtime.rpc.future import RpcFuture
 
 Kwargs = Mapping[str, Any] | None
