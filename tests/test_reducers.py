@@ -14,6 +14,8 @@ import pytest
 import torch
 from reducer_models import begun
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
+from torch.nn.utils.prune import l1_unstructured
 from typing_extensions import override
 
 import pparallel
@@ -172,6 +174,71 @@ def test_start_and_pull_in_inference_mode_leave_a_model_that_trains(
 ) -> None:
     for each in launch(members, reducer, start_in_inference_mode):
         assert each["bias"].item() < 1
+
+
+def change_names(rt: Runtime, change: Callable[[nn.Module], object]) -> str:
+    model = begun(rt, nn.Sequential(nn.Linear(1, 1, bias=False)))
+    change(model[0])
+    model(torch.ones(4, 1)).sum().backward()
+    return raised_by(lambda: rt.reducer.step(model))
+
+
+def prune(module: nn.Module) -> None:
+    l1_unstructured(module, "weight", amount=1)
+
+
+def parametrize(module: nn.Module) -> None:
+    weight_norm(module)
+
+
+@alone_and_with_another
+@pytest.mark.parametrize("change", [prune, parametrize])
+@every_reducer
+def test_a_parameter_that_gets_another_name_after_start_is_refused(
+    reducer: dict[str, Any], change: Callable[[nn.Module], object], members: int
+) -> None:
+    for told in launch(members, reducer, change_names, change):
+        assert "'0.weight'" in told
+        assert told.startswith(
+            ("parameter '0.weight' was removed since start(): call stop()", LIKE)
+        )
+
+
+LIKE = "the model is not like the managed one"
+
+
+def start_with_sparse_buffer(rt: Runtime) -> str:
+    model = nn.Linear(1, 1)
+    model.register_buffer("adjacency", torch.eye(3).to_sparse())
+    if rt.reducer.manages:
+        rt.reducer.manage_model(model, torch.optim.SGD(model.parameters(), lr=1.0))
+    return raised_by(rt.reducer.start)
+
+
+@every_reducer
+def test_a_sparse_buffer_is_refused_by_name(reducer: dict[str, Any]) -> None:
+    (told,) = launch(1, reducer, start_with_sparse_buffer)
+    copies = reducer["backend"] != "local"
+    assert told.startswith("buffer 'adjacency' has the layout torch.sparse_coo" if copies else "")
+    assert bool(told) is copies
+
+
+def swap_other_parameter(rt: Runtime) -> str:
+    model, weights = nn.Linear(1, 1), [nn.Parameter(torch.ones(1)) for _ in range(2)]
+    optimizer = torch.optim.SGD([*model.parameters()], lr=0.1)
+    optimizer.add_param_group({"params": [weights[0]]})
+    rt.reducer.manage_model(model, optimizer)
+    rt.reducer.start()
+    optimizer.param_groups.pop()
+    optimizer.add_param_group({"params": [weights[1]]})
+    (model(torch.ones(4, 1)).sum() * weights[1]).sum().backward()
+    return raised_by(lambda: rt.reducer.step(model))
+
+
+@pytest.mark.parametrize("backend", ["all_reduce", "diloco", "model_server"])
+def test_a_parameter_beside_the_model_that_is_swapped_after_start_is_refused(backend: str) -> None:
+    for told in launch(2, {"backend": backend}, swap_other_parameter):
+        assert "param_groups[1]['params'][0] is not a parameter of the model, and came" in told
 
 
 # -- views -----------------------------------------------------------------------------------------
