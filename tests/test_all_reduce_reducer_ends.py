@@ -12,6 +12,7 @@ import pytest
 import torch
 from reducer_models import begun, numbers, values
 from torch import nn
+from typing_extensions import override
 
 import pparallel
 from pparallel.builder import Runtime
@@ -53,6 +54,7 @@ class Ending(torch.optim.lr_scheduler.LambdaLR):
         self.left = steps + 1  # the constructor makes one
         super().__init__(optimizer, lambda _: 1.0)
 
+    @override
     def step(self, epoch: int | None = None) -> None:
         self.left -= 1
         if self.left < 0:
@@ -237,11 +239,11 @@ class WithLeaf(nn.Module):
 def train_with_leaf(rt: Runtime) -> list[float]:
     model = begun(rt, WithLeaf())
     with torch.no_grad():
-        model.leaf.fill_(float(rt.rank))
+        model.get_buffer("leaf").fill_(float(rt.rank))
     model.weight.grad = torch.ones(2)
     rt.reducer.step(model)
     rt.reducer.stop()
-    found: list[float] = model.leaf.tolist()
+    found: list[float] = model.get_buffer("leaf").tolist()
     return found
 
 
