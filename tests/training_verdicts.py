@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from pparallel.testing.training import Difference, Refused, Verdict
+from pparallel.testing.training import EQUAL, Difference, Refused, Verdict
 from pparallel.testing.training.cases import FrozenLater, ParameterAdded, Unfrozen
 
 Verdicts = Mapping[str, Verdict]
@@ -32,8 +32,20 @@ LOOSE = Refused(
     " with `register_parameter()`",
 )
 NO_METRIC = Difference(
-    "a dedicated primary has no metric, and the learning rate stays as it is; with"
-    " `dedicated: false` it is equal"
+    "a dedicated primary has no batches, and so no metric: the learning rate stays as it is, unless"
+    " its own loop changes it; with `dedicated: false` it is equal"
+)
+STALE = Difference(
+    "without `pull()` a member computes on old parameters, and with `max_staleness` such gradients"
+    " are refused, which a warning tells of once",
+    warns=r"refused \(max_staleness\)",
+)
+NEXT_ROUND = Difference(
+    "without `pull()` a round is made in the next `push()`, whose gradients come from the member's"
+    " own parameters"
+)
+OWN_BUFFERS = Difference(
+    "buffers are each member's own until `stop()`, and a hook sees those of its member"
 )
 LATER = Difference(
     "the member's gradient is refused, and its next one takes the place in the step", warns=WARNING
@@ -91,20 +103,30 @@ _GRAD_SERVER: Verdicts = {
     "loose_parameter": LOOSE,
     "sparse_adam": DENSE,
     "infinity_of_one_refused": LATER,
+    "push_alone": STALE,
 }
+_ALL_REDUCE: Verdicts = {"sparse_adam": DENSE, "averaged_buffers": OWN_BUFFERS}
 _OWN_LOOSE_WARNING = r"not a parameter of the model"
 _OWN_LOOSE = "the parameter is each member's own, and a warning says so"
 
 TOGETHER: Mapping[str, Verdicts] = {
-    "grad_server": {**_GRAD_SERVER, "plateau_by_hand": NO_METRIC},
+    "grad_server": {  # whose members that train have no optimizer
+        **_GRAD_SERVER,
+        "plateau_by_hand": NO_METRIC,
+        "own_steps": EQUAL,
+    },
     "grad_server without a dedicated primary": _GRAD_SERVER,
-    "all_reduce": {"sparse_adam": DENSE},
-    "overlap": {"sparse_adam": DENSE, "clip_by_value": OVERLAPPED, "scaled_gradients": OVERLAPPED},
+    "all_reduce": _ALL_REDUCE,
+    "overlap": {
+        **_ALL_REDUCE,
+        **dict.fromkeys(("clip_by_value", "scaled_gradients"), OVERLAPPED),
+    },
     "diloco": {
         **dict.fromkeys(("adam", "adam_w", "clip_by_norm", "sparse_adam", "resumed"), OWN_STEPS),
-        **dict.fromkeys(("moving_average", "kept_gradient"), OWN_HOOKS),
+        **dict.fromkeys(("moving_average", "averaged_buffers", "kept_gradient"), OWN_HOOKS),
         **dict.fromkeys(("infinity_of_one_refused", "nan_in_buffer"), NO_STEP),
         "infinity_taken": LEFT_OUT,
+        "push_alone": NEXT_ROUND,
         "loose_parameter": Difference(_OWN_LOOSE, like="parameters", warns=_OWN_LOOSE_WARNING),
     },
     "model_server": {
@@ -115,6 +137,7 @@ TOGETHER: Mapping[str, Verdicts] = {
                 "adam_w",
                 "parameter_groups",
                 "moving_average",
+                "averaged_buffers",
                 "kept_gradient",
                 "sparse_adam",
                 "resumed",

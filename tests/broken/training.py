@@ -154,6 +154,109 @@ class TestPublishesAfterTheHooks(TrainingSuite):
     config = lonely.config(PublishesAfterTheHooks)
 
 
+class RestoresBuffers(Alone):
+    """Publishes the buffers of the forward pass after the step, over what hooks have written."""
+
+    @override
+    def push(self, model: Module) -> bool:
+        kept = [each.clone() for each in model.buffers()]
+        accepted = super().push(model)
+        for each, value in zip(model.buffers(), kept, strict=True):
+            each.copy_(value)
+        return accepted
+
+
+@rejected_alone("buffers_of_hooks")
+class TestRestoresBuffers(TrainingSuite):
+    config = lonely.config(RestoresBuffers)
+
+
+class HidesNewBuffers(Alone):
+    """Has hooks see the buffers of the step before."""
+
+    _last: list[Tensor]
+
+    @override
+    def begin(self, layout: Layout, model: Module) -> None:
+        self._last = [each.clone() for each in model.buffers()]
+
+    @override
+    def push(self, model: Module) -> bool:
+        new = [each.clone() for each in model.buffers()]
+        self._fill(model, self._last)
+        accepted = super().push(model)
+        self._fill(model, new)
+        self._last = new
+        return accepted
+
+    @staticmethod
+    def _fill(model: Module, values: Sequence[Tensor]) -> None:
+        for each, value in zip(model.buffers(), values, strict=True):
+            each.copy_(value)
+
+
+@rejected_alone("averaged_buffers")
+class TestHidesNewBuffers(TrainingSuite):
+    config = lonely.config(HidesNewBuffers)
+
+
+class LetsTheProgramStep(Alone):
+    """Steps a second time on the gradients that the program has stepped on."""
+
+    @override
+    def start(self) -> None:
+        super().start()
+        self._own.managed.end()  # which refuses steps of the program's own
+
+
+@rejected_alone("own_steps")
+class TestLetsTheProgramStep(TrainingSuite):
+    config = lonely.config(LetsTheProgramStep)
+
+
+class LeavesCopies(Alone):
+    """Pulls nothing, as the managed model is the newest already."""
+
+    @override
+    def pull(self, model: Module) -> bool:
+        return False
+
+
+@rejected_alone("pulled_copy")
+class TestLeavesCopies(TrainingSuite):
+    config = lonely.config(LeavesCopies)
+
+
+class StepsWhenItPulls(Alone):
+    """Makes the step with the pull, so that gradients of a second push replace the first."""
+
+    _kept: Sequence[Tensor | None] = ()
+
+    @override
+    def push(self, model: Module) -> bool:
+        self._kept = [each.grad for each in model.parameters()]
+        for each in model.parameters():
+            each.grad = None
+        return True
+
+    @override
+    def step(self, model: Module) -> bool:
+        self.push(model)
+        return self.pull(model)
+
+    @override
+    def pull(self, model: Module) -> bool:
+        kept, self._kept = self._kept, []
+        for each, grad in zip(model.parameters(), kept, strict=False):
+            each.grad = grad
+        return super().push(model) if kept else False
+
+
+@rejected_alone("push_alone")
+class TestStepsWhenItPulls(TrainingSuite):
+    config = lonely.config(StepsWhenItPulls)
+
+
 class LosesTheLayout(Alone):
     """Lays parameters out anew."""
 

@@ -33,6 +33,7 @@ class Training:
         notes: what hooks and the loop saw where the optimizer is.
         losses: of each batch.
         accumulating: a context for backward passes before the last one of a step.
+        pull: copies the newest parameters into another model; returns whether they were newer.
         extra: what the case keeps.
     """
 
@@ -46,6 +47,7 @@ class Training:
         self.notes: dict[str, list[Any]] = {}
         self.losses: list[Tensor] = []
         self.accumulating: Callable[[], AbstractContextManager[Any]] = nullcontext
+        self.pull: Callable[[Module], bool] = self._copy_into
         self.extra: dict[str, Any] = {}
         if self.optimizer is not None:
             self.scheduler = case.scheduler(self.optimizer)
@@ -55,6 +57,10 @@ class Training:
     def parameters(self) -> list[Parameter]:
         """Return the parameters of the model, and those that are not the model's."""
         return [*self.module.parameters(), *self.loose]
+
+    def _copy_into(self, model: Module) -> bool:
+        model.load_state_dict(self.module.state_dict())
+        return True
 
     def note(self, what: str, value: object) -> None:
         """Note a copy of *value* under *what*."""
@@ -91,6 +97,7 @@ class Case:
         tolerance: relative and absolute, where several members add up in another order; None for
             the usual ones of the dtype.
         verdict: what any reducer does with it, unless the suite declares another.
+        pushes: whether the program calls ``push()`` alone, without ``pull()``.
         options: of the reducer's config, beside those that are tested; a reducer without them is
             not tested.
         change_at: before which step :meth:`change` is called; the program then follows the advice
@@ -104,6 +111,7 @@ class Case:
     exact: ClassVar[bool] = True
     tolerance: ClassVar[Tolerance | None] = None
     verdict: ClassVar[Verdict] = EQUAL
+    pushes: ClassVar[bool] = False
     options: ClassVar[Mapping[str, Any]] = {}
     change_at: ClassVar[int | None] = None
     resume_at: ClassVar[int | None] = None
@@ -179,6 +187,9 @@ class Case:
 
     def after_step(self, training: Training, step: int) -> None:
         """Do what a program does after the step."""
+
+    def after_stop(self, training: Training) -> None:
+        """Do what a program does after ``stop()``."""
 
     def change(self, training: Training) -> None:
         """Change the model in the middle of a run."""

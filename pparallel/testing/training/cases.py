@@ -12,6 +12,7 @@ from typing_extensions import override
 from pparallel.testing.training.case import Case, Tolerance, Training, rates
 from pparallel.testing.training.models import (
     Complex,
+    Counting,
     Extended,
     Gated,
     Masked,
@@ -129,6 +130,24 @@ class MovingAverage(Case):
     @override
     def finish(self, training: Training) -> None:
         training.note("average", [*training.extra["average"].parameters()])
+
+
+class OwnSteps(Case):
+    """`optimizer.step()` by the program too."""
+
+    verdict: ClassVar[Verdict] = Refused(
+        RuntimeError,
+        r"optimizer\.step\(\).*reducer\.step\(model\)",
+        "`optimizer.step()` raises between `start()` and `stop()` in the members that manage the"
+        " model: leave it out, as the reducer makes the steps",
+        managing=True,
+    )
+
+    @override
+    def step(self, training: Training, step: int, make: Callable[[], object]) -> None:
+        if training.optimizer is not None:
+            training.optimizer.step()
+        make()
 
 
 class KeptGradient(Case):
@@ -500,6 +519,37 @@ class OwnStateDict(Case):
         return seeded(Renamed())
 
 
+class BuffersOfHooks(Case):
+    """Buffers that a step post-hook writes."""
+
+    @override
+    def model(self) -> Module:
+        return Counting()
+
+    @override
+    def attach(self, training: Training, optimizer: Optimizer) -> None:
+        assert isinstance(training.module, Counting)
+        optimizer.register_step_post_hook(training.module.count)
+
+
+class AveragedBuffers(BatchNorm):
+    """Moving average of parameters and buffers in a step post-hook, with BatchNorm."""
+
+    @override
+    def attach(self, training: Training, optimizer: Optimizer) -> None:
+        average = torch.optim.swa_utils.AveragedModel(
+            training.module,
+            multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.5),
+            use_buffers=True,
+        )
+        training.extra["average"] = average.module
+        optimizer.register_step_post_hook(lambda *_: average.update_parameters(training.module))
+
+    @override
+    def finish(self, training: Training) -> None:
+        training.note("average", training.extra["average"].state_dict())
+
+
 class InfiniteMask(Case):
     """A persistent buffer with -inf."""
 
@@ -620,6 +670,36 @@ class Autocast(Case):
 # -- programs -------------------------------------------------------------------------------------
 
 
+class PulledCopy(Case):
+    """A copy of the model for evaluation, filled by `pull()`."""
+
+    @override
+    def prepare(self, training: Training) -> None:
+        training.extra["copy"] = perceptron().requires_grad_(False)
+
+    @override
+    def after_step(self, training: Training, step: int) -> None:
+        newer = training.pull(training.extra["copy"])
+        training.losses.append(torch.tensor(float(newer)))
+        self._evaluate(training)
+
+    @override
+    def after_stop(self, training: Training) -> None:
+        training.pull(training.extra["copy"])
+        self._evaluate(training)
+        training.note("copy", [*training.extra["copy"].parameters()])
+
+    def _evaluate(self, training: Training) -> None:
+        output = training.extra["copy"](self.inputs(0, 0))
+        training.losses.append((output - 1).square().mean())
+
+
+class PushAlone(Case):
+    """`push()` without `pull()`."""
+
+    pushes = True
+
+
 class Compiled(Case):
     """`torch.compile`."""
 
@@ -655,6 +735,7 @@ _CASES: tuple[Callable[[], Case], ...] = (
     ClipByNorm,
     ClipByValue,
     MovingAverage,
+    OwnSteps,
     KeptGradient,
     Accumulation,
     LooseParameter,
@@ -681,6 +762,8 @@ _CASES: tuple[Callable[[], Case], ...] = (
     ChannelsLast,
     BatchNorm,
     OwnStateDict,
+    BuffersOfHooks,
+    AveragedBuffers,
     InfiniteMask,
     InfinityTaken,
     InfinityRefused,
@@ -688,6 +771,8 @@ _CASES: tuple[Callable[[], Case], ...] = (
     NanInBuffer,
     ScaledGradients,
     Autocast,
+    PulledCopy,
+    PushAlone,
     Compiled,
     Resumed,
 )

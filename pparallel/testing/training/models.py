@@ -67,6 +67,29 @@ class Normalized(nn.Module):
         return output
 
 
+class Counting(nn.Module):
+    """A network with a counter and an average of a bias, for a hook to write."""
+
+    steps: Tensor
+    average: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = perceptron()
+        self.register_buffer("steps", torch.tensor(0))
+        self.register_buffer("average", torch.zeros(2))
+
+    @override
+    def forward(self, inputs: Tensor) -> Tensor:
+        output: Tensor = self.net(inputs)
+        return output
+
+    def count(self, *_: object) -> None:
+        """Count a step, as a hook of the optimizer."""
+        self.steps += 1
+        self.average.lerp_(self.net[2].get_parameter("bias").detach(), 0.5)
+
+
 class Renamed(Normalized):
     """A model that gives its state other names, as of a published format."""
 

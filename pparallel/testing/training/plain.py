@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from pparallel.testing.training.case import Case, Training
@@ -59,6 +59,8 @@ class _Plain:
                 self._average_buffers()
         if self._buffers == "end":
             self._average_buffers()
+        for each in self._all:
+            self._case.after_stop(each)
         return [outcome_of(each) for each in self._all]
 
     # -- steps --------------------------------------------------------------------------------
@@ -70,9 +72,13 @@ class _Plain:
         first, *others = self._all
         if others:
             self._average_gradients()
+        if self._buffers == "each step":
+            self._average_buffers()  # also before hooks write to them
+        before = [each.clone() for each in first.module.buffers()]
         goes_on = self._step(first, step)
         for each in others:
             _copy(first.parameters(), each.parameters())
+            _copy_written(before, first.module.buffers(), each.module.buffers())
             _clear(each)
         for each in self._all:
             self._case.after_step(each, step)
@@ -105,6 +111,7 @@ class _Plain:
             goes_on &= self._step(first, step)
             _clear(each)
             _copy(first.parameters(), each.parameters())
+            _copy(first.module.buffers(), each.module.buffers())
             self._case.after_step(each, step)
             for other in self._all:
                 _copy(each.parameters(), other.parameters())
@@ -177,6 +184,15 @@ def _fill(tensors: Sequence[Tensor], value: Tensor) -> None:
 def _copy(source: object, target: object) -> None:
     for one, other in zip(source, target, strict=True):  # type: ignore[call-overload]
         other.detach().copy_(one.detach())
+
+
+def _copy_written(
+    before: Iterable[Tensor], source: Iterable[Tensor], target: Iterable[Tensor]
+) -> None:
+    """Copy those tensors of *source* that are no longer as *before*."""
+    for old, one, other in zip(before, source, target, strict=True):
+        if not one.equal(old):
+            other.copy_(one)
 
 
 def _clear(training: Training) -> None:

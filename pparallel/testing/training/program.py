@@ -11,6 +11,8 @@ from pparallel.testing.training.case import Case, Training
 from pparallel.testing.training.outcome import Outcome, Refusal, Snapshot, outcome_of
 
 if TYPE_CHECKING:
+    from torch.nn import Module
+
     from pparallel.builder import Runtime
 
 T = TypeVar("T")
@@ -79,6 +81,7 @@ class Loop:
         self._rank, self._turns, self._barrier = rank, turns, barrier
         self._training = Training(plan.case, rank, manages=reducer.manages)
         self._training.accumulating = getattr(reducer, "accumulate", self._training.accumulating)
+        self._training.pull = self._pull
         self._refusals: list[Refusal] = []
         self._state: dict[str, Any] = {}
         self._running = False
@@ -127,10 +130,14 @@ class Loop:
         self._call("stop", reducer.stop)
         if not reducer.trains:
             self._save()
+        self._case.after_stop(self._training)
 
     def _start(self) -> None:
         self._call("start", self._reducer.start)
-        self._call("pull", lambda: self._reducer.pull(self._training.model))
+        self._pull(self._training.model)
+
+    def _pull(self, model: Module) -> bool:
+        return self._call("pull", lambda: self._reducer.pull(model))
 
     def _steps(self) -> None:
         for step in range(self._plan.first, self._plan.last):
@@ -146,10 +153,11 @@ class Loop:
         if not reducer.trains:
             return
         if self._turns > 1:
-            self._call("pull", lambda: reducer.pull(training.model))
+            self._pull(training.model)
         case.backward(training, step)
         case.before_step(training, step)
-        case.step(training, step, lambda: self._call("step", lambda: reducer.step(training.model)))
+        make = reducer.push if case.pushes else reducer.step
+        self._call("step", lambda: case.step(training, step, lambda: make(training.model)))
         case.after_step(training, step)
 
     # -- changes and checkpoints --------------------------------------------------------------
@@ -176,7 +184,7 @@ class Loop:
         """
         if self._case.resume_at == self._plan.last:
             if self._turns > 1:  # the others' last steps
-                self._call("pull", lambda: self._reducer.pull(self._training.model))
+                self._pull(self._training.model)
             self._state = {**self._training.state(), "reducer": self._reducer.state_dict()}
 
     # -- calls --------------------------------------------------------------------------------

@@ -240,7 +240,8 @@ def _check_refused(case: Case, verdict: Refused, outcomes: Sequence[Outcome]) ->
     if case.change_at is not None:
         assert all(each.ended for each in outcomes), f"{case.name}: did not go on, but {found}"
         return
-    silent = [each.rank for each in outcomes if each.ended and each.trains]
+    concerned = [each for each in outcomes if each.manages or not verdict.managing]
+    silent = [each.rank for each in concerned if each.ended and each.trains]
     assert not silent, f"{case.name}: members {silent} were told of nothing"
 
 

@@ -42,12 +42,14 @@ class Refused:
         advice: a pattern of its message that says what to do.
         sentence: what is refused, for the documentation.
         like: which other way of plain torch it equals once the advice was followed.
+        managing: whether only members that manage the model get it, and others go on.
     """
 
     error: type[Exception]
     advice: str
     sentence: str
     like: Way | None = None
+    managing: bool = False
 
 
 Verdict: TypeAlias = Equal | Difference | Refused
