@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 import pytest
@@ -167,3 +168,19 @@ def test_an_operation_that_is_done_holds_nothing() -> None:
     work.run()
     assert work.wait(PATIENCE)
     assert freed == [False]
+
+
+def test_an_operation_that_ends_as_its_time_out_does_has_a_result(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    work, result = FutureWork(lambda: 7), Future.result
+
+    def ends_too_late(future: Future[int], timeout: float | None = None) -> int:
+        if timeout is None:
+            return result(future)
+        work.run()
+        raise TimeoutError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Future, "result", ends_too_late)
+        assert work.wait(0.01) == 7

@@ -44,6 +44,7 @@ class Coordinator:
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._underway: list[Part] = []
         self._late: list[Part] = []
+        self._last: dict[str, tuple[int, bool]] = {}  # by member: the version, and what became
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     @property
@@ -117,6 +118,7 @@ class Coordinator:
             self._outer.step(made, last=last)
         for part in self._underway:
             part.accepted = part.weights is not None
+            self._last[part.sender] = part.version, part.accepted
             if not part.stops:
                 self._answer(part)
         self._underway = []
@@ -127,15 +129,25 @@ class Coordinator:
         self._rounds.note(part, time.monotonic(), late=late)
         if late and not part.stops:
             self._late.append(part)
-        if not part.steps:
+        if not part.steps or (late and self._is_repeated(part)):
             return
         if late:
+            self._last[part.sender] = part.version, False
             reason = f"the round from version {part.version} was over: the version is {version}"
             self._tally.refused(part.steps, part.sender, reason, late=True)
             self._warn_of_refused(part, f"{reason}. {LATE_ADVICE}")
         elif part.fault is not None:
             self._tally.refused(part.steps, part.sender, part.fault)
             self._warn_of_refused(part, part.fault)
+
+    def _is_repeated(self, part: Part) -> bool:
+        """Return whether *part*, which is late, has been here; give it the outcome of that time.
+
+        An interrupt may end a member's wait for the outcome; it then hands in the same again.
+        """
+        version, accepted = self._last.get(part.sender, (None, False))
+        part.accepted = version == part.version and accepted
+        return version == part.version
 
     def _warn_of_refused(self, part: Part, why: str) -> None:
         name = self._thread.name

@@ -90,10 +90,7 @@ class RemoteDesk(Desk):
         draft = self._send(given)
         body = (draft, given.version, given.steps, given.stops, given.fault)
         over = self._group.wait_for(self._ask("hand in", body), ROUND)
-        outcome = Outcome(*over.body)
-        if draft is not None and self.packer is not None:
-            self.packer.settle(outcome.accepted)
-        return outcome
+        return Outcome(*over.body)
 
     @override
     def weights(self, layout: Layout) -> tuple[Weights, int]:

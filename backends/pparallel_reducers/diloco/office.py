@@ -15,7 +15,7 @@ from pparallel.runtime.rpc import Reply, Request, RpcGroup, Service
 from pparallel_reducers.config import DilocoReducerConfig
 from pparallel_reducers.diloco.coordinator import Coordinator
 from pparallel_reducers.diloco.desks import ROUND, STATE, Desk, Given
-from pparallel_reducers.diloco.outer import OuterState
+from pparallel_reducers.diloco.outer import OuterState, same_bits
 from pparallel_reducers.diloco.packing import Packed, unpacked
 from pparallel_reducers.diloco.pieces import Draft, Piece, cut
 from pparallel_reducers.diloco.rounds import Outcome, Part
@@ -52,6 +52,8 @@ class Office(Desk):
         self._begun: Future[Reply] = Future()
         self._coordinator: Coordinator | None = None
         self._layout = Layout(())
+        self._initial: Flats | None = None  # all tensors of the model, while a run begins
+        self._adopted = False  # whether another member has begun to take them
         self._state: tuple[list[Piece], int] = ([], 0)
         self._published: tuple[list[Piece], int] = ([], -1)
         self._drafts: dict[str, Draft] = {}
@@ -68,11 +70,26 @@ class Office(Desk):
     def start(self, layout: Layout, state: Flats, outer: OuterState) -> int:
         """Begin a run with the model of this member; return the version of its parameters.
 
+        After a start that was interrupted, one with the same goes on with that run, in which other
+        members may train already.
+
         Args:
             layout: of the model.
             state: all its tensors.
             outer: its parameters; its version counts only in the first run.
+
+        Raises:
+            RuntimeError: they are not those of the start that was interrupted, which other members
+                have.
         """
+        if self._begins_with(layout, state, outer):
+            return self._state[1]
+        if self._adopted:
+            message = (
+                "other members have begun with the model of a start() that was interrupted: call"
+                " start() with that model as it was then, and change it after stop()"
+            )
+            raise RuntimeError(message)
         if (former := self._coordinator) is not None:
             former.end(ClosedError("the reducer", "was started again"))
             former.join()
@@ -81,7 +98,9 @@ class Office(Desk):
             members = [each for each in self._member.names if each not in self._lost]
             run = (self._thread, self._config, members, self._tally, outer)
             self._coordinator = Coordinator(*run)
-        self._layout = layout
+        if self._begun.done():
+            self._begun = Future()
+        self._layout, self._initial = layout, state
         self._state = (cut(layout.state.buffers(state)), outer.version)
         self.taken = outer
         self._coordinator.start()
@@ -90,7 +109,7 @@ class Office(Desk):
 
     def all_have_begun(self) -> None:
         """Forget what only the start needs."""
-        self._state = ([], 0)
+        self._initial, self._adopted, self._state = None, False, ([], 0)
         self._begun = Future()
 
     def lose(self, member: str, _: str = "") -> None:
@@ -139,6 +158,7 @@ class Office(Desk):
 
     def _fetched(self, asked: Request) -> Reply:
         what, index = asked.body
+        self._adopted = self._adopted or what == STATE
         pieces, version = self._state if what == STATE else self._pieces()
         piece = pieces[index] if pieces else []
         self._tally.sent(sum(each.nbytes for each in piece))
@@ -168,6 +188,13 @@ class Office(Desk):
 
     # -- inside -----------------------------------------------------------------------------------
 
+    def _begins_with(self, layout: Layout, state: Flats, outer: OuterState) -> bool:
+        """Return whether a run begins with these, whose start() has not returned here."""
+        if self._initial is None or self.taken is None or layout.plain() != self._layout.plain():
+            return False
+        former = (self._initial, self.taken.parameters, self.taken.momentum)
+        return all(map(_same, former, (state, outer.parameters, outer.momentum)))
+
     def _made(
         self, sender: str, number: int, sizes: Sequence[int], body: object
     ) -> Callable[[Weights], Weights]:
@@ -195,3 +222,7 @@ class Office(Desk):
         if self._coordinator is None:
             raise ClosedError("the reducer", "is not started, or was stopped")
         return self._coordinator
+
+
+def _same(one: Flats, other: Flats) -> bool:
+    return one.keys() == other.keys() and all(same_bits(one[each], other[each]) for each in one)

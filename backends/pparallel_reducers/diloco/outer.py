@@ -47,7 +47,7 @@ class OuterState(NamedTuple):
         """
         parameters = _packed(layout, state["parameters"])
         for dtype, flat in parameters.items():
-            if not _same_bits(flat.to(dtype), weights.trainable[dtype]):
+            if not same_bits(flat.to(dtype), weights.trainable[dtype]):
                 message = (
                     "the outer parameters in the reducer's state are not those of the model: load"
                     " the model's state_dict() that was saved with it, before start()"
@@ -170,7 +170,8 @@ def _described(tensor: Tensor | None) -> str:
     return "missing" if tensor is None else f"{tensor.dtype} of shape {tuple(tensor.shape)}"
 
 
-def _same_bits(one: Tensor, other: Tensor) -> bool:
+def same_bits(one: Tensor, other: Tensor) -> bool:
+    """Return whether two flat tensors of one dtype are the same, NaN included."""
     import torch
 
     return torch.equal(one.view(torch.uint8), other.view(torch.uint8))

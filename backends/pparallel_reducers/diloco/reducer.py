@@ -18,7 +18,7 @@ from pparallel_reducers.diloco.outer import OuterState
 from pparallel_reducers.diloco.rounds import LATE_ADVICE, NOT_FINITE_ADVICE
 from pparallel_reducers.diloco.weights import Weights
 from pparallel_reducers.gradients import first_with_nan
-from pparallel_reducers.layout import Layout, load, state_in
+from pparallel_reducers.layout import Flats, Layout, load, state_in
 from pparallel_reducers.names import check_members
 from pparallel_reducers.own_model_reducer import OwnModelReducer
 
@@ -61,6 +61,7 @@ class DilocoReducer(OwnModelReducer):
         self._pushes = 0  # since then, with those that were refused
         self._made = 0  # steps that are in them, in all runs
         self._taken: tuple[Weights, int] | None = None
+        self._initial: tuple[Layout, Flats, int] | None = None  # adopted, until all have begun
         self._loaded: Mapping[str, Any] | None = None  # for the next start
 
     @property
@@ -109,9 +110,9 @@ class DilocoReducer(OwnModelReducer):
         self._taken = (Weights.of(layout, model), version)
         if self._loaded is not None:
             self._made = self._loaded["steps"]
-        self._loaded = None
         self._tally.pulled(version)
-        self._group.meet("start")
+        self._group.meet("start", resumes=True)
+        self._loaded = self._initial = None
         if self._office is not None:
             self._office.all_have_begun()
 
@@ -230,8 +231,12 @@ class DilocoReducer(OwnModelReducer):
         if self._office is not None:
             outer = self._outer(Weights.of(layout, model), layout)
             return self._office.start(layout, state_in(layout, model), outer)
-        self._remote.begin().check(layout)
-        state, version = self._remote.state(layout)
+        if self._initial is None:  # an interrupted start() may be made again after the others'
+            begun = self._remote.begin()
+            begun.check(layout)
+            self._initial = (begun, *self._remote.state(layout))
+        begun, state, version = self._initial
+        begun.check(layout)
         load(layout, state, model)
         if self._loaded is not None and self._remote.packer is not None:
             self._remote.packer.load_state_dict(self._loaded["compression"])
@@ -267,10 +272,14 @@ class DilocoReducer(OwnModelReducer):
         fault = None if weights is None else self._fault(weights, layout)
         given = None if fault is not None else weights
         outcome = self._desk.hand_in(Given(*self._taken, self._steps, stops, given, fault))
+        # An interrupt so far has the same handed in again, and its outcome told again.
         if self._pushes or outcome.version != self._taken[1]:
-            self._taken = self._desk.weights(layout)
-            self._taken[0].put(layout, model)
-            self._tally.pulled(self._taken[1])
+            taken = self._desk.weights(layout)
+            taken[0].put(layout, model)
+            self._taken = taken
+            self._tally.pulled(taken[1])
+        if given is not None and (packer := self._remote.packer) is not None:
+            packer.settle(outcome.accepted)
         steps, self._steps, self._pushes = self._steps, 0, 0
         if not outcome.accepted and steps:
             self._lose(steps, fault)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -12,8 +11,6 @@ from pparallel_reducers.layout import Flats, Layout
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-logger = logging.getLogger(__name__)
 
 _COUNTS = ""  #: in what is pushed; no tensor of a model has this name
 
@@ -60,11 +57,17 @@ class Chain:
         entries: Sequence[Sequence[object]] = () if found is None else found[0]
         Layout(entries).check(layout)
 
+    @property
+    def count(self) -> int:
+        """How many versions of this member were stored in this run, when it last asked."""
+        return self._counts[self._rank]
+
     def push(self, layout: Layout, flats: Flats, version: int, before: int) -> bool:
         """Push *flats* as *version* if the newest version is *before*; return whether it was.
 
         Raises:
-            Exception: what the server raises; the push was not stored, as far as can be known.
+            BaseException: what the server raises. The push may have been stored all the same: then
+                the next :meth:`pull` raises :attr:`count` by one.
         """
         counts = self._counts.copy()
         counts[self._rank] += 1
@@ -72,28 +75,21 @@ class Chain:
             stored = self._server.push(
                 self._key, _named(layout, flats, _tensor(counts)), version, before
             )
-        except Exception as error:
-            stored = self._was_stored(layout, counts[self._rank], error)
+        except Exception:
+            stored = self._was_stored(layout, counts[self._rank])
             if not stored:
                 raise
         else:
             self._counts = counts if stored else self._counts
         return stored
 
-    def _was_stored(self, layout: Layout, count: int, error: Exception) -> bool:
-        """Return whether a push that raised *error* was stored, the member's number *count*."""
+    def _was_stored(self, layout: Layout, count: int) -> bool:
+        """Return whether the member's push number *count* is known to be stored."""
         try:
             self.pull(layout)
-        except Exception as second:  # noqa: BLE001 - the first one is raised
-            logger.warning(
-                "whether %r was pushed is not known: %r, and then %r. If it was, a retry counts"
-                " twice",
-                self._key,
-                error,
-                second,
-            )
+        except Exception:  # noqa: BLE001 - that of the push is raised
             return False
-        return self._counts[self._rank] == count
+        return self.count == count
 
     def newest(self) -> int:
         """Return the newest version.

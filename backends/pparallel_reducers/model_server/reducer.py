@@ -35,6 +35,22 @@ class _Pushed(NamedTuple):
     behind: int
 
 
+class _Attempt(NamedTuple):
+    """A step that is pushed, and that the chain may hold although its push raises.
+
+    Attributes:
+        number: which of this member's versions it is.
+        version: of the chain.
+        base: the version before it.
+        stepped: what it is pushed as.
+    """
+
+    number: int
+    version: int
+    base: Flats
+    stepped: Flats
+
+
 class ModelServerReducer(OwnModelReducer):
     """Each member steps its own optimizer, then pushes its parameters as the next version.
 
@@ -42,6 +58,9 @@ class ModelServerReducer(OwnModelReducer):
     then put onto the parameters of that member and pushed again, until it is accepted: a step is
     what the parameters became less what they were, so the optimizer steps once on each gradient.
     Moments are each member's own, and see its gradients alone.
+
+    A push that raises takes nothing. Where an interrupt ends the wait for the reply, the server may
+    have stored the step; the next call then takes it out of the chain again.
 
     Source: ``PushPullModelServer`` of machin (iffiX/machin, ``machin/parallel/server``), which
     drops the step of whoever comes second; adding up steps that were computed on older parameters
@@ -64,6 +83,7 @@ class ModelServerReducer(OwnModelReducer):
         self._chain = Chain(ordered_server, name, member)
         self._base: Flats = {}  # what the managed model was when it was last pushed or pulled
         self._before = StepSnapshot()
+        self._attempt: _Attempt | None = None  # of a push that has not returned
         self._has_met = False  # whether the others have met this member in start() already
 
     # -- life ---------------------------------------------------------------------------------
@@ -71,28 +91,31 @@ class ModelServerReducer(OwnModelReducer):
     @override
     def begin(self, layout: Layout, model: Module) -> None:
         self._warn_of_other_parameters()
-        if self._member.rank == 0:
+        self._attempt = None
+        begins = self._member.rank == 0 and not self._has_met
+        if begins:
             self._base = state_in(layout, model)
             self._pulled.note(model, self._chain.begin(layout, self._base))
             self._sent(self._base)
         if not self._has_met:
-            self._group.meet("start-1")
+            self._group.meet("start-1", resumes=True)
         self._has_met = True  # if the model is refused now, the others wait for another start()
-        if self._member.rank != 0:
+        if not begins:
             self._chain.check(layout)
             self._take(layout, model)
-        self._group.meet("start-2")
+        self._group.meet("start-2", resumes=True)
         self._has_met = False
 
     @override
     def stop(self) -> None:
         if not self._own.running:
             return
+        assert self._own.layout is not None
+        self._take_back(self._own.layout)
         self._own.end()
         alone = self._member.world_size == 1
         self._group.meet("stop-1")
         try:
-            assert self._own.layout is not None
             self._validate_tensors(self._own.layout)
             models = [self._own.model, self._pulled.last]
             self._pulled.clear()  # the program may have changed a model since it was pulled into
@@ -108,6 +131,7 @@ class ModelServerReducer(OwnModelReducer):
     @override
     def push(self, model: Module) -> bool:
         layout = self._own.check(model)
+        self._take_back(layout)
         if self._config.refuse_nan and self._refused_as_not_finite():
             return False
         self._record(model)
@@ -121,6 +145,7 @@ class ModelServerReducer(OwnModelReducer):
             raise
         finally:
             self._before.forget()
+        self._attempt = None
         self._own.clear()
         if pushed is not None:
             self._take_over(layout, model, pushed)
@@ -131,6 +156,7 @@ class ModelServerReducer(OwnModelReducer):
     @override
     def pull(self, model: Module) -> bool:
         layout = self._own.pulled_into(model)
+        self._take_back(layout)
         if self._pulled.ask(model) == self._chain.newest():
             return False
         self._take(layout, model)
@@ -159,15 +185,35 @@ class ModelServerReducer(OwnModelReducer):
         """Push the parameters of *model*, which has made a step; None if the step is refused."""
         stepped, base = state_in(layout, model), self._base
         before = since = self._pulled.version(model)
-        self._sent(stepped)
-        while not self._chain.push(layout, stepped, before + 1, before):
+        while not self._push_attempt(layout, stepped, base, before):
             if not self._config.rebase:
                 self._refuse(layout, model, before)
                 return None
             newest, before = self._chain.pull(layout)
             stepped, base = _rebased(layout, stepped, base, newest), newest
-            self._sent(stepped)
         return _Pushed(stepped, before + 1, before - since)
+
+    def _push_attempt(self, layout: Layout, stepped: Flats, base: Flats, before: int) -> bool:
+        """Push *stepped* as the version after *before*, which is *base*, unless there is one."""
+        self._attempt = _Attempt(self._chain.count + 1, before + 1, base, stepped)
+        self._sent(stepped)
+        return self._chain.push(layout, stepped, before + 1, before)
+
+    def _take_back(self, layout: Layout) -> None:
+        """Push the newest version without the step of a push that raised, if it has that."""
+        while (made := self._attempt) is not None:
+            newest, version = self._chain.pull(layout)
+            if self._chain.count != made.number:  # it was not stored, or is taken back
+                taken_back = self._chain.count > made.number
+                if taken_back and version == made.version + 1 and made.base is self._base:
+                    self._pulled.note(self._own.model, version)
+                self._attempt = None
+                return
+            flats = made.base
+            if version != made.version:
+                flats = _rebased(layout, made.base, made.stepped, newest)
+            self._sent(flats)
+            self._chain.push(layout, flats, version + 1, version)
 
     def _take_over(self, layout: Layout, model: Module, pushed: _Pushed) -> None:
         """Have *model* be what was *pushed*."""

@@ -211,7 +211,7 @@ class FutureWork(Work[R]):
             return self._future.result(timeout)
         except TimeoutError:
             if timeout is None or self._future.done():
-                raise  # the operation's own
+                return self._future.result()  # the error is the operation's, or it has just ended
             raise CallTimeoutError("a collective operation", timeout) from None
 
     @override
