@@ -196,6 +196,58 @@ def test_a_pull_that_was_interrupted_leaves_nothing_behind(when: str, then: str)
     assert stepped(clock, 2, *([] if found is None else [found])), "a ticket is out that nobody has"
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("has_one", [False, True])
+def test_an_interrupted_claim_leaves_no_ticket_behind(when: str, has_one: bool) -> None:
+    clock, _ = started(bound=0)
+    interrupts = True
+
+    def claim(via: str, version: int, back: int | None) -> Ticket | None:
+        if interrupts and when == "before":
+            raise StoppedError
+        ticket = clock.claim("a", via, version, back)
+        if interrupts:
+            raise StoppedError
+        return ticket
+
+    pace = Pace(
+        lambda via, back: clock.enter("a", via, back).result(timeout=0),
+        claim,
+        clock.give_back,
+        lambda known: clock.abandon("a", known),
+    )
+    if has_one:
+        pace.before_pull("s")
+    with pytest.raises(StoppedError):
+        pace.for_push("t", 0)
+    interrupts = False
+    ticket = pace.for_push("t", 0)
+    assert ticket is not None
+    clock.arrived([ticket.serial])
+    pace.used()
+    assert stepped(clock, 1, ticket), "a ticket is out that nobody has"
+
+
+@pytest.mark.parametrize("then", ["pull", "push", "leave"])
+def test_the_ticket_of_a_gradient_that_was_taken_is_not_given_back(then: str) -> None:
+    clock, _ = started(bound=1)
+    pace = paced(clock)
+    pace.before_pull("ps")
+    ticket = pace.for_push("ps", 0)
+    assert ticket is not None
+    thread = threading.Thread(target=pace.taken, args=(ticket.serial,))
+    thread.start()
+    thread.join()
+    match then:
+        case "pull":
+            pace.before_pull("ps")
+        case "push":
+            assert pace.for_push("ps", 0) not in (None, ticket)
+        case _:
+            pace.leave()
+    clock.arrived([ticket.serial])
+
+
 def test_leaving_gives_back_what_a_push_that_failed_had() -> None:
     clock, _ = started(bound=0)
     pace = paced(clock)

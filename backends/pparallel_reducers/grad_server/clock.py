@@ -21,18 +21,22 @@ A member that trains (:class:`~pparallel_reducers.grad_server.pace.Pace`, one fo
       refuses: ``push`` returns False (the gradients are to be cleared: they are of no use to
       anybody). The ticket's serial goes with the gradient: a sum holds those of all its gradients;
     - once the push was accepted: ``pace.used()``. A push that was refused or raised does nothing;
-    - after a pull that an interrupt ended, before anything else: :meth:`Clock.abandon`;
+    - after a push that an interrupt ended, before the next push or pull and in ``stop()``: ask the
+      secondary whether it has the gradient; if so ``pace.taken(serial)``, for it is on its way. If
+      not, it will not come: the same thread asked later, and its requests arrive in order;
+    - after an interrupt of a wait for a ticket, before anything else: :meth:`Clock.abandon`;
     - first of all in ``stop()``: ``pace.leave()``, and then :meth:`Clock.leave`.
 
 A secondary (:class:`~pparallel_reducers.grad_server.pace.Haste`, one for each primary)
     - when asked to hurry: ``haste.ask(member, serial)``, and then, like after each message that it
       adds to its batch: hand on the batch, though it is not full, if ``haste.due(ids, serials)``;
+    - when a primary refuses a sum, as one of its tickets is not on its way: give all of them back;
     - when asked to drain a member that ended: take nothing from it any more (``Level.fence``), hand
       on all that was queued before (``Stage.flush``), and answer once that was acknowledged.
 
 The primary (:class:`Clock`)
     - a sum that arrives: ``arrived(serials)``, under the same lock as the look whether its source
-      is fenced, and before it is queued;
+      is fenced, and before it is queued; if that raises, this sum alone is refused;
     - after each sum that is added to the batch, and after each ``look_again`` (on the reducing
       thread: a place in its queue) if there is a batch: if ``may_step(its serials, whether it has
       reduce_batch_size messages)``, step, publish, ``published(version)``;
@@ -45,11 +49,13 @@ Why nothing waits for ever: a step waits for tickets alone. One not used yet goe
 pushes, pulls again, stops or ends. One whose gradient is at a secondary goes when that hands on,
 which it does at once, full or not, when told to hurry; the primary always takes, so handing on
 never waits for long. One that ended with a secondary goes when the primary sees that end; one of a
-member that ended goes once every secondary that might hold its gradient has drained. New tickets do
-not hold up a step that is wanted: they are of a version that it leaves young enough, or else, with
-``max_staleness=0``, each member gets one at most. A member that waits in a pull has no ticket but
-of primaries, or of other reducers, that it pulled from before: it is enough that all pull in one
-order.
+member that ended goes once every secondary that might hold its gradient has drained. One of a push
+that was interrupted is either: its member knows which before it pushes, pulls or stops, and until
+then it is waited for as for one that computes. One of a sum that was refused is given back. New
+tickets do not hold up a step that is wanted: they are of a version that it leaves young enough, or
+else, with ``max_staleness=0``, each member gets one at most. A member that waits in a pull has no
+ticket but of primaries, or of other reducers, that it pulled from before: it is enough that all
+pull in one order.
 
 Source: bounded delay: Li et al., "Scaling Distributed Machine Learning with the Parameter Server",
 OSDI 2014; stale synchronous parallel: Ho et al., "More Effective Distributed ML via a Stale
@@ -112,7 +118,6 @@ class Clock:
         self._gone: set[str] = set()
         self._trainers = set(trainers) if max_staleness == 0 else set()
         self._waiters: list[_Waiter] = []
-        self._entered: dict[str, int] = {}  # the last ticket that each got by enter()
         self._stepping = self._held_up = False
         self._ended: BaseException | None = None
 
@@ -163,18 +168,16 @@ class Clock:
         return ticket
 
     def abandon(self, member: str, known: int | None) -> None:
-        """Note that *member* was interrupted in :meth:`enter`, and has no ticket of it.
+        """Note that *member* was interrupted in :meth:`enter` or :meth:`claim`: it has no ticket.
 
         Args:
             member: who asked.
-            known: the serial of the last ticket that :meth:`enter` has given it.
+            known: the serial of the last ticket that it has got; later ones never reached it.
         """
         with self._lock:
             abandoned = [each.future for each in self._waiters if each.member == member]
             self._waiters = [each for each in self._waiters if each.member != member]
-            serial = self._entered.pop(member, None)
-            if serial != known:
-                self._tickets.drop(lambda each: each.serial == serial)
+            self._tickets.drop(lambda each: each.member == member and each.serial > (known or 0))
         for future in abandoned:
             future.cancel()
         self._wake()
@@ -197,7 +200,7 @@ class Clock:
         """Note that the gradients of these tickets are here, and cannot end with a secondary.
 
         Raises:
-            ValueError: there is no such ticket on its way; nothing was noted.
+            UnknownTicketError: there is no such ticket on its way; nothing was noted.
         """
         with self._lock:
             self._tickets.arrived(serials)
@@ -300,9 +303,7 @@ class Clock:
         with self._lock:
             for each in self._waiters:
                 if not self._must_wait(each.member):
-                    ticket = self._issue(each.member, each.via, self._version)
-                    served[each.future] = ticket
-                    self._entered[each.member] = ticket.serial
+                    served[each.future] = self._issue(each.member, each.via, self._version)
             self._waiters = [each for each in self._waiters if each.future not in served]
             dropped = self._tickets.dropped()
             look = bool(self._waiters) or ((look or dropped) and self._held_up)

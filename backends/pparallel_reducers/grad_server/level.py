@@ -12,6 +12,7 @@ from pparallel_reducers.config import GradServerReducerConfig
 from pparallel_reducers.grad_server.flat import Source
 from pparallel_reducers.grad_server.stage import Stage
 from pparallel_reducers.grad_server.sums import Batch, Id, Seen, Sum
+from pparallel_reducers.grad_server.tickets import UnknownTicketError
 from pparallel_reducers.tally import Tally
 
 HandOn = Callable[[Sum], None]  #: what is done with a full sum; it may block
@@ -68,7 +69,8 @@ class Level:
             message: makes it.
 
         Returns:
-            A future that ends once the message is queued, with False if it is of another model.
+            A future that ends once the message is queued, with False if it is of another model, or
+            has a ticket that is not on its way.
         """
         queued: Future[None] | None = None
         ids: Sequence[Id] = ()
@@ -78,9 +80,13 @@ class Level:
             if refusal is None and stage is not None:
                 made, seen = message(), self._seen.setdefault(source, Seen())
                 if not seen.knows(made.ids):
-                    self.arrived(made)  # which may refuse it: then it has not come
-                    seen.note(ids := made.ids)
-                    queued = stage.put(made)
+                    try:
+                        self.arrived(made)
+                    except UnknownTicketError as error:  # then it has not come
+                        refusal = error
+                    else:
+                        seen.note(ids := made.ids)
+                        queued = stage.put(made)
         reply: Future[bool] = Future()
         if refusal is not None:
             self._refuse(reply, source, count, refusal)
@@ -89,6 +95,11 @@ class Level:
         else:
             queued.add_done_callback(lambda ended: self._answer(reply, source, count, ids, ended))
         return reply
+
+    def has_come(self, source: str, sender: str, number: int) -> bool:
+        """Return whether that gradient of *sender* came from *source* and was not refused."""
+        with self._lock:
+            return self._seen.get(source, Seen()).has(sender, number)
 
     def fence(self, source: str, sender: str, number: int | None) -> tuple[int, bool]:
         """Take nothing from *source* any more: *sender* saw its end.
@@ -232,7 +243,7 @@ class Level:
 
     def _refuse(self, reply: Future[bool], source: str, count: int, error: BaseException) -> None:
         self._tally.refused(count, source, error, late=isinstance(error, ClosedError))
-        if isinstance(error, _AnotherModelError):
+        if isinstance(error, _AnotherModelError | UnknownTicketError):
             settle(reply, False)
         else:
             fail(reply, error)

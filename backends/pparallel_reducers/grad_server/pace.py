@@ -30,7 +30,7 @@ class Pace:
         self._claim = claim
         self._give_back = give_back
         self._abandon = abandon
-        self._entered: int | None = None  # the last ticket that was got by entering
+        self._newest: int | None = None  # the last ticket that was got
         self._interrupted: list[int | None] | None = None  # tickets given back meanwhile
         self._lock = threading.Lock()
         self._next: _Held | None = None
@@ -52,7 +52,7 @@ class Pace:
             self._interrupted = [back]
             raise
         with self._lock:
-            self._entered = ticket.serial
+            self._newest = max(ticket.serial, self._newest or 0)
             others, self._next = self._next, _Held(via, ticket)
         if others is not None:  # another thread has pulled meanwhile
             self._give_back(others.ticket.serial)
@@ -77,11 +77,17 @@ class Pace:
             if held is None:
                 held, self._next = self._next, None
         if held is None or held.via != via or held.ticket.version > version:
-            ticket = self._claim(via, version, None if held is None else held.ticket.serial)
+            back = None if held is None else held.ticket.serial
+            try:
+                ticket = self._claim(via, version, back)
+            except BaseException:
+                self._interrupted = [back]
+                raise
             if ticket is None:
                 return None
             held = _Held(via, ticket)
         with self._lock:
+            self._newest = max(held.ticket.serial, self._newest or 0)
             self._pushing[thread] = held
         return held.ticket
 
@@ -89,6 +95,15 @@ class Pace:
         """Note that the gradient was accepted that this thread was last given a ticket for."""
         with self._lock:
             self._pushing.pop(threading.get_ident(), None)
+
+    def taken(self, serial: int) -> None:
+        """Note that the gradient with that ticket was accepted, whose push was interrupted."""
+        with self._lock:
+            self._pushing = {
+                thread: each
+                for thread, each in self._pushing.items()
+                if each.ticket.serial != serial
+            }
 
     def leave(self) -> None:
         """Give back what is not going to be used by any thread."""
@@ -103,7 +118,7 @@ class Pace:
         """If the last wait for a ticket was interrupted, say that nobody waits for it any more."""
         if (interrupted := self._interrupted) is None:
             return
-        self._abandon(self._entered)
+        self._abandon(self._newest)
         for serial in interrupted:
             if serial is not None:
                 self._give_back(serial)

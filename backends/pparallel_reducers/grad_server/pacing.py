@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 
@@ -28,7 +28,12 @@ class TooOldError(Exception):
 
 
 class Pacing:
-    """Ties a member, its primary and its secondary to the clocks of all primaries."""
+    """Ties a member, its primary and its secondary to the clocks of all primaries.
+
+    Attributes:
+        settle: called before a pull: finds out what became of a push that was interrupted.
+        settle_last: the same, called in ``stop()``: that push will not be repeated.
+    """
 
     def __init__(
         self,
@@ -49,6 +54,8 @@ class Pacing:
         self._hastes = [Haste(self._bound) for _ in who.primaries]
         self._paces: list[Pace] = []
         self._lost: set[str] = set()
+        self.settle: Callable[[], object] = lambda: None
+        self.settle_last: Callable[[], object] = lambda: None
         if primary is not None:
             primary.published = self._published
             primary.level.arrived = self._arrived
@@ -97,6 +104,7 @@ class Pacing:
         Returns:
             For each primary the version that the pull finds at least.
         """
+        self.settle()
         if len(self._paces) > 1:  # who waits for one clock is not waited for by another
             for pace in self._paces:
                 pace.give_up()
@@ -120,14 +128,26 @@ class Pacing:
         for pace in self._paces:
             pace.used()
 
+    def taken(self, serials: Sequence[Sequence[int]]) -> None:
+        """Note that the gradient with these tickets was accepted, whose push was interrupted."""
+        for pace, mine in zip(self._paces, serials, strict=True):
+            for each in mine:
+                pace.taken(each)
+
     def leave(self) -> None:
         """Say that no gradient will come from here."""
+        self.settle_last()
         for to, pace in zip(self._who.primaries, self._paces, strict=True):
             try:
                 pace.leave()
                 self._ask_leave(to)
             except PparallelError as error:  # the primary has ended, and waits for nothing
                 logger.debug("%s: %s", self._me, error)
+
+    def refused(self, index: int, message: Sum) -> None:
+        """Note that primary *index* refused a sum of this secondary: its gradients do not come."""
+        for each in message.serials[index]:
+            self._ask_give_back(self._who.primaries[index], each)
 
     def _ask_enter(self, to: str, via: str, back: int | None) -> Ticket:
         if to == self._me:

@@ -38,7 +38,10 @@ class Pusher:
     before it ended. The primary knows, and from then on takes nothing more from that secondary, so
     that the gradient can be pushed again without being reduced twice. So is one in doubt whose push
     an interrupt ended, as a signal's handler does by raising: pushed again, it has the same number,
-    and the secondary knows whether it has come.
+    and the secondary knows whether it has come. Given up, it is counted as pushed once it is known
+    that it was taken (:meth:`~pparallel_reducers.grad_server.routes.Routes.settle_last`): before the
+    next push and, where staleness is bounded, in ``stop()``. Without a bound, one that no other push
+    follows may be reduced and not counted as pushed.
     """
 
     def __init__(self, rank: int, secondaries: Sequence[str], tally: Tally, fence: Fence) -> None:
@@ -153,7 +156,7 @@ class Pusher:
         arrived = min(came - has for came, has in fenced)
         lost = self._acknowledged.pop(secondary, 0) - arrived
         lost += handed_on and not all(has for _, has in fenced)
-        if lost:
+        if lost > 0:  # one whose push was interrupted may have come beside them
             logger.warning("%d acknowledged gradients are lost: %s", lost, self._last)
             self._tally.lost(lost, secondary)
         return handed_on

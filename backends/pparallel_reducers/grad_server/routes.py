@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -33,6 +35,23 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
+@dataclass(eq=False, slots=True)
+class _InDoubt:
+    """A push that ended before it was known whether the gradient was taken, as by an interrupt.
+
+    Attributes:
+        to: the member whose secondary it went to.
+        number: which it is.
+        serials: for each primary, its ticket.
+        taken: whether it is known that the secondary has it.
+    """
+
+    to: str
+    number: int
+    serials: list[list[int]]
+    taken: bool = False
+
+
 class Routes:
     """How one member reaches the levels: its own directly, those of others by asking them.
 
@@ -59,6 +78,10 @@ class Routes:
         self.ready: Future[None] = Future()
         if not self._stops_alone:  # else it is completed once the secondary has begun
             self.ready.set_result(None)
+        self._tally = tally
+        self._accepted = -1  # the number of the gradient that was accepted last
+        self._in_doubt: _InDoubt | None = None
+        self._given_up: Counter[str] = Counter()  # pushes that were and were taken, by secondary
         self._courier = Courier(group, tally)
         self._run = Run(Layout(()), [0])
         self._sources: Sequence[Source] = ()  # of what the secondary sums in
@@ -68,6 +91,8 @@ class Routes:
     def begin(self, run: Run, sources: Sequence[Source]) -> None:
         """Carry gradients of this run; the secondary of this member sums in *sources*."""
         self._run, self._sources = run, sources
+        if self.pacing is not None:
+            self.pacing.settle, self.pacing.settle_last = self.settle, self.settle_last
 
     def lose(self, member: str, reason: str) -> None:
         """Forget what *member*, which has ended, has sent in part; never blocks."""
@@ -79,17 +104,72 @@ class Routes:
         self._left = True
 
     def push(self, to: str, number: int, gradient: Gradient) -> bool | None:
-        """Hand a gradient to the secondary of member *to*.
+        """Hand a gradient to the secondary of member *to*, unless that has this number already.
 
         Returns:
             Whether the model fits; None: that secondary was stopped, and no other with it.
         """
+        if self.settle_last(number) or number == self._accepted:
+            return True
         run, digest = self._run, gradient.layout.digest
         fits = digest == run.layout.digest
-        ids = [(self._sender, number)]
         serials: list[list[int]] = [[] for _ in run.versions]
         if self.pacing is not None and fits:
             serials = self.pacing.for_push(to, gradient.versions)
+        try:
+            accepted = self._send(to, number, gradient, serials)
+            if accepted and self.pacing is not None:
+                self.pacing.used()
+            self._accepted = number if accepted else self._accepted
+        except BaseException:
+            self._in_doubt = _InDoubt(to, number, serials)
+            raise
+        return accepted
+
+    def settle(self) -> bool:
+        """Return whether a gradient was taken whose push was interrupted; its ticket is then used.
+
+        Whether it was repeated, or given up, is seen at the next push.
+        """
+        if (doubt := self._in_doubt) is None:
+            return False
+        if not doubt.taken and self._has_come(doubt.to, doubt.number):
+            if self.pacing is not None:
+                self.pacing.taken(doubt.serials)
+            doubt.taken = True
+        return doubt.taken
+
+    def settle_last(self, number: int | None = None) -> bool:
+        """Settle a push that was interrupted; unless *number* repeats it, it was given up.
+
+        Returns:
+            Whether *number* repeats it, and it was taken.
+        """
+        taken, doubt = self.settle(), self._in_doubt
+        self._in_doubt = None
+        if doubt is None or not taken:
+            return False
+        if doubt.number != number:
+            self._given_up[doubt.to] += 1
+            self._tally.pushed()
+        return doubt.number == number
+
+    def _has_come(self, to: str, number: int) -> bool:
+        if to == self._me and self.secondary is not None:
+            return self.secondary.has_come(to, self._sender, number)
+        try:  # as the push was sent, so that the two keep their order
+            asked = self._group.ask_async(to, "has come", (self._sender, number))
+            return bool(asked.result().body)
+        except PparallelError as error:  # it has ended, and the primaries are told of that
+            logger.debug("%s: %s", self._me, error)
+            return False
+
+    def _send(
+        self, to: str, number: int, gradient: Gradient, serials: list[list[int]]
+    ) -> bool | None:
+        run, digest = self._run, gradient.layout.digest
+        fits = digest == run.layout.digest
+        ids = [(self._sender, number)]
         squeezed = gradient.squeezed() if fits else None
         if to == self._me and self.secondary is not None:
             flats: list[Flat] = []
@@ -128,7 +208,21 @@ class Routes:
                 self._tell(each, "forget sums", sender)
 
     def fence(self, secondary: str, number: int | None) -> list[tuple[int, bool]]:
-        """As :meth:`Level.fence` of each primary, for gradients of this member."""
+        """As :meth:`Level.fence` of each primary, for gradients of this member.
+
+        Those that were pushed and given up are not among those that came, as they were not
+        acknowledged.
+        """
+        doubt, given_up = self._in_doubt, self._given_up[secondary]
+        if doubt is None or doubt.to != secondary:
+            return [(came - given_up, has) for came, has in self._fence(secondary, number)]
+        fenced = self._fence(secondary, doubt.number)
+        self._in_doubt = None
+        if number is None and any(has for _, has in fenced):  # given up, and reduced
+            self._tally.pushed()
+        return [(came - given_up, has) for came, has in fenced]
+
+    def _fence(self, secondary: str, number: int | None) -> list[tuple[int, bool]]:
         return [
             self.primary.level.fence(secondary, self._sender, number)
             if self.primary is not None and each == self._me
@@ -139,33 +233,41 @@ class Routes:
     def hand_on(self, message: Sum) -> None:
         """Pass the secondary's sum to the primaries; called by the secondary's thread."""
         digest = self._run.layout.digest
-        here: Future[bool] | None = None
-        sent: list[list[Future[Reply]]] = []
+        answers: list[Callable[[], bool | None]] = []
         totals: list[Flat] = []
         for index, to in enumerate(self._who.primaries):
             part = message.share(index)
             if self.primary is not None and to == self._me:
-                here = self.primary.level.offer(to, digest, part.count, lambda part=part: part)  # type: ignore[misc]
+                share = partial(message.share, index)
+                offered = self.primary.level.offer(to, digest, part.count, share)
+                answers.append(offered.result)
             else:
                 head = (digest, part.count, part.versions, part.ids, part.serials, None)
                 total = part.total(0, self._sources[index])
                 totals.append(total)
                 pieces, count = sendable(total, self._group), len(total.image.pieces)
-                sent.append(self._courier.send(to, "sum", head, pieces, count))
-        answers = [accepted(each) for each in sent] + ([here.result()] if here else [])
-        if None in answers:
-            why = f"a primary was stopped before it had {message.count} gradients that were taken"
-            raise RuntimeError(why)
-        if not all(answers):
-            why = f"a primary refused {message.count} gradients: they are of another model"
-            raise RuntimeError(why)
+                sent = self._courier.send(to, "sum", head, pieces, count)
+                answers.append(partial(accepted, sent))
+        for index, answer in enumerate(answers):
+            self._on_answer(index, message, answer())
         for total in totals:
             total.release()
+
+    def _on_answer(self, index: int, message: Sum, answer: bool | None) -> None:
+        to = self._who.primaries[index]
+        if answer is None:
+            why = f"{to} was stopped before it had {message.count} gradients that were taken"
+            raise RuntimeError(why)
+        if not answer:
+            logger.warning("%s: primary %s refused %d gradients", self._me, to, message.count)
+            if self.pacing is not None:
+                self.pacing.refused(index, message)
 
     def services(self) -> Iterator[tuple[str, Service]]:
         """Return what is answered to the others."""
         if (secondary := self.secondary) is not None:
             yield "push", self._inbox(secondary, None)
+            yield "has come", partial(self._come, secondary)
             yield "forget", partial(_forget_at, secondary)
             secondary.forgotten = self._forget_at_primaries
             if self._stops_alone:
@@ -174,6 +276,14 @@ class Routes:
             yield "sum", self._inbox(primary.level, primary.index)
             yield "fence", lambda asked: Reply(primary.level.fence(*asked.body))
             yield "forget sums", partial(_forget_at, primary.level)
+
+    def _come(self, level: Level, asked: Request) -> Future[Reply]:
+        def look() -> Future[Reply]:
+            found: Future[Reply] = Future()
+            found.set_result(Reply(level.has_come(asked.sender, *asked.body)))
+            return found
+
+        return _then(self.ready, look)
 
     def _inbox(self, level: Level, index: int | None) -> Inbox:
         """Return what takes messages for *level*: of all shares, or of one."""

@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 
+class UnknownTicketError(ValueError):
+    """A gradient arrives with a ticket that is not on its way."""
+
+
 class Ticket(NamedTuple):
     """The right to push one gradient.
 
@@ -57,13 +61,13 @@ class Tickets:
         """Note that the gradients of these tickets have arrived.
 
         Raises:
-            ValueError: there is no such ticket on its way; nothing was noted.
+            UnknownTicketError: there is no such ticket on its way; nothing was noted.
         """
         serials = list(serials)
         found = {each: self._out[each] for each in serials if each in self._out}
         if len(found) < len(serials) or any(each.via is None for each in found.values()):
             message = f"gradients with the tickets {serials} arrived: not all are on their way"
-            raise ValueError(message)
+            raise UnknownTicketError(message)
         for each in found.values():
             each.via = None
 
