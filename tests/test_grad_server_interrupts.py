@@ -159,10 +159,11 @@ def test_the_ticket_of_what_is_at_the_secondary_serves_no_other(then: str) -> No
     assert (a[0], a[1].pushed) == (pushed, pushed)
 
 
-def test_without_a_bound_a_push_that_was_given_up_is_counted_by_the_next() -> None:
+@pytest.mark.parametrize(("then", "pushed"), [("push", 2), ("stop", 1)])
+def test_without_a_bound_a_push_that_was_given_up_is_counted(then: str, pushed: int) -> None:
     config = GradServerReducerConfig(reduce_batch_size=10, reduce_method="sum")
-    ps, a = launch(["ps", "a"], config, give_up, "push")
-    assert (ps[0], ps[1].reduced, a[1].pushed) == (2, 2, 2)
+    ps, a = launch(["ps", "a"], config, give_up, then)
+    assert (ps[0], ps[1].reduced, a[1].pushed) == (pushed, pushed, pushed)
 
 
 def leave_with_it(rt: Runtime, pushes: bool) -> Counters | None:

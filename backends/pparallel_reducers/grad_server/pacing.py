@@ -32,7 +32,6 @@ class Pacing:
 
     Attributes:
         settle: called before a pull: finds out what became of a push that was interrupted.
-        settle_last: the same, called in ``stop()``: that push will not be repeated.
     """
 
     def __init__(
@@ -55,7 +54,6 @@ class Pacing:
         self._paces: list[Pace] = []
         self._lost: set[str] = set()
         self.settle: Callable[[], object] = lambda: None
-        self.settle_last: Callable[[], object] = lambda: None
         if primary is not None:
             primary.published = self._published
             primary.level.arrived = self._arrived
@@ -136,7 +134,6 @@ class Pacing:
 
     def leave(self) -> None:
         """Say that no gradient will come from here."""
-        self.settle_last()
         for to, pace in zip(self._who.primaries, self._paces, strict=True):
             try:
                 pace.leave()

@@ -40,8 +40,7 @@ class Pusher:
     an interrupt ended, as a signal's handler does by raising: pushed again, it has the same number,
     and the secondary knows whether it has come. Given up, it is counted as pushed once it is known
     that it was taken (:meth:`~pparallel_reducers.grad_server.routes.Routes.settle_last`): before
-    the next push and, where staleness is bounded, in ``stop()``. Without a bound, one that no other
-    push follows may be reduced and not counted as pushed.
+    the next push, or in ``stop()``.
     """
 
     def __init__(self, rank: int, secondaries: Sequence[str], tally: Tally, fence: Fence) -> None:

@@ -217,6 +217,7 @@ class GradServerReducer(Reducer):
             self._stop_together()
 
     def _stop_together(self) -> None:
+        self._roles.routes.settle_last()
         if self._roles.pacing is not None:
             self._roles.pacing.leave()
         self._group.meet("stop-1")

@@ -92,7 +92,7 @@ class Routes:
         """Carry gradients of this run; the secondary of this member sums in *sources*."""
         self._run, self._sources = run, sources
         if self.pacing is not None:
-            self.pacing.settle, self.pacing.settle_last = self.settle, self.settle_last
+            self.pacing.settle = self.settle
 
     def lose(self, member: str, reason: str) -> None:
         """Forget what *member*, which has ended, has sent in part; never blocks."""
