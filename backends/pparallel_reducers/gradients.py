@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from torch.nn import Parameter
 
 _WORD = 8  #: bytes of the integers that are added
+_ROW = 4096  #: numbers that are added one after another
 
 
 def gradient(name: str, parameter: Parameter) -> Tensor:
@@ -126,8 +127,20 @@ def checksum(tensor: Tensor) -> Tensor:
     total = _sum_of_bits(values.view(torch.uint8))
     if not averages(values.dtype):  # torch adds up no others
         return torch.stack([total, torch.zeros_like(total)])
-    numbers = torch.view_as_real(values) if values.is_complex() else values
-    return torch.stack([total, numbers.sum().double().view(torch.int64)])
+    return torch.stack([total, _sum_of_numbers(values).double().view(torch.int64)])
+
+
+def _sum_of_numbers(values: Tensor) -> Tensor:
+    """Return the sum of *values* in an order that does not depend on the number of threads."""
+    import torch
+
+    numbers = torch.view_as_real(values).reshape(-1) if values.is_complex() else values
+    wide = numbers.dtype if numbers.itemsize >= _WORD // 2 else torch.float32
+    while len(numbers) > _ROW:  # torch has one thread add up each row
+        whole = len(numbers) // _ROW * _ROW
+        rows = numbers[:whole].view(-1, _ROW).sum(1, dtype=wide)
+        numbers = torch.cat([rows, numbers[whole:].to(wide)])
+    return numbers.sum(dtype=wide)
 
 
 def _sum_of_bits(flat: Tensor) -> Tensor:

@@ -304,10 +304,23 @@ def parameters_of(model: Module) -> Iterator[Parameter]:
     To tell them apart by their names, as ``model.parameters()`` does, takes longer, and this is
     done in each step.
     """
+    for _, each in _named_in_modules(model):
+        yield each
+
+
+def _named_in_modules(model: Module) -> Iterator[tuple[str, Parameter]]:
+    """Yield parameters with their names in their modules, or those that *model* itself says."""
+    import torch
+
+    plain = torch.nn.Module
+    names = ("parameters", "named_parameters", "named_modules", "modules")
+    if any(getattr(getattr(model, x), "__func__", None) is not getattr(plain, x) for x in names):
+        yield from model.named_parameters()
+        return
     for module in model.modules():
-        for each in module._parameters.values():
+        for name, each in module._parameters.items():
             if each is not None:
-                yield each
+                yield name, each
 
 
 def _marks(model: Module) -> list[tuple[int, tuple[object, ...]]]:
@@ -316,10 +329,9 @@ def _marks(model: Module) -> list[tuple[int, tuple[object, ...]]]:
     Names in the module belong to it: pruning and parametrizations give a parameter another one.
     """
     found: dict[int, tuple[object, ...]] = {}
-    for module in model.modules():
-        for name, each in module._parameters.items():
-            if each is not None and id(each) not in found:
-                found[id(each)] = (name, each.requires_grad, each.dtype, each.device)
+    for name, each in _named_in_modules(model):
+        if id(each) not in found:
+            found[id(each)] = (name, each.requires_grad, each.dtype, each.device)
     return list(found.items())
 
 

@@ -73,9 +73,9 @@ class OwnModel:
 
     def begin(self, tensors: ModelTensors) -> None:
         """Begin a run with the model, which has *tensors*."""
+        self.managed.begin()
         self.tensors = tensors
         self.running = True
-        self.managed.begin()
 
     def end(self) -> None:
         """End the run; what is known of the model stays."""
@@ -200,8 +200,9 @@ class Pulled:
         return True
 
     def clear(self) -> None:
-        """Forget the versions."""
+        """Forget the versions, and which model was the last."""
         self._versions.clear()
+        self._last = None
 
 
 def _difference(layout: Layout, model: Module) -> str:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import is_
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from pparallel_reducers.gradients import checksum, clear, stored
 from pparallel_reducers.layout import parameters_of, without_compilation
@@ -44,6 +44,10 @@ class OptimizerStep:
         scheduler: stepped after the optimizer.
     """
 
+    _stepping: ClassVar[
+        dict[int, int]
+    ] = {}  #: threads in a step, by optimizer: several may share it
+
     def __init__(self, model: Module, optimizer: Optimizer, scheduler: LRScheduler | None) -> None:
         """Take them as they are given to ``manage_model()``.
 
@@ -62,17 +66,19 @@ class OptimizerStep:
         self._counts_versions = False  # until a step has shown it
         self._others: frozenset[int] = frozenset()
         self._noted: list[Parameter] | None = None  # the optimizer's, where others() matter
-        self._thread: int | None = None  # which steps
         self._guard: Any = None  # against steps of the program's own
         self._epoch: int | None = None  # of the scheduler, after its last step here
+        self._warned = False  # of steps of the scheduler beside
 
     def begin(self) -> None:
         """Refuse steps that the program makes itself, until :meth:`end`."""
         self._warn_of_foreign_parameters()
-        self._epoch = None
-        register = getattr(self.optimizer, "register_step_pre_hook", None)
-        if self._guard is None and register is not None:  # not every optimizer is torch's
-            self._guard = register(self._refuse_own_steps)
+        self._epoch, self._warned = None, False
+        # Not every optimizer is torch's, and wrappers may lack what the base class sets.
+        hooks = getattr(self.optimizer, "_optimizer_step_pre_hooks", None)
+        if self._guard is None and hooks is not None:
+            self._guard = self.optimizer.register_step_pre_hook(self._refuse_own_steps)
+            hooks.move_to_end(self._guard.id, last=False)  # before any other changes something
 
     def end(self) -> None:
         """Let the program step by itself; safe to call again."""
@@ -81,7 +87,7 @@ class OptimizerStep:
             guard.remove()
 
     def _refuse_own_steps(self, *_: object) -> None:
-        if self._thread != threading.get_ident():
+        if self._stepping.get(id(self.optimizer)) != threading.get_ident():
             message = (
                 "optimizer.step() was called between start() and stop(), and the reducer makes the"
                 " steps: call reducer.step(model) alone, and leave out optimizer.step(), also that"
@@ -110,7 +116,8 @@ class OptimizerStep:
             BaseException: what the optimizer raised before any parameter had moved.
         """
         before = _Before(self._with_gradients(), values=not self._counts_versions)
-        self._thread = threading.get_ident()
+        outer = self._stepping.get(id(self.optimizer))
+        self._stepping[id(self.optimizer)] = threading.get_ident()
         try:
             self.optimizer.step()
         except BaseException as error:
@@ -119,7 +126,7 @@ class OptimizerStep:
                 raise
             return StepOutcome(error, all(moved))
         finally:
-            self._thread = None
+            self._leave_step(outer)
         self._counts_versions = before.all_counted()
         if self.scheduler is not None:
             try:
@@ -128,10 +135,18 @@ class OptimizerStep:
                 return StepOutcome(error)
         return StepOutcome()
 
+    def _leave_step(self, outer: int | None) -> None:
+        if outer is None:
+            self._stepping.pop(id(self.optimizer), None)
+        else:
+            self._stepping[id(self.optimizer)] = outer
+
     def _step_scheduler(self, scheduler: LRScheduler) -> None:
         epoch = getattr(scheduler, "last_epoch", None)
-        # Fewer are no fault: a step that could not be pushed is taken back.
-        if isinstance(epoch, int) and self._epoch is not None and epoch > self._epoch:
+        # Other numbers are no fault: a step that could not be pushed is taken back, or a state of
+        # the scheduler was loaded.
+        if self._epoch is not None and epoch == self._epoch + 1 and not self._warned:
+            self._warned = True
             logger.warning(
                 "the scheduler that was given to manage_model() was stepped by the program too: the"
                 " reducer steps it after each step of the optimizer. Leave out scheduler.step(), or"

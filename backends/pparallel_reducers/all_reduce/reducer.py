@@ -21,6 +21,8 @@ from pparallel_reducers.own_model_reducer import OwnModelReducer
 
 if TYPE_CHECKING:
     from torch.nn import Module
+    from torch.optim import Optimizer
+    from torch.optim.lr_scheduler import LRScheduler
 
 logger = logging.getLogger(__name__)
 
@@ -74,13 +76,21 @@ class AllReduceReducer(OwnModelReducer):
 
     @override
     def depart(self) -> None:
-        if self._own.running:
+        if self._own.running and not self._has_failed:
             logger.warning("%s left without stop(): the others cannot go on", self._member.name)
             self.close()
 
     @override
+    def manage_model(
+        self, model: Module, optimizer: Optimizer, lr_scheduler: LRScheduler | None = None
+    ) -> None:
+        if self._has_failed:
+            self._own.end()
+        super().manage_model(model, optimizer, lr_scheduler)
+
+    @override
     def start(self) -> None:
-        if self._run is not None and self._run.error is not None:
+        if self._has_failed:
             self._own.end()  # it has ended by itself, and stop() need not be called
         super().start()
 
@@ -99,6 +109,7 @@ class AllReduceReducer(OwnModelReducer):
             self._group.meet("start", resumes=True)  # a long wait is logged, with who is missing
         self._has_met = True  # if this is interrupted, the others do not come again
         group = self._collective.new_group(self._collective.ranks)
+        self._has_met = False  # whoever fails from now on closes the group, and all meet again
         self._causes.forget()
         if self._run is not None:
             self._former.append(self._run)
@@ -112,7 +123,6 @@ class AllReduceReducer(OwnModelReducer):
             self._causes,
         )
         self._run.begin()
-        self._has_met = False
         self._end_former()
         if self._member.rank:
             self._tally.pulled(self._steps)
@@ -139,8 +149,20 @@ class AllReduceReducer(OwnModelReducer):
 
     # -- training -----------------------------------------------------------------------------
 
+    @property
+    def _has_failed(self) -> bool:
+        """Whether an error has ended the run."""
+        return self._run is not None and self._run.error is not None
+
     @override
     def push(self, model: Module) -> bool:
+        try:
+            return self._push(model)
+        finally:
+            if self._has_failed:
+                self._own.managed.end()
+
+    def _push(self, model: Module) -> bool:
         self._own.validate_managed(model)
         assert self._run is not None
         run, mine = self._run, self._run.pushes()

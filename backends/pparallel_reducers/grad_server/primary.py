@@ -109,6 +109,7 @@ class Primary:
 
     def manage(self, stepper: Stepper) -> None:
         """Step with *stepper* from the next start on."""
+        self.leave()
         self._stepper = stepper
 
     @property
@@ -138,7 +139,12 @@ class Primary:
         return error
 
     def leave(self) -> None:
-        """Let the program have its optimizer, where :meth:`stop` was not called."""
+        """Hand the optimizer back, where :meth:`stop` has not; safe to call again."""
+        if self._stepper is not None:
+            self._stepper.detach()
+
+    def allow_own_steps(self) -> None:
+        """Let the program step the optimizer, though the run may not have ended."""
         if self._stepper is not None:
             self._stepper.managed.end()
 

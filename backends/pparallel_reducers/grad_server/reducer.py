@@ -191,6 +191,15 @@ class GradServerReducer(Reducer):
             return
         if self._roles.primary is not None:
             self._validate_optimizer(self._roles.primary.stepper.managed)
+        try:
+            self._start_together()
+        except BaseException:
+            if self._run is None and self._roles.primary is not None:
+                self._roles.primary.allow_own_steps()
+            raise
+        self._group.meet("start")
+
+    def _start_together(self) -> None:
         run = self._roles.begin()
         self._recorded.clear()  # what is frozen may be other than before
         self._squeezers.clear()
@@ -203,7 +212,6 @@ class GradServerReducer(Reducer):
                 warn_of_max_norm(managed, logger)
             self._versions[managed] = list(run.versions)
         self._run = self._last_run = run
-        self._group.meet("start")
 
     @override
     def stop(self) -> None:
@@ -213,8 +221,13 @@ class GradServerReducer(Reducer):
         if self._run is None:
             return
         self._run = None
-        with self._model_granted():
-            self._stop_together()
+        try:
+            with self._model_granted():
+                self._stop_together()
+        except BaseException:
+            if self._roles.primary is not None:
+                self._roles.primary.allow_own_steps()  # it may have been interrupted
+            raise
 
     def _stop_together(self) -> None:
         self._roles.routes.settle_last()

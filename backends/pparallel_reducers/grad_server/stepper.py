@@ -45,8 +45,8 @@ class Stepper:
         """Take the optimizer over, for the tensors in *share*."""
         self._recorded = ModelTensors(self.model)
         self._share = share
-        self._cuts = _CutParameters(self.managed.optimizer, self._recorded.parameters, share)
         self.managed.begin()
+        self._cuts = _CutParameters(self.managed.optimizer, self._recorded.parameters, share)
 
     def detach(self) -> None:
         """Hand the optimizer back."""
@@ -71,19 +71,21 @@ class Stepper:
         self.managed.validate_others()
         gradients, buffers = flat.views()
         parameters = self._recorded.parameters
+        targets = dict(self._recorded.buffers(self.model)) if buffers else {}
+        former = {name: each.clone() for name, each in targets.items()}
         own = [(each, each.grad) for each in parameters.values()]
         clear(parameters.values())
-        # First, as the forward passes that made them came first: hooks see them, and may write too.
-        targets = dict(self._recorded.buffers(self.model)) if buffers else {}
-        with torch.no_grad():
-            for name, view in buffers:
-                targets[name].copy_(view)
         try:
+            # As the forward passes that made them came first: hooks see them, and may write them.
+            _copy_to(targets, dict(buffers))
             for name, view in gradients:
                 stepped = self._cuts.parts.get(name, parameters[name])
                 # Another tensor on the same memory: whoever keeps it is counted.
                 stepped.grad = view.detach().to(stepped.device)
             outcome = self.managed.step()
+        except BaseException:
+            _copy_to(targets, former)
+            raise
         finally:
             clear(self._cuts.parts.values())
             for parameter, gradient in own:
@@ -98,6 +100,12 @@ class Stepper:
         assert self._share is not None
         found = self._share.targets(state_of(self.model))
         return {name: each.cpu() for name, each in found.items()}
+
+
+def _copy_to(targets: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
+    with torch.no_grad():
+        for name, value in values.items():
+            targets[name].copy_(value)
 
 
 class _CutParameters:
