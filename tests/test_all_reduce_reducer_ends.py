@@ -18,6 +18,7 @@ import pparallel
 from pparallel.builder import Runtime
 from pparallel.errors import PeerLostError
 from pparallel.testing.patience import until
+from pparallel_reducers.all_reduce.state import State
 
 MODES: dict[str, dict[str, Any]] = {
     "default": {},
@@ -157,6 +158,34 @@ def fail_and_go_on(rt: Runtime) -> list[str]:
     step_on(rt, model)
     rt.reducer.stop()
     return [*told, str(values(model))]
+
+
+def fail_to_begin_in_one(rt: Runtime, failing: list[bool]) -> list[float]:
+    model = numbers()
+    rt.reducer.manage_model(model, torch.optim.SGD(model.parameters(), lr=1.0))
+    for _ in range(2):
+        try:
+            rt.reducer.start()
+            step_on(rt, model)
+            break
+        except (MemoryError, PeerLostError):
+            failing[0] = False
+    rt.reducer.stop()
+    return values(model)
+
+
+def test_after_a_start_that_failed_in_one_member_all_may_start_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failing, spread = [True], State.spread
+
+    def fail_once(self: State) -> None:
+        spread(self)
+        if failing[0] and not self._leads:
+            raise MemoryError
+
+    monkeypatch.setattr(State, "spread", fail_once)
+    assert launch(2, fail_to_begin_in_one, failing) == [[-1.0] * 3] * 2
 
 
 # -- interrupts while members wait -----------------------------------------------------------------

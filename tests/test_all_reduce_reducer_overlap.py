@@ -208,6 +208,20 @@ def test_a_checksum_tells_of_signs_and_powers_of_two(dtype: torch.dtype, factor:
     assert not after.equal(before)
 
 
+def test_a_checksum_does_not_depend_on_the_number_of_threads() -> None:
+    tensor = torch.randn(1500, 1500, generator=torch.Generator().manual_seed(0))
+    threads = torch.get_num_threads()
+    found = []
+    try:
+        for each in (1, 2, 3):
+            torch.set_num_threads(each)
+            found.append(_checksums([tensor], torch.device("cpu")))
+    finally:
+        torch.set_num_threads(threads)
+    assert found[0].equal(found[1])
+    assert found[0].equal(found[2])
+
+
 def clip_the_mean(rt: Runtime) -> list[float]:
     model = numbers()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from reducer_models import begun, one_weight, weight
 from torch import nn
+from typing_extensions import override
 
 import pparallel
 
@@ -360,3 +361,209 @@ def push_inside_autocast(rt: Runtime, scale: float) -> float:
 def test_powersgd_inside_autocast_computes_in_the_gradients_dtype(name: str, scale: float) -> None:
     reducer = {**SHARED[name], "compression": {"kind": "powersgd", "rank": 2}}
     assert max(launch(2, reducer, push_inside_autocast, scale)) < 1e-3
+
+
+# -- optimizers that are not plain ----------------------------------------------------------------
+
+
+class Lookahead(torch.optim.Optimizer):
+    """Wraps another optimizer, and has only what it thinks it needs."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.inner = inner
+        self.param_groups, self.state, self.defaults = inner.param_groups, inner.state, {}
+
+    @override
+    def step(self, closure: Any = None) -> Any:
+        return self.inner.step()
+
+
+def train_by_lookahead(rt: Runtime) -> float:
+    model = one_weight()
+    begun(rt, model, Lookahead(descend(model)))
+    backward(model)
+    rt.reducer.step(model)
+    rt.reducer.stop()
+    return weight(model)
+
+
+@every_reducer
+def test_a_wrapper_that_lacks_what_optimizers_have_steps(name: str) -> None:
+    assert launch(1, ALL[name], train_by_lookahead) == [-1.0]
+
+
+def train_two_models(rt: Runtime) -> list[float]:
+    """Two reducers have one optimizer, which steps both models."""
+    models = {"reducer": one_weight(), "other": one_weight()}
+    optimizer = torch.optim.SGD([p for each in models.values() for p in each.parameters()], lr=1.0)
+    for key, model in models.items():
+        rt[key].manage_model(model, optimizer)
+        rt[key].start()
+    for key, model in models.items():
+        backward(model)
+        rt[key].step(model)
+    for key in models:
+        rt[key].stop()
+    return [weight(each) for each in models.values()]
+
+
+@pytest.mark.parametrize("backend", ["local", "all_reduce", "model_server"])
+def test_two_reducers_may_share_an_optimizer(backend: str) -> None:
+    raw = {
+        "reducer": {"backend": backend},
+        "extra": {"other": {"interface": "reducer", "backend": backend}},
+    }
+    assert pparallel.launch(raw, train_two_models) == [[-1.0, -1.0]]
+
+
+def step_with_a_hook(rt: Runtime) -> float | None:
+    model = one_weight()
+    optimizer = descend(model)
+
+    def clip(*_: object) -> None:
+        for each in model.parameters():
+            assert each.grad is not None
+            each.grad.mul_(0.5)
+
+    optimizer.register_step_pre_hook(clip)
+    begun(rt, model, optimizer)
+    backward(model)
+    with pytest.raises(RuntimeError, match=r"call reducer\.step"):
+        optimizer.step()
+    found = gradient(model)
+    rt.reducer.stop()
+    return found
+
+
+@every_reducer
+def test_a_step_of_the_program_is_refused_before_its_hooks(name: str) -> None:
+    assert launch(1, ALL[name], step_with_a_hook) == [1.0]
+
+
+class Interrupted(BaseException):
+    """As KeyboardInterrupt, which ends the test run."""
+
+
+def interrupt_stop(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    model = one_weight()
+    optimizer = descend(model)
+    found = []
+    for interrupts in (True, False):
+        begun(rt, model, optimizer)
+        backward(model)
+        rt.reducer.step(model)
+        if interrupts:
+            with monkeypatch.context() as patch:
+                patch.setattr("pparallel.runtime.rpc.RpcGroup.meet", interrupted)
+                with pytest.raises(Interrupted):
+                    rt.reducer.stop()
+            backward(model)
+            optimizer.step()
+            optimizer.zero_grad()
+        found.append(weight(model))
+    rt.reducer.stop()
+    return found
+
+
+def interrupted(*_: object, **__: object) -> None:
+    raise Interrupted
+
+
+@pytest.mark.parametrize("name", ["grad_server", "diloco", "model_server"])
+def test_after_an_interrupted_stop_the_program_may_step_and_begin_again(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert launch(1, ALL[name], interrupt_stop, monkeypatch) == [[-2.0, -3.0]]
+
+
+# -- models that are not plain --------------------------------------------------------------------
+
+
+class Actor(nn.Module):
+    """Shows its head alone to optimizers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.head = one_weight(1.0), one_weight(1.0)
+
+    @override
+    def named_parameters(self, *args: Any, **options: Any) -> Any:
+        return self.head.named_parameters(*args, **options)
+
+    @override
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.head(self.encoder(batch))
+        return found
+
+
+def train_an_actor(rt: Runtime) -> tuple[float | None, float]:
+    model = begun(rt, Actor())
+    backward(model)
+    rt.reducer.step(model)
+    kept = gradient(model.encoder)
+    model.encoder.requires_grad_(False)
+    backward(model)
+    rt.reducer.step(model)
+    rt.reducer.stop()
+    return kept, weight(model.head)
+
+
+@every_reducer
+def test_parameters_that_a_model_hides_are_the_programs(name: str) -> None:
+    assert launch(1, ALL[name], train_an_actor) == [(1.0, -1.0)]
+
+
+def fail_with_batch_norm(rt: Runtime) -> tuple[float, int]:
+    """One member has BatchNorm, and an optimizer that fails before it moves anything."""
+    model = nn.BatchNorm1d(1)
+    optimizer = descend(model)
+    seen: list[int] = []
+
+    def fail(*_: object) -> None:
+        seen.append(int(model.get_buffer("num_batches_tracked")))
+        raise MemoryError
+
+    optimizer.register_step_pre_hook(fail)
+    begun(rt, model, optimizer)
+    if rt.reducer.trains:
+        model(torch.full((4, 1), 10.0) + torch.randn(4, 1)).sum().backward()
+        rt.reducer.push(model)
+    with pytest.raises(MemoryError):
+        rt.reducer.stop()
+    return model.get_buffer("running_mean").item(), sum(seen)
+
+
+def test_a_step_that_fails_leaves_no_buffers_in_the_managed_model() -> None:
+    (mean, seen), _ = launch(2, SHARED["grad_server"], fail_with_batch_norm)
+    assert (mean, seen) == (0.0, 1), "the hook sees the buffers of the step"
+
+
+def train_after_pulling(rt: Runtime) -> bool:
+    """What was pulled into in a former run is nothing to the next, which has another model."""
+    model, copy = nn.Sequential(one_weight()), nn.Sequential(one_weight())
+    begun(rt, model)
+    rt.reducer.pull(copy)
+    rt.reducer.stop()
+    model.append(one_weight())
+    begun(rt, model)
+    rt.reducer.stop()
+    return True
+
+
+@every_reducer
+def test_a_model_pulled_into_in_a_former_run_is_left_alone(name: str) -> None:
+    assert launch(1, ALL[name], train_after_pulling) == [True]
+
+
+def start_with_cut_parameters(rt: Runtime) -> None:
+    model = nn.Linear(8, 1, bias=False)
+    begun(rt, model)
+    rt.reducer.stop()
+
+
+def test_an_optimizer_whose_parameters_are_cut_is_the_models(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    reducer = {"backend": "grad_server", "primaries": ["member-0", "member-1"]}
+    launch(3, reducer, start_with_cut_parameters)
+    assert not warnings(caplog, "no parameter of the model")

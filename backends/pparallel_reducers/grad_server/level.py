@@ -49,6 +49,9 @@ class Level:
 
     def start(self, digest: str, sources: Sequence[Source]) -> None:
         """Take messages about models of the layout with that digest, and sum in *sources*."""
+        if (former := self._stage) is not None:  # stop() was interrupted
+            former.end(ClosedError("the reducer", "was started again"))
+            former.join()
         self._batch.begin(sources)
         stage = Stage[Sum](self._name, self._config.max_queue_size, self._take)
         stage.start()

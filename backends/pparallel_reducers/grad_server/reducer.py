@@ -203,7 +203,7 @@ class GradServerReducer(Reducer):
         run = self._roles.begin()
         self._recorded.clear()  # what is frozen may be other than before
         self._squeezers.clear()
-        self._warned = False
+        self._last, self._warned = None, False
         if self._roles.primary is not None:
             managed = self._roles.primary.stepper.model
             self._recorded[managed] = ModelTensors(managed)
