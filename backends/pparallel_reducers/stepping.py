@@ -44,9 +44,8 @@ class OptimizerStep:
         scheduler: stepped after the optimizer.
     """
 
-    _stepping: ClassVar[
-        dict[int, int]
-    ] = {}  #: threads in a step, by optimizer: several may share it
+    # Which thread makes a step of a reducer, by the identity of the optimizer: several may share it.
+    _stepping: ClassVar[dict[int, int]] = {}
 
     def __init__(self, model: Module, optimizer: Optimizer, scheduler: LRScheduler | None) -> None:
         """Take them as they are given to ``manage_model()``.
