@@ -44,7 +44,7 @@ class OptimizerStep:
         scheduler: stepped after the optimizer.
     """
 
-    # Which thread makes a step of a reducer, by the identity of the optimizer: several may share it.
+    # Which thread makes a step of a reducer, by the identity of the optimizer: they may share it.
     _stepping: ClassVar[dict[int, int]] = {}
 
     def __init__(self, model: Module, optimizer: Optimizer, scheduler: LRScheduler | None) -> None:
