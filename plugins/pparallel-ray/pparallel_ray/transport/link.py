@@ -90,6 +90,12 @@ class Link:
         push = self._boxes.get(name, self._exchange).push
         return lambda parcel, size: push.remote(name, parcel, size)
 
+    def unreachable(self, name: str, error: BaseException) -> str:
+        """Return why parcels do not reach member *name*: what takes them raised *error*."""
+        if name in self._boxes:
+            return f"cannot be reached: {_first_line(error)}"
+        return _cut_off_by(error)
+
     def tell_lost(self, name: str, reason: str) -> None:
         """Have all know that member *name* has ended, itself too if it only was stopped."""
         try:
@@ -177,10 +183,9 @@ class Link:
 
     def _cut_off(self, error: BaseException) -> None:
         if not self._membership.closed:
-            reason = f"cannot be reached: where the members met is no more ({_first_line(error)})"
             for name in self._member.names:
                 if name != self._member.name:
-                    self._membership.lose(name, reason)
+                    self._membership.lose(name, _cut_off_by(error))
 
     def _answered(self, answer: Future[str], timeout: float) -> str:
         deadline = time.monotonic() + timeout
@@ -205,6 +210,10 @@ def _identity(box: Any) -> str:
 
 def _same(proof: bytes, given: object) -> bool:
     return isinstance(given, bytes) and secrets.compare_digest(proof, given)
+
+
+def _cut_off_by(error: BaseException) -> str:
+    return f"cannot be reached: where the members met is no more ({_first_line(error)})"
 
 
 def _first_line(error: BaseException | None) -> str:

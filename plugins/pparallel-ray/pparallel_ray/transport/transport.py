@@ -194,12 +194,12 @@ class RayTransport(Transport):
     def _outbox(self, to: str) -> Outbox:
         found = self._outboxes.get(to)
         if found is None:
-            assert self._link is not None
+            assert (link := self._link) is not None
             made = Outbox(
                 self._member.rank,
-                self._link.proof_to(to),
-                self._link.way_to(to),
-                lambda error: self._membership.lose(to, f"cannot be reached: {error}"),
+                link.proof_to(to),
+                link.way_to(to),
+                lambda error: self._membership.lose(to, link.unreachable(to, error)),
                 self._post,
                 self._config.max_queued,
             )
