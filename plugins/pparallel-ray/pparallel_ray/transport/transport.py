@@ -194,7 +194,8 @@ class RayTransport(Transport):
     def _outbox(self, to: str) -> Outbox:
         found = self._outboxes.get(to)
         if found is None:
-            assert (link := self._link) is not None
+            link = self._link
+            assert link is not None
             made = Outbox(
                 self._member.rank,
                 link.proof_to(to),
