@@ -119,16 +119,17 @@ def room_for(tensor: Tensor) -> Tensor:
 
 def fill_from(tensors: Sequence[Tensor], runs: Sequence[Tensor]) -> None:
     """Copy the runs into their tensors, or tell autograd that their memory has been written to."""
-    tell = _teller()
+    written = []
     for tensor, run in zip(tensors, runs, strict=True):
-        if run.data_ptr() != tensor.data_ptr():
-            tensor.copy_(run.view(tensor.shape))
+        if run is tensor or run.data_ptr() == tensor.data_ptr():
+            written.append(tensor)
         else:
-            tell(tensor)
+            tensor.copy_(run.view(tensor.shape))
+    _teller()(written)
 
 
 @cache
-def _teller() -> Callable[[Tensor], None]:
+def _teller() -> Callable[[Sequence[Tensor]], None]:
     from torch.autograd.graph import increment_version
 
     return increment_version

@@ -135,9 +135,9 @@ def _own_gradients(parameters: Sequence[Parameter]) -> list[Tensor]:
         gradient = parameter.grad
         if gradient is None:
             parameter.grad = gradient = torch.zeros_like(parameter)
-        elif is_held or overlaps(gradient):
-            parameter.grad = gradient = gradient.detach().clone()
         elif gradient.layout is not torch.strided:
             parameter.grad = gradient = dense(gradient)
+        elif is_held or (not gradient.is_contiguous() and overlaps(gradient)):
+            parameter.grad = gradient = gradient.detach().clone()
         found.append(gradient)
     return found
