@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import logging
+import operator
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -240,11 +241,11 @@ class ModelTensors:
         self.parameters = dict(model.named_parameters())
         self.trainable = [each for each in self.parameters.items() if each[1].requires_grad]
         self._buffers = [each for each in self.layout.entries if each.kind == "buffer"]
-        self._marks = _marks(model)
+        self._marks = Marks(model)
 
     def has_changed(self, model: Module) -> bool:
         """Return whether *model* has other parameters now, or others of them are trained."""
-        return _marks(without_compilation(model)) != self._marks
+        return not self._marks.equal(Marks(without_compilation(model)))
 
     def validate(self, model: Module) -> None:
         """Refuse *model* if its parameters are no longer those that were recorded.
@@ -298,41 +299,58 @@ class ModelTensors:
 ADVICE = "call stop() first, then change the model and its optimizer, then call start() again"
 
 
-def parameters_of(model: Module) -> Iterator[Parameter]:
-    """Yield the parameters of *model*: tied ones as often as they are tied.
+class Marks:
+    """What tells whether a model has other parameters than before.
+
+    Names in the module belong to it: pruning and parametrizations give a parameter another one.
+    """
+
+    def __init__(self, model: Module) -> None:
+        self._names, self._parameters = _names_and_parameters(model)
+        self._kinds = list(map(_KIND, self._parameters))
+
+    def equal(self, other: Marks) -> bool:
+        """Return whether *other* has the same parameters, wherever they are tied."""
+        alike = self._names == other._names and self._kinds == other._kinds
+        if alike and all(map(operator.is_, self._parameters, other._parameters)):
+            return True  # compared in lists, as this is done in each step
+        return self._first_places() == other._first_places()
+
+    def _first_places(self) -> list[tuple[int, tuple[object, ...]]]:
+        found: dict[int, tuple[object, ...]] = {}
+        for name, each, kind in zip(self._names, self._parameters, self._kinds, strict=True):
+            found.setdefault(id(each), (name, kind))
+        return list(found.items())
+
+
+_KIND = operator.attrgetter("requires_grad", "dtype", "device")
+
+
+def parameters_of(model: Module) -> list[Parameter]:
+    """Return the parameters of *model*: tied ones as often as they are tied.
 
     To tell them apart by their names, as ``model.parameters()`` does, takes longer, and this is
     done in each step.
     """
-    for _, each in _named_in_modules(model):
-        yield each
+    return _names_and_parameters(model)[1]
 
 
-def _named_in_modules(model: Module) -> Iterator[tuple[str, Parameter]]:
-    """Yield parameters with their names in their modules, or those that *model* itself says."""
+def _names_and_parameters(model: Module) -> tuple[list[str], list[Parameter]]:
+    """Return names in modules and their parameters, or those that *model* itself says."""
     import torch
 
     plain = torch.nn.Module
-    names = ("parameters", "named_parameters", "named_modules", "modules")
-    if any(getattr(getattr(model, x), "__func__", None) is not getattr(plain, x) for x in names):
-        yield from model.named_parameters()
-        return
+    methods = ("parameters", "named_parameters", "named_modules", "modules")
+    if any(getattr(getattr(model, x), "__func__", None) is not getattr(plain, x) for x in methods):
+        own = list(model.named_parameters())
+        return [name for name, _ in own], [each for _, each in own]
+    names: list[str] = []
+    parameters: list[Parameter] = []
     for module in model.modules():
-        for name, each in module._parameters.items():
-            if each is not None:
-                yield name, each
-
-
-def _marks(model: Module) -> list[tuple[int, tuple[object, ...]]]:
-    """Return what tells whether a model has other parameters now.
-
-    Names in the module belong to it: pruning and parametrizations give a parameter another one.
-    """
-    found: dict[int, tuple[object, ...]] = {}
-    for name, each in _named_in_modules(model):
-        if id(each) not in found:
-            found[id(each)] = (name, each.requires_grad, each.dtype, each.device)
-    return list(found.items())
+        if found := {name: each for name, each in module._parameters.items() if each is not None}:
+            names += found
+            parameters += found.values()
+    return names, parameters
 
 
 def warn_of_max_norm(model: Module, logger: logging.Logger) -> None:

@@ -24,8 +24,6 @@ R = TypeVar("R", covariant=True)
 
 _numbers = itertools.count()
 
-_SHORT = 2  #: bytes of an element for which torch's fused multiplication and addition is not exact
-
 
 class ReduceOp(enum.Enum):
     """How the tensors of several members become one, element by element.
@@ -85,7 +83,10 @@ class ReduceOp(enum.Enum):
             out: tensor of the same shape and dtype, not a conjugated view.
         """
         if self is ReduceOp.AVG:
-            _mean(parts, out)
+            share = 1 / len(parts)
+            if len(parts) > 1 and out is parts[1]:
+                parts = [out, parts[0], *parts[2:]]
+            weighted_sum(parts, [share] * len(parts), out)
             return
         if len(parts) == 1:
             out.copy_(parts[0])
@@ -113,33 +114,41 @@ def _kernel(how: ReduceOp) -> Callable[..., Any]:
     return kernels[how]
 
 
-def _mean(parts: Sequence[Tensor], out: Tensor) -> None:
-    """Write the sum of *parts*, each divided by how many there are, to *out*."""
+def weighted_sum(parts: Sequence[Tensor], weights: Sequence[float], out: Tensor) -> None:
+    """Write the sum of *parts*, each times its weight, to *out*.
+
+    What is added is weighted before, so that a mean of finite numbers is finite.
+
+    Args:
+        parts: tensors of one shape and dtype, real or complex; *out* may be the first.
+        weights: one for each.
+        out: tensor of the same shape and dtype, not a conjugated view.
+    """
     import torch
 
-    share = 1 / len(parts)
-    first, *others = parts
-    if others and out is others[0]:
-        first, others[0] = out, first
-    total = _reals(out)
-    if total.itemsize > _SHORT:
-        torch.mul(_reals(first), _share(len(parts), total.dtype), out=total)
-        for each in map(_reals, others):
-            torch.add(total, each, alpha=share, out=total)
+    if len(parts) > 1 and out.dim() == 1 and (one := _one(out.dtype, out.is_cpu)) is not None:
+        # The outer product with one number reads two parts in a single pass through memory.
+        row, first = out.view(1, -1), parts[0].view(1, -1)
+        torch.addr(first, one, parts[1], beta=weights[0], alpha=weights[1], out=row)
+        for place in range(2, len(parts)):
+            torch.add(out, parts[place], alpha=weights[place], out=out)
         return
-    # Torch rounds `alpha` to a dtype of 2 bytes; vectors are rounded once, and the elements behind
-    # the last vector twice. Without `alpha` it takes one pass more.
-    torch.mul(_reals(first), share, out=total)
-    for each in map(_reals, others):
-        torch.add(total, each * share, out=total)
+    total, *terms = map(_reals, (out, *parts))
+    torch.mul(terms[0], weights[0], out=total)
+    for each, weight in zip(terms[1:], weights[1:], strict=True):
+        torch.add(total, each * weight, out=total)
 
 
 @cache
-def _share(count: int, dtype: torch.dtype) -> Tensor:
-    """Return the reciprocal of *count* as a tensor: to make one of a number takes 1.5 us."""
+def _one(dtype: torch.dtype, is_cpu: bool) -> Tensor | None:
+    """Return the number one, None for a dtype of which torch makes no exact or quick products.
+
+    It rounds `alpha` to a dtype of 2 bytes.
+    """
     import torch
 
-    return torch.tensor(1 / count, dtype=dtype, device="cpu")
+    fits = is_cpu and dtype in {torch.float32, torch.float64}
+    return torch.ones(1, dtype=dtype, device="cpu") if fits else None
 
 
 def _reals(tensor: Tensor) -> Tensor:
