@@ -63,11 +63,9 @@ class Roll:
         import torch
 
         size = self._group.size()
-        said = torch.zeros(size + len(self._optional), dtype=torch.int64)
+        said = [0] * size + [parameter.grad is not None for parameter in self._optional]
         said[self._group.rank] = mine.word + _PLACES * mine.place
-        for place, parameter in enumerate(self._optional, size):
-            said[place] = parameter.grad is not None
-        heard = said.to(self._device)
+        heard = torch.tensor(said, dtype=torch.int64, device=self._device)
         self._group.all_reduce(heard)
         words = heard.tolist()
         counts = zip(self._optional, words[size:], strict=True)

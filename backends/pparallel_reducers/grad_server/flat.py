@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from typing_extensions import Buffer, override
 
-from pparallel.interfaces.collective.work import weighted_sum
 from pparallel.machine.cpus import affinity
 from pparallel.runtime.rpc import RpcGroup
 from pparallel.runtime.shm import writable
@@ -170,12 +169,16 @@ class Flat:
 
 def _combine(out: Tensor, terms: Sequence[Tensor], weights: Sequence[float]) -> None:
     """Have *out* become the weighted sum of *terms*, of which it may be any one."""
-    if len(terms) == 1 and weights[0] == 1:
-        if terms[0] is not out:
-            out.copy_(terms[0])  # it may be of integers
-        return
+    import torch
+
     order = sorted(range(len(terms)), key=lambda place: terms[place] is not out)
-    weighted_sum([terms[place] for place in order], [weights[place] for place in order], out)
+    first, *rest = order
+    if weights[first] != 1:
+        torch.mul(terms[first], weights[first], out=out)
+    elif terms[first] is not out:
+        out.copy_(terms[first])
+    for place in rest:
+        out.add_(terms[place], alpha=weights[place])
 
 
 def _each(count: int, do: Callable[[int], None]) -> None:

@@ -24,6 +24,8 @@ R = TypeVar("R", covariant=True)
 
 _numbers = itertools.count()
 
+_SHORT = 2  #: bytes of an element for which torch's fused multiplication and addition is not exact
+
 
 class ReduceOp(enum.Enum):
     """How the tensors of several members become one, element by element.
@@ -33,9 +35,10 @@ class ReduceOp(enum.Enum):
 
     ``AVG`` divides first: each member's value is multiplied by the reciprocal of the number of
     members before it is added, as ``DistributedDataParallel`` does. So a mean overflows only where
-    it does not fit the dtype itself: that of two float16 values of 40,000 is 40,000, and a mask of
-    ``finfo(float32).min`` stays what it is. With 2, 4, 8 ... members each share is exact, unless it
-    is so small that the dtype has no number for it.
+    it does not fit the dtype itself: that of two float16 values of 40,000 is 40,000. With 2, 4, 8
+    ... members each share is exact, unless it is so small that the dtype has no number for it, and
+    a mask of ``finfo(float32).min`` stays what it is. With other numbers of members shares are
+    rounded, and the mean of the largest values that a dtype has may be infinite.
     """
 
     SUM = "sum"
@@ -83,10 +86,7 @@ class ReduceOp(enum.Enum):
             out: tensor of the same shape and dtype, not a conjugated view.
         """
         if self is ReduceOp.AVG:
-            share = 1 / len(parts)
-            if len(parts) > 1 and out is parts[1]:
-                parts = [out, parts[0], *parts[2:]]
-            weighted_sum(parts, [share] * len(parts), out)
+            _mean(parts, out)
             return
         if len(parts) == 1:
             out.copy_(parts[0])
@@ -114,41 +114,45 @@ def _kernel(how: ReduceOp) -> Callable[..., Any]:
     return kernels[how]
 
 
-def weighted_sum(parts: Sequence[Tensor], weights: Sequence[float], out: Tensor) -> None:
-    """Write the sum of *parts*, each times its weight, to *out*.
+def _mean(parts: Sequence[Tensor], out: Tensor) -> None:
+    """Write the sum of *parts*, each divided by how many there are, to *out*.
 
-    What is added is weighted before, so that a mean of finite numbers is finite.
-
-    Args:
-        parts: tensors of one shape and dtype, real or complex; *out* may be the first.
-        weights: one for each.
-        out: tensor of the same shape and dtype, not a conjugated view.
+    Wherever in a tensor an element lies, it is rounded alike: not so in a product of torch's that
+    weighs two parts at once, such as ``addr``.
     """
     import torch
 
-    if len(parts) > 1 and out.dim() == 1 and (one := _one(out.dtype, out.is_cpu)) is not None:
-        # The outer product with one number reads two parts in a single pass through memory.
-        row, first = out.view(1, -1), parts[0].view(1, -1)
-        torch.addr(first, one, parts[1], beta=weights[0], alpha=weights[1], out=row)
-        for place in range(2, len(parts)):
-            torch.add(out, parts[place], alpha=weights[place], out=out)
+    if len(parts) > 1 and out is parts[1]:
+        parts = [out, parts[0], *parts[2:]]
+    if out.is_complex():
+        out, *parts = map(_reals, (out, *parts))
+    count, dtype = len(parts), out.dtype
+    share = 1 / count
+    if dtype.itemsize > _SHORT:
+        if (factor := _shares.get((count, dtype))) is None:
+            factor = _share(count, dtype)
+        torch.mul(parts[0], factor, out=out)
+        for place in range(1, count):
+            torch.add(out, parts[place], alpha=share, out=out)
         return
-    total, *terms = map(_reals, (out, *parts))
-    torch.mul(terms[0], weights[0], out=total)
-    for each, weight in zip(terms[1:], weights[1:], strict=True):
-        torch.add(total, each * weight, out=total)
+    # Torch rounds `alpha` to a dtype of 2 bytes; vectors are rounded once, and the elements behind
+    # the last vector twice. Without `alpha` it takes one pass more.
+    torch.mul(parts[0], share, out=out)
+    for place in range(1, count):
+        torch.add(out, parts[place] * share, out=out)
 
 
-@cache
-def _one(dtype: torch.dtype, is_cpu: bool) -> Tensor | None:
-    """Return the number one, None for a dtype of which torch makes no exact or quick products.
+# Reciprocals as tensors: to make one of a number takes longer than to multiply a small tensor.
+_shares: dict[tuple[int, torch.dtype], Tensor] = {}
 
-    It rounds `alpha` to a dtype of 2 bytes.
-    """
+
+def _share(count: int, dtype: torch.dtype) -> Tensor:
     import torch
 
-    fits = is_cpu and dtype in {torch.float32, torch.float64}
-    return torch.ones(1, dtype=dtype, device="cpu") if fits else None
+    found = torch.tensor(1 / count, dtype=dtype, device="cpu")
+    if type(found) is torch.Tensor:  # not where a mode has it be another, as FakeTensorMode does
+        _shares[count, dtype] = found
+    return found
 
 
 def _reals(tensor: Tensor) -> Tensor:
