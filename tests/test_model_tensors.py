@@ -44,6 +44,10 @@ def _tie(found: Net) -> None:
     found.second.other = found.first.weight
 
 
+def _second_name_that_comes_first(found: Net) -> None:
+    found.cached = found.first.weight
+
+
 def _buffer(found: Net) -> None:
     found.first.register_buffer("mean", torch.zeros(2))
 
@@ -62,7 +66,18 @@ def _load(found: Net) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [_alias, _tie, _buffer, _gradients, _optimized, _load, Module.eval, Module.float]
+    "change",
+    [
+        _alias,
+        _tie,
+        _second_name_that_comes_first,
+        _buffer,
+        _gradients,
+        _optimized,
+        _load,
+        Module.eval,
+        Module.float,
+    ],
 )
 def test_what_leaves_the_parameters_what_they_are(change: Callable[[Net], object]) -> None:
     found = Net()
@@ -96,6 +111,11 @@ def _replace_by_another_of_the_model(found: Net) -> None:
     found.second.weight = found.first.weight
 
 
+def _rename(found: Net) -> None:
+    found.renamed = found.first
+    del found.first
+
+
 def _swap(found: Net) -> None:
     found.first.weight, found.second.weight = found.second.weight, found.first.weight
 
@@ -122,6 +142,7 @@ def _parametrize(found: Net) -> None:
         _remove,
         _replace_by_another_of_the_model,
         _swap,
+        _rename,
         _move,
         _prune,
         _parametrize,
@@ -149,3 +170,11 @@ def test_a_model_that_names_its_parameters_itself() -> None:
     assert not tensors.has_changed(found)
     found.first.weight.requires_grad_(False)
     assert tensors.has_changed(found)
+
+
+def test_a_parameter_with_another_name_is_told_so() -> None:
+    found = Net()
+    tensors = ModelTensors(found)
+    _rename(found)
+    with pytest.raises(ValueError, match=r"'first.weight' became 'renamed.weight' since start\(\)"):
+        tensors.validate(found)

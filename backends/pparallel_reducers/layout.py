@@ -207,7 +207,14 @@ def without_compilation(model: Module) -> Module:
 def state_of(model: Module) -> dict[str, Tensor]:
     """Return parameters and buffers by name."""
     model = without_compilation(model)
-    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    return {**_all_names(model), **dict(model.named_buffers())}
+
+
+def _all_names(model: Module) -> dict[str, Parameter]:
+    """Return the parameters of *model* by each of their names: some are tied or have an alias."""
+    if _names_its_own(model):
+        return dict(model.named_parameters())
+    return dict(model.named_parameters(remove_duplicate=False))
 
 
 class ModelTensors:
@@ -241,11 +248,20 @@ class ModelTensors:
         self.parameters = dict(model.named_parameters())
         self.trainable = [each for each in self.parameters.items() if each[1].requires_grad]
         self._buffers = [each for each in self.layout.entries if each.kind == "buffer"]
-        self._marks = Marks(model)
+        self._kinds = [_KIND(each) for each in self.parameters.values()]
+        self._marks = _marks(model)
 
     def has_changed(self, model: Module) -> bool:
         """Return whether *model* has other parameters now, or others of them are trained."""
-        return not self._marks.equal(Marks(without_compilation(model)))
+        model = without_compilation(model)
+        return _marks(model) != self._marks and self._has_changed(_all_names(model))
+
+    def _has_changed(self, found: Mapping[str, Parameter]) -> bool:
+        if any(found.get(name) is not each for name, each in self.parameters.items()):
+            return True  # another name beside is no change
+        if set(map(id, found.values())) != set(map(id, self.parameters.values())):
+            return True
+        return [_KIND(each) for each in self.parameters.values()] != self._kinds
 
     def validate(self, model: Module) -> None:
         """Refuse *model* if its parameters are no longer those that were recorded.
@@ -255,7 +271,7 @@ class ModelTensors:
         """
         if not self.has_changed(model):
             return
-        found = dict(without_compilation(model).named_parameters())
+        found = _all_names(without_compilation(model))
         raise ValueError(f"{self._first_change(found)} since start(): {ADVICE}")
 
     def buffers(self, model: Module) -> list[tuple[str, Tensor]]:
@@ -281,49 +297,38 @@ class ModelTensors:
     def _first_change(self, found: Mapping[str, Parameter]) -> str:
         for name, parameter in self.parameters.items():
             if name not in found:
-                return f"parameter {name!r} was removed"
+                now = next((other for other, one in found.items() if one is parameter), None)
+                return f"parameter {name!r} " + (f"became {now!r}" if now else "was removed")
             if found[name] is not parameter:
                 return f"parameter {name!r} was replaced by another tensor"
-        for name in found:
-            if name not in self.parameters:
+        known = set(map(id, self.parameters.values()))
+        for name, parameter in found.items():
+            if id(parameter) not in known:
                 return f"parameter {name!r} was added"
         before = {each.name: each for each in self.layout.entries}
-        for name, parameter in found.items():
+        for name, parameter in self.parameters.items():
             if parameter.requires_grad != (before[name].kind == "trainable"):
                 return f"parameter {name!r} was {'un' * parameter.requires_grad}frozen"
             if str(parameter.dtype) != f"torch.{before[name].dtype}":
                 return f"parameter {name!r} became {parameter.dtype}"
-        return "the parameters moved to another device, or changed their order,"
+        return "parameters moved to another device"
 
 
 ADVICE = "call stop() first, then change the model and its optimizer, then call start() again"
 
 
-class Marks:
-    """What tells whether a model has other parameters than before.
-
-    Names in the module belong to it: pruning and parametrizations give a parameter another one.
-    """
-
-    def __init__(self, model: Module) -> None:
-        self._names, self._parameters = _names_and_parameters(model)
-        self._kinds = list(map(_KIND, self._parameters))
-
-    def equal(self, other: Marks) -> bool:
-        """Return whether *other* has the same parameters, wherever they are tied."""
-        alike = self._names == other._names and self._kinds == other._kinds
-        if alike and all(map(operator.is_, self._parameters, other._parameters)):
-            return True  # compared in lists, as this is done in each step
-        return self._first_places() == other._first_places()
-
-    def _first_places(self) -> list[tuple[int, tuple[object, ...]]]:
-        found: dict[int, tuple[object, ...]] = {}
-        for name, each, kind in zip(self._names, self._parameters, self._kinds, strict=True):
-            found.setdefault(id(each), (name, kind))
-        return list(found.items())
-
+_Marks: TypeAlias = "tuple[list[str], list[int], list[object]]"
 
 _KIND = operator.attrgetter("requires_grad", "dtype", "device")
+
+
+def _marks(model: Module) -> _Marks:
+    """Return what is the same as long as a model has the same parameters by the same names.
+
+    It is quick, as this is done in each step.
+    """
+    names, parameters = _names_and_parameters(model)
+    return names, list(map(id, parameters)), list(map(_KIND, parameters))
 
 
 def parameters_of(model: Module) -> list[Parameter]:
@@ -336,21 +341,31 @@ def parameters_of(model: Module) -> list[Parameter]:
 
 
 def _names_and_parameters(model: Module) -> tuple[list[str], list[Parameter]]:
-    """Return names in modules and their parameters, or those that *model* itself says."""
-    import torch
+    """Return the names of modules and parameters where they are, and the parameters.
 
-    plain = torch.nn.Module
-    methods = ("parameters", "named_parameters", "named_modules", "modules")
-    if any(getattr(getattr(model, x), "__func__", None) is not getattr(plain, x) for x in methods):
-        own = list(model.named_parameters())
-        return [name for name, _ in own], [each for _, each in own]
+    Of a model that names its parameters itself they are those that it says.
+    """
+    if _names_its_own(model):
+        own = dict(model.named_parameters())
+        return list(own), list(own.values())
     names: list[str] = []
     parameters: list[Parameter] = []
     for module in model.modules():
+        names += module._modules
         if found := {name: each for name, each in module._parameters.items() if each is not None}:
             names += found
             parameters += found.values()
     return names, parameters
+
+
+def _names_its_own(model: Module) -> bool:
+    import torch
+
+    plain = torch.nn.Module
+    methods = ("parameters", "named_parameters", "named_modules", "modules")
+    return any(
+        getattr(getattr(model, x), "__func__", None) is not getattr(plain, x) for x in methods
+    )
 
 
 def warn_of_max_norm(model: Module, logger: logging.Logger) -> None:

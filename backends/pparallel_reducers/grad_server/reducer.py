@@ -288,6 +288,12 @@ class GradServerReducer(Reducer):
 
     @override
     def push(self, model: Module) -> bool:
+        import torch
+
+        with torch.inference_mode(False):  # other threads write to what is made here
+            return self._push(model)
+
+    def _push(self, model: Module) -> bool:
         self._refuse_in_a_step("push")
         run = self._run if self._client is None or not self._open else self._client.run()
         if run is None:

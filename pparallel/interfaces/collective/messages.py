@@ -193,7 +193,23 @@ def validated(tensor: Tensor) -> Tensor:
             f"a tensor of the layout {tensor.layout} cannot be sent: send its indices and values,"
             " or what to_dense() returns"
         )
-    return tensor.detach()
+    return tensor.detach() if not tensor.is_inference() else _writable(tensor)
+
+
+def _writable(tensor: Tensor) -> Tensor:
+    """Return a tensor on the memory of one that was made in inference mode.
+
+    Torch has such a one written to in that mode alone, and other threads may be to do so.
+    """
+    import torch
+
+    with torch.inference_mode(False), torch.no_grad():
+        found = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        place = tensor.storage_offset(), tensor.shape, tensor.stride()
+        found.set_(tensor.untyped_storage(), *place)
+        if tensor.is_conj():
+            found = found.conj()
+        return torch._neg_view(found) if tensor.is_neg() else found
 
 
 def validated_output(tensor: Tensor) -> Tensor:

@@ -282,11 +282,20 @@ def means(rt: Runtime, device: str, dtypes: Sequence[str]) -> None:
         check(several[0], "reduce_multigpu")
 
 
+def _made_in_inference_mode(values: Tensor) -> Tensor:
+    import torch
+
+    with torch.inference_mode():
+        return values.clone().T
+
+
 def _forms(dtype: str) -> Iterator[tuple[str, Callable[[Tensor], Tensor]]]:
     yield from FORMS.items()
+    yield "made in inference mode", _made_in_inference_mode
     if dtype.startswith("complex"):
         yield "conjugated", lambda values: values.clone().conj()
         yield "negated", lambda values: values.clone().conj().imag
+        yield "conjugated in inference mode", lambda values: _made_in_inference_mode(values).conj()
     if dtype.startswith(("float", "complex")):
         yield "that requires a gradient", lambda values: values.clone().requires_grad_()
 
