@@ -10,7 +10,7 @@ from torch.nn import Module, Parameter
 from torch.nn.utils import parametrizations, prune
 from typing_extensions import override
 
-from pparallel_reducers.layout import ModelTensors
+from pparallel_reducers.layout import ModelTensors, parameters_of
 
 
 class Net(nn.Module):
@@ -20,7 +20,9 @@ class Net(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
+        self.idle = nn.Identity()
         self.first = nn.Linear(2, 2)
+        self.first.register_buffer("mean", torch.ones(2))
         self.inner = nn.ModuleDict({"second": nn.Linear(2, 2, bias=False)})
         self.register_parameter("absent", None)
 
@@ -48,8 +50,12 @@ def _second_name_that_comes_first(found: Net) -> None:
     found.cached = found.first.weight
 
 
+def _second_name_of_a_buffer(found: Net) -> None:
+    found.register_buffer("cached", found.first.get_buffer("mean"))
+
+
 def _buffer(found: Net) -> None:
-    found.first.register_buffer("mean", torch.zeros(2))
+    found.first.register_buffer("other", torch.zeros(2), persistent=False)
 
 
 def _gradients(found: Net) -> None:
@@ -71,6 +77,7 @@ def _load(found: Net) -> None:
         _alias,
         _tie,
         _second_name_that_comes_first,
+        _second_name_of_a_buffer,
         _buffer,
         _gradients,
         _optimized,
@@ -85,6 +92,7 @@ def test_what_leaves_the_parameters_what_they_are(change: Callable[[Net], object
     change(found)
     assert not tensors.has_changed(found)
     tensors.validate(found)
+    assert [name for name, _ in tensors.buffers(found)] == ["first.mean"]
 
 
 def _freeze(found: Net) -> None:
@@ -116,6 +124,16 @@ def _rename(found: Net) -> None:
     del found.first
 
 
+def _change_places(found: Net) -> None:
+    modules = found._modules
+    modules["idle"], modules["first"] = modules["first"], modules["idle"]
+
+
+def _move_into_the_next_module(found: Net) -> None:
+    found.idle.bias = found.first.bias
+    del found.first.bias
+
+
 def _swap(found: Net) -> None:
     found.first.weight, found.second.weight = found.second.weight, found.first.weight
 
@@ -143,6 +161,8 @@ def _parametrize(found: Net) -> None:
         _replace_by_another_of_the_model,
         _swap,
         _rename,
+        _change_places,
+        _move_into_the_next_module,
         _move,
         _prune,
         _parametrize,
@@ -178,3 +198,21 @@ def test_a_parameter_with_another_name_is_told_so() -> None:
     _rename(found)
     with pytest.raises(ValueError, match=r"'first.weight' became 'renamed.weight' since start\(\)"):
         tensors.validate(found)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("whole", [True, False])
+def test_scripted_models_and_modules(whole: bool) -> None:
+    inner = torch.jit.script(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1)))
+    found = inner if whole else nn.Sequential(nn.Linear(2, 2), inner)
+    tensors = ModelTensors(found)
+    assert len(parameters_of(found)) == len(list(found.parameters()))
+    assert not tensors.has_changed(found)
+    next(found.parameters()).requires_grad_(False)
+    assert tensors.has_changed(found)
+
+
+def test_a_buffer_with_a_second_name_that_is_not_persistent_is_kept_by_its_first() -> None:
+    found = Net()
+    found.register_buffer("cached", found.first.get_buffer("mean"), persistent=False)
+    assert [name for name, _ in ModelTensors(found).buffers(found)] == ["first.mean"]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
-from typing import TYPE_CHECKING
+from functools import cache, wraps
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-    from torch.nn import Parameter
+    from torch.nn import Module, Parameter
+
+R = TypeVar("R")
 
 _WORD = 8  #: bytes of the integers that are added
 _ROW = 4096  #: numbers that are added one after another
@@ -59,6 +61,24 @@ def dense(tensor: Tensor) -> Tensor:
     import torch
 
     return tensor if tensor.layout is torch.strided else tensor.to_dense()
+
+
+def outside_inference_mode(push: Callable[[R, Module], bool]) -> Callable[[R, Module], bool]:
+    """Have a reducer's ``push()`` do as outside ``torch.inference_mode()``, wherever it is called.
+
+    What is made in it, such as the state of an optimizer, could not be written to outside.
+    """
+
+    @wraps(push)
+    def inside(reducer: R, model: Module) -> bool:
+        import torch
+
+        if not torch.is_inference_mode_enabled():
+            return push(reducer, model)
+        with torch.inference_mode(False):
+            return push(reducer, model)
+
+    return inside
 
 
 def clear(parameters: Iterable[Parameter]) -> None:

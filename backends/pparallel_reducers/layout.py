@@ -207,7 +207,13 @@ def without_compilation(model: Module) -> Module:
 def state_of(model: Module) -> dict[str, Tensor]:
     """Return parameters and buffers by name."""
     model = without_compilation(model)
-    return {**_all_names(model), **dict(model.named_buffers())}
+    return {**_all_names(model), **_all_buffers(model)}
+
+
+def _all_buffers(model: Module) -> dict[str, Tensor]:
+    if _names_its_own(model):
+        return dict(model.named_buffers())
+    return dict(model.named_buffers(remove_duplicate=False))
 
 
 def _all_names(model: Module) -> dict[str, Parameter]:
@@ -281,7 +287,7 @@ class ModelTensors:
             ValueError: one is missing, has another shape or dtype than at the start, or cannot be
                 copied into.
         """
-        found = dict(without_compilation(model).named_buffers()) if self._buffers else {}
+        found = _all_buffers(without_compilation(model)) if self._buffers else {}
         named = []
         for entry in self._buffers:
             buffer = found.get(entry.name)
@@ -351,18 +357,22 @@ def _names_and_parameters(model: Module) -> tuple[list[str], list[Parameter]]:
     names: list[str] = []
     parameters: list[Parameter] = []
     for module in model.modules():
-        names += module._modules
+        names += module._modules.keys()
         if found := {name: each for name, each in module._parameters.items() if each is not None}:
             names += found
             parameters += found.values()
+        names.append(_END)
     return names, parameters
+
+
+_END = ""  #: of a module, whose names are not empty
 
 
 def _names_its_own(model: Module) -> bool:
     import torch
 
     plain = torch.nn.Module
-    methods = ("parameters", "named_parameters", "named_modules", "modules")
+    methods = ("parameters", "named_parameters", "named_modules", "modules", "named_buffers")
     return any(
         getattr(getattr(model, x), "__func__", None) is not getattr(plain, x) for x in methods
     )
@@ -424,8 +434,10 @@ def _tensors(model: Module) -> Iterator[tuple[str, Tensor, str]]:
         for path, module in model.named_modules()
         for name in module._non_persistent_buffers_set
     }
-    for name, buffer in model.named_buffers():
-        if name not in own:
+    seen: set[int] = set()
+    for name, buffer in _all_buffers(model).items():
+        if name not in own and id(buffer) not in seen:
+            seen.add(id(buffer))
             yield name, buffer, "buffer"
 
 

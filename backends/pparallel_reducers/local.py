@@ -9,6 +9,7 @@ from typing_extensions import override
 from pparallel.runtime.events import Events
 from pparallel.runtime.member import Member
 from pparallel_reducers.config import LocalReducerConfig
+from pparallel_reducers.gradients import outside_inference_mode
 from pparallel_reducers.layout import Layout
 from pparallel_reducers.own_model_reducer import OwnModelReducer
 
@@ -33,6 +34,7 @@ class LocalReducer(OwnModelReducer):
         """There is nobody to begin with."""
 
     @override
+    @outside_inference_mode
     def push(self, model: Module) -> bool:
         self._own.check(model)
         if self._config.refuse_nan and self._refused_as_not_finite():

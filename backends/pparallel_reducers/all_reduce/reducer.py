@@ -16,6 +16,7 @@ from pparallel_reducers.all_reduce.causes import Causes
 from pparallel_reducers.all_reduce.roll import Word, count_ready
 from pparallel_reducers.all_reduce.run import Run
 from pparallel_reducers.config import AllReduceReducerConfig
+from pparallel_reducers.gradients import outside_inference_mode
 from pparallel_reducers.layout import Layout, ModelTensors
 from pparallel_reducers.own_model_reducer import OwnModelReducer
 
@@ -155,6 +156,7 @@ class AllReduceReducer(OwnModelReducer):
         return self._run is not None and self._run.error is not None
 
     @override
+    @outside_inference_mode
     def push(self, model: Module) -> bool:
         try:
             return self._push(model)

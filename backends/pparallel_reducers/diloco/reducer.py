@@ -17,7 +17,7 @@ from pparallel_reducers.diloco.office import Office
 from pparallel_reducers.diloco.outer import OuterState
 from pparallel_reducers.diloco.rounds import LATE_ADVICE, NOT_FINITE_ADVICE
 from pparallel_reducers.diloco.weights import Weights
-from pparallel_reducers.gradients import first_with_nan
+from pparallel_reducers.gradients import first_with_nan, outside_inference_mode
 from pparallel_reducers.layout import Flats, Layout, load, state_in
 from pparallel_reducers.names import check_members
 from pparallel_reducers.own_model_reducer import OwnModelReducer
@@ -199,6 +199,7 @@ class DilocoReducer(OwnModelReducer):
     # -- training -----------------------------------------------------------------------------
 
     @override
+    @outside_inference_mode
     def push(self, model: Module) -> bool:
         layout = self._own.check(model)
         if self._is_due():  # nobody pulled since

@@ -25,7 +25,7 @@ from pparallel_reducers.grad_server.pusher import Pusher
 from pparallel_reducers.grad_server.roles import Roles
 from pparallel_reducers.grad_server.run import Run
 from pparallel_reducers.grad_server.who import trains
-from pparallel_reducers.gradients import clear
+from pparallel_reducers.gradients import clear, outside_inference_mode
 from pparallel_reducers.layout import (
     ModelTensors,
     parameters_of,
@@ -287,13 +287,8 @@ class GradServerReducer(Reducer):
     # -- training -----------------------------------------------------------------------------
 
     @override
+    @outside_inference_mode
     def push(self, model: Module) -> bool:
-        import torch
-
-        with torch.inference_mode(False):  # other threads write to what is made here
-            return self._push(model)
-
-    def _push(self, model: Module) -> bool:
         self._refuse_in_a_step("push")
         run = self._run if self._client is None or not self._open else self._client.run()
         if run is None:

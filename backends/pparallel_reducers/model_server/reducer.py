@@ -11,7 +11,7 @@ from pparallel.runtime.events import Events
 from pparallel.runtime.member import Member
 from pparallel.runtime.rpc import RpcGroup
 from pparallel_reducers.config import ModelServerReducerConfig
-from pparallel_reducers.gradients import averages
+from pparallel_reducers.gradients import averages, outside_inference_mode
 from pparallel_reducers.layout import Flats, Layout, load, state_in
 from pparallel_reducers.model_server.chain import Chain
 from pparallel_reducers.model_server.snapshot import StepSnapshot
@@ -129,6 +129,7 @@ class ModelServerReducer(OwnModelReducer):
     # -- training -----------------------------------------------------------------------------
 
     @override
+    @outside_inference_mode
     def push(self, model: Module) -> bool:
         layout = self._own.check(model)
         self._take_back(layout)

@@ -193,16 +193,19 @@ def validated(tensor: Tensor) -> Tensor:
             f"a tensor of the layout {tensor.layout} cannot be sent: send its indices and values,"
             " or what to_dense() returns"
         )
-    return tensor.detach() if not tensor.is_inference() else _writable(tensor)
+    return _writable(tensor) if tensor.is_inference() else tensor.detach()
 
 
 def _writable(tensor: Tensor) -> Tensor:
     """Return a tensor on the memory of one that was made in inference mode.
 
-    Torch has such a one written to in that mode alone, and other threads may be to do so.
+    Torch has such a one written to in that mode alone, and other threads may be to do so. What has
+    no memory of its own, as some subclasses, stays as it is.
     """
     import torch
 
+    if type(tensor) not in {torch.Tensor, torch.nn.Parameter} or tensor._is_zerotensor():
+        return tensor.detach()
     with torch.inference_mode(False), torch.no_grad():
         found = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         place = tensor.storage_offset(), tensor.shape, tensor.stride()

@@ -77,9 +77,9 @@ class MultiGpuForms(Messages):
             if len(tensors) != needed:
                 message = f"each list of outputs has {needed} tensors, not {len(tensors)}"
                 raise ValueError(message)
-        packed = inputs[0].new_empty((len(inputs), *inputs[0].shape))
+        packed = _room(inputs[0], (len(inputs), *inputs[0].shape))
         _fill(list(packed), inputs)
-        received = [packed.new_empty(packed.shape) for _ in range(self.size())]
+        received = [_room(packed, packed.shape) for _ in range(self.size())]
 
         def deal_out() -> None:
             for tensors in outputs:
@@ -98,9 +98,17 @@ def _some(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
 def _combined(tensors: Sequence[Tensor], op: ReduceOp) -> Tensor:
     """Return the combination of this member's tensors, on the device of the first."""
     first = tensors[0]
-    total = first.new_empty(first.shape)
+    total = _room(first, first.shape)
     op.combine([each.to(first.device) for each in tensors], total)
     return total
+
+
+def _room(like: Tensor, shape: Sequence[int]) -> Tensor:
+    """Return a tensor that other threads may write to, in inference mode or not."""
+    import torch
+
+    with torch.inference_mode(False):
+        return like.new_empty(shape)
 
 
 def _spread(tensor: Tensor, over: Sequence[Tensor]) -> None:

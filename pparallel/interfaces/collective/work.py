@@ -129,7 +129,8 @@ def _mean(parts: Sequence[Tensor], out: Tensor) -> None:
     count, dtype = len(parts), out.dtype
     share = 1 / count
     if dtype.itemsize > _SHORT:
-        if (factor := _shares.get((count, dtype))) is None:
+        factor = _shares.get((count, dtype))
+        if factor is None or type(out) is not torch.Tensor:  # a subclass may take no other kind
             factor = _share(count, dtype)
         torch.mul(parts[0], factor, out=out)
         for place in range(1, count):
