@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import pickle
+import random
 import signal
 import socket
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -126,11 +127,21 @@ def crew(size: int = programs.SIZE, **environment: str) -> Iterator[Crew]:
 
 
 def free_ports() -> tuple[int, int]:
-    """Return two ports that nobody uses now."""
-    with socket.socket() as one, socket.socket() as other:
-        for each in (one, other):
-            each.bind(("127.0.0.1", 0))
-        return one.getsockname()[1], other.getsockname()[1]
+    """Return two ports that nobody uses now.
+
+    The system gives none of them to a connection that any other process opens meanwhile.
+    """
+    found: list[int] = []
+    while len(found) < 2:
+        with socket.socket() as tried, suppress(OSError):
+            tried.bind(("127.0.0.1", random.SystemRandom().randrange(*_NEVER_GIVEN)))
+            port = tried.getsockname()[1]
+            found += [port] if port not in found else []
+    one, other = found
+    return one, other
+
+
+_NEVER_GIVEN = 15_000, 32_000  #: ports below those that Linux gives by itself
 
 
 def serve(payload: bytes, fds: Sequence[int]) -> None:

@@ -200,7 +200,11 @@ def test_a_parameter_that_gets_another_name_after_start_is_refused(
     for told in launch(members, reducer, change_names, change):
         assert "'0.weight'" in told
         assert told.startswith(
-            ("parameter '0.weight' was removed since start(): call stop()", LIKE)
+            (
+                "parameter '0.weight' was removed since start(): call stop()",
+                "parameter '0.weight' became '0.weight_orig' since start(): call stop()",
+                LIKE,
+            )
         )
 
 
