@@ -9,6 +9,7 @@ PparallelError
 ├── TaskTimeoutError           (TimeoutError, multiprocessing.TimeoutError) a task took too long
 ├── CallTimeoutError           (TimeoutError, multiprocessing.TimeoutError) a call took too long
 ├── PeerLostError              (ConnectionError) another member died or left
+├── ResourceExhaustedError     (OSError) threads, descriptors, memory or disk ran out
 ├── SerializationError         an object cannot be turned into bytes, or bytes into an object
 ├── AuthenticationError        (PermissionError) a peer could not prove who it is
 ├── DirectoryError             (KeyError) a paired value or service is taken, absent or another's
@@ -177,6 +178,29 @@ class PeerLostError(PparallelError, ConnectionError):
     def __init__(self, peer: str, reason: str = "is gone") -> None:
         super().__init__(f"member {peer!r} {reason}")
         self.peer, self.reason = peer, reason
+
+
+class ResourceExhaustedError(PparallelError, OSError):
+    """Raised when the system has no more of something; the operation may be tried again.
+
+    Attributes:
+        resource: ``"threads"``, ``"file descriptors"``, ``"memory"`` or ``"disk space"``.
+        errno: the system's number of the error.
+    """
+
+    def __init__(self, what: str, resource: str, number: int, advice: str) -> None:
+        message = f"{what} failed, as no more {resource} can be had: {advice}"
+        super().__init__(number, message)
+        self.what, self.resource, self.advice = what, resource, advice
+
+    @override
+    def __str__(self) -> str:
+        return str(self.args[1])
+
+    @override
+    def __reduce__(self) -> tuple[Any, ...]:
+        # An OSError has its number only from its constructor.
+        return type(self), (self.what, self.resource, self.errno, self.advice)
 
 
 class SerializationError(PparallelError):
