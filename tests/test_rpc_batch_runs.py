@@ -27,6 +27,7 @@ from pparallel.runtime.rpc.handlers import Handlers
 from pparallel.runtime.rpc.quick import Quick
 from pparallel.runtime.rpc.stream import Stream
 from pparallel.runtime.rpc.wire import Status
+from pparallel.runtime.user_code import run
 from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.threads import in_threads
 from pparallel_serializers import PickleSerializerConfig
@@ -55,7 +56,7 @@ class Jobs:
         self.go = threading.Event()
 
     def __call__(self, *names: Any) -> list[Callable[[], None]]:
-        return [lambda name=each: self._start(name) for each in names]  # type: ignore[misc]
+        return [partial(run, self._start, (each,)) for each in names]
 
     def names(self) -> list[Any]:
         return [name for name, _ in self.started]
@@ -129,7 +130,7 @@ def test_a_job_that_waits_lets_those_behind_it_go_on(handlers: Handlers, jobs: J
             waits.set()
             assert jobs.go.wait(PATIENCE)
 
-    assert handlers.reserve("key", [wait, *jobs(1)], acts.append) is not None
+    assert handlers.reserve("key", [partial(run, wait, ()), *jobs(1)], acts.append) is not None
     runs = threading.Thread(target=acts[0])
     runs.start()
     assert waits.wait(PATIENCE)
@@ -139,7 +140,7 @@ def test_a_job_that_waits_lets_those_behind_it_go_on(handlers: Handlers, jobs: J
 
     jobs.go.clear()
     waits.clear()
-    assert handlers.reserve("other", [wait], acts.append) is not None
+    assert handlers.reserve("other", [partial(run, wait, ())], acts.append) is not None
     runs = threading.Thread(target=acts[1])
     runs.start()
     assert waits.wait(PATIENCE)
@@ -483,10 +484,10 @@ def test_every_result_is_told_once_whatever_happens_at_the_same_time(
     start = threading.Barrier(3)
 
     def work(thread: int) -> None:
-        for n, run in enumerate(runs):
+        for n, each in enumerate(runs):
             start.wait(PATIENCE)
             if thread == 2:  # it is late, and its sender asks for the rest
-                run.tick(time.monotonic() + 1)
+                each.tick(time.monotonic() + 1)
                 until(partial(_told_all, n), "not all was told")
             else:
                 for job in jobs[n][thread::2]:

@@ -49,7 +49,7 @@ class Member:
     def __init__(self, room: int = ROOM) -> None:
         self.quick = Quick(SERIALIZER)
         requests = Requests(SERIALIZER, self.quick, ["a", "b"])
-        self.window = Window(room, nullcontext)
+        self.window = Window(room, lambda: False)
         self.sent: list[tuple[Kind, int, Any, Future[Frames]]] = []
         self.problem: BaseException | None = None
         self.batches = Batches(self, requests, self.quick, self.window, "test")
@@ -57,7 +57,7 @@ class Member:
     def send(self, to: str, frames: Frames, timeout: float | None, future: Future[Frames]) -> None:
         if self.problem is not None:
             raise self.problem
-        kind, _, _, _, _, number = wire.fields(frames[0])
+        kind, _, _, _, _, number, _ = wire.fields(frames[0])
         self.sent.append((Kind(kind), number, self.quick.read(frames[1]), future))
 
     def call(
@@ -97,7 +97,7 @@ class Member:
 
     def free(self) -> int:
         """Return how much room there is."""
-        return ROOM - self.window._used
+        return ROOM - self.window._used.total()
 
 
 def _waiting(*_: object) -> AbstractContextManager[None]:
@@ -287,7 +287,9 @@ def test_a_reply_that_is_none_fails_all(member: Member, frames: Frames) -> None:
 def test_why_there_are_no_results_is_told_to_all(member: Member) -> None:
     futures = [member.call(n) for n in range(3)]
     member.batches.flush_all()
-    member.sent[1][3].set_result([wire.header(Status.FAILED, 0, 1, 0, 0, 0), member.quick.dumps(5)])
+    member.sent[1][3].set_result(
+        [wire.header(Status.FAILED, 0, 1, 0, 0, 0, 0.0), member.quick.dumps(5)]
+    )
     assert [each.result(0) for each in futures[1:]] == [5, 5]  # decoded as any reply is
     member.sent[0][3].set_exception(PeerLostError("a", "has died"))
     assert isinstance(futures[0].exception(0), PeerLostError)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import tracemalloc
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -59,13 +60,28 @@ def test_memory_is_bounded_by_what_was_lost() -> None:
     assert arrivals.missing == 1
 
 
-def test_lost_numbers_are_forgotten_when_there_are_too_many() -> None:
+def test_numbers_far_apart_cost_no_more_than_their_requests() -> None:
     arrivals = Arrivals()
-    for number in (2**40, 2**63, 2**63 + 10):
-        assert arrivals.take(number)
-        assert arrivals.missing <= Arrivals.MOST_MISSING
-    assert not arrivals.take(5)
+    tracemalloc.start()
+    try:
+        for number in (2**40, 2**63, 2**63 + 10):
+            assert arrivals.take(number)
+        assert tracemalloc.get_traced_memory()[1] < 2**16
+    finally:
+        tracemalloc.stop()
     assert arrivals.take(2**63 + 5)
+    assert not arrivals.take(2**63 + 5)
+    assert arrivals.take(5)
+    assert not arrivals.take(5)
+
+
+def test_gaps_are_forgotten_when_there_are_too_many() -> None:
+    arrivals = Arrivals()
+    for number in range(0, 4 * Arrivals.MOST_GAPS, 2):
+        assert arrivals.take(number)
+    assert arrivals.missing <= Arrivals.MOST_GAPS
+    assert not arrivals.take(1)
+    assert arrivals.take(4 * Arrivals.MOST_GAPS - 3)
 
 
 def test_one_of_many_threads_takes_a_number() -> None:

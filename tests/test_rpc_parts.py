@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from concurrent.futures import Future
-from contextlib import nullcontext
+from functools import partial
+from time import monotonic
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from late_threads import held_back
+from typing_extensions import override
 
 from pparallel.errors import (
     CallTimeoutError,
@@ -23,13 +25,23 @@ from pparallel.errors import (
 from pparallel.runtime.pending import Pending
 from pparallel.runtime.rpc import wire
 from pparallel.runtime.rpc.handlers import Handlers
-from pparallel.runtime.rpc.window import Window
+from pparallel.runtime.rpc.stream import Job
+from pparallel.runtime.rpc.window import PATIENCE, Window
+from pparallel.runtime.user_code import run
 from pparallel.testing.patience import until
+
+
+class UserHandlers(Handlers):
+    """Has each job call its function as that of a user."""
+
+    @override
+    def submit(self, key: Hashable, *jobs: Job) -> None:
+        super().submit(key, *[partial(run, job, ()) for job in jobs])
 
 
 @pytest.fixture
 def handlers() -> Iterator[Handlers]:
-    handlers = Handlers(2, "test")
+    handlers = UserHandlers(2, "test")
     yield handlers
     handlers.close()
     assert handlers.join(5)
@@ -87,7 +99,7 @@ def test_a_job_that_waits_makes_room(handlers: Handlers) -> None:
 
 
 def test_a_job_that_waits_lets_its_own_stream_go_on() -> None:
-    handlers = Handlers(1, "one")
+    handlers = UserHandlers(1, "one")
     passed = threading.Event()
 
     def wait() -> None:
@@ -112,14 +124,14 @@ def test_a_job_that_raises_ends_no_thread(
 
 
 def test_closed_handlers_take_nothing() -> None:
-    handlers = Handlers(1, "test")
+    handlers = UserHandlers(1, "test")
     handlers.close()
     with pytest.raises(ClosedError):
         handlers.submit("stream", print)
 
 
 def test_a_job_does_not_run_inside_another() -> None:
-    handlers = Handlers(4, "test")
+    handlers = UserHandlers(4, "test")
     assert handlers.enter("a", quickly=False)
     assert not handlers.enter("b", quickly=False)
     handlers.leave()
@@ -130,7 +142,7 @@ def test_a_job_does_not_run_inside_another() -> None:
 
 def test_a_thread_that_is_about_to_start_is_waited_for() -> None:
     """As in a process that a signal stops just then, and that is told to end when it goes on."""
-    handlers, ran = Handlers(1, "test"), threading.Event()
+    handlers, ran = UserHandlers(1, "test"), threading.Event()
     submits = threading.Thread(target=handlers.submit, args=("stream", ran.set))
     with held_back() as (starting, goes_on):
         submits.start()
@@ -146,26 +158,51 @@ def test_a_thread_that_is_about_to_start_is_waited_for() -> None:
 
 
 def test_the_window_holds_back_and_lets_go() -> None:
-    window = Window(10_000, nullcontext)
-    first = window.take(50_000)  # alone, it may exceed the limit
-    taken: list[int] = []
-    thread = threading.Thread(target=lambda: taken.append(window.take(10)))
+    window = Window(10_000, lambda: False)
+    first, left = window.take("a", 50_000, None)  # alone, it may exceed the limit
+    taken: list[tuple[int, float | None]] = []
+    thread = threading.Thread(target=lambda: taken.append(window.take("a", 10, None)))
     thread.start()
     thread.join(0.05)
     assert thread.is_alive()
-    window.give_back(first)
+    assert window.take("b", 50_000, 5) == (50_000 + Window.OVERHEAD, 5)  # another member's
+    window.give_back("a", first)
     thread.join(10)
-    assert taken == [10 + Window.OVERHEAD]
+    assert left is None
+    assert taken == [(10 + Window.OVERHEAD, None)]
+
+
+def test_a_call_that_finds_no_room_keeps_its_time_out() -> None:
+    window = Window(10, lambda: False)
+    taken, _ = window.take("a", 100, None)
+    began = monotonic()
+    with pytest.raises(CallTimeoutError, match="max_in_flight"):
+        window.take("a", 1, 0.05)
+    assert 0.05 <= monotonic() - began < 5
+    threading.Timer(0.1, window.give_back, ("a", taken)).start()
+    _, left = window.take("a", 1, 60)
+    assert left is not None
+    assert left <= 59.9
+
+
+def test_a_call_inside_a_called_function_passes_a_full_window() -> None:
+    window = Window(10, lambda: True)
+    window.take("a", 100, None)
+    began = monotonic()
+    window.take("a", 100, 60, is_sync=True)
+    assert monotonic() - began < PATIENCE
+    window.take("a", 100, 60)
+    assert PATIENCE <= monotonic() - began < 30
 
 
 def test_a_closed_window_wakes_those_it_holds_back() -> None:
-    window = Window(10, nullcontext)
-    window.take(100)
+    window = Window(10, lambda: False)
+    window.take("a", 100, None)
     errors: list[Exception] = []
 
     def take() -> None:
         try:
-            window.take(1)
+            window.take("a", 1, None)
         except ClosedError as error:
             errors.append(error)
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Buffer
 
-from pparallel.errors import SerializationError
+from pparallel.errors import CallTimeoutError, SerializationError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.pending import settle
@@ -27,6 +27,7 @@ from pparallel.runtime.rpc import current, wire
 from pparallel.runtime.rpc.batches import LARGE, SMALL
 from pparallel.runtime.rpc.quick import Name
 from pparallel.runtime.rpc.wire import Status
+from pparallel.runtime.user_code import run
 
 if TYPE_CHECKING:
     from pparallel.runtime.rpc.endpoint import Endpoint
@@ -46,10 +47,18 @@ class BatchRun:
     Attributes:
         stream: of its jobs, where the thread that received them is to run them.
         over: when the last of them ended.
+        expires: when nobody waits for their results any more.
     """
 
-    def __init__(self, endpoint: Endpoint, key: Key, request: Any) -> None:
-        """Know the calls, as :mod:`pparallel.runtime.rpc.batches` writes them."""
+    def __init__(self, endpoint: Endpoint, key: Key, request: Any, limit: float = 0.0) -> None:
+        """Know the calls, as :mod:`pparallel.runtime.rpc.batches` writes them.
+
+        Args:
+            endpoint: of the member that runs them.
+            key: of the request.
+            request: the calls.
+            limit: seconds within which their results are wanted; 0: no limit.
+        """
         self._endpoint, self._key = endpoint, key
         counted, args, kwargs = request
         self._args, self._kwargs = args, kwargs
@@ -60,8 +69,9 @@ class BatchRun:
             raise SerializationError("a batch of calls", "something is missing", loading=True)
         self.stream: Stream | None = None
         self.over = math.inf
-        self._began = time.monotonic()
-        self._lock = threading.Lock()
+        self._began = began = time.monotonic()
+        self.expires = began + limit if limit else math.inf
+        self._lock = threading.RLock()
         # A call that ends puts its result here first, then looks whether it is to be told of: no
         # lock is taken for most. Whoever says that results are late looks here afterwards.
         self._values: deque[tuple[int, object]] = deque()  # with which call had it
@@ -104,6 +114,10 @@ class BatchRun:
         self, index: int, name: Name, args: Sequence[Any], kwargs: Mapping[str, Any] | None
     ) -> None:
         endpoint = self._endpoint
+        if self._is_late and time.monotonic() >= self.expires:
+            what = f"a call to {endpoint.name!r} that waited there for a thread"
+            self.drop(CallTimeoutError(what, self.expires - self._began), index)
+            return
         if current.acting.get() is not endpoint:
             current.act_for(endpoint)
         try:
@@ -111,7 +125,7 @@ class BatchRun:
             function = None if module is None else module.__dict__.get(name[1])
             if function is None:
                 function = endpoint.quick.function(name)
-            value = function(*args, **kwargs) if kwargs else function(*args)
+            value = run(function, args, kwargs)
             kind = type(value)
             if kind in _SHORT or (kind in _LONG and len(value) <= SMALL):
                 self._values.append((index, value))
@@ -122,6 +136,14 @@ class BatchRun:
                 self._framed.append((index, reply))
         except BaseException as error:  # noqa: BLE001 - goes back to the caller
             self._framed.append((index, endpoint.failed(error)))
+        self._count_ended()
+
+    def drop(self, error: Exception, index: int, *_: object) -> None:
+        """Have a call end with *error* instead of running it."""
+        self._framed.append((index, self._endpoint.failed(error)))
+        self._count_ended()
+
+    def _count_ended(self) -> None:
         is_last = next(self._ended) == self._many
         if is_last or self._is_late:
             self._tell(is_last)

@@ -15,6 +15,7 @@ caller asks for the rest; see :mod:`pparallel.runtime.rpc.batch_run`.
 
 from __future__ import annotations
 
+import copy
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -90,7 +91,8 @@ class Batches:
         while batch is None or batch.timeout != timeout or not batch.add(call):
             if batch is not None:
                 batch.leave()
-            batch = self.held[key] = _Batch(self, key, timeout, self.window.take(_ROOM))
+            room = self.window.take(to, _ROOM, timeout)
+            batch = self.held[key] = _Batch(self, key, timeout, *room)
             self.ticker.add(batch.tick)
         many = len(batch.calls)
         # Looked at last: who closes flushes what it finds.
@@ -146,9 +148,14 @@ class _Batch:
     """
 
     def __init__(
-        self, batches: Batches, key: tuple[str, int], timeout: float | None, taken: int
+        self,
+        batches: Batches,
+        key: tuple[str, int],
+        timeout: float | None,
+        taken: int,
+        left: float | None,
     ) -> None:
-        self._batches, self._key, self._taken = batches, key, taken
+        self._batches, self._key, self._taken, self._left = batches, key, taken, left
         self._to = key[0]
         self._lock = RLock()  # a transport may complete a future inside, and call what follows
         self._since = time.monotonic()  # when it began, and later when it left
@@ -189,14 +196,15 @@ class _Batch:
             batches.ticker.remove(self.tick)
             self._sent = calls = tuple(self.calls)
             if not calls:  # whoever began it has not come to add its call, and will begin another
-                batches.window.give_back(self._taken)
+                batches.window.give_back(self._to, self._taken)
                 return None
             batches.under_way[self._to].add(self)
             self._since = time.monotonic()
             futures, _, names, args, kwargs = zip(*calls, strict=True)
             self._futures.update(enumerate(futures))
             request = (_counted(names), args, kwargs)
-            return self._send(requests.batch(self._key[1], self._number, request), self.timeout)
+            frames = requests.batch(self._key[1], self._number, request, self._left)
+            return self._send(frames, self._left)
 
     def _send(self, frames: Frames, timeout: float | None) -> Exception | None:
         reply: LeanFuture[Frames] = LeanFuture()
@@ -224,7 +232,7 @@ class _Batch:
             if self._futures:
                 self._ask_again()
             else:
-                self._batches.window.give_back(self._taken)
+                self._batches.window.give_back(self._to, self._taken)
 
     def _take(self, reply: Future[Frames]) -> None:
         if error := reply.exception():
@@ -256,7 +264,7 @@ class _Batch:
 
     def _fail(self, error: BaseException) -> None:
         for future in self._futures.values():
-            fail(future, error)
+            fail(future, _another(error))  # one object in many threads would mix their tracebacks
         self._futures.clear()
 
     def _ask_again(self) -> None:
@@ -265,9 +273,16 @@ class _Batch:
         for index in self._futures:
             batches.go_alone(self._sent[index][1])
         left = None
-        if self.timeout is not None:
-            left = max(self._since + self.timeout - time.monotonic(), 0.001)
+        if self._left is not None:
+            left = max(self._since + self._left - time.monotonic(), 0.001)
         self._send(batches.requests.rest(self._to, self._number), left)
+
+
+def _another(error: BaseException) -> BaseException:
+    try:
+        return copy.copy(error)
+    except Exception:  # noqa: BLE001 - a class of others, which cannot be copied
+        return error
 
 
 def _counted(names: Sequence[Name]) -> list[tuple[Name, int]]:

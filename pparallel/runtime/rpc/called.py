@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -32,9 +33,12 @@ from pparallel.runtime.ticker import Ticker
 if TYPE_CHECKING:
     from pparallel.runtime.rpc.endpoint import Endpoint
 
+logger = logging.getLogger(__name__)
 
 MANY_LATE = 64  #: batches after which it is looked which of them nobody will ask for any more
 GIVEN_UP = 60.0  #: seconds after the end of their last call
+MOST_SESSIONS = 8  #: of one member, of which the requests are told apart
+UNSENDABLE = "the error of a call could not be sent, as for want of memory; the log of {} has it"
 
 
 class Called(ABC):
@@ -57,8 +61,10 @@ class Called(ABC):
         self.late_batches: dict[Key, BatchRun] = {}  # whose senders may ask for the rest
         self._arrivals: dict[tuple[str, int], Arrivals] = {}  # by sender and its session
         self._services: dict[str, Service] = {}
-        self._serving = threading.Lock()
+        self._serving = threading.RLock()
         self._me = cast("Endpoint", self)  # there is no other kind
+        error = remote_errors.Envelope("RuntimeError", UNSENDABLE.format(self.name), "", None, None)
+        self._unsendable = wire.join(Status.FAILED, self.serializer.dumps(tuple(error)))
 
     @property
     @abstractmethod
@@ -93,8 +99,7 @@ class Called(ABC):
             message = wire.split(frames)
         except SerializationError as error:
             return self.failed(error)
-        key = sender, message.session
-        arrivals = self._arrivals.get(key) or self._arrivals.setdefault(key, Arrivals())
+        arrivals = self._arrivals_of(sender, message.session)
         number, idempotent = message.number, message.flags & IDEMPOTENT
         if not arrivals.take(number, idempotent):
             return arrivals.answer(number)
@@ -111,10 +116,10 @@ class Called(ABC):
         It does what the other two methods do, without what they need for all the rest: where two
         processes take turns on a core, each function costs a multiple of what it does in a loop.
         """
-        _, _, _, session, thread, number = wire.fields(frames[0])
+        _, _, _, session, thread, number, _ = wire.fields(frames[0])
         arrivals = self._arrivals.get((sender, session))
         if arrivals is None:
-            arrivals = self._arrivals.setdefault((sender, session), Arrivals())
+            arrivals = self._arrivals_of(sender, session)
         if not arrivals.take(number):
             return arrivals.answer(number)
         try:
@@ -160,7 +165,7 @@ class Called(ABC):
         if message.kind == Kind.REST:
             late = self.late_batches.get((sender, message.session, data))
             return late.reply() if late is not None else Future()
-        batch = BatchRun(self._me, (sender, message.session, message.number), data)
+        batch = BatchRun(self._me, (sender, message.session, message.number), data, message.limit)
         reply = batch.reply()
         key = sender, message.thread
         role = dedicated.here.role
@@ -194,26 +199,40 @@ class Called(ABC):
         deferred: Future[Frames] = Future()
 
         def ended(source: Future[Reply]) -> None:
-            if (error := source.exception()) is None:
-                settle(deferred, self._replied(source.result(), quickly))
-            else:
-                settle(deferred, self.failed(error))
+            error = source.exception()
+            settle(
+                deferred, self.failed(error) if error else self._replied(source.result(), quickly)
+            )
 
         reply.add_done_callback(ended)
         return deferred
 
     def _replied(self, reply: Reply, quickly: bool) -> Frames:
-        if quickly and (data := self.quick.answer(reply.body)) is not None:
-            return [wire.QUICK_OK, data, *reply.buffers]
         try:
+            if quickly and (data := self.quick.answer(reply.body)) is not None:
+                return [wire.QUICK_OK, data, *reply.buffers]
             return wire.join(Status.OK, self.serializer.dumps(reply.body), reply.buffers)
-        except SerializationError as error:
+        except Exception as error:  # noqa: BLE001 - what cannot be encoded goes back as an error
             return self.failed(error)
 
     def failed(self, error: BaseException) -> Frames:
-        """Return the reply that says that a request failed with *error*."""
-        envelope = tuple(remote_errors.pack(error, self.serializer))
-        return wire.join(Status.FAILED, self.serializer.dumps(envelope))
+        """Return the reply that says that a request failed with *error*; never raises."""
+        try:
+            envelope = tuple(remote_errors.pack(error, self.serializer))
+            return wire.join(Status.FAILED, self.serializer.dumps(envelope))
+        except Exception:
+            logger.exception("%s cannot send the error of a call: %r", self.name, error)
+            return self._unsendable
+
+    def _arrivals_of(self, sender: str, session: int) -> Arrivals:
+        found = self._arrivals.get((sender, session))
+        if found is None:
+            with self._serving:  # a member has one session: others are made up, or long over
+                others = [key for key in self._arrivals if key[0] == sender]
+                for key in others[: len(others) - MOST_SESSIONS + 1]:
+                    del self._arrivals[key]
+                found = self._arrivals.setdefault((sender, session), Arrivals())
+        return found
 
     def _forget_answers(self, request: Request) -> Reply:
         session, numbers = request.body

@@ -41,6 +41,7 @@ RELEASE = "rpc.release"  #: tells which answers need not be kept any more
 #: Bytes of ``max_in_flight`` from which on a small call that its thread waits for is not counted:
 #: there are no more of them than threads.
 WIDE = 2**20
+FOR_EVER = 1e9  #: seconds from which on a time-out is none
 
 T = TypeVar("T")
 
@@ -68,7 +69,7 @@ class Caller:
         shares = hasattr(transport, "arena")
         self._sharing = cast("SharesMemory", transport) if shares else None
         self._timeout = config.timeout
-        self._window = Window(config.max_in_flight, handlers.waiting)
+        self._window = Window(config.max_in_flight, handlers.is_running_here)
         self._is_wide = config.max_in_flight >= WIDE
         self.quick = Quick(serializer)
         self._requests = Requests(serializer, self.quick, member.names)
@@ -115,10 +116,10 @@ class Caller:
         """Return the time-out in seconds that -1 (the default) or 0 (none) stands for."""
         if timeout == -1:
             return self._timeout
-        if timeout < 0:
+        if not timeout >= 0:  # NaN is not either
             message = f"timeout is {timeout!r}: give seconds, 0 for no limit, -1 for the default"
             raise ValueError(message)
-        return timeout or None
+        return timeout if 0 < timeout < FOR_EVER else None
 
     def call(
         self,
@@ -133,16 +134,16 @@ class Caller:
         if idempotent:
             return self.call_async(to, what, timeout, args, kwargs, idempotent).result()
         limit = self._timeout if timeout == -1 else self.limit(timeout)
-        frames = self._requests.call(to, what, args, kwargs)
+        frames = self._requests.call(to, what, args, kwargs, limit)
         if self._is_wide and len(frames) == 2:
             data = frames[1]
             if type(data) is bytes and len(data) <= wire.SMALL:
                 return self._decode_call(to, self._exchange(to, frames, limit))
-        taken = self._window.take(wire.size(frames))
+        taken, limit = self._window.take(to, wire.size(frames), limit, is_sync=True)
         try:
             reply = self._exchange(to, frames, limit)
         finally:
-            self._window.give_back(taken)
+            self._window.give_back(to, taken)
         return self._decode_call(to, reply)
 
     def call_async(
@@ -166,7 +167,7 @@ class Caller:
                         return held
                 except (ClosedError, PeerLostError) as error:
                     raise self._explain(error) from None
-        frames = self._requests.call(to, what, args, kwargs, idempotent)
+        frames = self._requests.call(to, what, args, kwargs, limit, idempotent)
         if not (idempotent or isinstance(what, Registered)):
             return self._send_call(to, frames, limit)
         future = RpcFuture(self._of_calls, to)
@@ -190,7 +191,7 @@ class Caller:
         """Run *what* in member *to*, keep its result there and return a reference to it."""
         limit = self.limit(timeout)
         ref = self.refs.held(to, self.refs.new_id())
-        frames = self._requests.remote(to, what, args, kwargs, idempotent, ref.ref_id)
+        frames = self._requests.remote(to, what, args, kwargs, limit, idempotent, ref.ref_id)
         ref._confirmed = confirmed = RpcFuture(self._of_calls, to)
         self._send_in_window(to, frames, limit, idempotent).add_done_callback(confirmed.follow)
         if idempotent:
@@ -272,23 +273,24 @@ class Caller:
     def _send_in_window(
         self, to: str, frames: Frames, timeout: float | None, idempotent: bool
     ) -> Future[Frames]:
-        taken = self._window.take(wire.size(frames))
+        taken, left = self._window.take(to, wire.size(frames), timeout)
         try:
-            reply = self._send(to, frames, timeout, idempotent)
+            reply = self._send(to, frames, left, idempotent)
         except BaseException:
-            self._window.give_back(taken)
+            self._window.give_back(to, taken)
             raise
-        reply.add_done_callback(partial(self._window.give_back, taken))
+        reply.add_done_callback(partial(self._window.give_back, to, taken))
         return reply
 
     def _send_call(self, to: str, frames: Frames, timeout: float | None) -> RpcFuture[Any]:
         """Send the request of a call, and return the future that the reply completes."""
         if self._held:
             self.batches.flush(to)
-        ended = partial(self._window.give_back, self._window.take(wire.size(frames)))
+        taken, left = self._window.take(to, wire.size(frames), timeout)
+        ended = partial(self._window.give_back, to, taken)
         future: RpcFuture[Any] = RpcFuture(self._of_calls, to, ended)
         try:
-            self._transport.send(to, frames, timeout, future)
+            self._transport.send(to, frames, left, future)
         except BaseException as error:
             fail(future, error)  # and the window has what was taken
             if isinstance(error, (ClosedError, PeerLostError)):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 #: the endpoint that the calling thread works for, where that is known
 acting: ContextVar[Endpoint | None] = ContextVar("pparallel_endpoint", default=None)
 _open: weakref.WeakSet[Endpoint] = weakref.WeakSet()
-_open_lock = threading.Lock()
+_open_lock = threading.RLock()
 
 
 def endpoint() -> Endpoint:

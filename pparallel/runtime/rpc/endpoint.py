@@ -48,7 +48,7 @@ class Endpoint(Caller, Called):
         handlers = Handlers(config.handler_threads, member.name)
         Caller.__init__(self, transport, serializer, member, config, handlers)
         Called.__init__(self)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._leaving = False
         self._when_lost: list[Callable[[str, str], None]] = []

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from threading import get_native_id
+from threading import get_ident
 from time import monotonic
+from typing import Any
 
-from pparallel.errors import ClosedError
+from pparallel.errors import CallTimeoutError, ClosedError, ResourceExhaustedError
 from pparallel.runtime import dedicated
+from pparallel.runtime.resources import start_thread
 from pparallel.runtime.rpc.stream import Job, Stream
 
 logger = logging.getLogger(__name__)
@@ -33,18 +36,22 @@ class _Here(threading.local):
     spare: Stream | None = None  #: one that it has used and nobody else knows
 
     def __init__(self) -> None:
-        self.thread = get_native_id()
+        self.thread = get_ident()
 
 
 class Handlers:
     """Runs jobs: those of one stream start in order, and at most *size* run at once.
 
-    One thread runs the jobs of a stream one after another while they are quick, which keeps their
-    order exact and costs one hand-over for many. A job that takes long, blocked or computing, gives
-    those behind it to another thread; one that only waits for the GIL does not, for to whoever sees
-    its effects it has not started. A job that waits for another member, inside
+    One thread runs the jobs of a stream one after another while they are quick, which costs one
+    hand-over for many. The jobs behind one that takes long are given to another thread, once that
+    one has entered the user's function. A job that waits for another member, inside
     :meth:`waiting`, does not count as running: another thread takes its place, so that members
     that call one another cannot use up their threads and stop.
+
+    A job may be a ``functools.partial`` of a method of an object that has ``expires``, the time of
+    ``time.monotonic`` at which its caller gives up, and ``drop(error, *args)``, which is called
+    with the partial's arguments instead of the job where that is not run: it has expired while it
+    waited here, or no thread can be started for it.
 
     Attributes:
         here: tells whether the calling thread runs a job.
@@ -60,6 +67,8 @@ class Handlers:
         self._behind: set[Stream] = set()  # owned, with jobs behind the running one
         self._threads: set[threading.Thread] = set()
         self._slow: dict[Hashable, int] = {}  # quick jobs that are to come first
+        self._dropped: deque[tuple[Job, Exception]] = deque()  # to be told without the lock
+        self._warned = -math.inf  # when the log had it last that there are no more threads
         self._running = 0
         self._idle = 0
         self._closed = False
@@ -83,7 +92,15 @@ class Handlers:
                     stream.share()
                 self._behind.add(stream)
             stream.jobs.extend(jobs)
+            if len(stream.jobs) > stream.purge_at:
+                self._purge(stream)
             self._call_a_thread()
+        if self._dropped:
+            self._drop_jobs()
+
+    def is_running_here(self) -> bool:
+        """Return whether the calling thread runs a job."""
+        return self.here.stream is not None
 
     def enter(self, key: Hashable, *, quickly: bool) -> bool:
         """Count the calling thread, one of the transport's, as one that runs a job of *key*.
@@ -170,6 +187,8 @@ class Handlers:
                 self._slow[stream.key] = AGAIN
             self._behind.add(stream)
             self._call_a_thread()
+        if self._dropped:
+            self._drop_jobs()
 
     def _run_reserved(self, stream: Stream) -> None:
         """Run jobs in the calling thread, as long as nobody takes over."""
@@ -223,6 +242,8 @@ class Handlers:
                     here.spare = stream
             if self._ready or self._behind:
                 self._call_a_thread()
+        if self._dropped:
+            self._drop_jobs()
 
     def _learn(self, stream: Stream) -> None:
         """Remember whose jobs take long, and forget it when they have been quick for a while."""
@@ -252,6 +273,8 @@ class Handlers:
             if stream.jobs:
                 self._behind.add(stream)
             self._call_a_thread()
+        if self._dropped:
+            self._drop_jobs()
         try:
             yield
         finally:
@@ -284,11 +307,58 @@ class Handlers:
             return
         if self._idle:
             self._work.notify()
-        else:
-            thread = threading.Thread(target=self._serve, name=f"{self._name}-handler", daemon=True)
-            self._threads.add(thread)
-            self._running += 1  # counted from here, so that one burst does not start too many
-            thread.start()
+            return
+        thread = threading.Thread(target=self._serve, name=f"{self._name}-handler", daemon=True)
+        self._threads.add(thread)
+        self._running += 1  # counted from here, so that one burst does not start too many
+        try:
+            start_thread(thread)
+        except ResourceExhaustedError as error:
+            self._threads.discard(thread)
+            self._running -= 1
+            self._without_thread(error)
+
+    def _without_thread(self, error: ResourceExhaustedError) -> None:
+        """Leave the jobs to the threads that there are, or drop them if all of those wait."""
+        now = monotonic()
+        if now - self._warned > IDLE:
+            self._warned = now
+            logger.warning(
+                "Member %s runs calls with %d threads: %s", self._name, self._running, error
+            )
+        if self._running:
+            return
+        for stream in [*self._ready, *self._behind]:
+            kept = [job for job in stream.jobs if not self._will_drop(job, error)]
+            stream.jobs = deque(kept)
+            if not kept and stream in self._ready:
+                self._ready.remove(stream)
+                self._streams.pop(stream.key, None)
+            if not kept:
+                self._behind.discard(stream)
+
+    def _purge(self, stream: Stream) -> None:
+        """Take out the jobs for whose results nobody waits any more; called with the lock held."""
+        now, kept = monotonic(), deque[Job]()
+        for job in stream.jobs:
+            if _expires(job) > now or not self._will_drop(job, None):
+                kept.append(job)
+        stream.jobs = kept
+        stream.purge_at = max(64, 2 * len(kept))
+
+    def _will_drop(self, job: Job, error: Exception | None) -> bool:
+        """Note that *job* is to be dropped, if it can be."""
+        if getattr(_owner(job), "drop", None) is None:
+            return False
+        self._dropped.append((job, error or CallTimeoutError("a call that waited for a thread", 0)))
+        return True
+
+    def _drop_jobs(self) -> None:
+        """Tell the callers of jobs that are not run; called without the lock."""
+        while self._dropped:
+            job, error = self._dropped.popleft()
+            logger.debug("%s does not run a call: %s", self._name, error)
+            _owner(job).drop(error, *job.args)  # type: ignore[attr-defined] # a partial
 
     def _serve(self) -> None:
         token = object()
@@ -363,3 +433,11 @@ class Handlers:
             if self._slow and stream.owner is token:
                 self._learn(stream)
             del job  # what it holds is released before this thread blocks again
+
+
+def _owner(job: Job) -> Any:
+    return getattr(getattr(job, "func", None), "__self__", None)
+
+
+def _expires(job: Job) -> float:
+    return getattr(_owner(job), "expires", math.inf)

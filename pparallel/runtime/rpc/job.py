@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from pparallel.errors import DirectoryError, SerializationError
+from pparallel.errors import CallTimeoutError, DirectoryError, SerializationError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.rpc import current, wire
 from pparallel.runtime.rpc.quick import Name
 from pparallel.runtime.rpc.refs import Registered
 from pparallel.runtime.rpc.wire import QUICK, Kind, Status
+from pparallel.runtime.user_code import run
 
 if TYPE_CHECKING:
     from pparallel.runtime.rpc.endpoint import Endpoint
@@ -36,7 +39,7 @@ class Job:
     The result goes into *kept* where the caller wants a reference to it, else into the reply.
     """
 
-    __slots__ = ("_endpoint", "_function", "_kept", "_message", "_sender")
+    __slots__ = ("_endpoint", "_function", "_kept", "_message", "_sender", "expires")
 
     def __init__(
         self,
@@ -48,18 +51,30 @@ class Job:
         self._endpoint, self._sender, self._message = endpoint, sender, message
         self._kept = kept
         self._function = 0  # number of one that the sender need not send again
+        limit = message.limit
+        self.expires = monotonic() + limit if limit else math.inf
 
     def run(self, reply: Future[Frames]) -> None:
         """Run the function, and complete *reply*: called by a handler thread."""
+        if monotonic() >= self.expires:
+            what = f"a call to {self._endpoint.name!r} that waited there for a thread"
+            self.drop(CallTimeoutError(what, self._message.limit), reply)
+            return
         with current.acting_for(self._endpoint):
             settle(reply, self.answer() if self._kept is None else self._keep(self._kept, reply))
+
+    def drop(self, error: Exception, reply: Future[Frames]) -> None:
+        """Complete *reply* with *error* instead of running the function."""
+        if self._kept is not None:
+            fail(self._kept, error)
+        settle(reply, self._endpoint.failed(error))
 
     def answer(self) -> Frames:
         """Run the function in the thread of the caller, and return the reply; never raises."""
         endpoint = self._endpoint
         try:
             function, args, kwargs = self._call()
-            value = function(*args, **kwargs)
+            value = run(function, args, kwargs)
             data = endpoint.quick.value(value)
             if data is not None and not self._function:
                 return [wire.QUICK_OK, data]
@@ -82,7 +97,7 @@ class Job:
         done = self._numbered(wire.join(Status.OK, self._endpoint.serializer.dumps(None)))
         settle(reply, done)
         try:
-            kept.set_result(function(*args, **kwargs))
+            kept.set_result(run(function, args, kwargs))
         except BaseException as error:  # noqa: BLE001 - raised where the value is asked for
             kept.set_exception(error)
         return done

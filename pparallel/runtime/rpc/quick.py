@@ -25,6 +25,7 @@ from pparallel.runtime.rpc.captures import travels_by_name
 from pparallel.runtime.rpc.closures import Told
 from pparallel.runtime.rpc.refs import Registered
 from pparallel.runtime.rpc.wire import Status
+from pparallel.runtime.user_code import run
 
 _VERSION = 2  #: of marshal's format: the last one without references, three times as quick
 
@@ -79,7 +80,7 @@ class Quick:
             name = (what[0], what[1]) if isinstance(what, Registered) and self._trusts else None
         if name is None:
             return None
-        return self._dumps((name, args, kwargs or None), _VERSION)
+        return self._written((name, args, kwargs or None))
 
     def name(self, what: FunctionType) -> Name | None:
         """Return the name by which a function travels, if it does."""
@@ -98,8 +99,8 @@ class Quick:
         if not (is_plain(args, kwargs) and self._trusts):
             return None
         # To write them tells their size sooner than to ask each for its own.
-        data = self._dumps((args, kwargs) if kwargs else args, _VERSION)
-        return self.name(what) if len(data) <= most else None
+        data = self._written((args, kwargs) if kwargs else args)
+        return self.name(what) if data is not None and len(data) <= most else None
 
     def read_call(self, body: Frames) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
         """Return what stands for a function or service, and what it is called with."""
@@ -121,9 +122,9 @@ class Quick:
         if args is None:
             args = self._serializer.loads(frames[2:])
         function = _there(name) or self.function(name)
-        value = function(*args, **kwargs) if kwargs else function(*args)
-        if type(value) in PLAIN:
-            return [wire.QUICK_OK, self._dumps(value, _VERSION)]
+        value = run(function, args, kwargs)
+        if type(value) in PLAIN and (written := self._written(value)) is not None:
+            return [wire.QUICK_OK, written]
         return wire.join(Status.OK, self._serializer.dumps(value))
 
     def dumps(self, data: object) -> bytes:
@@ -132,11 +133,17 @@ class Quick:
 
     def service(self, key: str, body: object) -> bytes | None:
         """Return what is asked of a service; ``None``: it has no quick form."""
-        return self._dumps((key, body), _VERSION) if self._is_plain(body) else None
+        return self._written((key, body)) if self._is_plain(body) else None
 
     def answer(self, body: object) -> bytes | None:
         """Return what a service answers; ``None``: it has no quick form."""
-        return self._dumps(body, _VERSION) if self._is_plain(body) else None
+        return self._written(body) if self._is_plain(body) else None
+
+    def _written(self, data: object) -> bytes | None:
+        try:
+            return self._dumps(data, _VERSION)
+        except (ValueError, MemoryError):  # bytes of 2 GiB and more, of which it knows no form
+            return None
 
     def _is_plain(self, body: object) -> bool:
         if not self._trusts:
@@ -147,7 +154,7 @@ class Quick:
         """Return a result as bytes; ``None``: it has no quick form."""
         if type(value) not in PLAIN or not self._trusts:
             return None
-        return self._dumps(value, _VERSION)
+        return self._written(value)
 
     def _refuse(self, _: Buffer) -> NoReturn:
         what = f"what was not written by {type(self._serializer).__name__}"

@@ -51,7 +51,7 @@ class Requests:
         if self._closed is not None:
             raise self._closed()
         number, session = next(self._numbers[to]), self.session
-        header = wire.header(Kind.SERVICE, QUICK, 1, session, get_ident(), number)
+        header = wire.header(Kind.SERVICE, QUICK, 1, session, get_ident(), number, 0.0)
         return [header, data, *buffers]
 
     def call(
@@ -60,9 +60,10 @@ class Requests:
         what: Callable[..., Any] | Registered,
         args: Sequence[Any],
         kwargs: Mapping[str, Any] | None,
+        limit: float | None = None,
         idempotent: bool = False,
     ) -> Frames:
-        """Return the request to run a function."""
+        """Return the request to run a function, whose reply is wanted within *limit* seconds."""
         kind = Kind.REGISTERED if type(what) is Registered else Kind.CALL
         told = None
         if not idempotent:
@@ -74,9 +75,12 @@ class Requests:
                 if self._closed is not None:
                     raise self._closed()
                 number, thread, frames = next(self._numbers[to]), get_ident(), 1 + len(beside)
-                header = wire.header(kind, QUICK, frames, self.session, thread, number)
+                header = wire.header(
+                    kind, QUICK, frames, self.session, thread, number, limit or 0.0
+                )
                 return [header, data, *beside]
-        return self._join(to, kind, self._call_body(what, args, kwargs, told), (), idempotent)
+        body = self._call_body(what, args, kwargs, told)
+        return self._join(to, kind, body, (), limit, idempotent)
 
     def remote(
         self,
@@ -84,6 +88,7 @@ class Requests:
         what: Callable[..., Any] | Registered,
         args: Sequence[Any],
         kwargs: Mapping[str, Any] | None,
+        limit: float | None,
         idempotent: bool,
         ref_id: str,
     ) -> Frames:
@@ -92,21 +97,21 @@ class Requests:
         body = self._call_body(what, args, kwargs, told)
         # The name travels beside the body: the owner keeps a place for the value on arrival, so
         # that a reference passed on meanwhile finds it.
-        return self._join(to, Kind.REMOTE, body, [ref_id.encode()], idempotent)
+        return self._join(to, Kind.REMOTE, body, [ref_id.encode()], limit, idempotent)
 
     def next_number(self, to: str) -> int:
         """Return the number of the next request to a member."""
         return next(self._numbers[to])
 
-    def batch(self, thread: int, number: int, calls: object) -> Frames:
+    def batch(self, thread: int, number: int, calls: object, limit: float | None) -> Frames:
         """Return the request of calls of *thread* that leave together, all of them plain data."""
-        header = wire.header(Kind.BATCH, QUICK, 1, self.session, thread, number)
+        header = wire.header(Kind.BATCH, QUICK, 1, self.session, thread, number, limit or 0.0)
         return [header, self._quick.dumps(calls)]
 
     def rest(self, to: str, batch: int) -> Frames:
         """Return the request for results of the batch *batch* that were not there."""
         number = next(self._numbers[to])
-        header = wire.header(Kind.REST, QUICK, 1, self.session, get_ident(), number)
+        header = wire.header(Kind.REST, QUICK, 1, self.session, get_ident(), number, 0.0)
         return [header, self._quick.dumps(batch)]
 
     def readdressed(self, to: str, frames: Frames) -> Frames:
@@ -143,6 +148,7 @@ class Requests:
         kind: Kind,
         body: Frames,
         buffers: Sequence[Buffer],
+        limit: float | None = None,
         idempotent: bool = False,
     ) -> Frames:
         return wire.join(
@@ -153,6 +159,7 @@ class Requests:
             session=self.session,
             thread=get_ident(),
             number=next(self._numbers[to]),
+            limit=limit,
         )
 
     def _call_body(

@@ -1,70 +1,106 @@
-"""Back-pressure: how much a member may have in flight."""
+"""Back-pressure: how many bytes of calls may wait for replies of one member."""
 
 from __future__ import annotations
 
+import math
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 
-from pparallel.errors import ClosedError
+from pparallel.errors import CallTimeoutError, ClosedError
+from pparallel.runtime import poll_times
+
+PATIENCE = 0.2  #: seconds that a call inside a function called by another member waits for room
 
 
 class Window:
-    """Counts the bytes of calls that have been sent and not answered.
+    """Counts, for each member, the bytes of calls that have been sent and not answered.
 
-    A caller that would exceed the limit waits until there is room. One call alone may exceed it:
-    otherwise it could never be sent.
+    A caller that would exceed the limit waits until there is room, or until its call has timed
+    out; calls to other members pass. One call alone may exceed the limit: otherwise it could never
+    be sent. Inside a function that another member has called, where members that call one another
+    in a circle would wait for one another's replies, a synchronous call does not wait, and an
+    asynchronous one no longer than :data:`PATIENCE`.
     """
 
     OVERHEAD = 1024  #: bytes that a call is taken to cost beyond its frames
 
-    def __init__(self, limit: int, waiting: Callable[[], AbstractContextManager[None]]) -> None:
-        self._limit = limit
-        self._waiting = waiting
+    def __init__(
+        self,
+        limit: int,
+        is_called: Callable[[], bool],
+    ) -> None:
+        """Make one that is empty.
+
+        Args:
+            limit: bytes for each member.
+            is_called: whether the calling thread runs a function for another member.
+        """
+        self._limit, self._is_called = limit, is_called
         self._lock = threading.RLock()
         self._room = threading.Condition(self._lock)
         self._waiters = 0
-        self._used = 0
+        self._used: Counter[str] = Counter()
         self._closed = False
 
-    def take(self, size: int) -> int:
-        """Wait for room for *size* bytes; return what to give back.
+    def take(
+        self, to: str, size: int, timeout: float | None, *, is_sync: bool = False
+    ) -> tuple[int, float | None]:
+        """Wait for room for *size* bytes to member *to*.
+
+        Args:
+            to: a member.
+            size: of the frames.
+            timeout: seconds; ``None``: no limit.
+            is_sync: whether the calling thread then waits for the reply.
+
+        Returns:
+            What to give back, and the seconds of *timeout* that are left.
 
         Raises:
             ClosedError: the window was closed, before or meanwhile.
+            CallTimeoutError: there was no room within *timeout* seconds.
         """
         size += self.OVERHEAD
+        left = timeout
         with self._lock:
-            if self._used + size > self._limit:
-                self._wait_for(size)
+            if self._used[to] + size > self._limit:
+                left = self._wait_for(to, size, timeout, is_sync)
             if self._closed:
                 raise ClosedError("the runtime")
-            self._used += size
-        return size
+            self._used[to] += size
+        return size, left
 
-    def give_back(self, size: int, _: object = None) -> None:
-        """Make room for others; also as what a future calls when it is done."""
+    def give_back(self, to: str, size: int, _: object = None) -> None:
+        """Make room for others; also what a future calls when it is done."""
         with self._lock:
-            self._used -= size
+            self._used[to] -= size
             if self._waiters:
                 self._room.notify_all()
 
     def close(self) -> None:
-        """Wake whoever waits."""
+        """Wake all that wait."""
         with self._lock:
             self._closed = True
             self._room.notify_all()
 
-    def _wait_for(self, size: int) -> None:
-        if not self._full(size):
-            return
+    def _wait_for(self, to: str, size: int, timeout: float | None, is_sync: bool) -> float | None:
+        now = time.monotonic()
+        deadline = math.inf if timeout is None else now + timeout
+        is_called = self._is_called()
+        patience = now + (0.0 if is_sync else PATIENCE) if is_called else math.inf
         self._waiters += 1
         try:
-            with self._waiting():
-                while self._full(size):
-                    self._room.wait()
+            while self._is_full(to, size) and now < patience:
+                if now >= deadline:
+                    what = f"a call to {to!r} that waited for room (transport.max_in_flight)"
+                    raise CallTimeoutError(what, timeout or 0.0)
+                self._room.wait(poll_times.seconds(min(deadline, patience) - now))
+                now = time.monotonic()
         finally:
             self._waiters -= 1
+        return None if timeout is None else max(deadline - now, 0.001)
 
-    def _full(self, size: int) -> bool:
-        return not self._closed and self._used > 0 and self._used + size > self._limit
+    def _is_full(self, to: str, size: int) -> bool:
+        return not self._closed and self._used[to] > 0 and self._used[to] + size > self._limit

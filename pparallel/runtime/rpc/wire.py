@@ -2,8 +2,11 @@
 
 A request is a header, the frames of its body, and raw buffers that nobody need understand::
 
-    header: kind u8, flags u8, frames of the body u16, sender's session u32,
-            sending thread u64, request number u64
+    header: kind u8, flags u8, frames of the body u32, sender's session u32,
+            sending thread u64, request number u64, seconds f32
+
+The seconds are those within which the caller wants the reply, 0 for no limit. A request that has
+waited longer for a thread is not run: nobody waits for its reply.
 
 The requests of one session (one opened runtime of one member) to one other member are numbered
 from 0 on. A reply is the same with a status for its kind, and zeros otherwise; instead of a
@@ -24,7 +27,7 @@ from typing_extensions import Buffer
 from pparallel.errors import SerializationError
 from pparallel.interfaces.transport import Frames
 
-_HEADER = struct.Struct("<BBHIQQ")
+_HEADER = struct.Struct("<BBIIQQf")
 header, fields = _HEADER.pack, _HEADER.unpack  #: of and from the fields above
 
 IDEMPOTENT = 1  #: flag of a request that may come again, and is then to be answered again
@@ -53,7 +56,7 @@ class Status(IntEnum):
 
 
 QUICK_CALL = bytes((Kind.CALL, QUICK))  #: how a quick request to run a function begins
-QUICK_OK = header(Status.OK, QUICK, 1, 0, 0, 0)  #: the header of a quick answer
+QUICK_OK = header(Status.OK, QUICK, 1, 0, 0, 0, 0.0)  #: the header of a quick answer
 
 
 class Message(NamedTuple):
@@ -66,6 +69,7 @@ class Message(NamedTuple):
     session: int
     thread: int
     number: int
+    limit: float = 0.0
 
 
 def join(
@@ -77,15 +81,17 @@ def join(
     session: int = 0,
     thread: int = 0,
     number: int = 0,
+    limit: float | None = None,
 ) -> list[Buffer]:
     """Return the frames of a request or reply."""
-    return [header(kind, flags, len(body), session, thread, number), *body, *buffers]
+    first = header(kind, flags, len(body), session, thread, number, limit or 0.0)
+    return [first, *body, *buffers]
 
 
 def renumbered(frames: Frames, number: int) -> list[Buffer]:
     """Return the frames of a request as one with another number."""
-    kind, flags, count, session, thread, _ = fields(frames[0])
-    return [header(kind, flags, count, session, thread, number), *frames[1:]]
+    kind, flags, count, session, thread, _, limit = fields(frames[0])
+    return [header(kind, flags, count, session, thread, number, limit), *frames[1:]]
 
 
 def split(frames: Frames) -> Message:
@@ -95,14 +101,14 @@ def split(frames: Frames) -> Message:
         SerializationError: *frames* are none.
     """
     try:
-        kind, flags, count, session, thread, number = fields(frames[0])
+        kind, flags, count, session, thread, number, limit = fields(frames[0])
     except (IndexError, struct.error) as error:
         raise SerializationError("a message without a header", error, loading=True) from error
     end = count + 1
     if end > len(frames):
         missing = f"{count} frames announced, {len(frames) - 1} there"
         raise SerializationError("a message", missing, loading=True)
-    return Message(kind, flags, frames[1:end], list(frames[end:]), session, thread, number)
+    return Message(kind, flags, frames[1:end], list(frames[end:]), session, thread, number, limit)
 
 
 def is_service(frames: Frames) -> bool:

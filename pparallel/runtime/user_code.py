@@ -1,0 +1,44 @@
+"""The one place where functions of users are called, and whether a thread has entered one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dis import opmap
+from types import FrameType
+from typing import Any
+
+_RESUME = bytes((opmap["RESUME"],))  #: the instruction with which a function begins
+
+
+def run(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
+) -> Any:
+    """Call *function* and return its result."""
+    return function(*args, **kwargs) if kwargs else function(*args)
+
+
+def has_entered(thread: int) -> bool:
+    """Return whether a thread has entered the function that it calls by :func:`run`.
+
+    The interpreter takes the GIL from a thread as it enters a function of Python, before the first
+    instruction, and not between there and the end of the first call of C code: a thread that has
+    come further has begun for all to see. A function in C, such as ``time.sleep``, is entered as
+    soon as :func:`run` is.
+
+    Args:
+        thread: its ``threading.get_ident()``, of another thread than the calling one.
+    """
+    frame, inner = sys._current_frames().get(thread), None
+    while frame is not None:
+        if frame.f_code is _CODE:
+            return _is_past_start(frame if inner is None else inner)
+        frame, inner = frame.f_back, frame
+    return False
+
+
+def _is_past_start(frame: FrameType) -> bool:
+    return frame.f_lasti > 2 * frame.f_code.co_code[::2].find(_RESUME)
+
+
+_CODE = run.__code__
