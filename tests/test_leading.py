@@ -148,9 +148,9 @@ def test_acts_start_in_order_whoever_runs_them(source: Source) -> None:
     until(lambda: len(started) == 50, "all were started")
     assert started == list(range(50))
     assert len(threads) == 6
-    assert len(source.leaders.threads()) == 6
+    assert len(source.leaders.threads()) in (6, 7)  # and one may stand ready
     go.set()
-    until(lambda: len(source.leaders.threads()) == 1, "those that led before have ended")
+    until(lambda: len(source.leaders.threads()) <= 3, "those that led before have ended")
 
 
 def test_one_that_is_held_up_before_it_runs_what_blocks(
@@ -188,7 +188,7 @@ def test_the_role_is_passed_on_once(source: Source) -> None:
     source.ask(act)
     until(lambda: len(kinds) == 4, "it ran")
     assert kinds == [LEADING, ALONE, ALONE, ALONE]
-    assert len(source.leaders.threads()) == 2
+    until(lambda: len(source.leaders.threads()) == 3, "another thread stands ready")
     go.set()
 
 
@@ -201,7 +201,7 @@ def test_who_fails_leads_on(source: Source, caplog: pytest.LogCaptureFixture) ->
     source.ask(fail, done.set)
     assert done.wait(PATIENCE)
     assert "A request could not be handled" in caplog.text
-    assert len(source.leaders.threads()) == 1
+    assert len(source.leaders.threads()) <= 3
 
 
 def test_the_end_does_not_wait_for_what_runs(source: Source) -> None:
@@ -245,16 +245,32 @@ def test_closing_while_acts_are_run(scale: Callable[[int], int]) -> None:
             each.join(PATIENCE)
 
 
-def test_without_threads_it_leads_on(
+def test_no_thread_can_be_started_the_next_request_is_received(
     source: Source, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def start(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    done = threading.Event()
+    blocked, go = threading.Event(), threading.Event()
+    kinds: list[int] = []
+
+    def block() -> None:
+        dedicated.about_to_block()
+        blocked.set()
+        assert go.wait(PATIENCE)
+
     with monkeypatch.context() as changed:
         changed.setattr(threading.Thread, "start", start)
-        source.ask(dedicated.about_to_block, done.set)
-        assert done.wait(PATIENCE)
-    assert "can't start new thread" in caplog.text
-    assert len(source.leaders.threads()) == 1
+        source.ask(block)  # the thread that stands ready leads on
+        assert blocked.wait(PATIENCE)
+        source.ask(lambda: kinds.append(dedicated.kind()))
+        until(lambda: len(kinds) == 1, "a request was not received")
+        assert kinds == [ELSEWHERE]  # from now on none may block the last thread
+    assert "threads" in caplog.text
+    go.set()
+
+    def runs_here() -> bool:
+        source.ask(lambda: kinds.append(dedicated.kind()))
+        return LEADING in kinds
+
+    until(runs_here, "requests are not run where they are received again")

@@ -2,24 +2,29 @@
 
 It also runs what is asked, as long as that is quick: to hand each request to another thread would
 take longer than most of them do. A request that blocks, or has not ended after a while, keeps the
-thread, and another one receives in its place.
+thread, and another one, which stands ready for that, receives in its place. Where none stands
+ready, as no thread can be started, requests are not run by the thread that receives.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 
+from pparallel.errors import ResourceExhaustedError
 from pparallel.runtime import dedicated
 from pparallel.runtime.dedicated import ELSEWHERE, LEADING, Role
 from pparallel.runtime.leading.patience import Patience
+from pparallel.runtime.resources import start_thread
 
 logger = logging.getLogger(__name__)
 
 PATIENCE = 0.002  #: seconds after which another thread takes over from one that runs a request
+AGAIN = 0.5  #: seconds after which it is tried again to have a thread stand ready
 
 FAILED = "A request could not be handled"
 
@@ -53,8 +58,10 @@ class Leaders:
         self._name, self._receive, self._nudge, self._end = name, receive, nudge, end
         self.rest: deque[Act] = deque()
         self.do: Callable[[Act], None] = self.rest.append
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._leader: threading.Thread | None = None
+        self._ready: deque[tuple[threading.Thread, threading.Event]] = deque()  # to lead next
+        self._try_at = 0.0  # when to start one that stands ready
         # The leader, while it runs something. Whoever takes it out of here has the role: it itself
         # when it is done, or another on whom it is passed meanwhile.
         self._running: set[threading.Thread] = set()
@@ -64,8 +71,13 @@ class Leaders:
         self._is_over = threading.Event()
 
     def start(self) -> None:
-        """Start the first thread."""
-        self._lead_anew()
+        """Start the first thread, and one that stands ready.
+
+        Raises:
+            ResourceExhaustedError: no thread can be started.
+        """
+        self._start(leads=True)
+        self._have_one_ready()
 
     def threads(self) -> list[threading.Thread]:
         """Return the threads that run what was asked, and may go on for a while."""
@@ -79,6 +91,8 @@ class Leaders:
                 return
             self._ended = True
             leader = self._leader
+            while self._ready:
+                self._ready.popleft()[1].set()
         self._nudge()
         if leader is None or self._take_from(leader):
             self._finish()
@@ -90,30 +104,47 @@ class Leaders:
         if self._is_over.wait(timeout):
             self._watch.close()
 
-    def _lead_anew(self) -> None:
-        """Have a new thread lead; called by who has the role."""
+    def _start(self, *, leads: bool) -> None:
         with self._lock:  # held while it is started: only then can it be waited for
-            if not self._ended:
-                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                thread.start()
-                self._leader = thread
-                self._threads.add(thread)
+            if self._ended or (self._ready and not leads):  # nobody would call it
                 return
-        self._finish()
+            called = threading.Event()
+            thread = threading.Thread(
+                target=self._run, args=(called, leads), name=self._name, daemon=True
+            )
+            start_thread(thread)
+            self._threads.add(thread)
+            if leads:
+                self._leader = thread
+            else:
+                self._ready.append((thread, called))
+
+    def _have_one_ready(self) -> None:
+        """Start a thread that leads when the calling one, which does, is held up."""
+        now = time.monotonic()
+        if self._ended or now < self._try_at:
+            return
+        try:
+            self._start(leads=False)
+        except ResourceExhaustedError as error:
+            self._try_at = now + AGAIN
+            logger.warning("%s runs no request where it receives: %s", self._name, error)
 
     def _pass_on(self, leader: threading.Thread) -> bool:
-        """Have another thread lead, if *leader* runs something and has not been replaced yet.
+        """Have a thread lead that stands ready, if *leader* runs something and leads still.
 
         Returns:
-            Whether that is settled; False: *leader* leads, and runs nothing just now.
+            Whether that is settled; False: *leader* leads, and runs nothing just now, or no thread
+            stands ready.
         """
-        if not self._take_from(leader):
-            return self._leader is not leader
-        try:
-            self._lead_anew()
-        except RuntimeError as error:  # there are too many threads
-            logger.warning("%s receives nothing until a request ends: %s", self._name, error)
-            self._running.add(leader)
+        with self._lock:
+            if not (self._ended or self._ready) or not self._take_from(leader):
+                return self._leader is not leader
+            if not self._ended:
+                self._leader, called = self._ready.popleft()
+                called.set()
+                return True
+        self._finish()
         return True
 
     def _take_from(self, leader: threading.Thread) -> bool:
@@ -123,30 +154,53 @@ class Leaders:
             return False
         return True
 
-    def _run(self) -> None:
+    def _run(self, called: threading.Event, leads: bool) -> None:
         me = threading.current_thread()
         role = dedicated.mark_leading(partial(self._pass_on, me), self.do)
-        leads = True
         try:
-            while leads:
-                if self.rest:
-                    leads = self._work(me, role)
-                elif self._ended:
+            while leads or self._is_called(called):
+                leads = True
+                leads = self._lead(me, role)
+                if leads or not self._stands_ready(me, called):
                     break
-                else:
-                    self._receive()
         finally:
             if leads:
                 self._finish()
-            elif self._ended:
-                self._run_rest()
             with self._lock:
                 self._threads.discard(me)
+
+    def _is_called(self, called: threading.Event) -> bool:
+        called.wait()
+        called.clear()
+        return self._leader is threading.current_thread()
+
+    def _stands_ready(self, me: threading.Thread, called: threading.Event) -> bool:
+        """Have this thread, which led before, lead again when one is needed."""
+        with self._lock:
+            if not (self._ready or self._ended):
+                self._ready.append((me, called))
+                return True
+        if self._ended:
+            self._run_rest()
+        return False
+
+    def _lead(self, me: threading.Thread, role: Role) -> bool:
+        """Receive, and run what comes; return whether this thread leads still, at the end."""
+        while True:
+            if not self._ready:
+                self._have_one_ready()
+            if self.rest:
+                if not self._work(me, role):
+                    return False
+            elif self._ended:
+                return True
+            else:
+                self._receive()
 
     def _work(self, me: threading.Thread, role: Role) -> bool:
         """Run what there is to do; return whether this thread leads still."""
         rest, running, watch = self.rest, self._running, self._watch
-        role.kind = LEADING
+        role.kind = LEADING if self._ready else ELSEWHERE
         while rest:
             act = rest.popleft()
             watch.begin(me)
@@ -160,6 +214,7 @@ class Leaders:
                 running.remove(me)
             except KeyError:
                 watch.end(me)
+                role.kind = ELSEWHERE
                 return False
         watch.end(me)
         role.kind = ELSEWHERE

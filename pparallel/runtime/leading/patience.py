@@ -7,11 +7,13 @@ import threading
 import time
 from collections.abc import Callable
 
-from pparallel.runtime.thread_progress import COMPUTED, WINDOW, Progress, is_under_way, look
+from pparallel.errors import ResourceExhaustedError
+from pparallel.runtime.resources import start_thread
+from pparallel.runtime.user_code import has_entered
 
 logger = logging.getLogger(__name__)
 
-LONGEST = 0.05  #: seconds after which a thread is noticed that only seems to wait to run
+LONGEST = 0.05  #: seconds after which a thread is noticed that has entered no function of a user
 _IDLE = 50  #: looks in vain after which it looks no more until something begins
 
 
@@ -26,15 +28,13 @@ class Patience:
         """Know the limit.
 
         Args:
-            limit: seconds. What computes is noticed after about twice as many, what is blocked
-                some milliseconds later: it looks as if it only waited for the GIL at first.
+            limit: seconds, after which a thread is noticed that has entered a function of a user.
             lost: called with the thread, and again after a while if it returns False: it did not
                 find the thread at what it had begun.
         """
         self._limit, self._lost = limit, lost
         self._since = 0.0  # when the thing began; 0: nothing is under way
         self._who: threading.Thread | None = None
-        self._seen: tuple[float, float, Progress | None] | None = None  # since, when, what
         self._begun = threading.Event()
         self._is_asleep = True
         self._is_closed = False
@@ -64,12 +64,11 @@ class Patience:
         if self._thread is None and not self._is_closed:
             thread = threading.Thread(target=self._look, name="pparallel-patience", daemon=True)
             try:
-                thread.start()
-            except RuntimeError as error:  # there are too many threads; perhaps there is room later
-                logger.warning("Nobody looks how long a request takes: %s", error)
-                self._is_asleep = True
+                self._thread = start_thread(thread)
+            except ResourceExhaustedError as error:
+                logger.warning("Nothing looks how long a request takes: %s", error)
+                self._is_asleep = True  # the next one tries again
                 return
-            self._thread = thread
         self._begun.set()
 
     def _look(self) -> None:
@@ -92,23 +91,9 @@ class Patience:
                 continue
             in_vain = 0
             takes_long = time.monotonic() - since > self._limit
-            if takes_long and self._is_under_way(who, since) and self._lost(who):
+            if takes_long and _is_under_way(who, since) and self._lost(who):
                 told = since
 
-    def _is_under_way(self, who: threading.Thread, since: float) -> bool:
-        """Return whether *who* computes or is blocked, and not just waiting to run."""
-        now, seen = time.monotonic(), look(who.native_id or 0)
-        if now - since >= LONGEST:  # one that looks for something now and then seems to do no more
-            return True
-        if self._seen is None or self._seen[0] != since:
-            self._seen = since, now, seen
-            return False
-        _, at, before = self._seen
-        if before is None or seen is None:  # the system does not say
-            return True
-        if seen.cpu - before.cpu >= COMPUTED:
-            return True
-        if now - at < WINDOW / 2:
-            return False
-        self._seen = since, now, seen
-        return is_under_way(before, seen)
+
+def _is_under_way(who: threading.Thread, since: float) -> bool:
+    return time.monotonic() - since >= LONGEST or has_entered(who.ident or 0)

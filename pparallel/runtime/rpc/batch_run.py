@@ -191,7 +191,12 @@ class BatchRun:
             size += wire.size(each)
         values = self._values
         pairs = [values.popleft() for _ in range(len(values))]  # others may append meanwhile
-        body = self._endpoint.quick.dumps((*_columns(pairs), counts))
+        try:
+            body = self._endpoint.quick.dumps((*_columns(pairs), counts))
+        except Exception as error:  # noqa: BLE001 - for want of memory: those who wait are told
+            self._framed.clear()
+            self._forget()
+            return self._endpoint.failed(error)
         if self._framed and not self._is_late:
             self._is_late = True
             self._endpoint.keep_late(self._key, self)

@@ -92,8 +92,14 @@ class Batches:
             if batch is not None:
                 batch.leave()
             room = self.window.take(to, _ROOM, timeout)
-            batch = self.held[key] = _Batch(self, key, timeout, *room)
-            self.ticker.add(batch.tick)
+            batch = _Batch(self, key, timeout, *room)
+            try:
+                self.ticker.add(batch.tick)
+            except BaseException:  # no thread can be started: nothing would send it
+                self.ticker.remove(batch.tick)
+                self.window.give_back(to, room[0])
+                raise
+            self.held[key] = batch
         many = len(batch.calls)
         # Looked at last: who closes flushes what it finds.
         if many >= TOGETHER or not self.under_way[to] or self._is_closed:

@@ -11,7 +11,12 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from pparallel.errors import ClosedError, DirectoryError, SerializationError
+from pparallel.errors import (
+    ClosedError,
+    DirectoryError,
+    ResourceExhaustedError,
+    SerializationError,
+)
 from pparallel.interfaces.serializer import Serializer
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime import dedicated, remote_errors
@@ -173,7 +178,10 @@ class Called(ABC):
             batch.stream = self.handlers.reserve(key, batch.jobs(), role.do)
         if batch.stream is None:
             self.handlers.submit(key, *batch.jobs())
-        self.ticker.add(batch.tick)
+        try:
+            self.ticker.add(batch.tick)
+        except ResourceExhaustedError as error:
+            logger.warning("%s replies to calls only when all have ended: %s", self.name, error)
         return reply
 
     def _run_here(self, job: Job) -> Frames:
