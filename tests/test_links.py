@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import sys
 import threading
@@ -147,6 +148,63 @@ def test_one_that_is_stopped_is_given_up_by_who_judges_it(other: processes.Proce
     judges.close()
     looks_on.close()
     assert ends == [("m", f"was stopped by a signal for 0.5 s (process {other.pid})")]
+
+
+def test_a_look_without_descriptors_is_made_again(
+    other: processes.Process, ends: list[tuple[str, str]], watch: Watch
+) -> None:
+    watch.add("other", ProcessId.of(other.pid), judged=True)
+    other.signal(signal.SIGSTOP)
+    with no_descriptors():
+        threading.Event().wait(2 * BOUND)
+        assert any(each.name == "pparallel-watch" for each in threading.enumerate())
+    until(lambda: len(ends) == 1, "the stopped process was not reported")
+    assert "was stopped by a signal" in ends[0][1]
+
+
+def test_a_member_added_without_descriptors_is_watched_later(
+    other: processes.Process, ends: list[tuple[str, str]], watch: Watch
+) -> None:
+    process = ProcessId.of(other.pid)
+    with no_descriptors():
+        watch.add("other", process, judged=False)
+    watch.add("this", ProcessId.of(os.getppid()), judged=True)  # starts the thread
+    other.signal(signal.SIGKILL)
+    until(lambda: len(ends) == 1, "the end was not reported")
+    assert ends[0][0] == "other"
+
+
+def test_a_callback_that_raises_ends_no_watch(
+    other: processes.Process, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[str] = []
+
+    def fail(name: str, _: str) -> None:
+        told.append(name)
+        raise ValueError("a callback")
+
+    watch = Watch(BOUND, fail)
+    try:
+        watch.add("first", ProcessId.of(other.pid), judged=False)
+        watch.add("second", ProcessId.of(other.pid), judged=False)
+        other.signal(signal.SIGKILL)
+        until(lambda: len(told) == 2, "the second end was not reported")
+        assert "a callback" in caplog.text
+    finally:
+        watch.close()
+
+
+@contextlib.contextmanager
+def no_descriptors() -> Iterator[None]:
+    """Let this process open nothing more inside."""
+    with contextlib.ExitStack() as stack:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        highest = max(int(each) for each in os.listdir("/proc/self/fd"))
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        for _ in range(highest):
+            stack.callback(os.close, os.open("/dev/null", os.O_RDONLY))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest, hard))
+        yield
 
 
 def test_one_that_is_watched_no_more_is_not_reported(

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
+from pparallel.errors import ResourceExhaustedError
 from pparallel.runtime.links.process import ProcessId
 from pparallel.runtime.processes import forget_in_children, remember_in_children
+from pparallel.runtime.resources import explaining, start_thread
+
+logger = logging.getLogger(__name__)
 
 Ended = Callable[[str, str], None]  #: (name, what is known of its end)
 
@@ -31,15 +37,16 @@ class Watch:
 
     That of a process is seen by a pidfd, at once, whoever holds copies of its sockets. One that a
     signal has stopped for *bound* seconds is given up as well. One that computes, or holds the GIL,
-    is not: nothing is asked of it.
+    is not: nothing is asked of it. A look that fails, as for want of descriptors, is made again.
     """
 
     def __init__(self, bound: float, ended: Ended) -> None:
         self._bound, self._ended = bound, ended
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._watched: dict[int, _Watched] = {}  # by pidfd
         self._stopped: dict[int, float] = {}  # since when it was seen to be
         self._dropped: list[int] = []  # to be closed by the thread that polls them
+        self._late: list[_Watched] = []  # for which there was no descriptor
         self._nudge = -1
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -52,27 +59,30 @@ class Watch:
             process: where it lives.
             judged: whether it is for this member to say that it has been stopped for too long.
         """
-        if not process.watchable:
-            return
+        if process.watchable:
+            self._add(_Watched(name, process, judged))
+
+    def _add(self, watched: _Watched) -> None:
+        what = f"watching the process of member {watched.name!r}"
         try:
-            pidfd = os.pidfd_open(process.pid)
-        except ProcessLookupError:
-            pidfd = -1
-        if pidfd < 0 or not process.lives():
-            if pidfd >= 0:
-                os.close(pidfd)
-            self._ended(name, f"has died (process {process.pid})")
-            return
-        forget_in_children(pidfd)
-        with self._lock:
-            if not self._closed:
-                self._watched[pidfd] = _Watched(name, process, judged)
-                self._start_or_nudge()
+            with explaining(what):
+                pidfd = _opened(watched.process)
+            if pidfd < 0:
+                self._ended(watched.name, f"has died (process {watched.process.pid})")
                 return
-        _close(pidfd)
+            forget_in_children(pidfd)
+            with _closing_unless_kept(pidfd) as kept, self._lock, explaining(what):
+                if not self._closed:
+                    self._start_or_nudge()
+                    self._watched[pidfd] = watched
+                    kept.append(pidfd)
+        except ResourceExhaustedError as error:
+            logger.warning("It is tried again: %s", error)
+            self._late.append(watched)
 
     def remove(self, name: str) -> None:
         """Watch member *name* no more; harmless if it was not watched."""
+        self._late = [each for each in self._late if each.name != name]
         with self._lock:
             for pidfd in [each for each, found in self._watched.items() if found.name == name]:
                 del self._watched[pidfd]
@@ -86,31 +96,46 @@ class Watch:
             thread = self._thread
             if thread is not None:
                 self._start_or_nudge()
+            elif self._nudge >= 0:
+                _close(self._nudge)
+                self._nudge = -1
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
     def _start_or_nudge(self) -> None:
+        """Have the thread look; it waits for the lock before it does."""
         if self._thread is None:
-            self._nudge = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-            forget_in_children(self._nudge)
-            self._thread = threading.Thread(target=self._run, name="pparallel-watch", daemon=True)
-            self._thread.start()
+            if self._nudge < 0:
+                self._nudge = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+                forget_in_children(self._nudge)
+            thread = threading.Thread(target=self._run, name="pparallel-watch", daemon=True)
+            self._thread = start_thread(thread)
         elif self._nudge >= 0:
             os.eventfd_write(self._nudge, 1)
 
     def _run(self) -> None:
         try:
             while not self._closed:
-                ready = self._wait()
-                now = time.monotonic()
-                for pidfd, watched in self._all():
-                    if pidfd in ready:
-                        self._report(pidfd, watched, f"has died (process {watched.process.pid})")
-                    elif watched.judged and self._is_given_up(pidfd, watched, now):
-                        how = f"was stopped by a signal for {self._bound:g} s"
-                        self._report(pidfd, watched, f"{how} (process {watched.process.pid})")
+                try:
+                    self._look()
+                except Exception:  # what fails once is tried again: nobody else looks
+                    logger.exception("A look at the processes of other members failed")
+                    time.sleep(min(self._bound * _LOOK, 0.1))
         finally:
             self._give_back()
+
+    def _look(self) -> None:
+        late, self._late = self._late, []
+        for each in late:
+            self._add(each)
+        ready = self._wait()
+        now = time.monotonic()
+        for pidfd, watched in self._all():
+            if pidfd in ready:
+                self._report(pidfd, watched, f"has died (process {watched.process.pid})")
+            elif watched.judged and self._is_given_up(pidfd, watched, now):
+                how = f"was stopped by a signal for {self._bound:g} s"
+                self._report(pidfd, watched, f"{how} (process {watched.process.pid})")
 
     def _all(self) -> list[tuple[int, _Watched]]:
         with self._lock:
@@ -123,16 +148,22 @@ class Watch:
                 _close(pidfd)
                 self._stopped.pop(pidfd, None)
             self._dropped.clear()
-            judged = any(each.judged for each in self._watched.values())
+            judged = bool(self._late) or any(each.judged for each in self._watched.values())
             for pidfd in (*self._watched, self._nudge):
                 poll.register(pidfd, select.POLLIN)
         ready = {number for number, _ in poll.poll(self._bound * _LOOK * 1000 if judged else None)}
         if self._nudge in ready:
-            os.eventfd_read(self._nudge)
+            with suppress(BlockingIOError):
+                os.eventfd_read(self._nudge)
         return ready
 
     def _is_given_up(self, pidfd: int, watched: _Watched, now: float) -> bool:
-        if not watched.process.is_stopped():
+        try:
+            is_stopped = watched.process.is_stopped()
+        except OSError as error:  # as for want of descriptors: what is known stays
+            logger.warning("Member %s could not be looked at: %s", watched.name, error)
+            is_stopped = pidfd in self._stopped
+        if not is_stopped:
             self._stopped.pop(pidfd, None)
             return False
         return now - self._stopped.setdefault(pidfd, now) >= self._bound * _STOPPED
@@ -142,7 +173,10 @@ class Watch:
             if self._watched.pop(pidfd, None) is None:
                 return
             self._dropped.append(pidfd)
-        self._ended(watched.name, reason)
+        try:
+            self._ended(watched.name, reason)
+        except Exception:  # the ends of others are to be reported all the same
+            logger.exception("The end of member %s could not be told to all", watched.name)
 
     def _give_back(self) -> None:
         with self._lock:
@@ -152,6 +186,32 @@ class Watch:
             self._watched.clear()
             self._dropped.clear()
             self._nudge = -1
+
+
+@contextmanager
+def _closing_unless_kept(pidfd: int) -> Iterator[list[int]]:
+    kept: list[int] = []
+    try:
+        yield kept
+    finally:
+        if not kept:
+            _close(pidfd)
+
+
+def _opened(process: ProcessId) -> int:
+    """Return a pidfd of a process that lives; -1: it does not."""
+    try:
+        pidfd = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return -1
+    try:
+        if process.lives():
+            return pidfd
+    except BaseException:
+        os.close(pidfd)
+        raise
+    os.close(pidfd)
+    return -1
 
 
 def _close(descriptor: int) -> None:
