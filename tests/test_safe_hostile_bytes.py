@@ -617,3 +617,13 @@ class TestMemory:
         )
         assert done.returncode == 0, done.stderr
         assert len(done.stdout.splitlines()) == 5, done.stdout
+
+
+@pytest.mark.parametrize("make", [dict.fromkeys, set, frozenset], ids=["dict", "set", "frozenset"])
+def test_keys_that_are_made_to_collide_are_refused(make: Callable[[list[Any]], Any]) -> None:
+    modulus = sys.hash_info.modulus
+    collide = make([3 + n * modulus for n in range(500)])
+    with pytest.raises(SerializationError, match="collide"):
+        safe.loads(safe.dumps(collide))
+    for keys in (list(range(500)), [n / 7 for n in range(500)], [n << 40 for n in range(500)]):
+        assert safe.loads(safe.dumps(make(keys))) == make(keys)

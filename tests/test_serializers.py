@@ -111,6 +111,17 @@ class TestTensors:
         meta = sent(serializer, torch.empty(3, 4, device="meta"))
         assert (meta.device.type, meta.shape) == ("meta", (3, 4))
 
+    @pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
+    @pytest.mark.parametrize("layout", ["csr", "csc", "bsr", "bsc"])
+    def test_compressed_sparse(self, serializer: Serializer, layout: str) -> None:
+        dense = torch.eye(50)
+        made = getattr(dense, f"to_sparse_{layout}")(*[(5, 5)] * layout.startswith("bs"))
+        for value in (made, (made, made.values())):  # alone, and with others
+            found = sent(serializer, value)
+            found = found[0] if isinstance(found, tuple) else found
+            assert found.layout == made.layout
+            assert torch.equal(found.to_dense(), dense)
+
     def test_subclass(self, serializer: Serializer) -> None:
         tensor = torch.arange(1000.0).as_subclass(TensorSubclass)
         tensor.note = "kept"

@@ -74,12 +74,12 @@ def _form(obj: Any, tensor: type, contents: dict[int, memoryview], depth: int) -
 
 
 def _described(tensor: torch.Tensor, contents: dict[int, memoryview]) -> Any:
-    if tensor.requires_grad or not tensor.is_contiguous() or tensor.__dict__:
-        return _NONE
     try:
+        if tensor.requires_grad or not tensor.is_contiguous() or tensor.__dict__:
+            return _NONE
         # What numpy shows keeps its tensor alive.
         content = memoryview(cast("Buffer", tensor.numpy()))
-    except (TypeError, RuntimeError):
+    except (TypeError, RuntimeError):  # as for compressed sparse ones, which are not contiguous
         return _NONE
     storage = tensor.untyped_storage().data_ptr()
     nbytes = content.nbytes

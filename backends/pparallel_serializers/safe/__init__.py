@@ -34,8 +34,8 @@ class SafeSerializer(Serializer):
     ``max_bytes`` (see :class:`~pparallel_serializers.SafeSerializerConfig`) and allocates at most
     eight times that, whatever the bytes say (text that is ASCII but for one emoji needs six times,
     all else about two): counts, shapes and strides are held against the bytes that are there
-    before anything is allocated. Time is not bounded: a dict of very many integers that are made
-    to collide takes long to read.
+    before anything is allocated. A dict or set with many keys that collide, as integers can be made
+    to, is refused: it would take long to read.
     """
 
     runs_code = False

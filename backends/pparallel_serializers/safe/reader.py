@@ -19,6 +19,9 @@ from pparallel_serializers.storages import ReceivedStorage
 T = TypeVar("T")
 
 
+FEW = 64  #: keys with the hash of another that any dict or set may have
+
+
 class Reader:
     """Reads one object.
 
@@ -142,12 +145,21 @@ def _exactly(kind: type[Any], value: object) -> Any:
     return value
 
 
-def _dict(children: list[Any]) -> dict[Any, Any]:
-    return dict(_pairs(children))
-
-
 def _pairs(children: list[Any]) -> Iterator[tuple[Any, Any]]:
-    return zip(children[::2], children[1::2], strict=True)
+    return zip(_spread(children[::2]), children[1::2], strict=True)
+
+
+def _spread(keys: list[Any]) -> list[Any]:
+    """Return *keys*, unless so many have one hash that to look each up would take long.
+
+    Python's hashes of numbers, and of tuples of them, can be foreseen, other than those of texts.
+    Equal hashes are counted: keys that share only some bits of theirs are told apart soon.
+    """
+    if len(keys) > FEW:
+        alike = len(keys) - len(set(map(hash, keys)))
+        if alike > FEW + len(keys) // 8:
+            raise RefusedError(f"{alike} of {len(keys)} keys collide, as if made to")
+    return keys
 
 
 def _complex(children: list[Any]) -> complex:
@@ -173,10 +185,10 @@ def _attributes(children: list[Any]) -> Any:
 _join: dict[int, Callable[[Reader, list[Any]], Any]] = {
     stream.LIST: lambda reader, children: children,
     stream.TUPLE: lambda reader, children: tuple(children),
-    stream.DICT: lambda reader, children: _dict(children),
+    stream.DICT: lambda reader, children: dict(_pairs(children)),
     stream.ORDERED: lambda reader, children: OrderedDict(_pairs(children)),
-    stream.SET: lambda reader, children: set(children),
-    stream.FROZENSET: lambda reader, children: frozenset(children),
+    stream.SET: lambda reader, children: set(_spread(children)),
+    stream.FROZENSET: lambda reader, children: frozenset(_spread(children)),
     stream.BYTEARRAY: lambda reader, children: bytearray(_bytes(children)),
     stream.INTEGER: lambda reader, children: int.from_bytes(
         _bytes(children), "little", signed=True
