@@ -5,17 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar, get_args
 
-from pydantic import BaseModel, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ModelWrapValidatorHandler,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
+from typing_extensions import override
 
 from pparallel.errors import ConfigError, UnknownBackendError, did_you_mean
 
 T = TypeVar("T")
 Narrow = Callable[[type["BackendConfig[Any]"], str | None], type["BackendConfig[Any]"]]
 
+_secrets: set[str] = set()  # names of the fields of all configs that hold secrets
 _narrow: ContextVar[Narrow | None] = ContextVar("pparallel_narrow", default=None)
+
+
+def _is_secret(annotation: Any) -> bool:
+    return annotation is SecretStr or any(map(_is_secret, get_args(annotation)))
 
 
 @contextmanager
@@ -38,7 +50,17 @@ def current_narrow() -> Narrow | None:
 
 
 class Config(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=True):
-    """A frozen record whose unknown keys are refused with the nearest known one."""
+    """A frozen record whose unknown keys are refused with the nearest known one.
+
+    What is given for a field of type ``SecretStr`` is shown in no error.
+    """
+
+    @classmethod
+    @override
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        found = [name for name, each in cls.model_fields.items() if _is_secret(each.annotation)]
+        _secrets.update(found)
 
     @model_validator(mode="before")
     @classmethod
@@ -130,4 +152,14 @@ def _explained(problem: Any) -> str:
     message: str = problem["msg"]
     if problem["type"] in ("unknown_key", "unknown_backend", "missing"):
         return message
+    if _secrets.intersection(map(str, problem["loc"])) or _holds_secret(problem["input"]):
+        return f"{message}; what was given is not shown, as it may be a secret"
     return f"{message}, not {problem['input']!r}"
+
+
+def _holds_secret(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return bool(_secrets.intersection(map(str, value))) or any(
+            map(_holds_secret, value.values())
+        )
+    return isinstance(value, list | tuple) and any(map(_holds_secret, value))

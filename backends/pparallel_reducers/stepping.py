@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from operator import is_
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from pparallel.runtime import stopping
 from pparallel_reducers.gradients import checksum, clear, stored
 from pparallel_reducers.layout import parameters_of, without_compilation
 
@@ -112,8 +113,10 @@ class OptimizerStep:
             counts.
 
         Raises:
+            ClosedError: the job is ending: what only steps would not learn of it.
             BaseException: what the optimizer raised before any parameter had moved.
         """
+        stopping.check()
         before = _Before(self._with_gradients(), values=not self._counts_versions)
         outer = self._stepping.get(id(self.optimizer))
         self._stepping[id(self.optimizer)] = threading.get_ident()

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from pparallel.errors import ClosedError
+
 logger = logging.getLogger(__name__)
 
 Callback = Callable[["StopSignal"], None]
@@ -21,7 +23,7 @@ class StopSignal:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # signal handlers set it, too
         self._event = threading.Event()
         self._reason: BaseException | None = None
         self._callbacks: dict[object, Callback] = {}
@@ -82,6 +84,17 @@ _current: ContextVar[StopSignal | None] = ContextVar("pparallel_stop_signal", de
 def current() -> StopSignal | None:
     """Return the signal of the rank that this thread runs, None where there is none."""
     return _current.get()
+
+
+def check() -> None:
+    """Raise if the current rank is to end, for code that neither blocks nor calls others.
+
+    Raises:
+        ClosedError: it is told to stop.
+    """
+    signal = current()
+    if signal is not None and signal.is_set():
+        raise ClosedError("the job", "is ending", consequence=True)
 
 
 @contextmanager
