@@ -191,6 +191,16 @@ def test_frames_of_every_kind() -> None:
     assert not any(memoryview(each).readonly for each in found)
 
 
+def test_a_request_that_cannot_be_sent_fails_alone() -> None:
+    config = {
+        "members": 2,
+        "launcher": ProcessLauncherConfig(preload=preloads.MEMBERS),
+        "transport": TorchRpcTransportConfig(),
+    }
+    first, _ = pparallel.launch(config, members.fail_to_send_once)
+    assert first == ["NoneType", "SerializationError", "NoneType"]
+
+
 def test_requests_are_put_in_order() -> None:
     ordering, done = Ordering(), list[int]()
 

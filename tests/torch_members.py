@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -17,6 +18,7 @@ from pparallel.runtime.links import process
 from pparallel.runtime.member import Member
 from pparallel.testing.patience import PATIENCE, until
 from pparallel_torch import TorchRpcTransportConfig
+from pparallel_torch.rpc.agent import Agent
 
 NAMES = ("m0", "m1", "m2")
 
@@ -126,3 +128,31 @@ def listening(rank: int, folder: Path) -> list[str]:
         found = psutil.Process().net_connections("inet")
         rt.group().barrier(PATIENCE)
         return [each.laddr.ip for each in found if each.status == psutil.CONN_LISTEN]
+
+
+def fail_to_send_once(rt: Runtime) -> list[str]:
+    """Have the second of three calls not leave; return what became of each."""
+    group, found = rt.group(), list[str]()
+    group.barrier()
+    if rt.rank == 0:
+        for n in range(3):
+            with suppress_sending(n == 1):
+                future = group.rpc_async("member-1", abs, args=(complex(n),), timeout=PATIENCE)
+            error = future.exception(PATIENCE)
+            found.append(type(error).__name__)
+    group.barrier()
+    return found
+
+
+@contextmanager
+def suppress_sending(fails: bool) -> Iterator[None]:
+    """Have the first call inside fail as torch does for want of memory."""
+    call = Agent.call
+
+    def fail(agent: Agent, *args: Any) -> Any:
+        Agent.call = call  # type: ignore[method-assign]
+        raise RuntimeError("torch could not send it")
+
+    if fails:
+        Agent.call = fail  # type: ignore[method-assign]
+    yield

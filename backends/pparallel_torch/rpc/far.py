@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
+
+from pparallel.runtime.resources import start_thread
+
+logger = logging.getLogger(__name__)
 
 Ended = Callable[[str, str], None]  #: (name, what is known of its end)
 
@@ -48,8 +53,8 @@ class FarWatch:
             return
         for name in names:
             self._asked[name] = _Asked(self._ask(name), time.monotonic())
-        self._thread = threading.Thread(target=self._run, name="pparallel-far", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, name="pparallel-far", daemon=True)
+        self._thread = start_thread(thread)
 
     def close(self) -> None:
         """Watch nobody any more; safe to call again."""

@@ -30,6 +30,12 @@ def deliver(
     return answer
 
 
+def left_out(sender: int, number: int) -> None:
+    """Learn that a request could not be sent, for which others may wait."""
+    if _here is not None:
+        _here.left_out(sender, number)
+
+
 def ended(name: str, reason: str) -> None:
     """Learn that a member has ended."""
     if _here is not None:

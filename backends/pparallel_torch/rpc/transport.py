@@ -20,10 +20,11 @@ from pparallel.errors import (
     CallTimeoutError,
     ClosedError,
     RemoteError,
+    SerializationError,
 )
 from pparallel.interfaces.transport import Frames, Handler, Meeting, Transport
 from pparallel.runtime.delivery import own
-from pparallel.runtime.links import OK, Membership, answer, failure
+from pparallel.runtime.links import FAILED, OK, Membership, answer, failure
 from pparallel.runtime.links.ordering import Ordering
 from pparallel.runtime.pending import Pending, awaited, fail, settle
 from pparallel_torch.rpc import agent as torch_agent
@@ -129,11 +130,22 @@ class TorchRpcTransport(Transport):
             reply = _replier(self.name, future)
             self._handle(to, own(frames), lambda status, found: reply(status, own(found)))
             return future
+        try:
+            self._send(agent, to, frames, future)
+        except Exception as error:  # noqa: BLE001 - torch raises anything
+            fail(future, SerializationError(f"a request to {to!r}", error))
+        return future
+
+    def _send(self, agent: Agent, to: str, frames: Frames, future: Future[Frames]) -> None:
+        parcel = pack(frames)
         number = next(self._numbers[to])
         rank, mine = self._ranks[to], self._member.rank
-        sent = agent.call(rank, remote.deliver, mine, number, *pack(frames))
+        try:
+            sent = agent.call(rank, remote.deliver, mine, number, *parcel)
+        except BaseException:  # the requests behind it would wait for it
+            agent.call(rank, remote.left_out, mine, number)
+            raise
         sent.add_done_callback(lambda done: self._answered(to, future, done))
-        return future
 
     @override
     def call(self, to: str, frames: Frames, timeout: float | None = None) -> Frames:
@@ -159,7 +171,11 @@ class TorchRpcTransport(Transport):
 
         def reply(status: int, frames: Frames) -> None:
             self._farewells.gave(name)
-            answered((status, *pack(frames)))
+            try:
+                parcel = pack(frames)
+            except Exception as error:  # noqa: BLE001 - as for want of memory: the caller waits
+                status, parcel = FAILED, pack([type(error).__name__.encode(), str(error).encode()])
+            answered((status, *parcel))
 
         with self._in_callback():
             self._farewells.met(name)
@@ -168,6 +184,11 @@ class TorchRpcTransport(Transport):
                 return
             act = partial(self._handle, name, unpack(*parcel), reply)
             self._orders[name].arrived(number, act)
+
+    def left_out(self, sender: int, number: int) -> None:
+        """Learn that the request of that *number* could not be sent."""
+        with self._in_callback():
+            self._orders[self._member.names[sender]].arrived(number, _nothing)
 
     def told(self, name: str, reason: str) -> None:
         """Learn from another member that one has ended."""
@@ -312,6 +333,10 @@ def _replier(peer: str, future: Future[Frames]) -> Reply:
             fail(future, failure(peer, frames))
 
     return reply
+
+
+def _nothing() -> None:
+    """Stand for a request that could not be sent."""
 
 
 def _done(calls: list[Ping]) -> bool:

@@ -13,6 +13,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +26,7 @@ from pparallel.interfaces.launcher import GRACE, LaunchContext, RankSpec
 from pparallel.runtime import processes, remote_errors, stopping
 from pparallel.runtime.links import peer
 from pparallel.runtime.processes import lifeline
+from pparallel.runtime.resources import start_thread
 from pparallel_torch.torchrun import wire
 from pparallel_torch.torchrun.ledger import Ledger
 from pparallel_torch.torchrun.order import FAILED, PATH, RETURNED, RUN, SOCKET, TOLD, Order
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _AGENT = "pparallel_torch.torchrun.agent"
+_PAUSE = 0.1  #: seconds after which a rank that could not be let in is tried again
 
 
 class TorchrunContext(LaunchContext):
@@ -63,6 +66,8 @@ class TorchrunContext(LaunchContext):
         self._lock = threading.Lock()
         self._listeners: list[threading.Thread] = []
         self._connections: set[socket.socket] = set()
+        self._unserved: socket.socket | None = None  # accepted, and no thread could be started
+        lifeline.reader()  # which ranks are handed: what needs descriptors comes first
         Path(directory, PATH).write_text(
             json.dumps([str(each) or os.getcwd() for each in sys.path])
         )
@@ -79,7 +84,15 @@ class TorchrunContext(LaunchContext):
         finally:
             os.close(reported)
         self._keeper = threading.Thread(target=self._keep, name="pparallel-torchrun", daemon=True)
-        self._keeper.start()
+        try:
+            start_thread(self._keeper)
+        except BaseException:
+            self._agent.signal(signal.SIGKILL)
+            self._agent.ended(None)
+            self._agent.close()
+            self._door.close()
+            os.close(self._report)
+            raise
         self._forget_outer = stopping.follow(self.stop)
 
     @property
@@ -119,9 +132,10 @@ class TorchrunContext(LaunchContext):
             watch.register(descriptor, select.POLLIN)
         while self._agent.pidfd not in (ready := {number for number, _ in watch.poll()}):
             if self._door.fileno() in ready:
-                connection, _ = self._door.accept()
-                self._listen_to(connection)
+                self._let_in()
         self._door.close()
+        if self._unserved is not None:
+            self._unserved.close()
         self._ledger.stop_waiting()
         for each in self._ledger.known():
             each.kill()
@@ -147,26 +161,35 @@ class TorchrunContext(LaunchContext):
 
     # -- the ranks ----------------------------------------------------------------------------
 
-    def _listen_to(self, connection: socket.socket) -> None:
-        self._connections.add(connection)
-        listener = threading.Thread(
-            target=self._serve, args=(connection,), name="pparallel-rank", daemon=True
-        )
-        self._listeners.append(listener)
-        listener.start()
+    def _let_in(self) -> None:
+        """Accept a rank and serve it; what fails, as for want of descriptors, is tried again."""
+        try:
+            if self._unserved is None:
+                self._unserved, _ = self._door.accept()
+            listener = threading.Thread(
+                target=self._serve, args=(self._unserved,), name="pparallel-rank", daemon=True
+            )
+            self._connections.add(self._unserved)
+            self._listeners.append(start_thread(listener))
+            self._unserved = None
+        except Exception:
+            logger.exception("A rank could not be let in, which is tried again")
+            time.sleep(_PAUSE)
 
     def _serve(self, connection: socket.socket) -> None:
         try:
             # A rank may end at any time: then the agent says how.
-            with connection, suppress(EOFError, OSError):
+            with connection, suppress(EOFError, ConnectionError):
                 self._accompany(connection)
+        except Exception:
+            logger.exception("The connection of a rank is given up")
         finally:
             self._connections.discard(connection)
 
     def _accompany(self, connection: socket.socket) -> None:
         pid = peer(connection)
         _, (numbers,), _ = wire.receive(connection)
-        process = RankProcess(pid, *struct.unpack("!III", numbers))
+        process = retried(lambda: RankProcess(pid, *struct.unpack("!III", numbers)))
         self._belongs_here(process)
         self._ledger.came(process)
         reported = False

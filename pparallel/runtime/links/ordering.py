@@ -13,7 +13,7 @@ class Ordering:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # signal handlers may send, too
         self._early: dict[int, Callable[[], None]] = {}
         self._next = 0
         self._busy = False
