@@ -44,13 +44,13 @@ class Transport(ABC):
     Guarantees:
         - A message arrives with the frames it was sent with, empty ones too
           (``TransportSuite.test_frames_arrive_as_sent``), and huge ones
-          (``test_huge_frames_arrive_as_sent``).
+          (``test_huge_frames_arrive_as_sent``), and many (``test_many_frames_arrive``).
         - Each request is handled at most once
           (``TransportSuite.test_each_request_is_handled_once``), and its reply is the reply to it
           and no other (``test_each_reply_is_that_to_its_request``).
         - Neither a sender nor the requests behind wait while the reply to a request is not there
           (``TransportSuite.test_a_request_does_not_wait_for_its_reply``,
-          ``test_calls_in_a_circle``).
+          ``test_calls_in_a_circle``, ``test_circles_do_not_deadlock``).
         - Frames arrive as the receiver's own memory: writable where they were sent writable,
           valid while referenced, and never seen to change by the sender or by another receiver
           (``TransportSuite.test_what_arrives_is_the_receivers_own``; for tensors, with every
@@ -58,7 +58,18 @@ class Transport(ABC):
         - What the handler raises fails the request with ``RemoteError``
           (``TransportSuite.test_a_handler_that_fails``).
         - A time-out is honoured (``TransportSuite.test_timeout``), and a reply that comes later is
-          dropped (``test_a_late_reply_is_dropped``).
+          dropped (``test_a_late_reply_is_dropped``). It is kept under signals
+          (``test_a_timeout_is_kept_under_signals``), under back-pressure
+          (``test_a_timeout_is_kept_under_back_pressure``) and in queues
+          (``test_a_timeout_is_kept_in_queues``).
+        - A member goes on after an error, whatever raised it
+          (``TransportSuite.test_nobody_is_deaf_after_an_error``,
+          ``test_nobody_is_deaf_after_a_callback``, ``test_a_callback_that_exits``), and after a
+          thread or a descriptor could not be had
+          (``test_goes_on_after_no_thread_could_be_started``,
+          ``test_goes_on_after_no_descriptor_could_be_opened``).
+        - Signal handlers and finalizers may send
+          (``TransportSuite.test_a_signal_handler_may_send``, ``test_a_finalizer_may_send``).
         - A member that ends is reported once to each of the others, every request that waits for
           it fails with ``PeerLostError``, and :meth:`members` names it no more
           (``TransportSuite.test_a_member_that_leaves``).

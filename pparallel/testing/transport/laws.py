@@ -1,0 +1,365 @@
+"""Time-outs that are kept, and members that go on, whatever fails or fills meanwhile."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typing_extensions import override
+
+from pparallel.errors import CallTimeoutError, PparallelError, SerializationError
+from pparallel.interfaces.launcher import LauncherConfig
+from pparallel.interfaces.transport import Frames, TransportConfig
+from pparallel.runtime.rpc import RpcGroup, current
+from pparallel.testing.anomalies.faults import few_descriptors
+from pparallel.testing.patience import PATIENCE, until
+from pparallel.testing.suite import changed
+from pparallel.testing.threads import in_threads
+from pparallel.testing.transport.alone import AloneTests, Later, Open, copied, echo
+from pparallel.testing.transport.called import (
+    add,
+    add_late,
+    give_back,
+    note,
+    noted,
+    open_gate,
+    wait_at_gate,
+)
+
+if TYPE_CHECKING:
+    from pparallel.builder import Runtime
+
+SOON = 2.0  #: seconds beyond a time-out within which it must have been kept, on a busy computer
+MANY = 70_000  #: frames: more than a number of 16 bits counts
+INTERRUPTS = 200  #: by which a signal handler, or a finalizer, sends
+_start = threading.Thread.start
+
+
+class Unsendable:
+    """Raises when it is serialised, or where it arrives."""
+
+    def __init__(self, arrives: bool) -> None:
+        self.arrives = arrives
+
+    @override
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.arrives:
+            return _refuse, ()
+        raise LookupError("it cannot be sent")
+
+
+def _refuse() -> None:
+    raise LookupError("it cannot be rebuilt")
+
+
+def _answer_unless_empty(sender: str, frames: Frames) -> Frames | Future[Frames]:
+    return frames if bytes(frames[0]) else Future()
+
+
+def make_unsendable(arrives: bool) -> Unsendable:
+    return Unsendable(arrives)
+
+
+def leave() -> None:
+    raise SystemExit(3)
+
+
+def bounce(to: str, depth: int, payload: bytes) -> int:
+    """Call back and forth between this member and *to*, with a payload."""
+    if depth == 0:
+        return 0
+    endpoint = current.endpoint()
+    group = RpcGroup(endpoint, "world", endpoint.member.names)
+    count: int = group.rpc_sync(to, bounce, args=(endpoint.name, depth - 1, payload))
+    return count + 1
+
+
+def forbid_threads() -> None:
+    """Let no thread be started in this process."""
+
+    def start(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    threading.Thread.start = start  # type: ignore[method-assign]
+
+
+def allow_threads() -> None:
+    """Let threads be started again."""
+    threading.Thread.start = _start  # type: ignore[method-assign]
+
+
+def hold(seconds: float) -> None:
+    """Keep a handler thread."""
+    threading.Event().wait(seconds)
+
+
+def few_descriptors_for(seconds: float) -> None:
+    """Let no descriptor be opened in this process for a while."""
+    with few_descriptors(os.getpid(), 0):
+        threading.Event().wait(seconds)
+
+
+def _raises_in_time(call: Callable[[], object], timeout: float) -> None:
+    began = time.monotonic()
+    with pytest.raises(CallTimeoutError):
+        call()
+    took = time.monotonic() - began
+    assert took < timeout + SOON, f"a time-out of {timeout} s was kept after {took:.1f} s"
+
+
+def under_back_pressure(rt: Runtime) -> None:
+    group = rt.group()
+    if rt.rank == 0:
+        large = bytes(60_000)
+        waiting = group.rpc_async(1, wait_at_gate, PATIENCE)
+        stuck = group.rpc_async(1, _held, PATIENCE, (large,))
+        _raises_in_time(lambda: group.rpc_sync(1, give_back, 0.3, (large,)), 0.3)
+        _raises_in_time(lambda: group.rpc_async(1, give_back, 0.3, (large,)).wait(), 0.3)
+        _raises_in_time(lambda: group.rpc_sync(1, wait_at_gate, 0.3), 0.3)
+        assert group.rpc_sync(2, add, timeout=PATIENCE, args=(1, 2)) == 3, "another member waits"
+        group.rpc_sync(1, open_gate)
+        waiting.wait()
+        assert stuck.wait() == len(large)
+        assert len(group.rpc_sync(1, give_back, args=(large,))) == len(large)
+    group.barrier(PATIENCE)
+
+
+def _held(value: bytes) -> int:
+    wait_at_gate()
+    return len(value)
+
+
+def in_queues(rt: Runtime) -> None:
+    group = rt.group()
+    group.barrier(PATIENCE)
+    if rt.rank == 0:
+        held = group.rpc_async(1, hold, PATIENCE, (1.0,))
+        queued = [group.rpc_async(1, note, 0.2, (number,)) for number in range(5)]
+        for each in queued:
+            _raises_in_time(each.wait, 0.2)
+        held.wait()
+        assert group.rpc_sync(1, noted) == [], "calls ran whose time-outs had passed"
+    group.barrier(PATIENCE)
+
+
+def errors_of_all_kinds(rt: Runtime) -> None:
+    group = rt.group()
+    if rt.rank == 0:
+        calls: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
+            (give_back, (Unsendable(False),)),
+            (give_back, (Unsendable(True),)),
+            (make_unsendable, (False,)),
+            (make_unsendable, (True,)),
+            (leave, ()),
+        ]
+        for function, args in calls:
+            for call in (group.rpc_sync, lambda *a, **k: group.rpc_async(*a, **k).wait()):
+                with pytest.raises((PparallelError, SystemExit)) as caught:
+                    call(1, function, timeout=PATIENCE, args=args)
+                assert not isinstance(caught.value, CallTimeoutError), f"{function} hangs"
+                assert group.rpc_sync(1, add, timeout=PATIENCE, args=(1, 2)) == 3
+        with pytest.raises(SerializationError):
+            group.remote(1, make_unsendable, args=(False,)).to_here(PATIENCE)
+    group.barrier(PATIENCE)
+
+
+def callbacks_that_fail(rt: Runtime) -> None:
+    group = rt.group()
+    if rt.rank == 0:
+        found: list[int] = []
+
+        def calls(_: object) -> None:
+            found.append(group.rpc_sync(1, add_late, timeout=PATIENCE, args=(1, 2)))
+
+        def leaves(_: object) -> None:
+            raise SystemExit(3)
+
+        for callback in (leaves, calls):
+            future = group.rpc_async(1, add_late, timeout=PATIENCE, args=(3, 4))
+            future.add_done_callback(callback)
+            assert future.wait() == 7
+        until(lambda: found == [3], "a callback that calls did not end")
+        assert group.rpc_sync(1, add, timeout=PATIENCE, args=(1, 2)) == 3
+    group.barrier(PATIENCE)
+
+
+def circles(rt: Runtime, size: int) -> None:
+    group = rt.group()
+    if rt.rank == 0:
+        assert group.rpc_sync(1, bounce, args=(rt.name, 4, bytes(size)), timeout=PATIENCE) == 4
+    group.barrier(PATIENCE)
+
+
+def no_threads(rt: Runtime) -> None:
+    group = rt.group()
+    group.barrier(PATIENCE)
+    if rt.rank == 0:
+        group.rpc_sync(1, forbid_threads, timeout=PATIENCE)
+        try:
+            futures = [group.rpc_async(1, add_late, PATIENCE, (n, 1)) for n in range(6)]
+            errors = [each.exception(2 * PATIENCE) for each in futures]
+            assert not any(isinstance(each, TimeoutError) for each in errors), "a call hangs"
+        finally:
+            allow_threads()
+        group.rpc_sync(1, allow_threads, timeout=PATIENCE)
+        futures = [group.rpc_async(1, add_late, PATIENCE, (n, 1)) for n in range(6)]
+        assert [each.wait() for each in futures] == [*range(1, 7)]
+        _raises_in_time(lambda: group.rpc_sync(1, wait_at_gate, timeout=0.1), 0.1)
+        group.rpc_sync(1, open_gate)
+    group.barrier(PATIENCE)
+
+
+def no_descriptors(rt: Runtime) -> None:
+    group = rt.group()
+    group.barrier(PATIENCE)
+    if rt.rank == 0:
+        lost: list[str] = []
+        group.when_lost(lambda name, _: lost.append(name))
+        waiting = group.rpc_async(1, few_descriptors_for, timeout=PATIENCE, args=(0.5,))
+        while not waiting.done():
+            future = group.rpc_async(1, add, timeout=PATIENCE, args=(1, 2))
+            assert isinstance(future.exception(2 * PATIENCE), PparallelError | OSError | None)
+            assert not isinstance(future.exception(), TimeoutError), "a call hangs"
+        assert group.rpc_sync(1, add, timeout=PATIENCE, args=(1, 2)) == 3
+        assert not lost, "a member is reported lost that had no descriptor"
+    group.barrier(PATIENCE)
+
+
+@contextmanager
+def signals(handler: Callable[[], object], period: float) -> Iterator[None]:
+    """Interrupt the main thread by a signal again and again."""
+    if threading.current_thread() is not threading.main_thread():
+        pytest.skip("signals come to the main thread alone")
+    before = signal.signal(signal.SIGUSR1, lambda *_: handler())
+    main, ended = threading.get_ident(), threading.Event()
+
+    def interrupt() -> None:
+        while not ended.wait(period):
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+    thread = threading.Thread(target=interrupt, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
+
+
+class LawTests(AloneTests):
+    """Tests of what holds while something fails, is full, or interrupts."""
+
+    def test_many_frames_arrive(self, open_transport: Open) -> None:
+        replies = Later()
+        transport, to = open_transport(replies)
+        many = [b"x"] * MANY
+        request = transport.request(to, many, PATIENCE)
+        replies.has(1)
+        replies.replies[0][1].set_result(many)
+        assert len(request.result(PATIENCE)) == MANY
+        direct = transport.request(to, [b"small"], PATIENCE)
+        replies.has(2)
+        replies.replies[1][1].set_result([b"back"])
+        assert copied(direct.result(PATIENCE)) == [b"back"]
+
+    def test_a_timeout_is_kept_under_signals(self, open_transport: Open) -> None:
+        transport, to = open_transport(_answer_unless_empty)
+        for _ in range(3):  # what is quick for a caller that calls again is tried too
+            assert copied(transport.call(to, [b"x"], PATIENCE)) == [b"x"]
+        with signals(lambda: None, 0.05):
+            _raises_in_time(lambda: transport.call(to, [b""], 0.4), 0.4)
+            _raises_in_time(lambda: transport.request(to, [b""], 0.4).result(), 0.4)
+
+    def test_a_signal_handler_may_send(self, open_transport: Open) -> None:
+        transport, to = open_transport(_answer_unless_empty)
+        sent: list[Future[Frames]] = []
+        with signals(lambda: sent.append(transport.request(to, [b"y"], PATIENCE)), 0.001):
+            while len(sent) < INTERRUPTS:
+                waiting = [transport.request(to, [b"x"], PATIENCE) for _ in range(20)]
+                assert copied(transport.call(to, [b"x"], PATIENCE)) == [b"x"]
+                assert all(copied(each.result(PATIENCE)) == [b"x"] for each in waiting)
+        assert all(copied(each.result(PATIENCE)) == [b"y"] for each in sent)
+
+    def test_a_finalizer_may_send(self, open_transport: Open) -> None:
+        transport, to = open_transport(_answer_unless_empty)
+        sent: list[Future[Frames]] = []
+
+        class Sender:
+            def __del__(self) -> None:
+                sent.append(transport.request(to, [b"y"], PATIENCE))
+
+        def send(_: int) -> None:
+            for _ in range(INTERRUPTS):
+                cycle = [Sender()]
+                cycle.append(cycle)  # type: ignore[arg-type]
+                del cycle
+                transport.request(to, [b"x"], PATIENCE).result(PATIENCE)
+
+        in_threads(1, send)  # what hangs in a finalizer cannot be interrupted
+        gc.collect()
+        assert all(copied(each.result(PATIENCE)) == [b"y"] for each in sent)
+
+    def test_a_callback_that_exits(self, open_transport: Open) -> None:
+        transport, to = open_transport(echo)
+
+        def leaves(_: object) -> None:
+            raise SystemExit(3)
+
+        for _ in range(3):
+            future = transport.request(to, [b"x"], PATIENCE)
+            with suppress(SystemExit):  # it may be done: the callback then runs in this thread
+                future.add_done_callback(leaves)
+            assert copied(future.result(PATIENCE))[1] == b"x"
+        assert copied(transport.call(to, [b"y"], PATIENCE))[1] == b"y"
+
+    def test_a_timeout_is_kept_under_back_pressure(
+        self, config: TransportConfig, launcher: LauncherConfig
+    ) -> None:
+        narrow = changed(config, max_in_flight=100_000, handler_threads=4)
+        assert self.launch(launcher, narrow, 3, under_back_pressure) == [None] * 3
+
+    def test_a_timeout_is_kept_in_queues(
+        self, config: TransportConfig, launcher: LauncherConfig
+    ) -> None:
+        narrow = changed(config, handler_threads=1)
+        assert self.launch(launcher, narrow, 2, in_queues) == [None] * 2
+
+    def test_nobody_is_deaf_after_an_error(
+        self, config: TransportConfig, launcher: LauncherConfig
+    ) -> None:
+        assert self.launch(launcher, config, 2, errors_of_all_kinds) == [None] * 2
+
+    def test_nobody_is_deaf_after_a_callback(
+        self, config: TransportConfig, launcher: LauncherConfig
+    ) -> None:
+        assert self.launch(launcher, config, 2, callbacks_that_fail) == [None] * 2
+
+    @pytest.mark.parametrize(("threads", "size"), [(1, 60_000), (1, 300_000), (4, 60_000)])
+    def test_circles_do_not_deadlock(
+        self, config: TransportConfig, launcher: LauncherConfig, threads: int, size: int
+    ) -> None:
+        narrow = changed(config, handler_threads=threads, max_in_flight=100_000)
+        assert self.launch(launcher, narrow, 2, circles, size) == [None] * 2
+
+    def test_goes_on_after_no_thread_could_be_started(
+        self, config: TransportConfig, launcher: LauncherConfig
+    ) -> None:
+        try:
+            few = changed(config, handler_threads=4)
+            assert self.launch(launcher, few, 2, no_threads) == [None] * 2
+        finally:
+            allow_threads()
+
+    def test_goes_on_after_no_descriptor_could_be_opened(
+        self, config: TransportConfig, launcher: LauncherConfig
+    ) -> None:
+        assert self.launch(launcher, config, 2, no_descriptors) == [None] * 2
