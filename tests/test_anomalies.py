@@ -45,14 +45,9 @@ JOBS = [each for each in ("ipc", "zmq") if each in SCENARIOS]
 @pytest.mark.parametrize("name", JOBS)
 def test_operations_after_any_faults_work(name: str) -> None:
     job = SCENARIOS[name]
-    fault = st.builds(
-        lambda operation, chosen, side, number: Fault(
-            operation, chosen[0], side, chosen[1], number
-        ),
-        st.sampled_from(job.operations),
-        st.sampled_from(FAULTS),
-        st.sampled_from(job.sides),
-        st.integers(1, 12),
+    operations, sides = st.sampled_from(job.operations), st.sampled_from(job.sides)
+    faults = st.tuples(operations, st.sampled_from(FAULTS), sides, st.integers(1, 12)).map(
+        lambda drawn: Fault(drawn[0], drawn[1][0], drawn[2], drawn[1][1], drawn[3])
     )
 
     @settings(
