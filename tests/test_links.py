@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import signal
 import sys
 import threading
@@ -12,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from exhausted import no_descriptors
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -192,19 +192,6 @@ def test_a_callback_that_raises_ends_no_watch(
         assert "a callback" in caplog.text
     finally:
         watch.close()
-
-
-@contextlib.contextmanager
-def no_descriptors() -> Iterator[None]:
-    """Let this process open nothing more inside."""
-    with contextlib.ExitStack() as stack:
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        highest = max(int(each) for each in os.listdir("/proc/self/fd"))
-        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
-        for _ in range(highest):
-            stack.callback(os.close, os.open("/dev/null", os.O_RDONLY))
-        resource.setrlimit(resource.RLIMIT_NOFILE, (highest, hard))
-        yield
 
 
 def test_one_that_is_watched_no_more_is_not_reported(

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torchrun_programs as programs
+from exhausted import no_descriptors
 from typing_extensions import override
 
 import pparallel
@@ -66,6 +67,15 @@ def test_what_fails_each_time_is_raised_in_the_end() -> None:
         pytest.raises(LookupError, match="failed after 1 restarts"),
     ):
         launcher.spawn(programs.fail_again, nprocs=2)
+
+
+def test_ranks_that_come_without_descriptors_are_let_in_later(
+    launcher: Launcher, caplog: pytest.LogCaptureFixture
+) -> None:
+    context = launcher.spawn(programs.place, nprocs=2, join=False)
+    with no_descriptors():
+        until(lambda: "could not be let in" in caplog.text, "no rank came")
+    assert context.results() == [(rank, 2, 1, False) for rank in range(2)]
 
 
 def test_libraries_use_a_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:

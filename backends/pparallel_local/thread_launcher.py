@@ -20,6 +20,7 @@ from pparallel.interfaces.launcher import (
 )
 from pparallel.runtime import stopping, upstream
 from pparallel.runtime.member import Member
+from pparallel.runtime.resources import start_thread
 from pparallel.runtime.stopping import StopSignal
 from pparallel.runtime.upstream import Tell
 
@@ -68,7 +69,7 @@ class ThreadLaunchContext(LaunchContext):
         self._forget_outer = stopping.follow(self.stop)
         try:
             for thread in self._threads:
-                thread.start()
+                start_thread(thread)
         except BaseException as error:
             self._discard_unstarted(ranks, error)
             raise

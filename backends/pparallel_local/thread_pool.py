@@ -16,6 +16,7 @@ from typing_extensions import override
 from pparallel.errors import ClosedError
 from pparallel.interfaces.pool import Pool, PoolState
 from pparallel.runtime.program_end import end_with_program
+from pparallel.runtime.resources import start_thread
 from pparallel.runtime.threads import Job, SharedJob, SingleJob, Slot
 
 if TYPE_CHECKING:
@@ -154,8 +155,7 @@ class ThreadPool(Pool):
             name=f"{self._name}-{slot.number}",
             daemon=True,
         )
-        thread.start()
-        self._threads.add(thread)
+        self._threads.add(start_thread(thread))
 
     def join_in(self, slot: Slot) -> bool:
         """Have the calling thread work for *slot*; return whether it may."""

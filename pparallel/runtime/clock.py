@@ -9,6 +9,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from pparallel.runtime.resources import start_thread
+
 logger = logging.getLogger(__name__)
 
 
@@ -27,16 +29,20 @@ class Clock:
         self._closed = False
 
     def after(self, delay: float, what: Callable[[], None]) -> None:
-        """Call *what* in *delay* seconds; never, if the clock is closed by then."""
+        """Call *what* in *delay* seconds; never, if the clock is closed by then.
+
+        Raises:
+            ResourceExhaustedError: no thread can be started; *what* is not called.
+        """
         entry = (time.monotonic() + delay, next(self._ties), what)
         with self._changed:
             if self._closed:
                 return
-            heapq.heappush(self._due, entry)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._tick, name=self._name, daemon=True)
-                self._thread.start()
-            elif self._due[0] is entry:
+                thread = threading.Thread(target=self._tick, name=self._name, daemon=True)
+                self._thread = start_thread(thread)
+            heapq.heappush(self._due, entry)
+            if self._due[0] is entry:
                 self._changed.notify()
 
     def close(self) -> None:

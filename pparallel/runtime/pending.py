@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 
 from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
 from pparallel.runtime.lean_future import LeanFuture
+from pparallel.runtime.resources import start_thread
 
 T = TypeVar("T")
 
@@ -73,6 +74,7 @@ class Pending(Generic[T]):
         Raises:
             ClosedError: after :meth:`close`.
             PeerLostError: *peer* was reported lost.
+            ResourceExhaustedError: no thread can be started, which would keep the time.
         """
         future: Future[T] = LeanFuture()
         self.watch(future, peer, timeout)
@@ -88,7 +90,11 @@ class Pending(Generic[T]):
                 raise ClosedError(self._what)
             raise PeerLostError(peer, self._lost[peer])
         if deadline < self._next:
-            self._wake_clock(deadline)
+            try:
+                self._wake_clock(deadline)
+            except BaseException:
+                self._waiting.pop(future, None)
+                raise
         future.add_done_callback(self._waiting.__delitem__)
 
     def lose(self, peer: str, reason: str) -> None:
@@ -120,11 +126,10 @@ class Pending(Generic[T]):
         with self._changed:
             if deadline >= self._next or self._closed is not None:
                 return
-            self._next = deadline
             if self._clock is None:
-                run = threading.Thread(target=self._tick, name="pparallel-clock", daemon=True)
-                self._clock = run
-                run.start()
+                thread = threading.Thread(target=self._tick, name="pparallel-clock", daemon=True)
+                self._clock = start_thread(thread)
+            self._next = deadline
             self._changed.notify_all()
 
     def _tick(self) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import queue
 import threading
 import time
 from collections.abc import Callable
+
+from pparallel.runtime.resources import start_thread
 
 logger = logging.getLogger(__name__)
 
@@ -18,7 +21,8 @@ class Ticker:
     """Calls functions again and again, on one thread that starts with the first of them.
 
     To add and to remove one costs next to nothing while others come and go, which a clock for each
-    does not. The functions must not block, for others wait.
+    does not. The functions must not block, for others wait. A signal handler may add one while its
+    thread adds another.
     """
 
     def __init__(self, name: str, interval: float) -> None:
@@ -30,17 +34,25 @@ class Ticker:
         """
         self._name, self._interval = name, interval
         self._there: set[Tick] = set()
-        self._lock = threading.Lock()
-        self._begun = threading.Event()
+        self._lock = threading.RLock()
+        self._awakened: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._is_asleep = True
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
     def add(self, what: Tick) -> None:
-        """Call *what* from now on."""
+        """Call *what* from now on.
+
+        Raises:
+            ResourceExhaustedError: no thread can be started; *what* is not called.
+        """
         self._there.add(what)
         if self._is_asleep:
-            self._wake()
+            try:
+                self._wake()
+            except BaseException:
+                self._there.discard(what)
+                raise
 
     def remove(self, what: Tick) -> None:
         """Call *what* no more; harmless if it was not called. It may be just being called."""
@@ -49,7 +61,7 @@ class Ticker:
     def close(self) -> None:
         """Call nothing more; safe to call again."""
         self._closed.set()
-        self._begun.set()
+        self._awakened.put(None)
         with self._lock:
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
@@ -59,10 +71,14 @@ class Ticker:
     def _wake(self) -> None:
         with self._lock:
             if self._thread is None and not self._closed.is_set():
-                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                thread.start()
-                self._thread = thread
-        self._begun.set()
+                # Set first: a signal handler that adds one meanwhile is to start no other.
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                try:
+                    start_thread(self._thread)
+                except BaseException:
+                    self._thread = None
+                    raise
+        self._awakened.put(None)
 
     def _run(self) -> None:
         in_vain = 0
@@ -80,8 +96,7 @@ class Ticker:
 
     def _sleep(self) -> None:
         """Wait for the next function; who adds it sees that nobody is awake, or is seen here."""
-        self._begun.clear()
         self._is_asleep = True
-        if not self._there and not self._closed.is_set():
-            self._begun.wait()
+        while not self._there and not self._closed.is_set():
+            self._awakened.get()
         self._is_asleep = False

@@ -19,6 +19,7 @@ from pparallel.runtime.pools import forwarding, nesting
 from pparallel.runtime.pools.values import unread, unsent
 from pparallel.runtime.processes import forget_in_children
 from pparallel.runtime.ranks.kinds import FAILURE, FORWARDED, PRINTED, RESULT, TOLD
+from pparallel.runtime.resources import start_thread
 from pparallel.runtime.shm import Parcels
 from pparallel.runtime.stopping import StopSignal
 from pparallel_process.launcher.cargo import Cargo, unpacked
@@ -53,11 +54,12 @@ def main(payload: bytes, fds: Sequence[int]) -> None:
     forwarder = forwarding.install(start.forwarding, start.name, teller.forward)
     flush = printing.hand_on(teller.print) if start.prints else _nothing
     signal = StopSignal()
-    threading.Thread(
+    listener = threading.Thread(
         target=_listen, args=(channel, serializer, signal), name="pparallel-rank", daemon=True
-    ).start()
+    )
     tell = teller.tell if start.hears else None
     try:
+        start_thread(listener)
         with stopping.running_under(signal), upstream.heard_by(tell):
             fn, args = _call(start, files, handed, serializer)
             value = fn(start.rank, *args)

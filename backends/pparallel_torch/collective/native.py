@@ -7,11 +7,13 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakSet
 
-from pparallel.errors import CallTimeoutError
+from pparallel.errors import CallTimeoutError, ResourceExhaustedError
+from pparallel.runtime.resources import start_thread
 from pparallel_torch.collective.ends import Ends
 
 if TYPE_CHECKING:
@@ -134,7 +136,9 @@ class NativeGroup(ABC):
         self.release()
         made, self.made = [self.made], None
         if not ended:  # torch waits for it as the group goes: until the operation's own time-out
-            threading.Thread(target=made.clear, name="pparallel-torch-drop", daemon=True).start()
+            drop = threading.Thread(target=made.clear, name="pparallel-torch-drop", daemon=True)
+            with suppress(ResourceExhaustedError):  # then this thread waits for it
+                start_thread(drop)
 
     # -- inside -------------------------------------------------------------------------------
 

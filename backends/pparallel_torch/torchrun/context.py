@@ -26,7 +26,7 @@ from pparallel.interfaces.launcher import GRACE, LaunchContext, RankSpec
 from pparallel.runtime import processes, remote_errors, stopping
 from pparallel.runtime.links import peer
 from pparallel.runtime.processes import lifeline
-from pparallel.runtime.resources import start_thread
+from pparallel.runtime.resources import is_exhausted, start_thread
 from pparallel_torch.torchrun import wire
 from pparallel_torch.torchrun.ledger import Ledger
 from pparallel_torch.torchrun.order import FAILED, PATH, RETURNED, RUN, SOCKET, TOLD, Order
@@ -41,6 +41,7 @@ logger = logging.getLogger(__name__)
 
 _AGENT = "pparallel_torch.torchrun.agent"
 _PAUSE = 0.1  #: seconds after which a rank that could not be let in is tried again
+_PATIENCE = 30.0  #: seconds that a rank waits for a descriptor that watches it
 
 
 class TorchrunContext(LaunchContext):
@@ -130,8 +131,8 @@ class TorchrunContext(LaunchContext):
         watch = select.poll()
         for descriptor in (self._door.fileno(), self._agent.pidfd):
             watch.register(descriptor, select.POLLIN)
-        while self._agent.pidfd not in (ready := {number for number, _ in watch.poll()}):
-            if self._door.fileno() in ready:
+        while self._agent.pidfd not in (ready := self._ready(watch)):
+            if ready or self._unserved is not None:
                 self._let_in()
         self._door.close()
         if self._unserved is not None:
@@ -145,6 +146,10 @@ class TorchrunContext(LaunchContext):
         for listener in self._listeners:
             listener.join()
         self._conclude()
+
+    def _ready(self, watch: select.poll) -> set[int]:
+        pause = None if self._unserved is None else _PAUSE * 1000
+        return {number for number, _ in watch.poll(pause)}
 
     def _conclude(self) -> None:
         ended = self._agent.ended(None)
@@ -189,7 +194,7 @@ class TorchrunContext(LaunchContext):
     def _accompany(self, connection: socket.socket) -> None:
         pid = peer(connection)
         _, (numbers,), _ = wire.receive(connection)
-        process = retried(lambda: RankProcess(pid, *struct.unpack("!III", numbers)))
+        process = self._watched(pid, struct.unpack("!III", numbers))
         self._belongs_here(process)
         self._ledger.came(process)
         reported = False
@@ -202,6 +207,17 @@ class TorchrunContext(LaunchContext):
             code = process.wait()
             if not reported:
                 self._ledger.fell_silent(process, code, self._patience)
+
+    def _watched(self, pid: int, numbers: tuple[int, int, int]) -> RankProcess:
+        """Return the process of a rank, which takes a descriptor: without one it waits."""
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                return RankProcess(pid, *numbers)
+            except OSError as error:
+                if not is_exhausted(error) or time.monotonic() > deadline:
+                    raise
+            time.sleep(_PAUSE)
 
     def _belongs_here(self, process: RankProcess) -> None:
         """Learn from one rank of this machine which the others are: the agents have agreed on it.

@@ -27,8 +27,8 @@ class RankProcess:
         self.pid, self.rank, self.local_rank, self.restart = pid, rank, local_rank, restart
         self._lock = threading.Lock()
         self._ended = threading.Event()
-        self._pidfd = os.pidfd_open(pid)
         fields = _stat(pid)
+        self._pidfd = os.pidfd_open(pid)
         self._started = fields[_STARTED] if fields else b""
         forget_in_children(self._pidfd)
 

@@ -23,6 +23,7 @@ from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime import environment, remote_errors, stopping, upstream
 from pparallel.runtime.links import peer
 from pparallel.runtime.processes import child, lifeline
+from pparallel.runtime.resources import start_thread
 from pparallel.runtime.stopping import StopSignal
 from pparallel_torch.torchrun import wire
 from pparallel_torch.torchrun.order import FAILED, HELLO, RETURNED, SOCKET, TOLD, Order
@@ -107,7 +108,7 @@ class _Told:
     def begin(self) -> None:
         """Tell the rank to end; called by the main thread, whatever it is doing."""
         # Not here: this thread may hold whatever lock those who listen want.
-        threading.Thread(target=self._tell, name="pparallel-stop", daemon=True).start()
+        start_thread(threading.Thread(target=self._tell, name="pparallel-stop", daemon=True))
 
     def _tell(self) -> None:
         self.signal.set()

@@ -23,6 +23,7 @@ from pparallel.runtime.pools.values import unread
 from pparallel.runtime.processes import Exit
 from pparallel.runtime.ranks.kinds import FAILURE, FORWARDED, PRINTED, RESULT, TOLD
 from pparallel.runtime.ranks.rank import Rank
+from pparallel.runtime.resources import start_thread
 
 logger = logging.getLogger(__name__)
 
@@ -57,10 +58,10 @@ class RanksContext(LaunchContext, Generic[R]):
         self._member = member.current()
         self._killed = False
         self._is_mute = False
-        self._watcher = threading.Thread(target=self._watch, name="pparallel-ranks", daemon=daemon)
+        self._watcher = threading.Thread(target=self._run, name="pparallel-ranks", daemon=daemon)
         self._forget_outer = stopping.follow(self.stop)
         try:
-            self._watcher.start()
+            start_thread(self._watcher)
         except BaseException:
             self._forget_outer()
             raise
@@ -106,6 +107,15 @@ class RanksContext(LaunchContext, Generic[R]):
         """Do what else can be done about *rank*, which was killed and does not end."""
 
     # -- the watching thread ------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._watch()
+        except BaseException as error:  # without it nobody would learn how the ranks end
+            logger.exception("The thread that watches the ranks failed")
+            self.kill()
+            for each in self._ranks:
+                self._fail(each, error)
 
     @abstractmethod
     def _watch(self) -> None:
