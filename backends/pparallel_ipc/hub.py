@@ -10,6 +10,7 @@ import os
 import select
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
@@ -53,11 +54,14 @@ class Hub:
         self._poll.register(self._nudge, READ)
         self._events: dict[int, Event] = {}
         self._masks: dict[int, int] = {}
+        self._watched: dict[int, int] = {}  # what epoll was told; differs from that while lent
+        self._changes: deque[tuple[int, int, int]] = deque()  # (descriptor, add, remove)
+        self._changing = threading.Lock()  # held by who makes the changes
         self._holders: set[Holder] = set()
         self._lent: dict[int, bool] = {}  # descriptors that others read, and whether just now
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # held while the nudge is used
         self._sleeps = False
         self._due_back = 0.0  # when to look which are not used any more
         self._leaders = Leaders(f"{name}-ipc", self._receive, self.nudge, self._give_back)
@@ -70,26 +74,44 @@ class Hub:
     def register(self, descriptor: int, event: Event, mask: int = READ) -> None:
         """Have *event* called when *descriptor* is readable, or whatever *mask* says."""
         self._events[descriptor] = event
-        self._masks[descriptor] = mask
+        self._masks[descriptor] = self._watched[descriptor] = mask
         try:
             self._poll.register(descriptor, mask)
         except ValueError as error:  # this was closed meanwhile
             raise OSError(errno.EBADF, "this member is leaving") from error
 
     def change(self, descriptor: int, *, add: int = 0, remove: int = 0) -> None:
-        """Watch a descriptor for more, or less; harmless if it is not watched."""
-        with self._lock:
-            mask = self._masks.get(descriptor, 0) & ~remove | add
-            if self._masks.get(descriptor) in (None, mask):
-                return
-            self._masks[descriptor] = mask
+        """Watch a descriptor for more, or less; harmless if it is not watched.
+
+        Who finds another at it, or is a signal's handler in the midst of it, leaves it to that one.
+        """
+        changes = self._changes
+        changes.append((descriptor, add, remove))
+        while changes and self._changing.acquire(blocking=False):
+            try:
+                while changes:
+                    self._change(*changes[0])  # again, should this be interrupted
+                    changes.popleft()
+            finally:
+                self._changing.release()
+
+    def _change(self, descriptor: int, add: int, remove: int) -> None:
+        mask = self._masks.get(descriptor)
+        if mask is None:
+            return
+        self._masks[descriptor] = mask = mask & ~remove | add
+        if self._lent.get(descriptor):
+            mask &= ~READ
+        if self._watched.get(descriptor) != mask:
             with suppress(OSError, ValueError):
                 self._poll.modify(descriptor, mask)
+            self._watched[descriptor] = mask
 
     def unregister(self, descriptor: int) -> None:
         """Watch a descriptor no more; safe to call again. It is to be closed afterwards."""
         self._lent.pop(descriptor, None)
         self._masks.pop(descriptor, None)
+        self._watched.pop(descriptor, None)
         if self._events.pop(descriptor, None) is not None:
             with suppress(OSError, ValueError):
                 self._poll.unregister(descriptor)
@@ -107,22 +129,25 @@ class Hub:
         That is until :meth:`take_back`, or until it has not been lent again for :data:`HELD`
         seconds: who receives again and again in its own thread is not disturbed in between.
         """
-        if descriptor not in self._lent:
-            self.change(descriptor, remove=READ)
+        # In this order, should a signal's handler raise in between: what is lent, the thread of the
+        # hub takes back by itself.
+        is_lent = self._lent.get(descriptor)
         self._lent[descriptor] = True
         if self._sleeps:
             self._sleeps = False
             self.nudge()
+        if not is_lent:
+            self.change(descriptor)
 
     def take_back(self, descriptor: int) -> None:
         """Look at *descriptor* again; harmless if it is not lent."""
-        if self._lent.pop(descriptor, None) is not None:
-            self.change(descriptor, add=READ)
+        if descriptor in self._lent:
+            self._lent[descriptor] = False
+            self.change(descriptor)
 
     def later(self, delay: float, act: Callable[[], None]) -> None:
         """Have *act* called in *delay* seconds."""
-        with self._lock:
-            heapq.heappush(self._timers, (time.monotonic() + delay, next(self._numbers), act))
+        heapq.heappush(self._timers, (time.monotonic() + delay, next(self._numbers), act))
         self.nudge()
 
     def nudge(self) -> None:
@@ -158,8 +183,7 @@ class Hub:
         return found
 
     def _timeout(self) -> float | None:
-        with self._lock:
-            return max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else None
+        return max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else None
 
     def _handle(self, descriptor: int, said: int) -> None:
         if descriptor == self._nudge:
@@ -176,11 +200,8 @@ class Hub:
             self.unregister(descriptor)
 
     def _run_timers(self) -> None:
-        while True:
-            with self._lock:
-                if not self._timers or self._timers[0][0] > time.monotonic():
-                    return
-                _, _, act = heapq.heappop(self._timers)
+        while self._timers and self._timers[0][0] <= time.monotonic():
+            _, _, act = heapq.heappop(self._timers)  # only this thread takes one out
             try:
                 act()
             except Exception:
@@ -192,7 +213,8 @@ class Hub:
             if is_used:
                 self._lent[descriptor] = False
             else:
-                self.take_back(descriptor)
+                self._lent.pop(descriptor, None)
+                self.change(descriptor)
 
     def _flush(self) -> None:
         while self._holders:

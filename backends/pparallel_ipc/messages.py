@@ -33,6 +33,8 @@ from pparallel.runtime.shm import Parcel, Parcels
 LONGEST = 60_000  #: bytes of a packet
 INLINE = 1 << 15  #: bytes of frames above which they travel as a parcel
 PACKET = 1 << 16  #: bytes that a receiver makes room for
+HEADER = 64  #: bytes of an entry beside its frames, at most
+_FRAME = 10  #: bytes that marshal adds to a frame, and to say that it was sent writable
 SENDING = 1 << 20  #: bytes that may be on their way; the system may allow less
 
 _BYTES = frozenset({bytes})
@@ -66,14 +68,14 @@ def pack(frames: Frames, parcels: Parcels) -> Sized:
         return (raws, writable), size, []
     parcel = parcels.pack(raws)
     head = parcel.head()
-    return (head, writable), len(head), parcel.fds
+    return (head, ()), len(head), parcel.fds
 
 
 def small_size(frames: Frames) -> int:
     """Return how many bytes there are, if *frames* may travel as they are; -1 otherwise."""
     if not _BYTES.issuperset(map(type, frames)):
         return -1
-    size = sum(map(len, frames))  # type: ignore[arg-type] # they are bytes
+    size = sum(map(len, frames)) + _FRAME * len(frames)  # type: ignore[arg-type] # they are bytes
     return size if size <= INLINE else -1
 
 
@@ -85,7 +87,10 @@ def small(frames: Frames, status: int | None = None) -> bytes | None:
         status: how it ended, for an answer.
     """
     # Written out again, for a function more is felt where every call needs it.
-    if not _BYTES.issuperset(map(type, frames)) or sum(map(len, frames)) > INLINE:  # type: ignore[arg-type] # they are bytes
+    if (
+        not _BYTES.issuperset(map(type, frames))
+        or sum(map(len, frames)) > INLINE - _FRAME * len(frames)  # type: ignore[arg-type] # they are bytes
+    ):
         return None
     packed = frames, ()
     return marshal.dumps(packed if status is None else (status, packed), _VERSION)  # type: ignore[arg-type] # they are bytes
@@ -96,7 +101,6 @@ class Begun(NamedTuple):
 
     parcel: Parcel
     parcels: Parcels
-    writable: Sequence[int]
 
 
 def begin(status: int, frames: Frames, parcels: Parcels) -> tuple[int, Sized | Begun]:
@@ -111,7 +115,7 @@ def begin(status: int, frames: Frames, parcels: Parcels) -> tuple[int, Sized | B
     if size <= INLINE:
         return status, ((raws, writable), size, [])
     try:
-        return status, Begun(parcels.pack(raws, move=True), parcels, writable)
+        return status, Begun(parcels.pack(raws, move=True), parcels)
     except OSError as error:
         return FAILED, refused(error)
 
@@ -140,7 +144,7 @@ def finish(status: int, begun: Sized | Begun) -> tuple[int, Sized]:
     except OSError as error:  # what could not move found no room either
         return FAILED, refused(error)
     begun.parcels.settle()
-    return status, ((head, begun.writable), len(head), begun.parcel.fds)
+    return status, ((head, ()), len(head), begun.parcel.fds)
 
 
 def unpack(packed: Packed, parcels: Parcels, fds: Sequence[int] = ()) -> list[Buffer]:
@@ -190,10 +194,10 @@ def close(fds: Sequence[int]) -> None:
 def _measured(frames: Frames) -> tuple[Frames, Sequence[int], int]:
     """Return the bytes of frames, which were not ``bytes`` before, and how many there are."""
     if set(map(type, frames)) <= _BYTES:
-        return frames, (), sum(map(len, frames))  # type: ignore[arg-type] # they are bytes
+        return frames, (), sum(map(len, frames)) + _FRAME * len(frames)  # type: ignore[arg-type] # they are bytes
     raws = [each if type(each) is bytes else _raw(each) for each in frames]
     writable = tuple(n for n, each in enumerate(frames) if type(each) is not bytes)
-    return raws, writable, sum(len(each) for each in raws)
+    return raws, writable, sum(map(len, raws)) + _FRAME * len(raws)
 
 
 def _raw(frame: Buffer) -> memoryview | bytes:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import socket
 import threading
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from pparallel.runtime.resources import is_exhausted
 from pparallel_ipc import messages
 from pparallel_ipc.hub import WRITE, Hub
 
 _TOGETHER = 16  #: entries that are not held back any longer
 _AT_ONCE = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-_AGAIN = 0.002  #: seconds after which descriptors are sent again where too many were on their way
+_AGAIN = 0.002  #: seconds after which what found no memory or descriptors is sent again
+_ALONE = -1  #: instead of a size: a message by itself
+PATIENCE = 1.0  #: seconds that the end waits for a thread that is sending
 
 
 class Post:
@@ -23,24 +24,26 @@ class Post:
 
     What the socket does not take at once waits here, and leaves when it can. How much that may
     become is for the callers to limit.
+
+    One thread sends at a time. Others, and a signal's handler in that thread, only add to what it
+    sends, so that nobody waits for a lock.
     """
 
     def __init__(self, sock: socket.socket, hub: Hub) -> None:
         self._sock, self._hub = sock, hub
         self._number = sock.fileno()
-        self._lock = threading.Lock()
+        self._sending = threading.Lock()  # held by the thread that sends
         self._entries: deque[tuple[Any, int, Sequence[int]]] = deque()
         self._stuck: deque[tuple[bytes, Sequence[int]]] = deque()  # packets that wait for room
         self._is_open = False
         self._is_held = False  # and the hub is going to flush it
+        self._waits = False  # for the hub to say that it may go on
         self._is_dead = False
 
     def open(self) -> None:
         """Let messages out from now on."""
-        with self._lock:
-            self._is_open = True
-            self._send()
-        self.flush()
+        self._is_open = True
+        self._go_on()
 
     def put(self, entry: Any, size: int, fds: Sequence[int], *, hold: bool) -> None:
         """Send an entry: at once, or with the next ones if it may be held back."""
@@ -53,75 +56,63 @@ class Post:
 
     def say(self, message: Any, fds: Sequence[int] = ()) -> None:
         """Send a message by itself, after what was put before; closes *fds*."""
-        with self._lock:
-            self._pack()
-            self._stuck.append((messages.dumps(message), fds))
-            self._send()
+        self._entries.append((message, _ALONE, fds))
+        self.flush()
 
     def flush(self) -> None:
         """Send what has been held back."""
-        if not (self._is_held or self._entries):
-            return
         self._is_held = False  # first: who finds it set may rely on what he put being sent below
-        with self._lock:
-            if self._is_open and not self._stuck:
-                self._pack()
-                self._send()
+        self._go_on()
 
     def is_empty(self) -> bool:
         """Return whether all has left."""
-        return self._is_dead or not (self._entries or self._stuck)
+        return self._is_dead or not (self._entries or self._stuck or self._sending.locked())
 
     def can_write(self) -> None:
         """Go on, for there is room: called by the hub."""
-        with self._lock:
+        if not self._is_dead:
+            self._waits = False
             self._hub.change(self._number, remove=WRITE)
-            self._send()
-        self.flush()
+        self._go_on()
 
     def die(self) -> None:
         """Send nothing any more, and let go of what waits."""
-        with self._lock:
-            self._is_dead = True
-            self._drop()
+        self._is_dead = True
+        if self._sending.acquire(timeout=PATIENCE):  # nobody uses the socket afterwards
+            self._sending.release()
+        self._go_on()
 
-    def _pack(self) -> None:
-        """Turn what was put into packets; called with the lock held, as are those below."""
-        entries: list[Any] = []
-        total = 0
-        while self._entries:
-            entry, size, fds = self._entries.popleft()
-            if entries and (fds or total + size > messages.LONGEST):
-                self._stuck.append((messages.dumps((messages.MANY, entries)), ()))
-                entries, total = [], 0
-            entries.append(entry)
-            total += size + 64
-            if fds:  # they belong to the one entry of their packet
-                self._stuck.append((messages.dumps((messages.MANY, entries)), fds))
-                entries, total = [], 0
-        if entries:
-            self._stuck.append((messages.dumps((messages.MANY, entries)), ()))
+    def _go_on(self) -> None:
+        while (
+            (self._entries or self._stuck)
+            and (self._is_dead or (self._is_open and not self._waits))
+            and self._sending.acquire(blocking=False)
+        ):
+            try:
+                self._send()
+            finally:
+                self._sending.release()
 
     def _send(self) -> None:
-        if not self._is_open and not self._is_dead:
-            return
-        while self._stuck and not self._is_dead:
-            packet, fds = self._stuck[0]
+        """Send what there is; called by one thread at a time, as are those below."""
+        while not self._is_dead:
             try:
-                self._send_one(packet, fds)
+                if not (self._stuck or self._pack()):
+                    return
+                self._send_one(*self._stuck[0])
             except BlockingIOError:
+                self._waits = True
                 self._hub.change(self._number, add=WRITE)
                 return
-            except OSError as error:
-                if error.errno == errno.ETOOMANYREFS:
+            except (OSError, MemoryError) as error:
+                if is_exhausted(error):
+                    self._waits = True
                     self._hub.later(_AGAIN, self.can_write)
                     return
                 self._is_dead = True  # the end will be seen where this connection is read
             else:
-                self._stuck.popleft()
-                messages.close(fds)
-        if self._is_dead:
-            self._drop()
+                messages.close(self._stuck.popleft()[1])
+        self._drop()
 
     def _send_one(self, packet: bytes, fds: Sequence[int]) -> None:
         if fds:
@@ -129,11 +120,33 @@ class Post:
         else:
             self._sock.send(packet, _AT_ONCE)
 
+    def _pack(self) -> bool:
+        """Turn what was put into one more packet; return False if there was nothing."""
+        taken: list[tuple[Any, int, Sequence[int]]] = []
+        total = 0
+        try:
+            while self._entries:
+                _, size, fds = self._entries[0]
+                # Descriptors belong to the one entry of their packet.
+                is_alone = size == _ALONE or bool(fds)
+                total += size + messages.HEADER
+                if taken and (is_alone or total > messages.LONGEST):
+                    break
+                taken.append(self._entries.popleft())
+                if is_alone:
+                    break
+            if not taken:
+                return False
+            first, size, fds = taken[0]
+            message = first if size == _ALONE else (messages.MANY, [each[0] for each in taken])
+            self._stuck.append((messages.dumps(message), fds))
+        except BaseException:
+            self._entries.extendleft(reversed(taken))
+            raise
+        return True
+
     def _drop(self) -> None:
-        for _, fds in self._stuck:
-            messages.close(fds)
-        for _, _, fds in self._entries:
-            for each in fds:
-                os.close(each)
-        self._stuck.clear()
-        self._entries.clear()
+        while self._stuck:
+            messages.close(self._stuck.popleft()[1])
+        while self._entries:
+            messages.close(self._entries.popleft()[2])
