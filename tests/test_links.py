@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from exhausted import no_descriptors
+from exhausted import no_descriptors, no_threads
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -172,6 +172,26 @@ def test_a_member_added_without_descriptors_is_watched_later(
     other.signal(signal.SIGKILL)
     until(lambda: len(ends) == 1, "the end was not reported")
     assert ends[0][0] == "other"
+
+
+def test_the_only_member_added_without_descriptors_is_watched_later(
+    other: processes.Process, ends: list[tuple[str, str]], watch: Watch
+) -> None:
+    process = ProcessId.of(other.pid)
+    with no_descriptors():
+        watch.add("other", process, judged=False)
+    other.signal(signal.SIGKILL)
+    until(lambda: len(ends) == 1, "the end was not reported")
+
+
+def test_a_member_added_while_no_thread_starts_is_watched_with_the_next(
+    other: processes.Process, ends: list[tuple[str, str]], watch: Watch
+) -> None:
+    with no_threads():
+        watch.add("other", ProcessId.of(other.pid), judged=False)
+    watch.add("next", ProcessId.of(other.pid), judged=False)
+    other.signal(signal.SIGKILL)
+    until(lambda: len(ends) == 2, "the ends were not reported")
 
 
 def test_a_callback_that_raises_ends_no_watch(

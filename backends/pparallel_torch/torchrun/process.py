@@ -8,7 +8,7 @@ import signal
 import threading
 from contextlib import suppress
 
-from pparallel.runtime.processes import forget_in_children, remember_in_children
+from pparallel.runtime.processes import close_private, private
 
 _STATE, _STARTED, _CODE = 0, 19, 49  #: fields of /proc/PID/stat behind the name
 
@@ -28,9 +28,8 @@ class RankProcess:
         self._lock = threading.Lock()
         self._ended = threading.Event()
         fields = _stat(pid)
-        self._pidfd = os.pidfd_open(pid)
+        self._pidfd = private(lambda: os.pidfd_open(pid))
         self._started = fields[_STARTED] if fields else b""
-        forget_in_children(self._pidfd)
 
     @property
     def name(self) -> str:
@@ -72,8 +71,7 @@ class RankProcess:
         code = self._code()
         with self._lock:
             self._ended.set()
-            remember_in_children(self._pidfd)
-            os.close(self._pidfd)
+            close_private(self._pidfd)
         return code
 
     def _code(self) -> int | None:

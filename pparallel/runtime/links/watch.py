@@ -7,13 +7,13 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 from pparallel.errors import ResourceExhaustedError
 from pparallel.runtime.links.process import ProcessId
-from pparallel.runtime.processes import forget_in_children, remember_in_children
+from pparallel.runtime.processes import close_private, private
 from pparallel.runtime.resources import explaining, start_thread
 
 logger = logging.getLogger(__name__)
@@ -63,22 +63,24 @@ class Watch:
             self._add(_Watched(name, process, judged))
 
     def _add(self, watched: _Watched) -> None:
-        what = f"watching the process of member {watched.name!r}"
+        pidfd = -1
         try:
-            with explaining(what):
-                pidfd = _opened(watched.process)
-            if pidfd < 0:
-                self._ended(watched.name, f"has died (process {watched.process.pid})")
-                return
-            forget_in_children(pidfd)
-            with _closing_unless_kept(pidfd) as kept, self._lock, explaining(what):
-                if not self._closed:
-                    self._start_or_nudge()
-                    self._watched[pidfd] = watched
-                    kept.append(pidfd)
+            with explaining(f"watching the process of member {watched.name!r}"):
+                pidfd = private(lambda: _opened(watched.process))
         except ResourceExhaustedError as error:
             logger.warning("It is tried again: %s", error)
             self._late.append(watched)
+        else:
+            if pidfd < 0:
+                self._ended(watched.name, f"has died (process {watched.process.pid})")
+                return
+        with self._lock:
+            if self._closed:
+                close_private(*([pidfd] if pidfd >= 0 else ()))
+                return
+            if pidfd >= 0:
+                self._watched[pidfd] = watched
+            self._start_or_nudge()
 
     def remove(self, name: str) -> None:
         """Watch member *name* no more; harmless if it was not watched."""
@@ -96,20 +98,22 @@ class Watch:
             thread = self._thread
             if thread is not None:
                 self._start_or_nudge()
-            elif self._nudge >= 0:
-                _close(self._nudge)
-                self._nudge = -1
+            else:
+                self._give_back()
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
     def _start_or_nudge(self) -> None:
         """Have the thread look; it waits for the lock before it does."""
+        if self._nudge < 0 and not self._closed:
+            with suppress(OSError):  # no descriptor: the thread looks now and then
+                self._nudge = private(lambda: os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
         if self._thread is None:
-            if self._nudge < 0:
-                self._nudge = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-                forget_in_children(self._nudge)
             thread = threading.Thread(target=self._run, name="pparallel-watch", daemon=True)
-            self._thread = start_thread(thread)
+            try:
+                self._thread = start_thread(thread)
+            except ResourceExhaustedError as error:
+                logger.warning("The next member that comes or goes has it tried again: %s", error)
         elif self._nudge >= 0:
             os.eventfd_write(self._nudge, 1)
 
@@ -145,13 +149,13 @@ class Watch:
         poll = select.poll()
         with self._lock:
             for pidfd in self._dropped:
-                _close(pidfd)
                 self._stopped.pop(pidfd, None)
+            close_private(*self._dropped)
             self._dropped.clear()
-            judged = bool(self._late) or any(each.judged for each in self._watched.values())
-            for pidfd in (*self._watched, self._nudge):
+            looks = self._nudge < 0 or self._late or any(map(_is_judged, self._watched.values()))
+            for pidfd in (*self._watched, *([self._nudge] if self._nudge >= 0 else ())):
                 poll.register(pidfd, select.POLLIN)
-        ready = {number for number, _ in poll.poll(self._bound * _LOOK * 1000 if judged else None)}
+        ready = {number for number, _ in poll.poll(self._bound * _LOOK * 1000 if looks else None)}
         if self._nudge in ready:
             with suppress(BlockingIOError):
                 os.eventfd_read(self._nudge)
@@ -160,9 +164,9 @@ class Watch:
     def _is_given_up(self, pidfd: int, watched: _Watched, now: float) -> bool:
         try:
             is_stopped = watched.process.is_stopped()
-        except OSError as error:  # as for want of descriptors: what is known stays
+        except OSError as error:  # as for want of descriptors: it says nothing of the member
             logger.warning("Member %s could not be looked at: %s", watched.name, error)
-            is_stopped = pidfd in self._stopped
+            return False
         if not is_stopped:
             self._stopped.pop(pidfd, None)
             return False
@@ -181,21 +185,15 @@ class Watch:
     def _give_back(self) -> None:
         with self._lock:
             self._closed = True
-            for pidfd in (*self._watched, *self._dropped, self._nudge):
-                _close(pidfd)
+            nudge = [self._nudge] if self._nudge >= 0 else []
+            close_private(*self._watched, *self._dropped, *nudge)
             self._watched.clear()
             self._dropped.clear()
             self._nudge = -1
 
 
-@contextmanager
-def _closing_unless_kept(pidfd: int) -> Iterator[list[int]]:
-    kept: list[int] = []
-    try:
-        yield kept
-    finally:
-        if not kept:
-            _close(pidfd)
+def _is_judged(watched: _Watched) -> bool:
+    return watched.judged
 
 
 def _opened(process: ProcessId) -> int:
@@ -212,8 +210,3 @@ def _opened(process: ProcessId) -> int:
         raise
     os.close(pidfd)
     return -1
-
-
-def _close(descriptor: int) -> None:
-    remember_in_children(descriptor)
-    os.close(descriptor)

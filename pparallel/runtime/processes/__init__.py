@@ -12,7 +12,12 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
 from pparallel.runtime.processes.environment import child_environment
-from pparallel.runtime.processes.inheritance import forget_in_children, remember_in_children
+from pparallel.runtime.processes.inheritance import (
+    close_private,
+    forget_in_children,
+    private,
+    remember_in_children,
+)
 from pparallel.runtime.processes.process import Exit, Process
 
 __all__ = [
@@ -20,8 +25,10 @@ __all__ = [
     "Process",
     "StartMethod",
     "child_environment",
+    "close_private",
     "forget_in_children",
     "helpers",
+    "private",
     "remember_in_children",
     "start",
 ]

@@ -23,11 +23,7 @@ from pparallel.runtime.processes import (
     lifeline,
     messages,
 )
-from pparallel.runtime.processes.inheritance import (
-    forget_in_children,
-    no_fork,
-    remember_in_children,
-)
+from pparallel.runtime.processes.inheritance import close_private, private
 from pparallel.runtime.processes.process import Exit, Process, readable, watch
 from pparallel.runtime.processes.request import Request
 
@@ -75,9 +71,8 @@ class ForkServer:
             fds = theirs.fileno(), lifeline.reader()
             surroundings = environment.inherited()
             self.pid = interpreter.launch(_SERVE, (*fds, preload), fds, surroundings)
-            self.pidfd = watch(self.pid)
+            self.pidfd = private(lambda: watch(self.pid))
             self._control: socket.socket | None = socket.socket(fileno=ours.detach())
-            forget_in_children(self.pidfd)
 
     def held(self) -> set[int]:
         """Return the descriptors that this process has for it."""
@@ -93,9 +88,7 @@ class ForkServer:
         """
         with _private_pair() as (line, its_end):
             self._send(request, its_end, fds)
-            with no_fork():
-                remember_in_children(its_end.fileno())
-                its_end.close()
+            close_private(its_end)
             message, _, _ = messages.receive(line)
             if message != messages.TAKEN:
                 self._was_not_taken(message)
@@ -147,10 +140,7 @@ class ForkServer:
         """Give the descriptors back, once no thread uses them."""
         control, self._control = self._control, None
         if control is not None:
-            with no_fork():
-                remember_in_children(control.fileno(), self.pidfd)
-                control.close()
-                os.close(self.pidfd)
+            close_private(control, self.pidfd)
 
     def __del__(self) -> None:
         if getattr(self, "_control", None):  # in a forked child, which has no servers
@@ -219,16 +209,11 @@ def start(request: Request, fds: Sequence[int], preload: Sequence[str]) -> Proce
 @contextmanager
 def _private_pair() -> Iterator[tuple[socket.socket, socket.socket]]:
     """Yield two connected sockets that no forked child gets; what is left of them is closed."""
-    with no_fork():
-        pair = descriptors.packet_pair()
-        forget_in_children(*(each.fileno() for each in pair))
+    pair = private(descriptors.packet_pair)
     try:
         yield pair
     finally:
-        with no_fork():
-            remember_in_children(*(each.fileno() for each in pair))
-            for each in pair:
-                each.close()
+        close_private(*pair)
 
 
 @contextmanager

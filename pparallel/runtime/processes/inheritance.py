@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Protocol, TypeVar
 
 
 class _Private:
@@ -50,6 +51,50 @@ os.register_at_fork(
     after_in_parent=_private.in_parent,
     after_in_child=_private.in_child,
 )
+
+
+class HasDescriptor(Protocol):
+    """A socket, or what else owns a descriptor."""
+
+    def fileno(self) -> int:
+        """Return the descriptor; -1: it is closed, or another's by now."""
+
+    def close(self) -> object:
+        """Close it."""
+
+
+Made = TypeVar("Made", bound="int | HasDescriptor | tuple[int | HasDescriptor, ...]")
+
+
+def private(make: Callable[[], Made]) -> Made:
+    """Return what *make* makes, which no child has that this process forks.
+
+    No fork comes between the two; :func:`close_private` is the opposite.
+
+    Args:
+        make: returns a descriptor, a socket or another object with ``fileno()``, or a tuple of
+            them, as ``socket.socketpair`` does.
+    """
+    with no_fork():
+        made = make()
+        numbers = map(_number, made if isinstance(made, tuple) else (made,))
+        forget_in_children(*(each for each in numbers if each >= 0))
+    return made
+
+
+def close_private(*made: int | HasDescriptor) -> None:
+    """Close what :func:`private` has made; sockets that are closed already are passed by."""
+    with no_fork():
+        for each in made:
+            remember_in_children(_number(each))
+            if isinstance(each, int):
+                os.close(each)
+            else:
+                each.close()
+
+
+def _number(made: int | HasDescriptor) -> int:
+    return made if isinstance(made, int) else made.fileno()
 
 
 @contextmanager

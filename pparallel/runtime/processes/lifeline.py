@@ -15,7 +15,7 @@ import signal
 import threading
 
 from pparallel.runtime.processes import descriptors
-from pparallel.runtime.processes.inheritance import forget_in_children
+from pparallel.runtime.processes.inheritance import private
 
 _F_SETSIG = getattr(fcntl, "F_SETSIG", 10)  #: the fcntl module has no name for it
 
@@ -34,8 +34,7 @@ class _Pipe:
     def reader(self) -> int:
         with self._lock:
             if self.ends is None:
-                self.ends = descriptors.pipe()
-                forget_in_children(*self.ends)
+                self.ends = private(descriptors.pipe)
             return self.ends[0]
 
 

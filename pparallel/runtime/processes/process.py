@@ -16,7 +16,11 @@ from typing_extensions import override
 
 from pparallel.runtime import poll_times
 from pparallel.runtime.processes import descriptors
-from pparallel.runtime.processes.inheritance import forget_in_children, remember_in_children
+from pparallel.runtime.processes.inheritance import (
+    forget_in_children,
+    no_fork,
+    remember_in_children,
+)
 
 
 class Exit(NamedTuple):
@@ -87,8 +91,9 @@ class Process(ABC):
             held, self._descriptors = self._descriptors, ()
             if held:
                 self._leave()
-                remember_in_children(*held)
-                descriptors.close(*held)
+                with no_fork():
+                    remember_in_children(*held)
+                    descriptors.close(*held)
 
     @override
     def __repr__(self) -> str:
