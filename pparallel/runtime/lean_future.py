@@ -28,7 +28,7 @@ class _Condition:
     def __get__(self, future: LeanFuture[Any], owner: type) -> threading.Condition:
         with bare:
             there = vars(future)
-            there.setdefault("_waiters", [])
+            there.setdefault("_waiters", future._new_waiters())
             there.setdefault("_done_callbacks", [])
             made: threading.Condition = there.setdefault("_condition", threading.Condition())
             future._is_bare = False
@@ -106,5 +106,16 @@ class LeanFuture(Future[T], Generic[T]):
         if not is_early:
             super().add_done_callback(fn)
 
+    def _new_waiters(self) -> list[Any]:
+        return []
+
     def _refuse(self) -> NoReturn:
         raise InvalidStateError(f"{self._state}: {object.__repr__(self)}")
+
+
+def when_done(future: Future[T], fn: Callable[[Future[T]], object]) -> None:
+    """Have the system's own *fn* called where *future* completes, also if it is one of a user."""
+    if isinstance(future, LeanFuture):
+        LeanFuture.add_done_callback(future, fn)
+    else:
+        future.add_done_callback(fn)

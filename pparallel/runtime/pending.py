@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Generic, TypeVar
 
 from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
-from pparallel.runtime.lean_future import LeanFuture
+from pparallel.runtime.lean_future import LeanFuture, when_done
 from pparallel.runtime.resources import start_thread
 
 T = TypeVar("T")
@@ -95,7 +95,7 @@ class Pending(Generic[T]):
             except BaseException:
                 self._waiting.pop(future, None)
                 raise
-        future.add_done_callback(self._waiting.__delitem__)
+        when_done(future, self._waiting.__delitem__)
 
     def lose(self, peer: str, reason: str) -> None:
         """Fail every request that waits for *peer*, and those to come."""

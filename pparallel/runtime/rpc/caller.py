@@ -20,6 +20,7 @@ from pparallel.runtime.member import Member
 from pparallel.runtime.pending import fail
 from pparallel.runtime.rpc import current, wire
 from pparallel.runtime.rpc.batches import SMALL, Batches
+from pparallel.runtime.rpc.callbacks import Callbacks
 from pparallel.runtime.rpc.directory import FIND
 from pparallel.runtime.rpc.future import RpcFuture, Way
 from pparallel.runtime.rpc.handlers import Handlers
@@ -76,7 +77,11 @@ class Caller:
         self._retries = Retries(transport, config.retry_after, self._release, member.name)
         self.batches = Batches(transport, self._requests, self.quick, self._window, member.name)
         self._held = self.batches.held
-        self._of_calls: Way[Any] = Way(self._decode_call, self._waiting, self._explain)
+        acting = partial(current.acting_for, cast("Endpoint", self))
+        self.callbacks = Callbacks(handlers, member.name, acting)
+        self._of_calls: Way[Any] = Way(
+            self._decode_call, self._waiting, self._explain, self.callbacks
+        )
         self._of_services = Way(self._decode_service, self._waiting, self._explain)
         self._ended: BaseException | None = None
         self._failing: BaseException | None = None  # why it will soon: another member has failed

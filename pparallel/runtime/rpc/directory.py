@@ -56,9 +56,9 @@ class _Meeting:
         gone = [member for member in self.members if member in lost]
         wake: list[Callable[[], None]] = []
         if self.strict and gone:
-            error = PeerLostError(gone[0], lost[gone[0]])
             for places in self.waiting.values():
                 while places:
+                    error = PeerLostError(gone[0], lost[gone[0]])
                     wake.append(_failing(places.popleft()[1], error))
             return wake
         present = [member for member in self.members if member not in lost]
@@ -80,7 +80,7 @@ class Directory:
     """Answers the services above; every entry ends with the member that holds it."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._host = endpoint.name
         self._names: dict[Name, Entry] = {}
         self._groups: dict[str, tuple[list[str], set[str]]] = {}  # members, those still inside
@@ -156,14 +156,16 @@ class Directory:
         return self._wait_at((name, "enter"), members, True, request.sender, ticket)
 
     def _leave(self, request: Request) -> Reply:
+        """End what the sender has in a group; the answer is the references that were kept there."""
         with self._lock:
             self._go(request.body, request.sender)
-            self._names = {
-                name: entry
+            own = [
+                name
                 for name, entry in self._names.items()
-                if not (name[0] == request.body and entry.owner == request.sender)
-            }
-        return Reply()
+                if name[0] == request.body and entry.owner == request.sender
+            ]
+            ref_ids = [self._names.pop(name).ref_id for name in own]
+        return Reply([each for each in ref_ids if each is not None])
 
     def _go(self, group: str, member: str) -> None:
         if group in self._groups:

@@ -94,6 +94,7 @@ class Endpoint(Caller, Called):
         self._transport.close()  # a thread of its own may have begun to, and not be done with it
         current.closed(self)
         self.refs.close()
+        self.callbacks.join(GRACE)
         if not self.handlers.join(GRACE):
             logger.warning("%s: a function called by another member is still running", self.name)
 
@@ -129,8 +130,9 @@ class Endpoint(Caller, Called):
         self.batches.close()
         self._retries.close()
         self.ticker.close()
-        for callback in self._when_ended:
-            callback(reason)
+        self.callbacks.close()
+        for callback in list(self._when_ended):
+            _tell(callback, reason)
 
     @property
     @override
@@ -186,8 +188,16 @@ class Endpoint(Caller, Called):
         self.refs.lose(name)
         self.forget_sender(name)
         for callback in callbacks:
-            callback(name, reason)
+            _tell(callback, name, reason)
         if self._failing is not None:
             self.end(self._failing)
         elif name == self.member.names[0] and not self._leaving:
             self.end(PeerLostError(name, f"{reason}, and the job ends with its first member"))
+
+
+def _tell(callback: Callable[..., None], *news: object) -> None:
+    """Call *callback*; whatever it raises, the others are to be called too."""
+    try:
+        callback(*news)
+    except Exception:
+        logger.exception("What was to be called when a member has ended failed")

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from typing_extensions import override
@@ -13,6 +14,7 @@ from typing_extensions import override
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.lean_future import FINISHED, PENDING, LeanFuture, bare
 from pparallel.runtime.pending import fail, settle
+from pparallel.runtime.rpc.callbacks import Callbacks, Waiters
 
 T = TypeVar("T")
 
@@ -25,11 +27,14 @@ class Way(NamedTuple, Generic[T]):
         waiting: entered while a thread waits; called with the member, what tells whether the
             future is done, and how many seconds it waits.
         explain: returns what is to be raised for an error.
+        callbacks: calls the functions of users; ``None``: whatever is to be called when a future
+            is done is the system's, and is called where the reply arrives.
     """
 
     decode: Callable[[str, Frames], T]
     waiting: Callable[[str, Callable[[], bool], float | None], AbstractContextManager[object]]
     explain: Callable[[BaseException], BaseException]
+    callbacks: Callbacks | None = None
 
 
 class RpcFuture(LeanFuture[T], Generic[T]):
@@ -42,6 +47,7 @@ class RpcFuture(LeanFuture[T], Generic[T]):
     # The result of the base class is a reply until it is decoded, and the value from then on.
     _is_decoded = False
     _error: BaseException | None = None  # that decoding has raised
+    keeps: object = None  #: what is to live as long as the future, such as a reference
 
     def __init__(
         self, way: Way[T], to: str, ended: Callable[[Future[T]], object] | None = None
@@ -55,6 +61,17 @@ class RpcFuture(LeanFuture[T], Generic[T]):
     @override
     def set_exception(self, exception: BaseException | None) -> None:
         super().set_exception(None if exception is None else self._way.explain(exception))
+
+    @override
+    def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
+        """Have *fn* called with this future when it is done, on a thread that runs functions.
+
+        If it is done already, *fn* is called at once by the calling thread.
+        """
+        callbacks = self._way.callbacks
+        if callbacks is not None and not self.done():
+            fn = partial(callbacks.put, fn)
+        super().add_done_callback(fn)
 
     @override
     def cancel(self) -> bool:
@@ -90,6 +107,11 @@ class RpcFuture(LeanFuture[T], Generic[T]):
         self._decode()
         return self._error
 
+    @override
+    def _new_waiters(self) -> list[Any]:
+        callbacks = self._way.callbacks
+        return [] if callbacks is None else Waiters(callbacks.handlers)
+
     def follow(self, reply: Future[Frames]) -> None:
         """End as *reply* does."""
         if error := reply.exception():
@@ -99,15 +121,18 @@ class RpcFuture(LeanFuture[T], Generic[T]):
 
     def _decode(self) -> None:
         # Made here, for most have nothing to decode; of several threads one sets it.
-        with vars(self).setdefault("_decoding", threading.Lock()):
+        with vars(self).setdefault("_decoding", threading.RLock()):
             if self._is_decoded:
                 return
             reply: Any = self._result
+            value: Any = None
+            failed: BaseException | None = None
             try:
-                self._result = self._way.decode(self._to, reply)
+                value = self._way.decode(self._to, reply)
             except BaseException as error:  # noqa: BLE001 - handed to whoever asks
-                self._error, self._result = error, None
-            self._is_decoded = True
+                failed = error
+            if not self._is_decoded:  # else by a signal's handler meanwhile, in this thread
+                self._error, self._result, self._is_decoded = failed, value, True
 
 
 def give_all(results: Iterable[tuple[RpcFuture[Any] | None, object]]) -> None:

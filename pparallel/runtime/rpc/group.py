@@ -204,7 +204,7 @@ class RpcGroup(ServiceGroup):
         try:
             self._claim("pair", key, ref_id)
         except BaseException:
-            self._endpoint.refs.drop(self._endpoint.name, ref_id)
+            self._endpoint.refs.held(self._endpoint.name, ref_id)  # as unpair() does
             raise
 
     def unpair(self, key: str) -> None:
@@ -233,7 +233,7 @@ class RpcGroup(ServiceGroup):
         owner, ref_id = found
         ref = self._endpoint.refs.arrive(owner, ref_id, None)
         try:
-            ref._check(-1)
+            ref._check(self._endpoint.limit(-1))
         except DirectoryError as error:
             raise DirectoryError(f"{key!r} is not found on Group [{self._name}]") from error
         return ref
@@ -246,11 +246,14 @@ class RpcGroup(ServiceGroup):
         May be used again and by several threads of a member at once: each set of calls, one from
         each member, returns together.
 
+        Args:
+            timeout: seconds; None or 0 for no limit, -1 for the default.
+
         Raises:
             CallTimeoutError: not all came within *timeout* seconds; this call no longer counts.
             PeerLostError: a member ended, so that not all can come.
         """
-        self._meet("barrier", True, timeout)
+        self._meet("barrier", True, None if timeout is None else self._endpoint.limit(timeout))
 
     def destroy(self) -> None:
         """Leave the group: what this member paired and registered in it is gone.
@@ -264,7 +267,8 @@ class RpcGroup(ServiceGroup):
         names = [name for name in self._endpoint.registered if name.group == self._name]
         for name in names:
             self._endpoint.registered.pop(name, None)
-        self._ask_first(directory.LEAVE, self._name)
+        for ref_id in self._ask_first(directory.LEAVE, self._name).body:
+            self._endpoint.refs.held(self._endpoint.name, ref_id)  # as unpair() does
 
     # -- inside -------------------------------------------------------------------------------
 

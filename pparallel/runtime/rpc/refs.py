@@ -13,22 +13,35 @@ Source: the life of RRefs in torch.distributed.rpc, whose forks are acknowledged
 from __future__ import annotations
 
 import itertools
+import logging
 import queue
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from typing_extensions import override
 
-from pparallel.errors import DirectoryError, PeerLostError, PparallelError
+from pparallel.errors import (
+    CallTimeoutError,
+    DirectoryError,
+    PeerLostError,
+    PparallelError,
+    ResourceExhaustedError,
+)
 from pparallel.runtime.pending import fail
+from pparallel.runtime.resources import start_thread
 from pparallel.runtime.rpc import current
+from pparallel.runtime.rpc.future import RpcFuture
 from pparallel.runtime.rpc.service import Reply, Request
 
 if TYPE_CHECKING:
     from pparallel.runtime.rpc.endpoint import Endpoint
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -56,7 +69,7 @@ class RefTable:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._kept: dict[str, _Kept] = {}
         self._numbers = itertools.count()
         # Finalizers run anywhere, inside any lock: they may only put into this queue.
@@ -93,6 +106,20 @@ class RefTable:
                 raise DirectoryError(f"the value {ref_id} was released on {self._endpoint.name!r}")
             return self._kept[ref_id].value
 
+    @contextmanager
+    def awaited(self, ref_id: str) -> Iterator[Future[Any]]:
+        """Keep the future of a value owned here inside, whose request may not have come yet."""
+        me = self._endpoint.name
+        with self._lock:
+            kept = self._kept.setdefault(ref_id, _Kept())
+            kept.holds[me] += 1
+        try:
+            yield kept.value
+        finally:
+            with self._lock:
+                kept.holds[me] -= 1
+                self._sweep([ref_id])
+
     def drop(self, owner: str, ref_id: str) -> None:
         """Give back one hold; may be called from a finalizer."""
         self._dropped.put((owner, ref_id))
@@ -106,11 +133,11 @@ class RefTable:
         """Release what *member* held, for it has ended."""
         never: list[Future[Any]] = []
         with self._lock:
-            for ref_id, kept in self._kept.items():
-                if not kept.has_come and ref_id.startswith(f"{member}:"):
+            for ref_id, kept in list(self._kept.items()):
+                if not kept.has_come and _giver(ref_id) == member:
                     never.append(kept.value)
                 kept.holds.pop(member, None)
-                for ticket in [each for each in kept.tickets if each.startswith(f"{member}:")]:
+                for ticket in [each for each in kept.tickets if _giver(each) == member]:
                     del kept.tickets[ticket]
             self._sweep(list(self._kept))
         for value in never:
@@ -199,8 +226,11 @@ class RefTable:
         with self._lock:
             if self._releaser is None and not self._endpoint.closed:
                 name = f"{self._endpoint.name}-releaser"
-                self._releaser = threading.Thread(target=self._release_all, name=name, daemon=True)
-                self._releaser.start()
+                thread = threading.Thread(target=self._release_all, name=name, daemon=True)
+                try:
+                    self._releaser = start_thread(thread)
+                except ResourceExhaustedError as error:  # with the next reference
+                    logger.warning("%s releases values later: %s", self._endpoint.name, error)
 
     def _release_all(self) -> None:
         while (dropped := self._dropped.get()) is not None:
@@ -217,6 +247,8 @@ class RefTable:
                     self._endpoint.ask_async(owner, RELEASE, list(counts.items()))
                 except PparallelError:
                     continue  # the owner or this member has ended, and the holds with it
+                except Exception:  # this thread is to release others all the same
+                    logger.exception("Values of %s could not be released", owner)
             if dropped is None:
                 return
 
@@ -285,9 +317,8 @@ class RemoteRef(Generic[T]):
             PeerLostError: its owner ended.
             Exception: what the function that was to make it raised.
         """
-        self._check(timeout)
-        limit = self._endpoint.limit(timeout)
-        value: T = self._endpoint.ask(self._owner, FETCH, self.ref_id, timeout=limit).body
+        left = self._check(self._endpoint.limit(timeout))
+        value: T = self._endpoint.ask(self._owner, FETCH, self.ref_id, timeout=left).body
         return value
 
     def local_value(self) -> T:
@@ -302,9 +333,7 @@ class RemoteRef(Generic[T]):
                 f"in {self._endpoint.name!r} use to_here()"
             )
             raise RuntimeError(message)
-        value = self._endpoint.refs.value(self.ref_id)
-        with self._endpoint.handlers.waiting():
-            result: T = value.result()
+        result: T = _result(self._endpoint, self._endpoint.refs.value(self.ref_id))
         return result
 
     def rpc_sync(self, timeout: float = -1) -> MethodProxy:
@@ -317,21 +346,32 @@ class RemoteRef(Generic[T]):
 
     def remote(self, timeout: float = -1) -> MethodProxy:
         """Return a proxy whose methods run on the value and return a reference."""
-        return MethodProxy(self, self._endpoint.remote, timeout)
+        return MethodProxy(self, self._endpoint.remote, timeout, is_kept=True)
 
-    def _check(self, timeout: float) -> None:
-        """Raise why the owner does not hold the value, if that is known or soon is."""
-        if self._confirmed is not None:
-            with self._endpoint.handlers.waiting():
-                self._confirmed.result(self._endpoint.limit(timeout))
-            self._confirmed = None
+    def _check(self, limit: float | None) -> float | None:
+        """Raise why the owner does not hold the value; return what is left of *limit* seconds."""
+        confirmed = self._confirmed
+        if confirmed is None:
+            return limit
+        began = time.monotonic()
+        try:
+            confirmed.result(limit)
+        except TimeoutError as error:
+            if confirmed.done() and confirmed.exception() is error:
+                raise
+            raise CallTimeoutError(f"a request to {self._owner!r}", limit or 0.0) from None
+        self._confirmed = None
+        return None if limit is None else max(began + limit - time.monotonic(), 0.001)
 
 
 class MethodProxy:
     """Calls methods of a remote value."""
 
-    def __init__(self, ref: RemoteRef[Any], how: Callable[..., Any], timeout: float) -> None:
-        self._ref, self._how, self._timeout = ref, how, timeout
+    def __init__(
+        self, ref: RemoteRef[Any], how: Callable[..., Any], timeout: float, is_kept: bool = False
+    ) -> None:
+        """Call *how*; with *is_kept* nobody waits for the result, which stays there."""
+        self._ref, self._how, self._timeout, self._is_kept = ref, how, timeout, is_kept
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("__"):
@@ -339,8 +379,17 @@ class MethodProxy:
 
         def call(*args: Any, **kwargs: Any) -> Any:
             ref = self._ref
-            arguments = (ref, name, args, kwargs)
-            return self._how(ref.owner_name(), _call_method, self._timeout, arguments)
+            what: Callable[..., Any] = _call_method
+            target: object = ref.ref_id
+            if self._is_kept:
+                what, target = _call_method_of, ref
+            elif ref._confirmed is not None and not ref._confirmed.done():
+                what = _call_method_soon
+            arguments = (target, name, *args)
+            result = self._how(ref.owner_name(), what, self._timeout, arguments, kwargs)
+            if isinstance(result, RpcFuture):
+                result.keeps = ref  # the owner holds the value until it has called the method
+            return result
 
         return call
 
@@ -352,8 +401,35 @@ class Registered(NamedTuple):
     key: str
 
 
-def _call_method(ref: RemoteRef[Any], name: str, args: Any, kwargs: Any) -> Any:
+def _call_method(ref_id: str, name: str, /, *args: Any, **kwargs: Any) -> Any:
+    """Call a method of a value that the caller holds until this has returned."""
+    endpoint = current.endpoint()
+    value = endpoint.refs.value(ref_id)
+    return getattr(_result(endpoint, value), name)(*args, **kwargs)
+
+
+def _call_method_soon(ref_id: str, name: str, /, *args: Any, **kwargs: Any) -> Any:
+    """As :func:`_call_method`, where the request that makes the value may not have come yet."""
+    endpoint = current.endpoint()
+    with endpoint.refs.awaited(ref_id) as value:
+        return getattr(_result(endpoint, value), name)(*args, **kwargs)
+
+
+def _call_method_of(ref: RemoteRef[Any], name: str, /, *args: Any, **kwargs: Any) -> Any:
+    """As :func:`_call_method`, where the caller need not hold the value any more."""
     return getattr(ref.local_value(), name)(*args, **kwargs)
+
+
+def _result(endpoint: Endpoint, value: Future[Any]) -> Any:
+    if value.done():
+        return value.result()
+    with endpoint.handlers.waiting():
+        return value.result()
+
+
+def _giver(name: str) -> str:
+    """Return the member that has given a name with :meth:`RefTable.new_id`."""
+    return name.rpartition(":")[0]
 
 
 def _arrive(owner: str, ref_id: str, ticket: str, fresh: bool) -> RemoteRef[Any]:

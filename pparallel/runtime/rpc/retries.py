@@ -38,7 +38,7 @@ class Retries:
         self._first = first
         self._release = release
         self._clock = Clock(f"{name}-retries")
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._settled: defaultdict[str, list[int]] = defaultdict(list)
         self._kept: defaultdict[str, int] = defaultdict(int)  # bytes of their answers
 
@@ -122,10 +122,10 @@ class _Attempts:
         if left <= 0:
             self._fail(self._too_late())
             return
+        # First, for it may raise: an attempt that nobody repeats is not made.
+        self._clock.after(min(self._delay, left), self.start)
+        self._delay = min(2 * self._delay, LONGEST)
         self._send(self._waiting[0], min(left, GIVEN_UP))
-        if self._waiting is not None:
-            self._clock.after(min(self._delay, left), self.start)
-            self._delay = min(2 * self._delay, LONGEST)
 
     def end(self) -> None:
         """Send nothing more, and hold nothing: an attempt may wait in vain for long."""

@@ -40,7 +40,7 @@ class ServiceGroup:
         self._endpoint = endpoint
         self._name = name
         self._members = list(members)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._destroyed = False
         self._interrupted: dict[str, Future[Reply]] = {}  # meetings that are waited for again
 

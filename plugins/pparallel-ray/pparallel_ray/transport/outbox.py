@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from ray.exceptions import RayError
 
+from pparallel.runtime.lean_future import when_done
 from pparallel_ray.transport.messages import Packed, Parcel
 from pparallel_ray.transport.post import Post
 
@@ -57,7 +58,7 @@ class Outbox:
         with self._changed:
             if self._size < self._limit:
                 return True
-        future.add_done_callback(self._wake)
+        when_done(future, self._wake)
         with self._changed:
             self._changed.wait_for(lambda: self._ended or future.done() or self._size < self._limit)
         return not future.done()

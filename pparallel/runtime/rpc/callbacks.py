@@ -1,0 +1,121 @@
+"""Functions of users that are called when a call has ended."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from typing import Any
+
+from typing_extensions import override
+
+from pparallel.errors import ClosedError, ResourceExhaustedError
+from pparallel.runtime.resources import start_thread
+from pparallel.runtime.rpc.handlers import Handlers
+from pparallel.runtime.user_code import run
+
+logger = logging.getLogger(__name__)
+
+Callback = Callable[[Future[Any]], object]
+
+
+class Callbacks:
+    """Calls users' callbacks on handler threads, for those that receive must not be kept.
+
+    What is left when the handlers have closed is called on one thread of its own.
+    """
+
+    def __init__(
+        self, handlers: Handlers, name: str, acting: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        """Call nothing yet.
+
+        Args:
+            handlers: whose threads call them.
+            name: of the member.
+            acting: returns what is entered while one runs.
+        """
+        self.handlers = handlers
+        self._name, self._acting = name, acting
+        self._due: deque[tuple[Callback, Future[Any]]] = deque()
+        self._draining = threading.Lock()  # only ever tried
+        self._thread: threading.Thread | None = None
+
+    def put(self, callback: Callback, future: Future[Any]) -> None:
+        """Have *callback* called with *future*, after those put before it."""
+        self._due.append((callback, future))
+        try:
+            self.handlers.submit(("callbacks", id(future)), self._run_next)
+        except ClosedError:
+            self.close()
+
+    def close(self) -> None:
+        """Call what is left, for the handlers have closed; safe to call again."""
+        if not (self._due and self._draining.acquire(blocking=False)):
+            return
+        thread = threading.Thread(target=self._drain, name=f"{self._name}-callbacks", daemon=True)
+        try:
+            self._thread = start_thread(thread)
+        except ResourceExhaustedError:
+            self._drain()
+
+    def join(self, timeout: float) -> None:
+        """Wait until the thread that :meth:`close` has started has ended."""
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout)
+
+    def _drain(self) -> None:
+        while True:
+            while self._due:
+                self._run_next()
+            self._draining.release()
+            if not (self._due and self._draining.acquire(blocking=False)):
+                return
+
+    def _run_next(self) -> None:
+        try:
+            callback, future = self._due.popleft()
+        except IndexError:  # another thread has called it, for the handlers have closed
+            return
+        try:
+            with self._acting():
+                run(callback, (future,))
+        except BaseException:  # also SystemExit: it would end a thread that has other work
+            logger.exception("%s: what was called when a call had ended failed", self._name)
+
+
+class Waiters(list[Any]):
+    """What :mod:`concurrent.futures` puts beside a future in ``wait`` and ``as_completed``.
+
+    A handler thread that waits so does not count as running, as in ``result``.
+    """
+
+    def __init__(self, handlers: Handlers) -> None:
+        super().__init__()
+        self._handlers = handlers
+
+    @override
+    def append(self, waiter: Any) -> None:
+        # Each future's condition is held, so that nobody has set the event yet.
+        if self._handlers.is_running_here() and type(waiter.event) is threading.Event:
+            waiter.event = _Event(self._handlers, waiter.event)
+        super().append(waiter)
+
+
+class _Event(threading.Event):
+    def __init__(self, handlers: Handlers, replaced: threading.Event) -> None:
+        super().__init__()
+        self._handlers = handlers
+        if replaced.is_set():
+            self.set()
+
+    @override
+    def wait(self, timeout: float | None = None) -> bool:
+        if self.is_set():
+            return True
+        with self._handlers.waiting():
+            return super().wait(timeout)
