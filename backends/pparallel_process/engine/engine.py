@@ -136,11 +136,11 @@ class Engine:
             ends, self._is_open = self._is_open, False
         if ends:
             self._is_over = True
-            self._polling.nudge()
-            self._leadership.stop()
-            if self._state is not PoolState.TERMINATED:
-                self._staffing.close(_END)
-            self._release.close()
+            with self._release:
+                self._polling.nudge()
+                self._leadership.stop()
+                if self._state is not PoolState.TERMINATED:
+                    self._staffing.close(_END)
 
     def terminate(self) -> None:
         """Fail what is not done, and end the workers."""

@@ -152,10 +152,12 @@ class Staffing:
         for worker in workers:
             self._polling.forget(worker)
             worker.channel.finish()
-        recruiter.end(workers, patience)
-        for worker in workers:
-            self._crew.ledger.ended(worker.number)
-            worker.release()
+        try:
+            recruiter.end(workers, patience)
+        finally:
+            for worker in workers:
+                self._crew.ledger.ended(worker.number)
+                worker.release()
 
     def leave_to_parent(self) -> None:
         """Give the workers' descriptors back, in a fork: they are not this process's workers."""

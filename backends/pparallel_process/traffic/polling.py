@@ -18,7 +18,11 @@ class Polling:
 
     def __init__(self) -> None:
         self._poll = select.epoll()
-        self._nudge = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        try:
+            self._nudge = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        except BaseException:
+            self._poll.close()
+            raise
         self._poll.register(self._nudge, select.EPOLLIN)
         self._channels: dict[int, Worker] = {}
         self._processes: dict[int, Worker] = {}

@@ -136,11 +136,16 @@ class Channel:
         if length == 1:
             self._marked += 1
             return self.receive(flags)
-        message = marshal.loads(self._buffer[:length])
-        if message[0] == _LARGE:
-            _, head, count = message
-            (content,) = self._parcels.unpack(head, files[:count])
-            message, files = _loaded(memoryview(content)), files[count:]
+        try:
+            message = marshal.loads(self._buffer[:length])
+            if message[0] == _LARGE:
+                _, head, count = message
+                own, files = files[:count], files[count:]
+                (content,) = self._parcels.unpack(head, own)
+                message = _loaded(memoryview(content))
+        except BaseException:
+            _close(files)
+            raise
         return message, files
 
     def let_go(self, files: list[int]) -> None:

@@ -49,7 +49,11 @@ class Board:
     def create(workers: int) -> int:
         """Return a descriptor of memory for a board."""
         fd = os.memfd_create("pparallel-board", os.MFD_CLOEXEC)
-        os.ftruncate(fd, max(mmap.PAGESIZE, workers * _WORDS * 8))
+        try:
+            os.ftruncate(fd, max(mmap.PAGESIZE, workers * _WORDS * 8))
+        except BaseException:
+            os.close(fd)
+            raise
         return fd
 
     def close(self) -> None:
