@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 LIMIT = "limit"  #: the kind that lowers the system's limit on descriptors, in place of a patch
 MOST = 60  #: calls of one kind in one operation that are failed at most
-SPARE = 12  #: descriptors that the limit leaves at most
+SPARE = 60  #: descriptors that the limit leaves at most
 BAD = 2  #: failed rounds of an operation and a kind after which the rest of them are left out
 
 #: outcomes that are as they should be, and those that are not
@@ -239,7 +239,8 @@ class Rounds:
             with _leaving_nothing() if whole else nullcontext():
                 error, was_reached, where = self._with_fault(fault, perform)
         except AssertionError as left:
-            return Outcome(fault, "left behind", str(left))
+            _, where = self._switch.disarm()
+            return Outcome(fault, "left behind", str(left), where)
         took = time.monotonic() - began
         if not was_reached:
             if error is None:
