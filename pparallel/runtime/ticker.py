@@ -96,7 +96,9 @@ class Ticker:
 
     def _sleep(self) -> None:
         """Wait for the next function; who adds it sees that nobody is awake, or is seen here."""
-        self._is_asleep = True
-        while not self._there and not self._closed.is_set():
+        while not self._awakened.empty():  # of what came when it was awake still
             self._awakened.get()
+        self._is_asleep = True
+        if not self._there and not self._closed.is_set():
+            self._awakened.get()  # once: where things come and go it stays awake for a while
         self._is_asleep = False

@@ -136,14 +136,13 @@ class BatchRun:
                 self._framed.append((index, reply))
         except BaseException as error:  # noqa: BLE001 - goes back to the caller
             self._framed.append((index, endpoint.failed(error)))
-        self._count_ended()
+        is_last = next(self._ended) == self._many
+        if is_last or self._is_late:
+            self._tell(is_last)
 
     def drop(self, error: Exception, index: int, *_: object) -> None:
         """Have a call end with *error* instead of running it."""
         self._framed.append((index, self._endpoint.failed(error)))
-        self._count_ended()
-
-    def _count_ended(self) -> None:
         is_last = next(self._ended) == self._many
         if is_last or self._is_late:
             self._tell(is_last)

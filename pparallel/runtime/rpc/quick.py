@@ -80,7 +80,10 @@ class Quick:
             name = (what[0], what[1]) if isinstance(what, Registered) and self._trusts else None
         if name is None:
             return None
-        return self._written((name, args, kwargs or None))
+        try:
+            return self._dumps((name, args, kwargs or None), _VERSION)
+        except (ValueError, MemoryError):  # bytes of 2 GiB and more, of which it knows no form
+            return None
 
     def name(self, what: FunctionType) -> Name | None:
         """Return the name by which a function travels, if it does."""
@@ -99,8 +102,11 @@ class Quick:
         if not (is_plain(args, kwargs) and self._trusts):
             return None
         # To write them tells their size sooner than to ask each for its own.
-        data = self._written((args, kwargs) if kwargs else args)
-        return self.name(what) if data is not None and len(data) <= most else None
+        try:
+            data = self._dumps((args, kwargs) if kwargs else args, _VERSION)
+        except (ValueError, MemoryError):
+            return None
+        return self.name(what) if len(data) <= most else None
 
     def read_call(self, body: Frames) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
         """Return what stands for a function or service, and what it is called with."""
@@ -142,7 +148,7 @@ class Quick:
     def _written(self, data: object) -> bytes | None:
         try:
             return self._dumps(data, _VERSION)
-        except (ValueError, MemoryError):  # bytes of 2 GiB and more, of which it knows no form
+        except (ValueError, MemoryError):  # as in call()
             return None
 
     def _is_plain(self, body: object) -> bool:

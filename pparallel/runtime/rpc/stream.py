@@ -11,7 +11,7 @@ from pparallel.runtime.user_code import has_entered
 
 Job = Callable[[], None]
 
-LONG = 0.002  #: seconds after which the requests behind a running one are taken from its thread
+LONG = 0.005  #: seconds after which the requests behind a running one are taken from its thread
 AGAIN = 0.005  #: seconds after which one that had not entered its function is looked at again
 
 
