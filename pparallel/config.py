@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, ClassVar, Generic, Self, TypeVar, get_args
@@ -28,6 +28,11 @@ _narrow: ContextVar[Narrow | None] = ContextVar("pparallel_narrow", default=None
 
 def _is_secret(annotation: Any) -> bool:
     return annotation is SecretStr or any(map(_is_secret, get_args(annotation)))
+
+
+def secret_names() -> Set[str]:
+    """Return the names of the options that hold secrets, in any config that has been imported."""
+    return _secrets
 
 
 @contextmanager

@@ -196,8 +196,8 @@ def test_overrides_apply_in_order() -> None:
         ("pool..size=8", "write an override as"),
         (".size=8", "write an override as"),
         ("", "write an override as"),
-        ("members.0.name=x", "members.0: there is nothing in it to set: it is text, 'a'"),
-        ("seed.x=1", "seed: there is nothing in it to set: it is a number, 3"),
+        ("members.0.name=x", "members.0: there is nothing in it to set: it is text"),
+        ("seed.x=1", "seed: there is nothing in it to set: it is a number"),
         ("members.first=x", "members: it is a list; name one of its items by number, not 'first'"),
         ("members.-1=x", "members: it is a list"),
         ("members.2=x", "members: it has 2 items, numbered from 0, and no item 2"),
@@ -207,7 +207,7 @@ def test_overrides_apply_in_order() -> None:
 def test_bad_overrides(override: str, message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)) as caught:
         read({"members": ["a", "b"], "seed": 3}, [override])
-    assert caught.value.source == repr(override)
+    assert caught.value.source == repr(override.partition("=")[0])
 
 
 def test_bad_overrides_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

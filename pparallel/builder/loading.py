@@ -11,9 +11,10 @@ from pparallel.builder.blueprint import Blueprint
 from pparallel.builder.runtime import Runtime
 from pparallel.builder.runtime_config import RuntimeConfig
 from pparallel.builder.sources import read
-from pparallel.config import BackendConfig, narrowing, refusing
+from pparallel.config import BackendConfig, narrowing, refusing, secret_names
 from pparallel.errors import ConfigError
 from pparallel.registry import Registry, default_registry
+from pparallel.runtime import environment
 from pparallel.runtime.member import Member
 
 T = TypeVar("T")
@@ -60,7 +61,8 @@ def load(
             return source.model_validate(raw)
     if isinstance(source, RuntimeConfig):
         if refused := list(overrides):
-            message = f"override {refused[0]!r} cannot apply to a typed config: change the config"
+            key = refused[0].partition("=")[0]
+            message = f"override {key!r} cannot apply to a typed config: change the config"
             raise ConfigError(message)
         config, label = source, ""
     else:
@@ -69,6 +71,7 @@ def load(
             mapping.setdefault("directory", str(Path(source).resolve().parent))
         with narrowing(registry.narrow), refusing(label):
             config = RuntimeConfig.model_validate(mapping)
+        environment.take_out(secret_names())
     Blueprint(config, registry).check()
     return config
 

@@ -39,8 +39,8 @@ def read(
         key, equals, text = each.partition("=")
         path = key.strip().split(".")
         if not equals or not all(path):
-            raise ConfigError("write an override as 'section.key=value'", source=repr(each))
-        _put(raw, path, _parse_yaml(text, repr(each)), repr(each))
+            raise ConfigError("write an override as 'section.key=value'", source=repr(key))
+        _put(raw, path, _parse_yaml(text, repr(key)), repr(key))  # the value may be a secret
     return raw, label
 
 
@@ -116,7 +116,7 @@ def _put(raw: dict[str, Any], path: Sequence[str], value: Any, source: str) -> N
                 here[at] = value
             here = here[at]
         else:
-            message = f"there is nothing in it to set: it is {_kind(here)}, {here!r}"
+            message = f"there is nothing in it to set: it is {_kind(here)}"
             raise ConfigError(message, path=dotted, source=source)
 
 
@@ -128,6 +128,13 @@ def _index(items: list[Any], part: str, dotted: str, source: str) -> int:
         message = f"it has {len(items)} items, numbered from 0, and no item {part}"
         raise ConfigError(message, path=dotted, source=source)
     return int(part)
+
+
+_TEXT = re.compile(r"(['\"]).{2,}\1")  #: in the words of a parser: a part of the content
+
+
+class _RepeatedYamlKeyError(yaml.composer.ComposerError):
+    """Raised inside yaml's parser; its message shows no value."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -142,7 +149,7 @@ class _Loader(yaml.SafeLoader):
             name = (key.tag, str(key.value))
             if name in lines and key.tag != "tag:yaml.org,2002:merge":
                 message = f"key {key.value!r} is given twice, first in line {lines[name]}"
-                raise yaml.composer.ComposerError(problem=message, problem_mark=key.start_mark)
+                raise _RepeatedYamlKeyError(problem=message, problem_mark=key.start_mark)
             lines[name] = key.start_mark.line + 1
         return node
 
@@ -161,11 +168,14 @@ def _parse_yaml(text: str, source: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         reason = error.problem or error.context or "it is no YAML"
+        if not isinstance(error, _RepeatedYamlKeyError):
+            reason = _TEXT.sub("'...'", reason)
         message = _located(reason, mark.line + 1, mark.column + 1) if mark else reason
-        raise ConfigError(message, source=source) from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"it is no valid YAML: {reason}", source=source) from error
+        reason = _TEXT.sub("'...'", " ".join(str(error).split()))
+        message = f"it is no valid YAML: {reason}"
+    # Not "from" the parser's error: it shows a line of the content, which may hold a secret.
+    raise ConfigError(message, source=source)
 
 
 def _parse_toml(text: str, source: str) -> Any:

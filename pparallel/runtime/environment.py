@@ -12,12 +12,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Set
 from dataclasses import dataclass
 from urllib.parse import quote
 
 from pparallel.errors import ConfigError
 
 _OVERRIDE = "PPARALLEL__"
+#: as this process was started; secrets that are taken out of the environment are found here
+_at_start = {name: text for name, text in os.environ.items() if name.startswith(_OVERRIDE)}
+_taken_out: set[str] = set()
 _FALSE = frozenset({"", "0", "false", "no", "off"})
 
 
@@ -99,7 +103,8 @@ def overrides() -> list[tuple[list[str], str]]:
         ConfigError: a variable's name has an empty part.
     """
     found = []
-    for variable in sorted(os.environ):
+    there = {name: _at_start[name] for name in _taken_out} | os.environ
+    for variable in sorted(there):
         if variable.startswith(_OVERRIDE):
             path = variable.removeprefix(_OVERRIDE).lower().split("__")
             if not all(path):
@@ -108,8 +113,20 @@ def overrides() -> list[tuple[list[str], str]]:
                     " PPARALLEL__SECTION__KEY"
                 )
                 raise ConfigError(message, source=variable)
-            found.append((path, os.environ[variable]))
+            found.append((path, there[variable]))
     return found
+
+
+def take_out(secrets: Set[str]) -> None:
+    """Remove the values of *secrets*, options of these names, from the environment.
+
+    The programs that this process starts inherit it. :func:`overrides` finds them still.
+    """
+    for name, text in _at_start.items():
+        path = name.removeprefix(_OVERRIDE).lower().split("__")
+        if not secrets.isdisjoint(path) and os.environ.get(name) == text:
+            _taken_out.add(name)
+            del os.environ[name]
 
 
 def machin_world() -> MachinWorld:
