@@ -211,9 +211,8 @@ def test_an_answer_that_is_none_ends_the_connection(
         with monkeypatch.context() as changed:
             changed.setattr(Line, "answered", fail)
             future = a.request(b.name, [b"?"], None)
-            with (
-                a.awaiting(b.name, future.done, PATIENCE),
-                pytest.raises(PeerLostError, match="cannot be served: LookupError"),
-            ):
+            with suppress(LookupError), a.awaiting(b.name, future.done, PATIENCE):
+                pass  # where this thread has received it, it cannot tell whose error that is
+            with pytest.raises(PeerLostError, match="cannot be served: LookupError"):
                 future.result(PATIENCE)
         assert "A connection could not be served" in caplog.text

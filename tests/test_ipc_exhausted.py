@@ -16,6 +16,8 @@ from ipc_peer import echo, pair
 from pparallel.interfaces.transport import Frames
 from pparallel.testing.patience import PATIENCE
 from pparallel_ipc import messages
+from pparallel_ipc.guest import Guest
+from pparallel_ipc.line import Line
 
 
 def fail_once(
@@ -83,3 +85,37 @@ def test_many_small_buffers_arrive(lane: bool) -> None:
                 futures = [a.request(b.name, sent, PATIENCE) for _ in range(5)]
                 future = futures[-1]
             assert copied(future.result(PATIENCE)) == copied(sent)
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOMEM, "none"), OSError(errno.ENOBUFS, "none"), MemoryError("none")]
+)
+@pytest.mark.parametrize("times", [1, 4])
+def test_nobody_is_deaf_after_memory_to_receive_was_missing(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, times: int
+) -> None:
+    with pair(echo) as (a, b):
+        a.request(b.name, [b"first"], PATIENCE).result(PATIENCE)
+        has_failed = fail_once(monkeypatch, socket.socket, "recvmsg", error, times)
+        futures = [a.request(b.name, [b"%d" % n], PATIENCE) for n in range(5)]
+        assert [copied(each.result(PATIENCE)) for each in futures] == [
+            [b"%d" % n] for n in range(5)
+        ]
+        assert has_failed()
+        assert copied(a.call(b.name, [b"after"], PATIENCE)) == [b"after"]
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"), [(messages, "loads"), (Guest, "take"), (Line, "answered")]
+)
+def test_nobody_is_deaf_after_memory_to_decode_was_missing(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
+) -> None:
+    with pair(echo) as (a, b):
+        a.request(b.name, [b"first"], PATIENCE).result(PATIENCE)
+        has_failed = fail_once(monkeypatch, owner, name, MemoryError("for a test"))
+        futures = [a.request(b.name, [b"%d" % n], PATIENCE) for n in range(5)]
+        assert [copied(each.result(PATIENCE)) for each in futures] == [
+            [b"%d" % n] for n in range(5)
+        ]
+        assert has_failed()

@@ -23,7 +23,7 @@ class Arenas:
         self._own: Arena | None = None
         self._others: dict[str, Arena] = {}
         self._processes: dict[str, ProcessId] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def open(self) -> None:
         """Make one's own; without one, what is large goes through files."""

@@ -7,6 +7,7 @@ import select
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -16,15 +17,20 @@ from pparallel.errors import AuthenticationError
 from pparallel.runtime import poll_times
 from pparallel.runtime.links import Hello, RefusedError
 from pparallel.runtime.processes import forget_in_children, remember_in_children
+from pparallel.runtime.resources import is_exhausted
 from pparallel_ipc import handshake, messages
+from pparallel_ipc.alone import alone
 from pparallel_ipc.handshake import Called, Caller
 from pparallel_ipc.hub import NOT_SERVED, READ, WRITE, Hub
+from pparallel_ipc.messages import Received
 from pparallel_ipc.post import Post
 
 logger = logging.getLogger(__name__)
 
 _AT_ONCE = 32  #: packets that are read before others have their turn
 _ALL = 1 << 20
+_AGAIN = 0.001  #: seconds after which what found no memory is tried again
+_END: Received = (b"", [], 0, None)
 PATIENCE = 1.0  #: seconds that closing waits for who reads
 
 Taken = Callable[[Any, list[int]], None]  #: (message, descriptors)
@@ -50,6 +56,9 @@ class Connection:
         self._reading = threading.RLock()  # held by who reads; it may close what it reads
         self._poll = select.poll()  # for who reads in place of the hub
         self._poll.register(sock.fileno(), select.POLLIN)
+        self._reader = 0  # the thread that reads in place of the hub
+        self._received: deque[Received] = deque()  # and not passed on yet
+        self._decoded: tuple[Received | None, Any, list[int]] = (None, None, [])  # the first one
         self._taken: Taken | None = None
         self._ended: Ended | None = None
 
@@ -64,51 +73,44 @@ class Connection:
 
         What comes is passed on in this thread, as long as it is an answer.
         """
-        if self._taken is None or not self._reading.acquire(blocking=False):
+        if self._taken is None:
             return
-        number = self.sock.fileno()
         try:
-            if number < 0:
-                return
-            self.hub.lend(number)
-            until = time.monotonic() + timeout
-            while not is_done():
-                if not self._receive_one(until):
-                    self.hub.take_back(number)
-                    return
+            alone(self._reading, partial(self._receive, is_done, time.monotonic() + timeout))
         finally:
-            self._reading.release()
+            if self._received:  # it is for the hub, or a signal's handler raised
+                self.hub.later(0.0, self._look)
+
+    def is_read_here(self) -> bool:
+        """Return whether the calling thread reads; a signal's handler may find that."""
+        return self._reader == threading.get_ident()
 
     def take_back(self) -> None:
         """Have the hub read again, and whoever does now leave off soon."""
         self.hub.take_back(self.sock.fileno())
 
-    def _receive_one(self, until: float) -> bool:
-        """Pass the next message on; return False if none comes, or the hub must see to it."""
+    def _receive(self, is_done: Callable[[], bool], until: float) -> None:
+        number = self.sock.fileno()
+        if number < 0:
+            return
+        before = self._reader
         try:
-            data, fds = messages.receive_with(self.sock)
-        except BlockingIOError:
-            left = until - time.monotonic()
-            return left > 0 and bool(self._poll.poll(poll_times.milliseconds(left)))
-        except OSError:
-            return False
-        if not data:
-            return False
-        assert self._taken is not None
-        message = messages.loads(data)
-        by_hub = partial(self._taken, message, fds)
-        if message[0] != messages.MANY:
-            self.hub.later(0.0, by_hub)
-            return True
-        try:
-            self._taken(message, fds)
-        except Exception as error:  # noqa: BLE001 - logged, and told to the member of the other end
-            self._fail(error)
-            return False
-        except BaseException:  # an interrupt of this thread: these are answers for others, too
-            self.hub.later(0.0, by_hub)
-            raise
-        return True
+            self._reader = threading.get_ident()
+            self.hub.lend(number)
+            while not is_done():
+                if not (self._pass_on(by_hub=False) and self._next(until)):
+                    self.hub.take_back(number)
+                    return
+            self._pass_on(by_hub=False)
+        finally:
+            self._reader = before
+
+    def _next(self, until: float) -> bool:
+        """Receive the next packet, or wait for it; return False if none comes."""
+        left = until - time.monotonic()
+        return self._take_in() or (
+            left > 0 and bool(self._poll.poll(poll_times.milliseconds(left)))
+        )
 
     def drain(self) -> None:
         """Pass on what has come, and not be told of the end any more."""
@@ -143,37 +145,71 @@ class Connection:
                 self.post.can_write()
             if said & ~WRITE:
                 self._read_some()
+        except MemoryError:
+            logger.warning("There is no memory for what has come; it is tried again")
+            time.sleep(_AGAIN)
+            self.hub.later(0.0, self._look)
         except Exception as error:  # noqa: BLE001 - logged, and told to the member of the other end
             self._fail(error)
 
+    def _look(self) -> None:
+        if self.sock.fileno() >= 0:
+            self._event(READ)
+
     def _read_some(self) -> None:
-        if not self._reading.acquire(blocking=False):
+        if not alone(self._reading, partial(self._read, _AT_ONCE)):
             self.hub.lend(self.sock.fileno())  # somebody else reads; look again a little later
-            return
-        try:
-            self._read(_AT_ONCE)
-        finally:
-            self._reading.release()
 
     def _read(self, most: int) -> None:
-        assert self._taken is not None
         for _ in range(most):
-            try:
-                data, fds = messages.receive_with(self.sock)
-            except BlockingIOError:
+            if not (self._pass_on(by_hub=True) and self._take_in()):
                 return
+        self._pass_on(by_hub=True)
+
+    def _take_in(self) -> bool:
+        """Receive the next packet; return False if there is none, or no memory for it just now."""
+        while True:
+            try:
+                messages.receive_into(self.sock, self._received)
+            except (BlockingIOError, InterruptedError):
+                return False
             except ConnectionResetError:  # told once: what came before the end is there still
                 continue
-            except OSError:
-                data, fds = b"", []
-            if not data:
+            except (OSError, MemoryError) as error:
+                if is_exhausted(error):
+                    time.sleep(_AGAIN)
+                    return False
+                self._received.append(_END)
+            return True
+
+    def _pass_on(self, *, by_hub: bool) -> bool:
+        """Pass on what has been received; return whether all of it was, and more may come.
+
+        What stays, as it is for the hub or what was called has raised, is passed on the next time.
+        """
+        received = self._received
+        while received:
+            packet = received[0]
+            if self._decoded[0] is not packet:
+                data, fds = messages.parts(packet)
+                self._decoded = packet, messages.loads(data) if data else None, fds
+            _, message, fds = self._decoded
+            if not by_hub and (message is None or message[0] != messages.MANY):
+                return False
+            if message is None:
                 self._end()
-                return
-            self._taken(messages.loads(data), fds)
+                return False
+            assert self._taken is not None
+            self._taken(message, fds)
+            if received and received[0] is packet:  # a signal's handler may have been here
+                received.popleft()
+        return True
 
     def _fail(self, error: Exception) -> None:
         """End it, for who waits at the other end would do so for ever."""
         logger.error(NOT_SERVED, exc_info=error)
+        if self._received:
+            self._received.popleft()
         self.problem = f"cannot be served: {type(error).__name__}: {error}"
         self._end()
 

@@ -45,7 +45,7 @@ class Door:
         self._membership, self._arena, self._let_in = membership, arena, let_in
         self._sock: socket.socket | None = None
         self._strangers: set[Visitor] = set()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._told = 0
 
     def open(self) -> None:

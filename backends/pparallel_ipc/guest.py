@@ -31,20 +31,22 @@ class Guest:
     def __init__(self, peer: str, handler: Handler, hub: Hub, post: Post, parcels: Parcels) -> None:
         self.peer, self.post, self._hub = peer, post, hub
         self._handler, self._parcels = handler, parcels
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._lanes: set[ServedLane] = set()
         self._large: deque[bytes] = deque(maxlen=_REMEMBERED)
         self._is_closed = False
 
-    def take(self, entries: Sequence[Any], fds: list[int]) -> None:
+    def take(self, entries: list[Any], fds: list[int]) -> None:
         """Have requests handled: called by the hub."""
         do = self._hub.do
-        for number, packed in entries:
+        while entries:  # those that are left are taken later, should there be no memory just now
+            number, packed = entries[0]
             frames, writable = packed
             if writable or type(frames) is not list:
                 do(partial(self._handle, number, packed, fds))
             else:
                 do(partial(self._handle_small, number, frames))
+            del entries[0]
 
     def add_lane(self, fds: Sequence[int]) -> None:
         """Serve a lane from now on.

@@ -18,6 +18,7 @@ from typing import Protocol
 from pparallel.runtime import poll_times
 from pparallel.runtime.leading import Leaders
 from pparallel.runtime.processes import forget_in_children, remember_in_children
+from pparallel_ipc.alone import alone
 
 logger = logging.getLogger(__name__)
 
@@ -85,15 +86,14 @@ class Hub:
 
         Who finds another at it, or is a signal's handler in the midst of it, leaves it to that one.
         """
-        changes = self._changes
-        changes.append((descriptor, add, remove))
-        while changes and self._changing.acquire(blocking=False):
-            try:
-                while changes:
-                    self._change(*changes[0])  # again, should this be interrupted
-                    changes.popleft()
-            finally:
-                self._changing.release()
+        self._changes.append((descriptor, add, remove))
+        while self._changes and alone(self._changing, self._make_changes):
+            pass
+
+    def _make_changes(self) -> None:
+        while self._changes:
+            self._change(*self._changes[0])  # again, should this be interrupted
+            self._changes.popleft()
 
     def _change(self, descriptor: int, add: int, remove: int) -> None:
         mask = self._masks.get(descriptor)

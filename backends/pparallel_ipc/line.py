@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future
 from contextlib import contextmanager
 from threading import get_ident
 from typing import Any
@@ -13,11 +14,12 @@ from typing import Any
 from pparallel.errors import CallTimeoutError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.links import OK, failure
-from pparallel.runtime.pending import fail
+from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.shm import Parcels
 from pparallel_ipc import messages
 from pparallel_ipc.connection import Connection
 from pparallel_ipc.lanes import NOTHING, Lane, new_pair
+from pparallel_ipc.messages import Packed
 from pparallel_ipc.post import Post
 
 _KEPT = 8  #: idle lanes that are kept
@@ -39,7 +41,7 @@ class Line:
         self._connection: Connection | None = None
         self._waiters: list[object] = []  # threads that wait for an answer by it
         self._parcels = Parcels(None, {})
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler may ask in the midst of it
         self._numbers = itertools.count()
         self._waiting: dict[int, Future[Frames]] = {}  # until answered, given up or not
         self._large: dict[int, bytes] = {}  # heads of parcels that the peer may not have read
@@ -56,11 +58,15 @@ class Line:
         post = connection.post
         with self._lock:
             self._connection = connection
-            self._parcels, early, self._early = parcels, self._early, []
-            for number, frames in early:
-                self._put(post, number, frames, hold=True)
+            self._parcels = parcels
+            self._send_early(post)
             self._post = post  # from now on others send past this: what was first has gone
+            self._send_early(post)
         post.flush()
+
+    def _send_early(self, post: Post) -> None:
+        while self._early:
+            self._put(post, *self._early.pop(0), hold=True)
 
     def end(self) -> None:
         """Wake whoever waits in a lane; safe to call again."""
@@ -169,18 +175,22 @@ class Line:
         One that waits alone receives what comes, for a while; where several wait, the hub does.
         """
         waiters, me = self._waiters, object()
-        waiters.append(me)
         try:
+            waiters.append(me)
             connection = self._connection
             if connection is not None:
-                if len(waiters) == 1:
+                if connection.is_read_here():  # a signal's handler waits: nobody else reads
+                    longest = math.inf if timeout is None else timeout
+                    connection.receive(is_done, longest)
+                elif len(waiters) == 1:
                     longest = _LENT if timeout is None else min(timeout, _LENT)
                     connection.receive(lambda: is_done() or len(waiters) > 1, longest)
                 if len(waiters) > 1:
                     connection.take_back()
             yield
         finally:
-            waiters.remove(me)
+            if me in waiters:
+                waiters.remove(me)
 
     def flush(self) -> None:
         """Send what is held back."""
@@ -190,30 +200,45 @@ class Line:
     # -- answers ----------------------------------------------------------------------------
 
     def answered(self, entries: list[Any], fds: list[int]) -> None:
-        """Take answers in, and out of *entries*: called by who receives."""
-        parcels = self._parcels
+        """Take answers in, and out of *entries*: called by who receives.
+
+        Who was interrupted by a signal's handler may find that it has gone on here.
+        """
         while entries:
-            number, status, packed = entries.pop(0)
-            future = self._waiting.pop(number, None)
-            self._large.pop(number, None)
+            entry = entries[0]
+            number, status, packed = entry
             frames, writable = packed
+            future = self._waiting.get(number)
             if writable or type(frames) is not list:
-                try:
-                    frames = messages.unpack(packed, parcels, fds)
-                except (OSError, RuntimeError) as error:
-                    if future is not None:
-                        fail(future, error)
-                    continue
-            if future is None:
-                continue
-            if status == OK:
-                try:  # as settle() does
-                    future.set_result(frames)
-                except InvalidStateError:
-                    continue
-            else:
-                fail(future, failure(self._peer, frames))
+                del entries[0]  # it can be unpacked once
+                self._unpack_answer(future, status, packed, fds)
+            elif future is not None:
+                self._complete(future, status, frames)
+            self._waiting.pop(number, None)
+            self._large.pop(number, None)
+            if entries and entries[0] is entry:
+                del entries[0]
         self.flush()
+
+    def _unpack_answer(
+        self, future: Future[Frames] | None, status: int, packed: Packed, fds: list[int]
+    ) -> None:
+        try:
+            frames = messages.unpack(packed, self._parcels, fds)
+            if future is not None:
+                self._complete(future, status, frames)
+        except BaseException as error:
+            is_own = isinstance(error, OSError | RuntimeError | MemoryError)
+            if future is not None:
+                fail(future, error if is_own else RuntimeError(f"the answer was lost: {error!r}"))
+            if not is_own:
+                raise
+
+    def _complete(self, future: Future[Frames], status: int, frames: Frames) -> None:
+        if status == OK:
+            settle(future, frames)
+        else:
+            fail(future, failure(self._peer, frames))
 
     def _put(self, post: Post, number: int, frames: Frames, *, hold: bool) -> None:
         try:

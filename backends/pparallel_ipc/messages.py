@@ -11,6 +11,7 @@ import marshal
 import os
 import socket
 from array import array
+from collections import deque
 from collections.abc import Sequence
 from pickle import PickleBuffer
 from typing import Any, NamedTuple
@@ -40,8 +41,11 @@ SENDING = 1 << 20  #: bytes that may be on their way; the system may allow less
 _BYTES = frozenset({bytes})
 _VERSION = 2  #: of marshal's format: the last one without references, three times as quick
 # As ints: to combine flags of Python's takes longer than to receive.
-_CLOSE_ON_EXEC, _IS_TRUNCATED = int(socket.MSG_CMSG_CLOEXEC), int(socket.MSG_TRUNC)
-_RIGHTS = socket.CMSG_SPACE(4 * array("i").itemsize)
+_IS_TRUNCATED = int(socket.MSG_TRUNC)
+_HOW = PACKET, socket.CMSG_SPACE(4 * array("i").itemsize), int(socket.MSG_CMSG_CLOEXEC)
+_EACH = tuple((each,) for each in _HOW)  # as map() takes them
+
+Received = tuple[bytes, list[Any], int, Any]  #: what the system gives
 
 #: the frames, or the head of a parcel; and which of them were sent writable
 Packed = tuple["Sequence[Buffer] | bytes", Sequence[int]]
@@ -177,7 +181,17 @@ def receive_with(sock: socket.socket) -> tuple[bytes, list[int]]:
     Raises:
         OSError: it is longer than any that is sent.
     """
-    data, ancillary, said, _ = sock.recvmsg(PACKET, _RIGHTS, _CLOSE_ON_EXEC)
+    return parts(sock.recvmsg(*_HOW))
+
+
+def receive_into(sock: socket.socket, received: deque[Received]) -> None:
+    """Append the next message as the system gives it; no signal's handler runs in between."""
+    received.extend(map(sock.recvmsg, *_EACH))
+
+
+def parts(received: Received) -> tuple[bytes, list[int]]:
+    """As :func:`receive_with`, of what :func:`receive_into` has received."""
+    data, ancillary, said, _ = received
     fds = array("i", b"".join(each for _, _, each in ancillary)).tolist() if ancillary else []
     if said & _IS_TRUNCATED:
         close(fds)

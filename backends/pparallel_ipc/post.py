@@ -10,6 +10,7 @@ from typing import Any
 
 from pparallel.runtime.resources import is_exhausted
 from pparallel_ipc import messages
+from pparallel_ipc.alone import alone
 from pparallel_ipc.hub import WRITE, Hub
 
 _TOGETHER = 16  #: entries that are not held back any longer
@@ -86,12 +87,9 @@ class Post:
         while (
             (self._entries or self._stuck)
             and (self._is_dead or (self._is_open and not self._waits))
-            and self._sending.acquire(blocking=False)
+            and alone(self._sending, self._send)
         ):
-            try:
-                self._send()
-            finally:
-                self._sending.release()
+            pass
 
     def _send(self) -> None:
         """Send what there is; called by one thread at a time, as are those below."""

@@ -52,7 +52,7 @@ class Station:
         self._config, self._member, self._me = config, member, me
         self._membership, self._handler, self._key = membership, handler, key
         self._hub = Hub(member.name)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._folder = Path()
         self._door: Door | None = None
         self._arenas = Arenas(config.arena_budget, f"pparallel-ipc-{member.name}")

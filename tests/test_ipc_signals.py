@@ -1,0 +1,84 @@
+"""Signals on `ipc`: their handlers may call and raise wherever the main thread is."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from ipc_peer import echo, pair
+
+from pparallel.interfaces.transport import Frames
+from pparallel.testing.patience import PATIENCE
+from pparallel_ipc.transport import IpcTransport
+
+
+@contextmanager
+def alarms(handler: Any, every: float) -> Iterator[None]:
+    """Have *handler* called every so many seconds."""
+    before = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, every, every)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def waited(of: IpcTransport, n: int) -> bytes:
+    """Ask, and wait for the answer as the layer above does."""
+    future = of.request("b", [b"%d" % n], PATIENCE)
+    with of.awaiting("b", future.done, PATIENCE):
+        return bytes(future.result(PATIENCE)[0])
+
+
+def test_a_handler_that_asks_hangs_nobody() -> None:
+    with pair(echo) as (a, b):
+        asked: list[Future[Frames]] = []
+        answered = 0
+
+        def ask(number: int, frame: FrameType | None) -> None:
+            nonlocal answered
+            asked.append(a.request(b.name, [b"asked"], PATIENCE))
+            if len(asked) % 7 == 0:
+                assert waited(a, 7) == b"7"
+                assert bytes(a.call(b.name, [b"8"], PATIENCE)[0]) == b"8"
+                answered += 1
+
+        until = time.monotonic() + 1
+        with alarms(ask, 0.001):
+            n = 0
+            while time.monotonic() < until:
+                n += 1
+                assert waited(a, n) == b"%d" % n
+                assert bytes(a.call(b.name, [b"%d" % n], PATIENCE)[0]) == b"%d" % n
+        assert answered > 3
+        assert {bytes(each.result(PATIENCE)[0]) for each in asked} == {b"asked"}
+
+
+def test_a_handler_that_raises_loses_no_answer() -> None:
+    class RaisedError(Exception):
+        pass
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise RaisedError
+
+    with pair(echo) as (a, b):
+        times, until = 0, time.monotonic() + 2
+        while time.monotonic() < until:
+            futures = [a.request(b.name, [b"%d" % n], PATIENCE) for n in range(6)]
+            try:
+                with alarms(interrupt, 0.0004 + times % 7 * 0.0001):
+                    for each in futures:
+                        with a.awaiting(b.name, each.done, PATIENCE):
+                            each.result(PATIENCE)
+                    time.sleep(0.001)
+            except RaisedError:
+                times += 1
+            found = [bytes(each.result(5)[0]) for each in futures]
+            assert found == [b"%d" % n for n in range(6)]
+        assert times > 10
