@@ -1,0 +1,113 @@
+"""What is called when a call has ended, and what waits for several."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, as_completed, wait
+from typing import Any
+
+import pytest
+from rpc_members import Gates, add, add_late, between, launch, wait_at_gate
+
+from pparallel import Runtime
+from pparallel.errors import ClosedError
+from pparallel.runtime.rpc import current
+from pparallel.runtime.rpc.group import RpcGroup
+from pparallel.testing.patience import PATIENCE, until
+
+
+def call_back(group: RpcGroup, callback: Callable[[Future[Any]], object]) -> Future[Any]:
+    future = group.rpc_async(1, add_late, args=(1, 2))
+    future.add_done_callback(callback)
+    return future
+
+
+def test_a_callback_that_calls_receives_its_reply() -> None:
+    def program(rt: Runtime, group: RpcGroup) -> list[int]:
+        found: list[int] = []
+
+        def calls(_: object) -> None:
+            found.append(group.rpc_sync(1, add_late, timeout=PATIENCE, args=(1, 3)))
+            found.append(group.rpc_async(1, add_late, args=(1, 4)).result(PATIENCE))
+
+        assert call_back(group, calls).result(PATIENCE) == 3
+        until(lambda: len(found) == 2, "the callback did not end")
+        return found
+
+    assert launch(between(program))[0] == [4, 5]
+
+
+def test_a_callback_that_exits_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    def program(rt: Runtime, group: RpcGroup) -> int:
+        def leaves(_: object) -> None:
+            raise SystemExit(3)
+
+        call_back(group, leaves).result(PATIENCE)
+        until(lambda: "SystemExit" in caplog.text, "it was not logged")
+        result: int = group.rpc_sync(1, add, timeout=PATIENCE, args=(1, 2))
+        return result
+
+    with caplog.at_level(logging.ERROR):
+        assert launch(between(program))[0] == 3
+
+
+def test_a_callback_of_a_future_that_is_done_is_called_at_once() -> None:
+    def program(rt: Runtime, group: RpcGroup) -> None:
+        future = group.rpc_async(1, add, args=(1, 2))
+        future.result(PATIENCE)
+        threads: list[threading.Thread] = []
+        future.add_done_callback(lambda _: threads.append(threading.current_thread()))
+        assert threads == [threading.current_thread()]
+
+    launch(between(program))
+
+
+def test_a_callback_acts_for_its_member() -> None:
+    def program(rt: Runtime, group: RpcGroup) -> None:
+        found: list[str] = []
+        call_back(group, lambda _: found.append(current.endpoint().name))
+        until(lambda: found == [rt.name], "the callback found another member")
+
+    launch(between(program))
+
+
+def test_callbacks_are_called_when_the_member_closes() -> None:
+    ended: list[BaseException | None] = []
+    Gates.opened.clear()
+
+    def note(done: Future[Any]) -> None:
+        ended.append(done.exception())
+        Gates.opened.set()
+
+    def program(rt: Runtime) -> None:
+        group = rt.group()
+        if rt.rank == 0:
+            group.rpc_async(0, wait_at_gate).add_done_callback(note)
+        group.barrier(PATIENCE)
+
+    launch(program)
+    assert [type(each) for each in ended] == [ClosedError]
+
+
+def circle(how: str, rank: int, left: int) -> int:
+    """Call the other member, which calls this one, and wait as *how* says."""
+    if not left:
+        return 0
+    me = current.endpoint()
+    args = (how, 1 - rank, left - 1)
+    future: Future[int] = me.call_async(me.member.names[1 - rank], circle, 5, args)
+    if how == "wait":
+        done, _ = wait([future], 5)
+    else:
+        done = set(as_completed([future], 5))
+    return 1 + sum(each.result() for each in done)
+
+
+@pytest.mark.parametrize("how", ["wait", "as_completed"])
+def test_a_function_that_waits_for_several_does_not_count_as_running(how: str) -> None:
+    def program(rt: Runtime, group: RpcGroup) -> Any:
+        return group.rpc_sync(1, circle, timeout=PATIENCE, args=(how, 1, 4))
+
+    assert launch(between(program), handler_threads=1)[0] == 4

@@ -1,0 +1,157 @@
+"""Values that stay where they were made, and their methods."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from typing import Any, ClassVar
+
+import pytest
+from rpc_members import Gates, between, launch, wait_at_gate
+
+from pparallel import Runtime
+from pparallel.errors import DirectoryError
+from pparallel.runtime.rpc.group import RpcGroup
+from pparallel.runtime.rpc.refs import RefTable
+from pparallel.testing.patience import PATIENCE, until
+
+
+class Counter:
+    made: ClassVar[weakref.WeakSet[Counter]] = weakref.WeakSet()
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.made.add(self)
+
+    def add(self, many: int = 1, *, ref_id: int = 0, name: int = 0) -> int:
+        self.count += many + ref_id + name
+        return self.count
+
+
+def make_late() -> Counter:
+    wait_at_gate()
+    return Counter()
+
+
+def test_methods_of_references_run_at_their_owner() -> None:
+    def program(rt: Runtime, group: RpcGroup) -> None:
+        for owner in (0, 1):
+            ref = group.remote(owner, Counter)
+            assert ref.rpc_sync(PATIENCE).add() == 1
+            assert ref.rpc_async(PATIENCE).add(2, ref_id=3, name=4).result(PATIENCE) == 10
+            assert ref.remote(PATIENCE).add().to_here(PATIENCE) == 11
+
+    launch(between(program))
+
+
+def test_a_method_call_does_not_send_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared: list[object] = []
+    share = RefTable.share
+
+    def count(table: RefTable, ref: Any, fresh: bool) -> str:
+        shared.append(ref)
+        return share(table, ref, fresh)
+
+    monkeypatch.setattr(RefTable, "share", count)
+
+    def program(rt: Runtime, group: RpcGroup) -> None:
+        ref = group.remote(1, Counter)
+        for _ in range(3):
+            ref.rpc_sync(PATIENCE).add()
+            ref.rpc_async(PATIENCE).add().result(PATIENCE)
+
+    launch(between(program))
+    assert not shared
+
+
+def test_a_method_is_called_when_its_value_has_been_made() -> None:
+    Gates.opened.clear()
+
+    def program(rt: Runtime, group: RpcGroup) -> int:
+        ref = group.remote(1, make_late)
+        futures = [ref.rpc_async(PATIENCE).add() for _ in range(3)]
+        del ref  # the futures keep the value
+        gc.collect()
+        threading.Timer(0.05, Gates.opened.set).start()
+        results: list[int] = [each.result(PATIENCE) for each in futures]
+        return max(results)
+
+    assert launch(between(program))[0] == 3
+
+
+def test_a_value_is_released_after_its_method_was_called() -> None:
+    def program(rt: Runtime, group: RpcGroup) -> None:
+        before = len(Counter.made)
+        ref = group.remote(1, Counter)
+        ref.rpc_sync(PATIENCE).add()
+        assert len(Counter.made) == before + 1
+        del ref
+
+        def is_released() -> bool:
+            gc.collect()
+            return len(Counter.made) == before
+
+        until(is_released, "the value was not released")
+
+    launch(between(program))
+
+
+def test_a_group_that_is_destroyed_releases_its_paired_values() -> None:
+    held: list[weakref.ref[Counter]] = []
+
+    def program(rt: Runtime) -> None:
+        inner = rt.group("inner", list(rt.members))
+        counter = Counter()
+        inner.pair(f"counter {rt.rank}", counter)
+        held.append(weakref.ref(counter))
+        del counter
+        inner.destroy()
+        rt.group().barrier(PATIENCE)
+
+        def is_released() -> bool:
+            gc.collect()
+            return all(each() is None for each in held)
+
+        until(is_released, "a paired value was kept")
+        rt.group().barrier(PATIENCE)
+
+    launch(program)
+
+
+def test_methods_of_paired_objects_run_at_their_owner() -> None:
+    def program(rt: Runtime) -> None:
+        group = rt.group()
+        if rt.rank == 1:
+            group.pair("counter", Counter())
+        group.barrier(PATIENCE)
+        if rt.rank == 0:
+            assert group.get_paired("counter").rpc_sync(PATIENCE).add(5) == 5
+            with pytest.raises(DirectoryError):
+                group.get_paired("another")
+        group.barrier(PATIENCE)
+
+    launch(program)
+
+
+def test_the_end_of_a_member_releases_its_own_tickets_only() -> None:
+    class Endpoint:
+        name = "a"
+
+        def serve(self, *_: object) -> None:
+            pass
+
+    table = RefTable(Endpoint())  # type: ignore[arg-type] # it needs no more
+    value = table.keep("a:0", "a")
+
+    class Request:
+        sender, body = "w:0", ("a:0", "w:0:7", False)
+
+    table._share(Request())  # type: ignore[arg-type]
+    with table._lock:
+        table._kept["a:0"].holds.clear()
+    table.lose("w")
+    assert table.value("a:0") is value
+    table.lose("w:0")
+    with pytest.raises(DirectoryError):
+        table.value("a:0")

@@ -1,0 +1,71 @@
+"""Time-outs of references and barriers."""
+
+from __future__ import annotations
+
+import math
+import time
+from contextlib import suppress
+
+import pytest
+from rpc_members import between, launch
+
+from pparallel import Runtime
+from pparallel.errors import CallTimeoutError
+from pparallel.runtime.rpc.group import RpcGroup
+from pparallel.testing.patience import PATIENCE
+
+
+def fill(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+def make(seconds: float) -> int:
+    time.sleep(seconds)
+    return 7
+
+
+def test_a_fetch_keeps_its_timeout_over_all_its_steps() -> None:
+    def program(rt: Runtime, group: RpcGroup) -> None:
+        busy = group.rpc_async(1, fill, args=(0.6,))  # the only thread: the request waits for it
+        ref = group.remote(1, make, args=(0.7,))
+        began = time.monotonic()
+        with pytest.raises(CallTimeoutError):
+            ref.to_here(1)
+        assert time.monotonic() - began < 1.25
+        assert ref.to_here(PATIENCE) == 7
+        busy.result(PATIENCE)
+
+    launch(between(program), handler_threads=1)
+
+
+def test_a_fetch_that_is_not_confirmed_in_time_is_a_timeout_of_a_call() -> None:
+    def program(rt: Runtime, group: RpcGroup) -> None:
+        busy = group.rpc_async(1, fill, args=(0.3,))
+        ref = group.remote(1, make, args=(0,))
+        with pytest.raises(CallTimeoutError):
+            ref.to_here(0.05)
+        assert ref.to_here(PATIENCE) == 7
+        busy.result(PATIENCE)
+
+    launch(between(program), handler_threads=1)
+
+
+@pytest.mark.parametrize("timeout", [None, 0, -1, math.inf])
+def test_a_barrier_waits_where_it_has_no_limit_or_the_default(timeout: float | None) -> None:
+    def program(rt: Runtime) -> None:
+        if rt.rank == 1:
+            time.sleep(0.05)
+        rt.group().barrier(timeout)
+
+    launch(program)
+
+
+@pytest.mark.parametrize("timeout", [math.nan, -2])
+def test_a_barrier_refuses_what_is_no_timeout(timeout: float) -> None:
+    def program(rt: Runtime) -> None:
+        with pytest.raises(ValueError, match="timeout"):
+            rt.group().barrier(timeout)
+        with suppress(CallTimeoutError):
+            rt.group().barrier(PATIENCE)
+
+    launch(program)
