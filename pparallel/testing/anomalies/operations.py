@@ -224,6 +224,8 @@ def _step(rt: Runtime) -> Perform:
     reducer.start()
 
     def perform() -> None:
+        if not reducer.trains:
+            return
         backward(model, 1)
         try:
             reducer.step(model)
@@ -378,7 +380,9 @@ def built_in() -> list[Scenario]:
         _job("ipc, tensors", torch, ("tensor",)),
         _job("zmq, tensors", torch, ("tensor",), transport=_transport("zmq")),
         _job("hosted", process, ("push, pull",), ordered_server={"backend": "hosted"}),
-        _job("grad_server", torch, ("steps",), reducer={"backend": "grad_server"}),
+        _job(
+            "grad_server", torch, ("steps",), reducer={"backend": "grad_server", "dedicated": False}
+        ),
         replace(
             _job("all_reduce", torch, ("steps",), reducer={"backend": "all_reduce"}), lossy=True
         ),

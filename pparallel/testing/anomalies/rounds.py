@@ -367,10 +367,12 @@ def _member(rt: Runtime, text: str) -> None:
             faulthandler.register(signal.SIGUSR2, stacks)
             for each in performs.values():
                 each(rt)
+            rt.group().barrier(BOUND)
             _wait_for_the_end(rt)
             faulthandler.unregister(signal.SIGUSR2)
         return
     prepared = {name: each(rt) for name, each in performs.items()}
+    rt.group().barrier(BOUND)
     pid = rt.group().rpc_sync(1, os.getpid)
     Rounds(order, pid).run(prepared.__getitem__)
     rt.group().rpc_sync(1, _end)
