@@ -19,11 +19,12 @@ from typing_extensions import override
 from pparallel.errors import ClosedError, ConfigError, PeerLostError
 from pparallel.interfaces.transport import Frames, Handler, Meeting, Transport
 from pparallel.runtime.delivery import Delivery
+from pparallel.runtime.job_folder import JobFolder
 from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.links import Hello, Membership, ProcessId
 from pparallel.runtime.pending import Pending, awaited
 from pparallel.runtime.shm import Arena
-from pparallel_ipc.place import checked, new_folder
+from pparallel_ipc.place import checked
 from pparallel_ipc.station import Station
 
 if TYPE_CHECKING:
@@ -155,8 +156,8 @@ class IpcTransport(Transport):
     @contextmanager
     def meeting(cls, config: Any, names: Sequence[str]) -> Iterator[Meeting]:
         key = SecretStr(secrets.token_hex(32))
-        with new_folder() as folder:
-            yield Meeting(str(folder), {name: {_KEY: key} for name in names})
+        with JobFolder() as folder:
+            yield Meeting(str(folder.path), {name: {_KEY: key} for name in names})
 
     def _line(self, to: str) -> Line | None:
         """Return the way to member *to*; ``None``: it is this one."""

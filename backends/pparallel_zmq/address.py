@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import shutil
 import socket
 import stat
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ import zmq
 from typing_extensions import override
 
 from pparallel.errors import ConfigError
+from pparallel.runtime.job_folder import JobFolder
 from pparallel.runtime.member import Member
 from pparallel_zmq.config import ZmqTransportConfig
 
@@ -135,14 +134,8 @@ def held(config: ZmqTransportConfig) -> Iterator[Address]:
         with _port(asked.host) as port:
             yield Address(asked.host, port)
     else:
-        directory = tempfile.mkdtemp(prefix="pparallel-")
-        if len(directory) > 80:
-            os.rmdir(directory)
-            directory = tempfile.mkdtemp(prefix="pparallel-", dir="/tmp")
-        try:
-            yield Address(path=f"{directory}/zmq")
-        finally:
-            shutil.rmtree(directory, ignore_errors=True)
+        with JobFolder() as folder:
+            yield Address(path=str(folder.path / "zmq"))
 
 
 @contextmanager

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
@@ -24,6 +21,7 @@ from pparallel.errors import (
 )
 from pparallel.interfaces.transport import Frames, Handler, Meeting, Transport
 from pparallel.runtime.delivery import own
+from pparallel.runtime.job_folder import JobFolder
 from pparallel.runtime.links import FAILED, OK, Membership, answer, failure
 from pparallel.runtime.links.ordering import Ordering
 from pparallel.runtime.pending import Pending, awaited, fail, settle
@@ -157,11 +155,8 @@ class TorchRpcTransport(Transport):
     def meeting(cls, config: Any, names: Sequence[str]) -> Iterator[Meeting]:
         # A file needs no port that is free now and might not be later, and only this user's
         # processes can write to it.
-        directory = Path(tempfile.mkdtemp(prefix="pparallel-torch-rpc-"))
-        try:
-            yield Meeting(f"file://{directory}/store")
-        finally:
-            shutil.rmtree(directory, ignore_errors=True)
+        with JobFolder() as folder:
+            yield Meeting(f"file://{folder.path}/store")
 
     # -- what torch's threads bring -----------------------------------------------------------
 

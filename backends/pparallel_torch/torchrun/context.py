@@ -7,15 +7,14 @@ import logging
 import marshal
 import os
 import select
-import shutil
 import signal
 import socket
 import struct
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,11 +51,17 @@ class TorchrunContext(LaunchContext):
     to this process, which tells them what to run and is told what came of it.
     """
 
-    def __init__(self, ranks: Sequence[RankSpec], serializer: Serializer, plan: Plan) -> None:
+    def __init__(
+        self,
+        ranks: Sequence[RankSpec],
+        serializer: Serializer,
+        plan: Plan,
+        at_end: Callable[[], None],
+    ) -> None:
         self._here = plan.nproc_per_node
         super().__init__(ranks[: self._here])  # which they are in truth, the agent will say
         self._serializer = serializer
-        self._directory = directory = plan.directory
+        directory, self._at_end = plan.directory, at_end
         self._ranks = {each.rank: each for each in ranks}
         self._orders = {
             each.rank: Order.of(each, serializer, plan.shutdown_timeout) for each in ranks
@@ -64,37 +69,36 @@ class TorchrunContext(LaunchContext):
         self._patience = 2 * plan.monitor_interval + plan.shutdown_timeout + GRACE
         self._ledger = Ledger(self._here, plan.max_restarts, self.succeeded, self.failed)
         self._told_to_end = False
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may stop the ranks
         self._listeners: list[threading.Thread] = []
         self._connections: set[socket.socket] = set()
         self._unserved: socket.socket | None = None  # accepted, and no thread could be started
+        with ExitStack() as undo:
+            self._open(plan, directory, undo)
+            undo.pop_all()
+        self._forget_outer = stopping.follow(self.stop)
+
+    def _open(self, plan: Plan, directory: str, undo: ExitStack) -> None:
         lifeline.reader()  # which ranks are handed: what needs descriptors comes first
-        Path(directory, PATH).write_text(
-            json.dumps([str(each) or os.getcwd() for each in sys.path])
-        )
-        self._door = socket.socket(socket.AF_UNIX)
+        path = json.dumps([str(each) or os.getcwd() for each in sys.path])
+        Path(directory, PATH).write_text(path)
+        self._door = undo.enter_context(socket.socket(socket.AF_UNIX))
         self._door.bind(str(Path(directory, SOCKET)))
-        self._door.listen(len(ranks))
+        self._door.listen(len(self._ranks))
         self._report, reported = os.pipe2(os.O_CLOEXEC)
+        undo.callback(os.close, self._report)
         try:
             self._agent = _start(plan, reported)
-        except BaseException:
-            self._door.close()
-            os.close(self._report)
-            raise
         finally:
             os.close(reported)
-        self._keeper = threading.Thread(target=self._keep, name="pparallel-torchrun", daemon=True)
-        try:
-            start_thread(self._keeper)
-        except BaseException:
-            self._agent.signal(signal.SIGKILL)
-            self._agent.ended(None)
-            self._agent.close()
-            self._door.close()
-            os.close(self._report)
-            raise
-        self._forget_outer = stopping.follow(self.stop)
+        undo.callback(self._end_agent)
+        keeper = threading.Thread(target=self._keep, name="pparallel-torchrun", daemon=True)
+        self._keeper = start_thread(keeper)
+
+    def _end_agent(self) -> None:
+        self._agent.signal(signal.SIGKILL)
+        self._agent.ended(None)
+        self._agent.close()
 
     @property
     @override
@@ -161,7 +165,7 @@ class TorchrunContext(LaunchContext):
             code = ended.code if ended else None
             lost = WorkerLostError(self._agent.pid, code, "it was torch's elastic agent")
         self._agent.close()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        self._at_end()
         self._ledger.close(report, lost)
 
     # -- the ranks ----------------------------------------------------------------------------

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
-import tempfile
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,6 +15,8 @@ from pparallel.errors import ConfigError
 from pparallel.interfaces.launcher import LaunchContext, Launcher, RankSpec, StartMethod
 from pparallel.machine.cpus import usable_cpus
 from pparallel.machine.threads import limit_threads
+from pparallel.runtime.job_folder import JobFolder
+from pparallel.runtime.resources import explaining
 from pparallel_torch.torchrun.context import TorchrunContext
 from pparallel_torch.torchrun.plan import Plan
 
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from pparallel.interfaces.serializer import Serializer
     from pparallel.runtime.member import Member
     from pparallel_torch.config import TorchrunLauncherConfig
-
-
-_LONGEST = 90  #: characters; the path of a Unix socket has little more than a hundred
 
 
 class TorchrunLauncher(Launcher):
@@ -48,14 +45,15 @@ class TorchrunLauncher(Launcher):
         self, ranks: Sequence[RankSpec], *, daemon: bool, start_method: StartMethod
     ) -> LaunchContext:
         here = self._on_this_machine(len(ranks))
-        directory = _directory()
+        folder = JobFolder()
         try:
-            plan = self._plan(directory, here)
+            plan = self._plan(str(folder.path), here)
             limits = self._limits(here)
             told = [replace(each, env={**limits, **each.env}) for each in ranks]
-            return TorchrunContext(told, self._serializer, plan)
+            with explaining("starting ranks by torchrun"):
+                return TorchrunContext(told, self._serializer, plan, folder.remove)
         except BaseException:
-            shutil.rmtree(directory, ignore_errors=True)
+            folder.remove()
             raise
 
     def _on_this_machine(self, size: int) -> int:
@@ -99,9 +97,3 @@ class TorchrunLauncher(Launcher):
             monitor_interval=config.monitor_interval,
             shutdown_timeout=config.shutdown_timeout,
         )
-
-
-def _directory() -> str:
-    """Return a new directory that only this user can enter."""
-    short = len(tempfile.gettempdir()) < _LONGEST - len("/pparallel-torchrun-????????")
-    return tempfile.mkdtemp(prefix="pparallel-torchrun-", dir=None if short else "/tmp")
