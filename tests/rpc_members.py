@@ -12,12 +12,14 @@ from pparallel import Runtime
 from pparallel.testing.patience import PATIENCE
 
 
-def launch(target: Callable[[Runtime], Any], size: int = 2, **transport: Any) -> list[Any]:
+def launch(
+    target: Callable[[Runtime], Any], size: int = 2, backend: str = "local", **transport: Any
+) -> list[Any]:
     """Run *target* in members that are threads."""
     raw = {
         "members": [f"m{rank}" for rank in range(size)],
         "launcher": {"backend": "thread"},
-        "transport": {"backend": "local", "timeout": PATIENCE, **transport},
+        "transport": {"backend": backend, "timeout": PATIENCE, **transport},
     }
     return pparallel.launch(raw, target)
 

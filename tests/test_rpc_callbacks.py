@@ -24,7 +24,8 @@ def call_back(group: RpcGroup, callback: Callable[[Future[Any]], object]) -> Fut
     return future
 
 
-def test_a_callback_that_calls_receives_its_reply() -> None:
+@pytest.mark.parametrize("backend", ["local", "ipc", "zmq"])
+def test_a_callback_that_calls_receives_its_reply(backend: str) -> None:
     def program(rt: Runtime, group: RpcGroup) -> list[int]:
         found: list[int] = []
 
@@ -36,10 +37,11 @@ def test_a_callback_that_calls_receives_its_reply() -> None:
         until(lambda: len(found) == 2, "the callback did not end")
         return found
 
-    assert launch(between(program))[0] == [4, 5]
+    assert launch(between(program), backend=backend)[0] == [4, 5]
 
 
-def test_a_callback_that_exits_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("backend", ["local", "ipc", "zmq"])
+def test_a_callback_that_exits_is_logged(backend: str, caplog: pytest.LogCaptureFixture) -> None:
     def program(rt: Runtime, group: RpcGroup) -> int:
         def leaves(_: object) -> None:
             raise SystemExit(3)
@@ -50,7 +52,7 @@ def test_a_callback_that_exits_is_logged(caplog: pytest.LogCaptureFixture) -> No
         return result
 
     with caplog.at_level(logging.ERROR):
-        assert launch(between(program))[0] == 3
+        assert launch(between(program), backend=backend)[0] == 3
 
 
 def test_a_callback_of_a_future_that_is_done_is_called_at_once() -> None:

@@ -25,7 +25,7 @@ from threading import RLock, get_ident
 from types import FunctionType
 from typing import Any, Protocol
 
-from pparallel.errors import CallTimeoutError
+from pparallel.errors import CallTimeoutError, ResourceExhaustedError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.pending import fail, settle
@@ -95,10 +95,9 @@ class Batches:
             batch = _Batch(self, key, timeout, *room)
             try:
                 self.ticker.add(batch.tick)
-            except BaseException:  # no thread can be started: nothing would send it
-                self.ticker.remove(batch.tick)
+            except ResourceExhaustedError:  # no thread can be started: nothing would send it
                 self.window.give_back(to, room[0])
-                raise
+                return False
             self.held[key] = batch
         many = len(batch.calls)
         # Looked at last: who closes flushes what it finds.
