@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
@@ -65,6 +66,10 @@ class Fault(NamedTuple):
         return f"{self.operation}: {self.kind} {name} at call {self.number}, in {self.side}"
 
 
+STOPPED = "a stopped peer"  #: what follows all rounds of a job
+STOPPED_PEER = Fault(STOPPED, "signal", "peer", 0, 1)
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What came of a round.
@@ -74,7 +79,8 @@ class Outcome:
         outcome: ``raised`` (and the next operation worked), ``recovered`` (it succeeded in spite
             of the fault), ``lost`` (the member is reported lost, as the fault allows),
             ``unreached``; or, not as it should be: ``member lost``, ``timed out``, ``odd error``,
-            ``wrong result``, ``broken``, ``left behind``, ``stuck``.
+            ``wrong result``, ``broken``, ``left behind``, ``stuck``, and ``not reported``: after
+            all rounds, a member that was stopped was not found to be lost in time.
         error: what the operation raised, and the next one.
         where: the stack of the call that failed.
         seconds: how long the round took.
@@ -214,8 +220,15 @@ class Rounds:
         self._stacks = Path(order.folder, "stacks").open("a")  # noqa: SIM115 - faulthandler's
         self._descriptors: dict[str, Any] = {}
 
-    def run(self, performs: Callable[[str], Perform]) -> None:
-        """Run what the journal does not name, until all is done or the member was lost."""
+    def run(
+        self, performs: Callable[[str], Perform], last: Callable[[], Outcome] | None = None
+    ) -> None:
+        """Run what the journal does not name, until all is done or the member was lost.
+
+        Args:
+            performs: returns an operation by its name.
+            last: the round that ends a scenario.
+        """
         done = self._journal.read()
         warm: dict[str, Perform] = {}
         for fault in remaining(self._order, done):
@@ -229,7 +242,13 @@ class Rounds:
             self._journal.write(**asdict(outcome))
             done.append(outcome)
             if outcome.outcome in ("lost", "member lost", "broken"):
+                if self._pid > 0 and self._pid != os.getpid():
+                    with suppress(ProcessLookupError):
+                        os.kill(self._pid, signal.SIGKILL)  # the job is of no more use
                 return
+        if last is not None and all(each.fault.operation != STOPPED for each in done):
+            self._journal.write(begins=STOPPED_PEER)
+            self._journal.write(**asdict(last()))
         self._journal.write(complete=True)
 
     def _round(self, fault: Fault, perform: Perform) -> Outcome:
@@ -374,8 +393,26 @@ def _member(rt: Runtime, text: str) -> None:
     prepared = {name: each(rt) for name, each in performs.items()}
     rt.group().barrier(BOUND)
     pid = rt.group().rpc_sync(1, os.getpid)
-    Rounds(order, pid).run(prepared.__getitem__)
-    rt.group().rpc_sync(1, _end)
+    stops = order.plan is None and pid != os.getpid() and "rpc_sync" in prepared
+    rounds = Rounds(order, pid)
+    rounds.run(prepared.__getitem__, partial(_stop_peer, rt, pid) if stops else None)
+    with suppress(PeerLostError):
+        rt.group().rpc_sync(1, _end)
+
+
+def _stop_peer(rt: Runtime, pid: int) -> Outcome:
+    """Stop the peer, after all the faults: that must be reported within the liveness bound."""
+    began = time.monotonic()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        error = rt.group().rpc_async(1, os.getpid, timeout=BOUND).exception(2 * BOUND)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+    took = time.monotonic() - began
+    is_reported = isinstance(error, PeerLostError) and took < 2 * LIVENESS
+    return Outcome(
+        STOPPED_PEER, "lost" if is_reported else "not reported", f"{error!r} after {took:.1f} s"
+    )
 
 
 _ended = threading.Event()

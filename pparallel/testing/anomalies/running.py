@@ -58,9 +58,9 @@ class Report(NamedTuple):
     stacks: str = ""
 
     def rows(self) -> list[Row]:
-        """Return the table."""
+        """Return the table, without the kinds of which an operation makes no call."""
         keys = dict.fromkeys((each.fault.operation, each.fault.kind) for each in self.outcomes)
-        return [self._row(*key) for key in keys]
+        return [row for row in (self._row(*key) for key in keys) if row.tried]
 
     def _row(self, operation: str, kind: str) -> Row:
         found = [
