@@ -14,7 +14,7 @@ class Alarm:
     def __init__(self) -> None:
         self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         forget_in_children(self.fd)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may ring while the thread does
 
     def ring(self) -> None:
         """Tell them; it is never taken back."""
@@ -25,6 +25,6 @@ class Alarm:
     def close(self) -> None:
         """Close the descriptor; nobody may wait any more."""
         with self._lock:
-            remember_in_children(self.fd)
-            os.close(self.fd)
-            self.fd = -1
+            descriptor, self.fd = self.fd, -1
+            remember_in_children(descriptor)
+            os.close(descriptor)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import select
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from threading import get_ident
 
-from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
+from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError, ResourceExhaustedError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.links import Membership
@@ -69,6 +70,7 @@ class Calls:
 
     def send(self, to: str, frames: Frames, timeout: float | None, future: Future[Frames]) -> None:
         """Send a request, whose reply completes *future*."""
+        deadline = None if timeout is None else time.monotonic() + timeout
         self._membership.check(to)
         link = self._link_to(to)
         number = next(self._numbers)
@@ -81,7 +83,7 @@ class Calls:
         else:
             link.request_small(part, get_ident())
         if len(link.backlog) > self._most and not self._is_reading():
-            link.wait_for_room(self._most)
+            link.wait_for_room(self._most, deadline)
         if link.is_over:
             link.fail_all(lambda: self._why_over(to))
 
@@ -90,14 +92,16 @@ class Calls:
         link = self._found(to)
         last = self._here.last.get(to)
         if link is None or link.is_over or not link.is_welcome or last in link.unanswered:
-            future: Future[Frames] = LeanFuture()
-            self.send(to, frames, timeout, future)
-            return future.result()
+            return self._call_by_link(to, frames, timeout)
         self._membership.check(to)
         number = next(self._numbers)
         part, raws = wire.pack(Kind.REQUEST, number, frames, self._limits)
         try:
-            return self._lanes.call(link, part, raws, number, timeout)
+            lane = self._lanes.idle(to)
+        except ResourceExhaustedError:
+            return self._call_by_link(to, frames, timeout)
+        try:
+            return self._lanes.call(lane, link, part, raws, number, timeout)
         except BrokenError:
             raise self._broken(to, link) from None
         except BaseException as error:
@@ -107,6 +111,11 @@ class Calls:
                 link.abort(number)
                 self._note(to, link, number)
             raise
+
+    def _call_by_link(self, to: str, frames: Frames, timeout: float | None) -> Frames:
+        future: Future[Frames] = LeanFuture()
+        self.send(to, frames, timeout, future)
+        return future.result()
 
     def _note(self, to: str, link: Link, number: int) -> None:
         """Remember what this thread has asked of a member last, if not by a lane."""

@@ -26,6 +26,8 @@ LAST = 0.25  #: seconds that the reply of a member that leaves may take to come
 SPARE = 16  #: idle lanes to one member
 
 _NOW = int(zmq.NOBLOCK)
+_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
+_QUICK = int(QUICK * 1000)
 _EVENT = struct.Struct("=hi")
 
 
@@ -41,8 +43,11 @@ class Lane:
     ) -> None:
         self._socket, self._monitor = socket, monitor
         self._limits, self._window, self._memory = limits, window, memory
-        socket.rcvtimeo = int(QUICK * 1000)
-        self._send, self._wait = socket.send, Polling(socket.recv, self._look).receive
+        self._send_now: Callable[..., object] = socket.send
+        self._asked: list[tuple[Any, int]] = [(socket, zmq.POLLIN)]
+        self._wait = Polling(self._wait_shortly, self._look).receive
+        self._deadline: float | None = None
+        self._alarm = -1  # of the link
 
     def exchange(
         self, number: int, part: bytes, raws: list[Raw], deadline: float | None, alarm: int
@@ -53,6 +58,7 @@ class Lane:
             TimeoutError: the deadline has passed.
             BrokenError: nothing will come any more.
         """
+        self._deadline, self._alarm = deadline, alarm
         self._send(part)
         outgoing = None
         if raws:
@@ -60,7 +66,7 @@ class Lane:
             self._send_pieces(number, outgoing, self._window)
         incoming: Incoming | None = None
         while True:
-            part, piece = self._receive(deadline, alarm)
+            part, piece = self._receive()
             message = wire.unpack(part, self._limits)
             if message.number != number:
                 raise BadMessageError("a reply to another request")
@@ -82,18 +88,23 @@ class Lane:
     def _send_pieces(self, number: int, outgoing: Outgoing, count: int) -> None:
         head = HEAD.pack(Kind.PIECE, 0, 0, 0, number)
         for piece in outgoing.take(count):
-            self._send(head, zmq.SNDMORE)
+            self._send(head, _MORE)
             self._send(piece, copy=False)
 
-    def _receive(self, deadline: float | None, alarm: int) -> tuple[bytes, memoryview | None]:
-        socket = self._socket
-        if deadline is None or deadline - time.monotonic() > QUICK:
-            try:
-                part = self._wait()
-            except zmq.Again:
-                part = self._receive_slowly(deadline, alarm)
-        else:
-            part = self._receive_slowly(deadline, alarm)
+    def _send(self, part: Raw, flags: int = _NOW, copy: bool = True) -> None:
+        try:
+            self._send_now(part, flags, copy=copy)
+        except zmq.Again:
+            self._wait_for(zmq.POLLOUT)
+            self._send_now(part, flags, copy=copy)
+
+    def _receive(self) -> tuple[bytes, memoryview | None]:
+        socket, part = self._socket, None
+        if self._deadline is None or self._deadline - time.monotonic() > QUICK:
+            part = self._wait()
+        if part is None:
+            self._wait_for(zmq.POLLIN)
+            part = socket.recv(_NOW)
         if part[0] != Kind.PIECE or not socket.rcvmore:
             return part, None
         frame: Any = socket.recv(copy=False)
@@ -105,20 +116,26 @@ class Lane:
         except zmq.Again:
             return None
 
-    def _receive_slowly(self, deadline: float | None, alarm: int) -> bytes:
-        socket, is_last = self._socket, False
-        waited_for: list[tuple[Any, int]] = [(socket, zmq.POLLIN), (self._monitor, zmq.POLLIN)]
+    def _wait_shortly(self) -> bytes | None:
+        """Receive, as :meth:`_look`; what waits in recv would begin anew with each signal."""
+        zmq.zmq_poll(self._asked, _QUICK)
+        return self._look()
+
+    def _wait_for(self, event: int) -> None:
+        """Wait until *event* has come for the socket; raises as :meth:`exchange`."""
+        socket, is_last, deadline = self._socket, False, self._deadline
+        waited_for: list[tuple[Any, int]] = [(socket, event), (self._monitor, zmq.POLLIN)]
         while True:
             if not is_last:
-                items = [*waited_for, (alarm, zmq.POLLIN)]
+                items = [*waited_for, (self._alarm, zmq.POLLIN)]
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             timeout = poll_times.milliseconds(left)
             ready = dict(zmq.zmq_poll(items, -1 if timeout is None else timeout))
             if socket in ready:
-                return socket.recv()
+                return
             if self._monitor in ready and self._is_broken():
                 raise BrokenError
-            if alarm in ready:
+            if self._alarm in ready:
                 # What it has answered already may still be on its way: until its connection ends.
                 is_last, items = True, waited_for
                 until = time.monotonic() + LAST
@@ -150,10 +167,27 @@ class Lanes:
         self._idle: dict[str, list[Lane]] = {}
         self._closed = False
 
+    def idle(self, to: str) -> Lane:
+        """Return a lane to member *to* that nobody else uses.
+
+        Raises:
+            ResourceExhaustedError: there is none, and none can be made.
+        """
+        try:
+            return self._idle[to].pop()
+        except LookupError:
+            return self._connect(to)
+
     def call(
-        self, link: Link, part: bytes, raws: list[Raw], number: int, timeout: float | None
+        self,
+        lane: Lane,
+        link: Link,
+        part: bytes,
+        raws: list[Raw],
+        number: int,
+        timeout: float | None,
     ) -> list[Buffer]:
-        """Send a request by a lane and return the reply.
+        """Send a request by a lane, which is idle again at the end, and return the reply.
 
         Raises:
             CallTimeoutError: it did not come in time.
@@ -161,10 +195,6 @@ class Lanes:
             RemoteError: the handler failed.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        try:
-            lane = self._idle[link.to].pop()
-        except LookupError:
-            lane = self._connect(link.to)
         is_done = False
         try:
             flags, frames = lane.exchange(number, part, raws, deadline, link.alarm.fd)

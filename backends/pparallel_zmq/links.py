@@ -14,6 +14,7 @@ from typing_extensions import Buffer
 
 from pparallel.errors import PeerLostError
 from pparallel.interfaces.transport import Frames
+from pparallel.runtime.lean_future import when_done
 from pparallel.runtime.links import failure
 from pparallel.runtime.pending import fail
 from pparallel_zmq import wire
@@ -114,7 +115,7 @@ class Link:
             if self._calls.pop(number, None) is not None:
                 self.abort(number)
 
-        future.add_done_callback(ended)
+        when_done(future, ended)
 
     def request(self, part: bytes, raws: list[wire.Raw], number: int, thread: int) -> None:
         """Send a request."""
@@ -125,9 +126,9 @@ class Link:
         """Send a request that nothing follows, perhaps with the next ones."""
         self._port.put(part, thread=thread, wait=len(self._calls) > FEW)
 
-    def wait_for_room(self, most: int) -> None:
-        """Wait while more than *most* messages wait to be sent."""
-        self._port.wait_for_room(most)
+    def wait_for_room(self, most: int, deadline: float | None) -> None:
+        """Wait while more than *most* messages wait to be sent, until *deadline* at the latest."""
+        self._port.wait_for_room(most, deadline)
 
     def say(self, kind: Kind, *frames: bytes) -> None:
         """Send a small message."""
@@ -174,6 +175,9 @@ class Link:
                 self._handle(wire.unpack(part, self._limits), piece)
             except BadMessageError as error:
                 logger.warning("A message of %s was dropped: %s", self.to, error)
+            except Exception as error:
+                logger.exception("A message of %s could not be handled", self.to)
+                self._failed(part, error)
         return bool(received)
 
     def tick(self, now: float) -> float | None:
@@ -228,6 +232,19 @@ class Link:
         else:
             self._take(message, piece)
 
+    def _failed(self, part: bytes, error: Exception) -> None:
+        """Fail the request, if the message that could not be handled is a reply to one."""
+        kind, _, _, _, number = wire.HEAD.unpack_from(part)
+        numbers = [number] if kind in (Kind.REPLY, Kind.PIECE) else []
+        if kind == Kind.MANY:
+            found = wire.many(wire.unpack(part, self._limits), Kind.REPLY, self._limits)
+            numbers = [each.number for each in found]
+        for each in numbers:
+            self._coming.pop(each, None)
+            future = self._calls.get(each)
+            if future is not None:  # its end tells the other member that nobody waits any more
+                fail(future, error)
+
     def _take(self, message: Message, piece: memoryview | None) -> None:
         kind, number = message.kind, message.number
         if kind == Kind.REPLY:
@@ -270,6 +287,7 @@ class Link:
         if future is None:
             return
         if flags & wire.FAILED:
+            self._port.drop(number)  # it may have been refused before all of it was there
             fail(future, failure(self.to, frames))
             return
         try:  # as settle() does

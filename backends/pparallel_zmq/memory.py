@@ -28,10 +28,14 @@ class Memory:
         self._lock = threading.Lock()
         self._closed = False
 
+    # Nobody waits for the lock: a finalizer may call this while its thread holds it.
+
     def take(self, size: int) -> Buffer:
-        """Return *size* bytes of writable memory, the caller's alone; they hold anything."""
-        if size < LEAST:
-            return bytearray(size)
+        """Return *size* bytes of writable memory, the caller's alone; they hold anything.
+
+        Args:
+            size: at least :data:`LEAST`.
+        """
         capacity = _capacity(size)
         block = self._find(capacity) or mmap.mmap(-1, capacity)
         lent = _kind(capacity).from_buffer(block)
@@ -42,25 +46,31 @@ class Memory:
         """Give back what has not been wanted for a while."""
         if not self._back and not self._free:
             return
-        with self._lock:
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
             self._collect()
             until = time.monotonic() - IDLE
             self._free = [each for each in self._free if each[0] > until]
+        finally:
+            self._lock.release()
 
     def close(self) -> None:
         """Keep nothing any more; what is lent stays its holder's."""
-        with self._lock:
-            self._closed = True
-            self._back.clear()
-            self._free.clear()
+        self._closed = True
+        self.trim()
 
     def _find(self, capacity: int) -> mmap.mmap | None:
-        with self._lock:
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
             self._collect()
             for number, (_, block) in enumerate(self._free):
                 if len(block) == capacity:
                     del self._free[number]
                     return block
+        finally:
+            self._lock.release()
         return None
 
     def _collect(self) -> None:

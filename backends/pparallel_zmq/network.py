@@ -17,6 +17,7 @@ from pparallel.errors import (
 from pparallel.interfaces.transport import Frames, Handler
 from pparallel.runtime.links import Hello, Membership, RefusedError
 from pparallel.runtime.pending import Pending
+from pparallel.runtime.resources import explaining
 from pparallel_zmq import address, keys, meeting
 from pparallel_zmq.address import Address
 from pparallel_zmq.calls import Calls
@@ -26,7 +27,7 @@ from pparallel_zmq.links import Link
 from pparallel_zmq.memory import Memory
 from pparallel_zmq.reader import Reader
 from pparallel_zmq.server import Server
-from pparallel_zmq.sockets import LINGER, Socket, Sockets
+from pparallel_zmq.sockets import LINGER, Socket, Sockets, close
 from pparallel_zmq.torchrun import SCHEME, Store
 from pparallel_zmq.wire import Kind, Limits
 
@@ -65,7 +66,7 @@ class Network:
         self._place.prepare()
         self._links: dict[str, Link] = {}
         self._ever: list[Link] = []
-        self._linking = threading.Lock()
+        self._linking = threading.RLock()  # a signal handler may make a second link meanwhile
         self._refusal: Exception | None = None
         self._met = self._closed = False
         self._memory = Memory()
@@ -184,8 +185,16 @@ class Network:
             if self._closed:
                 raise ClosedError(f"transport of {self._member.name!r}")
             if link is None or link.is_over:
-                socket, monitor = self._sockets.connected(to, place, beats=True)
-                link = self._links[to] = Link(
+                link = self._made(to, place)
+                self._ever.append(link)
+                self._links[to] = link
+        return link
+
+    def _made(self, to: str, place: Address) -> Link:
+        socket, monitor = self._sockets.connected(to, place, beats=True)
+        try:
+            with explaining(f"a connection to member {to!r}"):
+                return Link(
                     to,
                     socket,
                     monitor,
@@ -198,8 +207,9 @@ class Network:
                     self._hello.pack(),
                     lambda proof: self._is_proven(to, proof),
                 )
-                self._ever.append(link)
-        return link
+        except BaseException:
+            close(socket, monitor)
+            raise
 
     def _lane(self, to: str) -> Lane:
         place = self._address_of(to)
@@ -292,8 +302,9 @@ class Network:
                 self._tell_others(link, Kind.LOST, name.encode(), told)
                 if link is not None:  # should it ever hear of it
                     link.say(Kind.LOST, name.encode(), told)
-        if link is not None:
-            link.finish()
+        for each in list(self._ever):
+            if each.to == name:
+                each.finish()
         self._pending.lose(name, reason)
         self._lanes.forget(name)
         self._server.forget(name)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
+from threading import get_ident
 from typing import Any, NamedTuple
 
 import zmq
@@ -14,6 +18,8 @@ from pparallel_zmq.reader import Reader, Source
 from pparallel_zmq.sockets import Socket, close
 from pparallel_zmq.streams import Outgoing
 from pparallel_zmq.wire import HEAD, Kind, Raw, say
+
+logger = logging.getLogger(__name__)
 
 BATCH = 16  #: messages that are taken in at a time
 SELDOM = 64  #: messages that came alone after which it is looked for a second, at the latest
@@ -48,6 +54,9 @@ class Port:
     that others pass them; those of the same thread, in whose order they are to arrive, do not.
     Small ones may leave together: a message takes ZeroMQ and this module longer than what it holds.
 
+    A signal handler or a finalizer may call it inside another operation of the same thread: the
+    call is kept, and that operation runs it at its end.
+
     Attributes:
         backlog: what waits.
     """
@@ -60,8 +69,10 @@ class Port:
         self._asked: list[tuple[Any, int]] = [(socket, _READABLE)]
         self._window = window
         self._is_router = socket.type == zmq.ROUTER
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._room = threading.Condition(self._lock)
+        self._inside = 0  # the thread that is inside an operation
+        self._late: deque[Callable[[], object]] = deque()  # what interrupted it
         self.backlog: deque[tuple[bytes, list[Raw]]] = deque()
         self._streams: dict[Stream, _Sending] = {}
         self._behind: dict[int, deque[tuple[bytes, bytes, list[Raw], int, int]]] = {}
@@ -74,17 +85,12 @@ class Port:
 
     def hold(self) -> None:
         """Keep what is sent from now on until :meth:`release`."""
-        with self._lock:
-            self._held = True
+        self._held = True
 
     def release(self) -> None:
         """Send what was kept."""
-        with self._lock:
-            self._held = False
-            if self._closed:
-                return
-            self._flush()
-            self._look()
+        self._held = False
+        self._do(self._sent, self._flush)
 
     def put(self, part: bytes, *, route: bytes = b"", thread: int = 0, wait: bool = False) -> None:
         """Send a small message, perhaps with others.
@@ -98,35 +104,12 @@ class Port:
         if len(part) > SMALL or (thread and thread in self._behind):
             self.send(part, route=route, thread=thread)
             return
-        with self._lock:
-            if self._closed:
-                return
-            if not (wait or self._count or self._held or self.backlog):
-                # As below, where there is nothing but this: most replies leave so.
-                try:
-                    self._try(route, [part])
-                except zmq.Again:
-                    self.backlog.append((route, [part]))
-                self._look()
-                return
-            others = self._together.get(route)
-            if others is None:
-                self._together[route] = [part]
-            else:
-                others.append(part)
-            self._count += 1
-            if not wait or self._count >= TOGETHER:
-                self._leave()
-                self._look()
-            elif self._count == 1:
-                self._reader.hold(self)
+        self._do(self._put_small, part, route, wait)
 
     def flush(self) -> None:
         """Send what waits for others."""
-        with self._lock:
-            if self._count and not self._closed:
-                self._leave()
-                self._look()
+        if self._count:
+            self._do(self._sent, self._leave)
 
     def send(
         self,
@@ -139,8 +122,8 @@ class Port:
         piece: int = 0,
         thread: int = 0,
         urgent: bool = False,
-    ) -> bool:
-        """Send a message, and *raws* after it in pieces; return whether there is a receiver.
+    ) -> None:
+        """Send a message, and *raws* after it in pieces.
 
         Args:
             part: the message.
@@ -152,30 +135,22 @@ class Port:
             thread: messages of the same one stay in order; 0: they need not.
             urgent: past what is held.
         """
-        with self._lock:
-            if self._closed:
-                return False
-            self._leave()
-            if thread and thread in self._behind:
-                self._behind[thread].append((route, part, raws or [], number, piece))
-                return True
-            if raws:
-                sent = self._send(
-                    route, part, raws, number, piece, thread, whose=whose, urgent=urgent
-                )
-            else:
-                sent = self._put(route, [part], urgent=urgent)
-            self._look()
-            return sent
+        self._do(self._send_first, route, part, raws, number, piece, thread, whose, urgent)
 
-    def wait_for_room(self, most: int) -> None:
-        """Wait until at most *most* messages wait here, or nobody is there to take them."""
-        if len(self.backlog) <= most:
+    def wait_for_room(self, most: int, deadline: float | None) -> None:
+        """Wait until at most *most* messages wait here, or nobody is there to take them.
+
+        Args:
+            most: that may wait.
+            deadline: when the wait ends at the latest.
+        """
+        if len(self.backlog) <= most or self._inside == get_ident():
             return
         dedicated.about_to_block()
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
         with self._room:
             self._room.wait_for(
-                lambda: self._closed or self._is_given_up or len(self.backlog) <= most
+                lambda: self._closed or self._is_given_up or len(self.backlog) <= most, left
             )
 
     def give_up(self) -> None:
@@ -186,21 +161,12 @@ class Port:
 
     def more(self, route: bytes, number: int) -> None:
         """Send the next piece of a message, for the receiver has taken one in."""
-        with self._lock:
-            if self._closed:
-                return
-            self._pieces((route, number), 1)
-            self._look()
+        self._do(self._sent, partial(self._pieces, (route, number), 1))
 
     def drop(self, number: int, whose: str = "") -> None:
         """Send no more of what belongs to a request, by whatever route it goes."""
-        with self._lock:
-            for stream in [
-                stream
-                for stream, sending in self._streams.items()
-                if stream[1] == number and sending.whose == whose
-            ]:
-                self._finished(stream)
+        if self._streams:
+            self._do(self._drop, number, whose)
 
     @property
     def is_empty(self) -> bool:
@@ -215,38 +181,127 @@ class Port:
                 and to receive in vain more: what comes one by one is received without asking.
         """
         found: list[Received] = []
-        with self._lock:
-            if self._closed:
-                return found
-            if self.backlog:
-                self._flush()
-            if not signalled and not zmq.zmq_poll(self._asked, 0):
-                return found
-            try:
-                found.append(self._receive())
-                if self._alone:
-                    self._alone -= 1
-                    return found
-                while len(found) < BATCH:
-                    found.append(self._receive())
-            except zmq.Again:
-                pass
-            if found:
-                self._pause = min(2 * self._pause, SELDOM) if len(found) == 1 else 1
-                self._alone = self._pause - 1
+        self._do(self._take, signalled, found)
         return found
 
     def close(self, monitor: Socket | None = None) -> None:
         """Close the socket, and the one that tells of its connection; safe to call again."""
+        self._do(self._close, monitor)
+
+    def _close(self, monitor: Socket | None) -> None:
+        self._closed = True
+        self._streams.clear()
+        self._behind.clear()
+        self.backlog.clear()
+        self._together.clear()
+        self._count = 0
+        self._room.notify_all()
+        close(self._socket, monitor)
+
+    def _do(self, act: Callable[..., object], *args: Any) -> None:
+        """Call *act* with the lock held, unless the socket is closed.
+
+        What calls this inside an operation of the same thread is run at that one's end, so that
+        the parts of two messages never mix.
+        """
         with self._lock:
-            self._closed = True
-            self._streams.clear()
-            self._behind.clear()
-            self.backlog.clear()
-            self._together.clear()
-            self._count = 0
-            self._room.notify_all()
-            close(self._socket, monitor)
+            if self._inside:
+                self._late.append(partial(act, *args))
+                return
+            self._inside = get_ident()
+            try:
+                if not self._closed:
+                    act(*args)
+            finally:
+                self._inside = 0
+        if self._late:
+            self._do(self._run_late)
+
+    def _run_late(self) -> None:
+        while self._late and not self._closed:
+            try:
+                self._late.popleft()()
+            except Exception:  # no error of the operation that it has interrupted
+                logger.exception("A message could not be sent")
+
+    def _sent(self, act: Callable[[], object]) -> None:
+        act()
+        self._look()
+
+    def _put_small(self, part: bytes, route: bytes, wait: bool) -> None:
+        if not (wait or self._count or self._held or self.backlog):
+            # As below, where there is nothing but this: most replies leave so.
+            try:
+                self._try(route, [part])
+            except zmq.Again:
+                self.backlog.append((route, [part]))
+            self._look()
+            return
+        others = self._together.get(route)
+        if others is None:
+            self._together[route] = [part]
+        else:
+            others.append(part)
+        self._count += 1
+        if not wait or self._count >= TOGETHER:
+            self._leave()
+            self._look()
+        elif self._count == 1:
+            self._reader.hold(self)
+
+    def _send_first(
+        self,
+        route: bytes,
+        part: bytes,
+        raws: list[Raw] | None,
+        number: int,
+        piece: int,
+        thread: int,
+        whose: str,
+        urgent: bool,
+    ) -> None:
+        self._leave()
+        if thread and thread in self._behind:
+            self._behind[thread].append((route, part, raws or [], number, piece))
+            return
+        if raws:
+            self._send(route, part, raws, number, piece, thread, whose=whose, urgent=urgent)
+        else:
+            self._put(route, [part], urgent=urgent)
+        self._look()
+
+    def _drop(self, number: int, whose: str) -> None:
+        for stream, sending in list(self._streams.items()):
+            if stream[1] == number and sending.whose == whose:
+                self._finished(stream)
+
+    def _take(self, signalled: bool, found: list[Received]) -> None:
+        if self.backlog:
+            self._flush()
+        if not signalled and not zmq.zmq_poll(self._asked, 0):
+            return
+        try:
+            found.append(self._receive())
+            if self._alone:
+                self._alone -= 1
+                return
+            while len(found) < BATCH:
+                found.append(self._receive())
+        except zmq.Again:
+            pass
+        except Exception:
+            self._skip()
+            if not found:
+                raise
+            logger.exception("A message could not be received")
+        if found:
+            self._pause = min(2 * self._pause, SELDOM) if len(found) == 1 else 1
+            self._alone = self._pause - 1
+
+    def _skip(self) -> None:
+        """Drop what is left of a message of which a part could not be received."""
+        while self._socket.rcvmore:
+            self._receive_part(_NOW)
 
     def _receive(self) -> Received:
         receive = self._receive_part

@@ -17,6 +17,7 @@ from pparallel.runtime.processes import forget_in_children, remember_in_children
 
 logger = logging.getLogger(__name__)
 
+PAUSE = 0.01  #: seconds for which nothing is received after what has failed
 LAST = 1.0  #: seconds that the end waits for functions that run
 
 Ready = list[tuple[int, int]]  #: descriptors, and what poll says of them
@@ -77,7 +78,7 @@ class Reader:
         self._due = 0.0  # when to look at the sources' times
         self._nudge = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         forget_in_children(self._nudge)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer may send while its thread holds it
         self._leaders = Leaders(name, self._receive, self._nudge_it, self._end)
         self.do, self.rest = self._leaders.do, self._leaders.rest
 
@@ -110,8 +111,9 @@ class Reader:
     def remove(self, source: Source) -> None:
         """Wait for *source* no more; called by the thread that receives."""
         with self._lock:
-            for number in [each for each, found in self._sources.items() if found is source]:
-                del self._sources[number]
+            for number, found in list(self._sources.items()):
+                if found is source:
+                    del self._sources[number]
             self._changed = True
 
     def tell(self, source: Source, is_readable: bool) -> None:
@@ -166,8 +168,12 @@ class Reader:
             self._sleeping = True
             if not self._woken and not self._holders and self._due:
                 self._wait(left)
-            self._sleeping = False
+        except Exception:  # without this thread the member would hear nothing any more
+            logger.exception("Messages could not be received; that is tried again")
+            self._due = 0.0
+            time.sleep(PAUSE)
         finally:
+            self._sleeping = False
             self._receiving = 0
 
     def _drain(self) -> bool:
@@ -186,6 +192,7 @@ class Reader:
             return source.drain(signalled)
         except Exception:  # a defect, and no reason to leave all other members unheard
             logger.exception("A message could not be handled")
+            time.sleep(PAUSE)
             return True
         finally:
             self._draining = None
@@ -230,6 +237,6 @@ class Reader:
         with self._lock:
             self._sources.clear()
             if self._nudge >= 0:
-                remember_in_children(self._nudge)
-                os.close(self._nudge)
-                self._nudge = -1
+                descriptor, self._nudge = self._nudge, -1
+                remember_in_children(descriptor)
+                os.close(descriptor)

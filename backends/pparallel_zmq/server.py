@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 
 from typing_extensions import Buffer
 
-from pparallel.errors import SerializationError
 from pparallel.interfaces.transport import Frames, Handler
 from pparallel.runtime import dedicated
 from pparallel.runtime.dedicated import LEADING
-from pparallel.runtime.links import attempt, outcome
+from pparallel.runtime.links import FAILED, attempt, outcome
 from pparallel_zmq import wire
 from pparallel_zmq.memory import IDLE, Memory
 from pparallel_zmq.port import Port, Received
@@ -26,6 +25,7 @@ from pparallel_zmq.wire import BadMessageError, Kind, Limits, Message
 
 logger = logging.getLogger(__name__)
 
+AGAIN = 0.1  #: seconds until a reply is sent again that could not be
 ABORTED = 1024  #: requests of one sender that are remembered as given up before they came
 
 Control = Callable[[str, bytes, Message], None]  #: (sender, route, message)
@@ -76,6 +76,8 @@ class Server:
         self._port = Port(socket, reader, self, window)
         self._reader = reader
         self._coming: dict[tuple[str, int], _Coming] = {}
+        self._announced: Counter[str] = Counter()  # bytes of those, by sender
+        self._owed: deque[Callable[[], None]] = deque()  # replies that could not be sent
         self._aborted: dict[str, OrderedDict[int, None]] = {}
         self.fd = self._port.fd
 
@@ -86,7 +88,7 @@ class Server:
     def forget(self, name: str) -> None:
         """Drop what *name* has not sent in full: it has ended."""
         for key in [each for each in list(self._coming) if each[0] == name]:
-            self._coming.pop(key, None)
+            self._no_longer(key)
         self._aborted.pop(name, None)
 
     def flush(self, timeout: float) -> None:
@@ -105,17 +107,23 @@ class Server:
                 self._handle(each)
             except BadMessageError as error:
                 logger.warning("A message of %s was dropped: %s", each[1], error)
+            except Exception as error:
+                logger.exception("A message of %s could not be handled", each[1])
+                self._failed(each, error)
         return bool(received)
 
     def tick(self, now: float) -> float | None:
-        """Give back memory that is not wanted."""
+        """Give back memory that is not wanted, and send the replies that could not be sent."""
         self._memory.trim()
-        return now + IDLE
+        for _ in range(len(self._owed)):
+            self._owed.popleft()()
+        return now + (AGAIN if self._owed else IDLE)
 
     def end(self) -> None:
         """Close the socket."""
         self._port.close()
         self._coming.clear()
+        self._owed.clear()
 
     # -- messages -----------------------------------------------------------------------------
 
@@ -146,11 +154,28 @@ class Server:
         if aborted is not None and message.number in aborted:
             return
         if message.flags & wire.LARGE:
-            incoming = Incoming(message.table, self._memory)
-            self._coming[sender, message.number] = _Coming(route, incoming)
+            self._large(sender, route, message)
         else:
             act = partial(self._answer, sender, route, message.number, message.frames)
             self._reader.do(act)
+
+    def _large(self, sender: str, route: bytes, message: Message) -> None:
+        key, incoming = (sender, message.number), Incoming(message.table, self._memory)
+        self._no_longer(key)
+        if self._announced[sender] + incoming.size > self._limits.size:
+            text = f"unfinished messages of {sender!r} are larger than transport.max_message"
+            logger.warning("A message of %s was refused: %s", sender, text)
+            self._fail(sender, route, message.number, MemoryError(text))
+            return
+        self._announced[sender] += incoming.size
+        self._coming[key] = _Coming(route, incoming)
+
+    def _no_longer(self, key: tuple[str, int]) -> bool:
+        """Expect no more of a large request; return whether it was expected."""
+        coming = self._coming.pop(key, None)
+        if coming is not None:
+            self._announced[key[0]] -= coming.incoming.size
+        return coming is not None
 
     def _piece(self, sender: str, route: bytes, number: int, piece: memoryview | None) -> None:
         coming = self._coming.get((sender, number))
@@ -158,19 +183,19 @@ class Server:
             return  # it was given up meanwhile
         try:
             done = coming.incoming.feed(piece)
-        except BadMessageError:
-            del self._coming[sender, number]
+        except BaseException:
+            self._no_longer((sender, number))
             raise
         if not done:
             self._port.send(wire.say(Kind.MORE, number=number), route=route)
             return
-        del self._coming[sender, number]
+        self._no_longer((sender, number))
         frames = coming.incoming.frames()
         self._reader.do(partial(self._answer, sender, route, number, frames))
 
     def _abort(self, sender: str, number: int) -> None:
         self._port.drop(number, sender)
-        if self._coming.pop((sender, number), None) is None:
+        if not self._no_longer((sender, number)):
             aborted = self._aborted.setdefault(sender, OrderedDict())
             aborted[number] = None
             if len(aborted) > ABORTED:
@@ -179,16 +204,50 @@ class Server:
     def _answer(self, sender: str, route: bytes, number: int, frames: list[Buffer]) -> None:
         found = attempt(self._handler, sender, frames)
         if isinstance(found, Future):
-            found.add_done_callback(lambda done: self._reply(sender, route, number, *outcome(done)))
+            found.add_done_callback(partial(self._answered, sender, route, number))
         else:
             self._reply(sender, route, number, *found)
 
+    def _answered(self, sender: str, route: bytes, number: int, done: Future[Frames]) -> None:
+        try:
+            status, frames = outcome(done)
+        except Exception as error:  # noqa: BLE001 - it was cancelled, which its caller must know
+            self._fail(sender, route, number, error)
+        else:
+            self._reply(sender, route, number, status, frames)
+
+    def _failed(self, received: Received, error: Exception) -> None:
+        """Tell the sender of a message that could not be handled, if it is a request."""
+        route, sender, part, _ = received
+        kind, _, _, _, number = wire.HEAD.unpack_from(part)
+        if not sender or kind not in (Kind.REQUEST, Kind.MANY, Kind.PIECE):
+            return
+        self._no_longer((sender, number))
+        numbers = [number]
+        if kind == Kind.MANY:
+            found = wire.many(wire.unpack(part, self._limits), Kind.REQUEST, self._limits)
+            numbers = [each.number for each in found]
+        for each in numbers:
+            self._fail(sender, route, each, error)
+
+    def _fail(self, sender: str, route: bytes, number: int, error: BaseException) -> None:
+        """Tell the sender of a request that it has failed, as soon as that can be sent."""
+        told: Frames = [type(error).__name__.encode(), str(error).encode(errors="replace")]
+        try:
+            self._send(sender, route, number, FAILED, told)
+        except Exception:
+            logger.exception("A reply to %s is sent later", sender)
+            self._owed.append(partial(self._fail, sender, route, number, error))
+            self._reader.tick_soon()
+
     def _reply(self, sender: str, route: bytes, number: int, status: int, frames: Frames) -> None:
         try:
-            part, raws = wire.pack(Kind.REPLY, number, frames, self._limits, status)
-        except (SerializationError, BufferError) as error:
-            told = [type(error).__name__.encode(), str(error).encode(errors="replace")]
-            part, raws = wire.pack(Kind.REPLY, number, told, self._limits, wire.FAILED)
+            self._send(sender, route, number, status, frames)
+        except Exception as error:  # noqa: BLE001 - the caller is told whatever it is
+            self._fail(sender, route, number, error)
+
+    def _send(self, sender: str, route: bytes, number: int, status: int, frames: Frames) -> None:
+        part, raws = wire.pack(Kind.REPLY, number, frames, self._limits, status)
         if raws:
             self._port.send(
                 part, raws, route=route, number=number, whose=sender, piece=self._limits.piece

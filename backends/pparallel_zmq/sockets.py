@@ -11,6 +11,7 @@ from typing import Any
 
 import zmq
 
+from pparallel.runtime.resources import explaining
 from pparallel_zmq.address import Address
 from pparallel_zmq.config import ZmqTransportConfig
 from pparallel_zmq.keys import Keyring
@@ -78,9 +79,9 @@ class Sockets:
             socket.plain_server = True
         try:
             socket.bind(str(address))
-        except BaseException:
+        except zmq.ZMQError as error:
             socket.close(0)
-            raise
+            raise OSError(error.errno, str(error)) from None
         if address.is_tcp:
             found = Address.parse(socket.get_string(zmq.LAST_ENDPOINT))
             address = Address(address.host, found.port)
@@ -93,8 +94,30 @@ class Sockets:
             to: the member's name.
             address: where it is met.
             beats: whether to ask for signs of life, and break the connection if none come.
+
+        Raises:
+            ResourceExhaustedError: there are no descriptors or no memory for it; nothing is left.
         """
+        with explaining(f"a connection to member {to!r}"):
+            try:
+                return self._connected(to, address, beats)
+            except zmq.ZMQError as error:  # to pyzmq that is no error of the system
+                raise OSError(error.errno, str(error)) from None
+
+    def _connected(self, to: str, address: Address, beats: bool) -> tuple[Socket, Socket]:
         socket = self._socket(zmq.DEALER, address)
+        try:
+            self._set(socket, to, address, beats)
+            monitor = self._monitor(socket)
+            socket.connect(str(address))
+        except BaseException:
+            with suppress(zmq.ZMQError):
+                socket.disable_monitor()
+            socket.close(0)
+            raise
+        return socket, monitor
+
+    def _set(self, socket: Socket, to: str, address: Address, beats: bool) -> None:
         socket.linger = 0
         bound = self._config.liveness_bound
         if beats:
@@ -116,9 +139,6 @@ class Sockets:
         else:
             socket.plain_username = self.name.encode()
             socket.plain_password = self.keyring.password(self.name, to).encode()
-        monitor = self._monitor(socket)
-        socket.connect(str(address))
-        return socket, monitor
 
     def close(self) -> None:
         """End the context; all sockets must have been closed, or be about to be."""
@@ -166,7 +186,7 @@ class _Zero:
     pyzmq starts it with the first such message, and never ends it.
     """
 
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     _users = 0
 
     @classmethod

@@ -7,7 +7,7 @@ from itertools import islice
 
 from typing_extensions import Buffer
 
-from pparallel_zmq.memory import Memory
+from pparallel_zmq.memory import LEAST, Memory
 from pparallel_zmq.wire import INLINE, BadMessageError, Raw
 
 
@@ -51,17 +51,20 @@ def _cut(raws: Sequence[Raw], size: int) -> Iterator[Raw]:
 class Incoming:
     """A large message that is being received, into memory of the receiver's own.
 
+    That grows as bytes come, whatever was announced: small frames are extended, and the system
+    gives pages to large ones when they are written to.
+
     Attributes:
+        size: bytes of the message.
         flags: those of the message.
     """
 
     def __init__(self, table: Sequence[int], memory: Memory, flags: int = 0) -> None:
-        self._table = table
-        self._frames = [memory.take(each >> 1) for each in table]
-        self._views = iter([memoryview(each) for each in self._frames])
-        self._view = memoryview(b"")
-        self._at = 0
-        self._left = sum(each >> 1 for each in table)
+        self._table, self._memory = table, memory
+        self._frames: list[Buffer] = []
+        self._view = memoryview(b"")  # of the last frame, if it is large
+        self._room = 0  # bytes of the last frame that are still to come
+        self._left = self.size = sum(each >> 1 for each in table)
         self.flags = flags
 
     def feed(self, piece: memoryview) -> bool:
@@ -76,20 +79,37 @@ class Incoming:
         self._left -= size
         start = 0
         while start < size:
-            room = len(self._view) - self._at
-            if room == 0:
-                self._view, self._at = next(self._views), 0
+            if self._room == 0:
+                self._begin()
                 continue
-            count = min(room, size - start)
-            self._view[self._at : self._at + count] = piece[start : start + count]
-            self._at += count
+            count = min(self._room, size - start)
+            self._add(piece[start : start + count])
             start += count
         return self._left == 0
 
     def frames(self) -> list[Buffer]:
         """Return the frames, once all is there."""
         self._view = memoryview(b"")
+        empty = [bytearray() for _ in self._table[len(self._frames) :]]
         return [
             frame if entry & 1 else memoryview(frame).toreadonly()
-            for frame, entry in zip(self._frames, self._table, strict=True)
+            for frame, entry in zip([*self._frames, *empty], self._table, strict=True)
         ]
+
+    def _begin(self) -> None:
+        """Begin the next frame."""
+        size = self._table[len(self._frames)] >> 1
+        frame = self._memory.take(size) if size >= LEAST else bytearray()
+        self._frames.append(frame)
+        self._view, self._room = memoryview(frame if size >= LEAST else b""), size
+
+    def _add(self, piece: memoryview) -> None:
+        """Add bytes to the last frame."""
+        frame, count = self._frames[-1], len(piece)
+        if self._view:
+            at = len(self._view) - self._room
+            self._view[at : at + count] = piece
+        else:
+            assert isinstance(frame, bytearray)
+            frame += piece
+        self._room -= count

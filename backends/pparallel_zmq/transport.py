@@ -41,7 +41,7 @@ class ZmqTransport(Transport):
         self._network: Network | None = None
         self._calls: Calls | None = None  # the network's
         self._pid = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._closed = False
 
     @property

@@ -5,12 +5,16 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 
 import zmq
 
+from pparallel.runtime.resources import start_thread
 from pparallel_zmq.keys import Keyring
 
 logger = logging.getLogger(__name__)
+
+PAUSE = 0.01  #: seconds after an answer that has failed
 
 _LOCAL = "localhost:"  #: and uid:gid:pid, is how libzmq tells of the peer at a Unix socket
 
@@ -24,11 +28,11 @@ class Gatekeeper:
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keyring: Keyring) -> None:
         self._keyring = keyring
-        self._socket = context.socket(zmq.REP)
+        self._socket = context.socket(zmq.ROUTER)  # one answer that fails holds up no other
         self._socket.linger = 0
         self._socket.bind("inproc://zeromq.zap.01")
         self._thread = threading.Thread(target=self._run, name="pparallel-zap", daemon=True)
-        self._thread.start()
+        start_thread(self._thread)
 
     def join(self) -> None:
         """Wait for the thread, which ends when its context does."""
@@ -38,11 +42,21 @@ class Gatekeeper:
         with self._socket:
             try:
                 while True:
-                    self._answer(self._socket.recv_multipart())
+                    self._answer_next()
             except zmq.ContextTerminated:
                 return
 
-    def _answer(self, request: list[bytes]) -> None:
+    def _answer_next(self) -> None:
+        try:
+            sender, empty, *request = self._socket.recv_multipart()
+            self._socket.send_multipart([sender, empty, *self._answer(request)])
+        except zmq.ContextTerminated:
+            raise
+        except Exception:  # the peer tries again, and others are not to wait
+            logger.exception("A peer was not let in")
+            time.sleep(PAUSE)
+
+    def _answer(self, request: list[bytes]) -> list[bytes]:
         name = self._judge(*request[3:4], *request[5:]) if len(request) >= 6 else None
         version, number = request[:2]
         if name is None:
@@ -50,7 +64,7 @@ class Gatekeeper:
             answer = [b"400", b"not a member of this job", b"", b""]
         else:
             answer = [b"200", b"OK", name.encode(), b""]
-        self._socket.send_multipart([version, number, *answer])
+        return [version, number, *answer]
 
     def _judge(self, address: bytes, mechanism: bytes, *credentials: bytes) -> str | None:
         """Return the name of the member that these credentials are of."""

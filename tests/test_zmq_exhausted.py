@@ -1,0 +1,231 @@
+"""Members on ZeroMQ when memory or descriptors run out."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+
+import psutil
+import pytest
+import zmq
+from typing_extensions import override
+from zmq_meetings import meeting
+from zmq_peer import opened, peers, transport
+
+from pparallel.errors import RemoteError
+from pparallel.interfaces.transport import Frames
+from pparallel.testing.patience import until
+from pparallel_zmq import sockets, wire
+from pparallel_zmq.streams import Incoming
+from pparallel_zmq.transport import ZmqTransport
+
+NAMES = ["m0", "m1"]
+LIMITS = wire.Limits(2**16, 8 * 2**30, 2 * 2**20)
+
+
+Handling = Callable[[Frames], Frames | Future[Frames]]
+
+
+@contextmanager
+def pair(**options: object) -> Iterator[tuple[ZmqTransport, ZmqTransport]]:
+    """Open two members in this process; the second answers with what the first frame names."""
+    with meeting(NAMES) as met:
+        one, two = (transport(name, NAMES, met, liveness_bound=5.0, **options) for name in NAMES)
+
+        def handler(sender: str, frames: Frames) -> Frames | Future[Frames]:
+            return ANSWERS[bytes(frames[0]).decode()](frames)
+
+        opens = threading.Thread(target=two.open, args=(handler,))
+        opens.start()
+        try:
+            with opened(one, handler):
+                opens.join(10)
+                yield one, two
+        finally:
+            opens.join(10)
+            two.close()
+
+
+class Unwritable(list[bytes]):
+    """Frames whose encoding runs out of memory."""
+
+    @override
+    def __len__(self) -> int:
+        raise MemoryError("no memory for the reply")
+
+
+def _deferred(frames: Frames) -> Future[Frames]:
+    found: Future[Frames] = Future()
+    threading.Thread(target=found.set_result, args=(frames,)).start()
+    return found
+
+
+def _cancelled(_: Frames) -> Future[Frames]:
+    found: Future[Frames] = Future()
+    found.cancel()
+    return found
+
+
+ANSWERS: dict[str, Handling] = {
+    "echo": lambda frames: frames,
+    "unwritable": lambda _: Unwritable(),
+    "unwritable later": lambda _: _deferred(Unwritable()),
+    "no buffer": lambda _: [object()],  # type: ignore[list-item]
+    "no buffer later": lambda _: _deferred([object()]),  # type: ignore[list-item]
+    "cancelled": _cancelled,
+}
+
+
+@pytest.mark.parametrize("what", [each for each in ANSWERS if each != "echo"])
+def test_reply_that_cannot_be_encoded_is_an_error_of_the_caller(what: str) -> None:
+    with pair() as (one, _):
+        for _ in range(2):
+            with pytest.raises(RemoteError):
+                one.call("m1", [what.encode()], 5)
+        assert one.call("m1", [b"echo"], 5)
+
+
+def test_announced_frames_cost_nothing_until_their_bytes_arrive() -> None:
+    from pparallel_zmq.memory import Memory
+
+    me, memory = psutil.Process(), Memory()
+    before = me.memory_info().rss
+    table = [(2**20 - 2) << 1] * 250 + [64 * 2**20 << 1] * 4
+    kept = [Incoming(table, memory) for _ in range(4)]
+    for each in kept:
+        assert not each.feed(memoryview(b"x"))
+    assert me.memory_info().rss - before < 20 * 2**20
+
+
+def test_large_message_of_frames_of_all_sizes_arrives_as_it_was_sent() -> None:
+    sizes = [0, 1, 2**16, 0, 2**20 - 1, 2**20, 3 * 2**20 + 5, 7, 0]
+    frames = [os.urandom(size) for size in sizes]
+    with pair() as (one, _):
+        found = one.call("m1", [b"echo", *frames], 20)
+        assert [bytes(each) for each in found[1:]] == frames
+
+
+def test_sender_that_announces_more_than_one_message_may_hold_is_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with pair(max_message=2**22, allow_insecure=True) as (one, two):
+        network = two._network
+        assert network is not None
+        table = struct.pack("<Q", 2**21 << 1)
+        server = network._server
+        for number in range(3):  # what one member says that sends no pieces
+            head = wire.HEAD.pack(wire.Kind.REQUEST, wire.LARGE, 0, 1, 2**40 + number)
+            server._handle((b"nobody", "m0", head + table, None))
+        assert "larger than transport.max_message" in caplog.text
+        server.forget("m0")
+        assert one.call("m1", [b"echo", bytes(2**21)], 10)
+
+
+def test_message_that_cannot_be_handled_fails_and_the_next_is_handled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    unpack, fails = wire.unpack, itertools.count()
+
+    def failing(part: bytes, limits: wire.Limits) -> wire.Message:
+        if part[0] == wire.Kind.REQUEST and next(fails) == 0:
+            raise MemoryError
+        return unpack(part, limits)
+
+    with pair() as (one, _):
+        assert one.call("m1", [b"echo"], 5)
+        monkeypatch.setattr(wire, "unpack", failing)
+        with pytest.raises(RemoteError, match="MemoryError"):
+            one.call("m1", [b"echo"], 5)
+        assert one.call("m1", [b"echo"], 5)
+
+
+def test_reply_that_cannot_be_taken_in_fails_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    unpack, fails = wire.unpack, itertools.count()
+
+    def failing(part: bytes, limits: wire.Limits) -> wire.Message:
+        if part[0] == wire.Kind.REPLY and next(fails) == 0:
+            raise MemoryError
+        return unpack(part, limits)
+
+    with pair() as (one, _):
+        assert one.call("m1", [b"echo"], 5)
+        monkeypatch.setattr(wire, "unpack", failing)
+        assert isinstance(one.request("m1", [b"echo"], 5).exception(10), MemoryError)
+        assert one.request("m1", [b"echo"], 5).result(10)
+
+
+def test_thread_that_receives_goes_on_after_a_failed_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pair() as (one, two):
+        network = two._network
+        assert network is not None
+        wait, fails = network._serving._wait, itertools.count()
+
+        def failing(left: float) -> None:
+            if next(fails) < 5:
+                raise MemoryError
+            wait(left)
+
+        monkeypatch.setattr(network._serving, "_wait", failing)
+        for _ in range(3):
+            assert one.call("m1", [b"echo"], 5)
+        network._serving.tick_soon()
+        until(lambda: next(fails) > 5, "it waits no more")
+        assert one.call("m1", [b"echo"], 5)
+
+
+@contextmanager
+def no_sockets(monkeypatch: pytest.MonkeyPatch, allowed: int = 0) -> Iterator[None]:
+    """Let no more than *allowed* sockets be made."""
+    made, socket = itertools.count(), sockets.Sockets._socket
+
+    def failing(*args: object) -> object:
+        if next(made) >= allowed:
+            raise zmq.ZMQError(errno.EMFILE)
+        return socket(*args)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sockets.Sockets, "_socket", failing)
+        yield
+
+
+def test_call_without_a_socket_for_a_lane_takes_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pair() as (one, _):
+        one.request("m1", [b"echo"], 5).result()
+        with no_sockets(monkeypatch):
+            assert one.call("m1", [b"echo"], 5)
+        assert one.call("m1", [b"echo"], 5)
+
+
+def test_link_that_cannot_be_made_is_an_error_and_the_next_call_makes_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = ["m0", "m1", "m2"]
+    with meeting(names) as met, peers(["m0", "m2"], names, met) as others:
+        own = transport("m1", names, met, liveness_bound=5.0)
+        with opened(own):
+            assert [each.opened() for each in others] == ["open", "open"]
+            before = psutil.Process().num_fds()
+            eventfd, monitor = os.eventfd, sockets.Sockets._monitor
+
+            def no_eventfd(*_: object) -> int:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+            def no_monitor(*_: object) -> object:
+                raise zmq.ZMQError(errno.EMFILE)
+
+            for target, name, failing, real in (
+                (os, "eventfd", no_eventfd, eventfd),
+                (sockets.Sockets, "_monitor", no_monitor, monitor),
+            ):
+                monkeypatch.setattr(target, name, failing)
+                with pytest.raises(OSError, match="file descriptors"):
+                    own.call("m2", [b"here"], 5)
+                monkeypatch.setattr(target, name, real)
+            until(lambda: psutil.Process().num_fds() <= before, "sockets are left")
+            assert own.call("m2", [b"here"], 5)
