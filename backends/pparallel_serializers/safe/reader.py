@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any, TypeVar
@@ -18,8 +18,7 @@ from pparallel_serializers.storages import ReceivedStorage
 
 T = TypeVar("T")
 
-
-FEW = 64  #: keys with the hash of another that any dict or set may have
+FEW = 64  #: keys of one hash that a dict or set may have, on average over its keys
 
 
 class Reader:
@@ -155,10 +154,10 @@ def _spread(keys: list[Any]) -> list[Any]:
     Python's hashes of numbers, and of tuples of them, can be foreseen, other than those of texts.
     Equal hashes are counted: keys that share only some bits of theirs are told apart soon.
     """
-    if len(keys) > FEW:
-        alike = len(keys) - len(set(map(hash, keys)))
-        if alike > FEW + len(keys) // 8:
-            raise RefusedError(f"{alike} of {len(keys)} keys collide, as if made to")
+    hashes = list(map(hash, keys))
+    alike = len(hashes) - len(set(hashes))
+    if alike > FEW and sum(n * n for n in Counter(hashes).values()) > FEW * len(keys):
+        raise RefusedError(f"{alike} of {len(keys)} keys collide, as if made to")
     return keys
 
 
