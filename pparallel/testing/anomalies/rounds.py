@@ -165,7 +165,8 @@ class Journal:
 def remaining(order: Order, done: list[Outcome]) -> Iterator[Fault]:
     """Yield the faults that are still to try; what came of each must be in *done* before the next.
 
-    Of each operation, kind, error and side the numbers rise until the fault is not reached.
+    Of each operation, kind, error and side the numbers rise until the fault is not reached; where
+    only a share of them is run, until a member is lost.
     """
     if order.plan is not None:
         known = {each.fault for each in done}
@@ -197,6 +198,8 @@ def _rising(first: Fault, stride: int, done: list[Outcome]) -> Iterator[Fault]:
             return
         if sum(not each.is_good for each in like) >= BAD:
             return
+        if stride > 1 and any(each.outcome == "lost" for each in like):
+            return  # each costs a new job
         if all(each.fault != fault for each in like):
             yield fault
         number += stride
