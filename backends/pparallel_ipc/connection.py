@@ -54,8 +54,7 @@ class Connection:
         self.sock, self.hub = sock, hub
         self.post = Post(sock, hub)
         self._reading = threading.RLock()  # held by who reads; it may close what it reads
-        self._poll = select.poll()  # for who reads in place of the hub
-        self._poll.register(sock.fileno(), select.POLLIN)
+        self._poll = _poll(sock.fileno())  # for who reads in place of the hub
         self._reader = 0  # the thread that reads in place of the hub
         self._received: deque[Received] = deque()  # and not passed on yet
         self._decoded: tuple[Received | None, Any, list[int]] = (None, None, [])  # the first one
@@ -75,11 +74,9 @@ class Connection:
         """
         if self._taken is None:
             return
-        try:
-            alone(self._reading, partial(self._receive, is_done, time.monotonic() + timeout))
-        finally:
-            if self._received:  # it is for the hub, or a signal's handler raised
-                self.hub.later(0.0, self._look)
+        alone(self._reading, partial(self._receive, is_done, time.monotonic() + timeout))
+        if self._received:  # for the hub; if a signal's handler raises, it looks by itself
+            self.hub.later(0.0, self._look)
 
     def is_read_here(self) -> bool:
         """Return whether the calling thread reads; a signal's handler may find that."""
@@ -97,20 +94,19 @@ class Connection:
         try:
             self._reader = threading.get_ident()
             self.hub.lend(number)
+            poll = _poll(number) if before else self._poll  # which serves one wait at a time
             while not is_done():
-                if not (self._pass_on(by_hub=False) and self._next(until)):
+                if not (self._pass_on(by_hub=False) and self._next(poll, until)):
                     self.hub.take_back(number)
                     return
             self._pass_on(by_hub=False)
         finally:
             self._reader = before
 
-    def _next(self, until: float) -> bool:
+    def _next(self, poll: select.poll, until: float) -> bool:
         """Receive the next packet, or wait for it; return False if none comes."""
         left = until - time.monotonic()
-        return self._take_in() or (
-            left > 0 and bool(self._poll.poll(poll_times.milliseconds(left)))
-        )
+        return self._take_in() or (left > 0 and bool(poll.poll(poll_times.milliseconds(left))))
 
     def drain(self) -> None:
         """Pass on what has come, and not be told of the end any more."""
@@ -218,6 +214,12 @@ class Connection:
         self.hub.unregister(self.sock.fileno())
         if ended is not None:
             ended(self)
+
+
+def _poll(number: int) -> select.poll:
+    poll = select.poll()
+    poll.register(number, select.POLLIN)
+    return poll
 
 
 class Visitor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 from collections import deque
@@ -19,6 +20,8 @@ from pparallel_ipc.hub import Hub
 from pparallel_ipc.lanes import ServedLane
 from pparallel_ipc.messages import Packed, Sized
 from pparallel_ipc.post import Post
+
+logger = logging.getLogger(__name__)
 
 NO_DESCRIPTORS = "this process has no descriptors left; raise the limit (ulimit -n)"
 NO_THREADS = "this process can start no more threads; raise the limit (ulimit -u)"
@@ -85,38 +88,47 @@ class Guest:
             return [each.thread for each in self._lanes]
 
     def _handle_small(self, number: int, frames: Frames) -> None:
-        found = attempt(self._handler, self.peer, frames)
-        if isinstance(found, Future):
-            found.add_done_callback(lambda done: self._reply(number, *outcome(done)))
-            return
-        status, reply = found
-        del found
-        if (size := messages.small_size(reply)) >= 0:
-            self.post.put((number, status, (reply, ())), size, (), hold=True)
-            return
-        status, begun = messages.begin(status, reply, self._parcels)
-        del reply
-        self._put(number, *messages.finish(status, begun))
+        try:
+            found = attempt(self._handler, self.peer, frames)
+            if isinstance(found, Future):
+                found.add_done_callback(partial(self._reply, number))
+                return
+            status, reply = found
+            del found
+            if (size := messages.small_size(reply)) >= 0:
+                self.post.put((number, status, (reply, ())), size, (), hold=True)
+                return
+            status, begun = messages.begin(status, reply, self._parcels)
+            del reply
+            self._put(number, *messages.finish(status, begun))
+        except BaseException as error:  # noqa: BLE001 - its caller must know
+            self._refuse(number, error)
 
     def _handle(self, number: int, packed: Packed, fds: list[int]) -> None:
         try:
             # No name here holds what came, or what goes: see the lanes.
             found = attempt(self._handler, self.peer, messages.unpack(packed, self._parcels, fds))
-        except (OSError, RuntimeError) as error:
-            self._put(number, FAILED, messages.refused(error))
-            return
-        if isinstance(found, Future):
-            found.add_done_callback(lambda done: self._reply(number, *outcome(done)))
-            return
-        status, frames = found
-        del found
-        status, begun = messages.begin(status, frames, self._parcels)
-        del frames
-        self._put(number, *messages.finish(status, begun))
+            if isinstance(found, Future):
+                found.add_done_callback(partial(self._reply, number))
+                return
+            status, frames = found
+            del found
+            status, begun = messages.begin(status, frames, self._parcels)
+            del frames
+            self._put(number, *messages.finish(status, begun))
+        except BaseException as error:  # noqa: BLE001 - its caller must know
+            self._refuse(number, error)
 
-    def _reply(self, number: int, status: int, frames: Frames) -> None:
-        status, begun = messages.begin(status, frames, self._parcels)
-        self._put(number, *messages.finish(status, begun))
+    def _reply(self, number: int, done: Future[Frames]) -> None:
+        try:
+            status, begun = messages.begin(*outcome(done), self._parcels)
+            self._put(number, *messages.finish(status, begun))
+        except BaseException as error:  # noqa: BLE001 - its caller must know
+            self._refuse(number, error)
+
+    def _refuse(self, number: int, error: BaseException) -> None:
+        logger.warning("A request of %s could not be answered", self.peer, exc_info=error)
+        self._put(number, FAILED, messages.refused(error))
 
     def _put(self, number: int, status: int, sized: Sized) -> None:
         packed, size, fds = sized

@@ -144,6 +144,8 @@ class Hub:
         if descriptor in self._lent:
             self._lent[descriptor] = False
             self.change(descriptor)
+            if descriptor in self._lent and not self._lent[descriptor]:
+                del self._lent[descriptor]  # without a call in between
 
     def later(self, delay: float, act: Callable[[], None]) -> None:
         """Have *act* called in *delay* seconds."""
@@ -215,6 +217,7 @@ class Hub:
             else:
                 self._lent.pop(descriptor, None)
                 self.change(descriptor)
+                self._handle(descriptor, READ)  # who read may have been interrupted
 
     def _flush(self) -> None:
         while self._holders:

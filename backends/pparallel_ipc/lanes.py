@@ -9,27 +9,29 @@ up is closed, for its answer may come yet.
 from __future__ import annotations
 
 import errno
+import logging
+import select
 import socket
-import struct
 import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 
 from pparallel.interfaces.transport import Frames, Handler
-from pparallel.runtime import dedicated
-from pparallel.runtime.links import attempt, outcome
+from pparallel.runtime import dedicated, poll_times
+from pparallel.runtime.links import FAILED, attempt, outcome
 from pparallel.runtime.polling import Polling
 from pparallel.runtime.processes import forget_in_children, remember_in_children
+from pparallel.runtime.resources import is_exhausted
 from pparallel.runtime.shm import Parcels
 from pparallel_ipc import messages
 from pparallel_ipc.messages import PACKET, Packed, Sized
 
+logger = logging.getLogger(__name__)
+
 NOTHING: Sequence[int] = ()  #: descriptors that come with most messages
 _WITH_FILES = b"F"  #: says that some come with the message that follows
-_TIMEVAL = struct.Struct("@ll")
-_AGAIN = 0.001  #: seconds after which descriptors are sent again where too many were on their way
+_NO_FRAMES: Packed = ((), ())
 
 
 class Lane:
@@ -37,8 +39,12 @@ class Lane:
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
-        self._send, self._receive = sock.send, _receiver(sock)
+        self._send, self._receive = sock.send, _receiver(sock, self._wait)
         self._limit: float | None = None  # seconds
+        self._milliseconds: int | None = None  # the same
+        poll = select.poll()
+        poll.register(sock.fileno(), select.POLLIN)
+        self._poll, self._wait_on = poll.poll, partial(sock.recv, PACKET)
         forget_in_children(sock.fileno())
 
     def exchange(
@@ -51,16 +57,42 @@ class Lane:
             OSError: the other end is gone.
         """
         if self._limit != timeout:
-            self._set_limit(timeout)
+            self._limit = timeout
+            self._milliseconds = None
+            if timeout is not None and timeout <= poll_times.LONGEST:
+                self._milliseconds = poll_times.milliseconds(max(timeout, 0.0))
         if fds:
-            _send_with_files(self._sock, message, fds)
+            _send_with_files(self._sock, message, fds, timeout)
         else:
-            self._send(message, socket.MSG_NOSIGNAL)
+            try:
+                self._send(message, socket.MSG_NOSIGNAL)
+            except OSError as error:
+                if not is_exhausted(error):
+                    raise
+                self._send_again(message, timeout)
         try:
             data = self._receive()
         except ConnectionResetError:  # told once: what came before the end is there still
             data = self._sock.recv(PACKET)
+        except (OSError, MemoryError) as error:
+            if not is_exhausted(error):
+                raise
+            data = messages.patiently(self._wait, timeout)
         return messages.receive_with(self._sock) if data == _WITH_FILES else (data, [])
+
+    def _send_again(self, message: bytes, timeout: float | None) -> None:
+        try:
+            messages.patiently(partial(self._send, message, socket.MSG_NOSIGNAL), timeout)
+        except OSError as error:
+            if is_exhausted(error):
+                raise BlockingIOError from error
+            raise
+
+    def _wait(self) -> bytes:
+        # A limit that the socket keeps would begin anew after each signal.
+        if self._milliseconds is not None and not self._poll(self._milliseconds):
+            raise BlockingIOError
+        return self._wait_on()
 
     def end(self) -> None:
         """Wake whoever waits on it; any thread may call this, and again."""
@@ -71,13 +103,6 @@ class Lane:
         if (number := self._sock.fileno()) >= 0:
             remember_in_children(number)
             self._sock.close()
-
-    def _set_limit(self, timeout: float | None) -> None:
-        limit = 0.0 if timeout is None else max(timeout, 1e-6)
-        seconds, rest = divmod(limit, 1.0)
-        value = _TIMEVAL.pack(int(seconds), int(rest * 1e6))
-        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
-        self._limit = timeout
 
 
 def new_pair() -> tuple[socket.socket, socket.socket]:
@@ -104,9 +129,9 @@ class ServedLane:
         self._sock = sock
         self._sender, self._handler, self._parcels = sender, handler, parcels
         self._ended = ended
-        self._receive = _receiver(sock)
+        self._receive = _receiver(sock, partial(sock.recv, PACKET))
         self._last: bytes | None = None  # the head of the last large answer
-        self._answering = threading.Lock()
+        self._answering = threading.RLock()
         self.thread = threading.Thread(target=self._serve, name=f"lane-of-{sender}", daemon=True)
 
     def end(self) -> None:
@@ -117,20 +142,27 @@ class ServedLane:
         dedicated.mark_alone()
         try:
             while True:
-                data, fds = self._receive(), NOTHING
+                try:
+                    data, fds = self._receive(), NOTHING
+                except (OSError, MemoryError) as error:
+                    if not is_exhausted(error):
+                        return  # the caller is gone, or has given the call up
+                    data, fds = messages.patiently(partial(self._sock.recv, PACKET)), NOTHING
                 if data == _WITH_FILES:
-                    data, fds = messages.receive_with(self._sock)
+                    data, fds = messages.patiently(partial(messages.receive_with, self._sock))
                 if not data:
                     return
-                packed: Packed = messages.loads(data)
-                if packed[1] or fds or type(packed[0]) is not list:
-                    self._handle(packed, fds)
-                else:
-                    self._handle_small(packed[0])
-                del data, packed
-        except (OSError, RuntimeError, ValueError):
-            # The caller is gone, or has given the call up and taken back what it had sent.
-            return
+                try:
+                    packed: Packed = messages.loads(data)
+                    if packed[1] or fds or type(packed[0]) is not list:
+                        self._handle(packed, fds)
+                    else:
+                        self._handle_small(packed[0])
+                except BaseException as error:  # noqa: BLE001 - its caller must know, and the lane goes on
+                    self._refuse(error)
+                data, packed = b"", _NO_FRAMES
+        except OSError:
+            logger.debug("a lane has ended", exc_info=True)
         finally:
             self.close()
 
@@ -146,14 +178,18 @@ class ServedLane:
     def _handle_small(self, frames: Frames) -> None:
         found = attempt(self._handler, self._sender, frames)
         if isinstance(found, Future):
-            found.add_done_callback(lambda done: self._reply(*outcome(done)))
+            found.add_done_callback(self._reply)
             return
         status, reply = found
         del found
         data = messages.small(reply, status)
         if data is not None:
             self._last = None  # what went before has been read, or there would be no request
-            self._sock.send(data, socket.MSG_NOSIGNAL)
+            try:
+                self._sock.send(data, socket.MSG_NOSIGNAL)
+            except OSError as error:
+                if is_exhausted(error):
+                    messages.patiently(partial(self._sock.send, data, socket.MSG_NOSIGNAL))
             return
         status, begun = messages.begin(status, reply, self._parcels)
         del reply
@@ -164,7 +200,7 @@ class ServedLane:
         # is if nobody does: no name here holds what came, or what goes.
         found = attempt(self._handler, self._sender, messages.unpack(packed, self._parcels, fds))
         if isinstance(found, Future):
-            found.add_done_callback(lambda done: self._reply(*outcome(done)))
+            found.add_done_callback(self._reply)
             return
         status, frames = found
         del found
@@ -172,21 +208,28 @@ class ServedLane:
         del frames
         self._send(*messages.finish(status, begun))
 
-    def _reply(self, status: int, frames: Frames) -> None:
-        status, begun = messages.begin(status, frames, self._parcels)
-        self._send(*messages.finish(status, begun))
+    def _reply(self, done: Future[Frames]) -> None:
+        try:
+            status, begun = messages.begin(*outcome(done), self._parcels)
+            self._send(*messages.finish(status, begun))
+        except BaseException as error:  # noqa: BLE001 - its caller must know
+            self._refuse(error)
+
+    def _refuse(self, error: BaseException) -> None:
+        logger.warning("A request of %s could not be answered", self._sender, exc_info=error)
+        self._send(FAILED, messages.refused(error))
 
     def _send(self, status: int, sized: Sized) -> None:
         packed, _, fds = sized
-        message = messages.dumps((status, packed))
+        message = messages.patiently(partial(messages.dumps, (status, packed)))
         head = messages.droppable(sized)
         with self._answering:
             self._last = head
             try:
                 if fds:
-                    _send_with_files(self._sock, message, fds)
+                    _send_with_files(self._sock, message, fds, None)
                 else:
-                    self._sock.send(message, socket.MSG_NOSIGNAL)
+                    messages.patiently(partial(self._sock.send, message, socket.MSG_NOSIGNAL))
             except OSError:  # the caller is gone, or has given up; the thread sees that too
                 if head is not None:
                     self._parcels.drop(head)
@@ -194,8 +237,8 @@ class ServedLane:
         messages.close(fds)
 
 
-def _receiver(sock: socket.socket) -> Callable[[], bytes]:
-    """Return what receives the next message; it is empty at the end."""
+def _receiver(sock: socket.socket, wait: Callable[[], bytes]) -> Callable[[], bytes]:
+    """Return what receives the next message, by *wait* if need be; it is empty at the end."""
 
     def look() -> bytes | None:
         try:
@@ -203,7 +246,7 @@ def _receiver(sock: socket.socket) -> Callable[[], bytes]:
         except BlockingIOError:
             return None
 
-    return Polling(partial(sock.recv, PACKET), look).receive
+    return Polling(wait, look).receive
 
 
 def _shut_down(sock: socket.socket) -> None:
@@ -214,12 +257,8 @@ def _shut_down(sock: socket.socket) -> None:
             raise
 
 
-def _send_with_files(sock: socket.socket, message: bytes, fds: Sequence[int]) -> None:
-    sock.send(_WITH_FILES, socket.MSG_NOSIGNAL)
-    while True:
-        try:
-            return messages.send_with(sock, message, fds)
-        except OSError as error:
-            if error.errno != errno.ETOOMANYREFS:
-                raise
-        time.sleep(_AGAIN)
+def _send_with_files(
+    sock: socket.socket, message: bytes, fds: Sequence[int], timeout: float | None
+) -> None:
+    messages.patiently(partial(sock.send, _WITH_FILES, socket.MSG_NOSIGNAL), timeout)
+    messages.patiently(partial(messages.send_with, sock, message, fds), timeout)

@@ -15,6 +15,7 @@ from pparallel.errors import CallTimeoutError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.links import OK, failure
 from pparallel.runtime.pending import fail, settle
+from pparallel.runtime.resources import is_exhausted
 from pparallel.runtime.shm import Parcels
 from pparallel_ipc import messages
 from pparallel_ipc.connection import Connection
@@ -243,7 +244,7 @@ class Line:
     def _put(self, post: Post, number: int, frames: Frames, *, hold: bool) -> None:
         try:
             sized = packed, size, fds = messages.pack(frames, self._parcels)
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - the future tells who asked
             fail(self._waiting.pop(number), error)
             return
         if (head := messages.droppable(sized)) is not None:
@@ -256,7 +257,12 @@ class Line:
         post = self._post
         if post is None or len(self._lanes) >= self._most_lanes:
             return None
-        ours, theirs = new_pair()
+        try:
+            ours, theirs = new_pair()
+        except OSError as error:
+            if is_exhausted(error):
+                return None  # the connection is there already
+            raise
         lane = Lane(ours)
         with self._lock:
             is_one_too_many = len(self._lanes) >= self._most_lanes

@@ -8,18 +8,21 @@ they are large, through the arena as a parcel, of which the message holds the he
 from __future__ import annotations
 
 import marshal
+import math
 import os
 import socket
+import time
 from array import array
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pickle import PickleBuffer
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from typing_extensions import Buffer
 
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.links import FAILED
+from pparallel.runtime.resources import is_exhausted
 from pparallel.runtime.shm import Parcel, Parcels
 
 # What a message is, its first field; in a packet of its own, where not said otherwise.
@@ -35,6 +38,7 @@ LONGEST = 60_000  #: bytes of a packet
 INLINE = 1 << 15  #: bytes of frames above which they travel as a parcel
 PACKET = 1 << 16  #: bytes that a receiver makes room for
 HEADER = 64  #: bytes of an entry beside its frames, at most
+_AGAIN = 0.001  #: seconds after which what found no memory or descriptors is tried again
 _FRAME = 10  #: bytes that marshal adds to a frame, and to say that it was sent writable
 SENDING = 1 << 20  #: bytes that may be on their way; the system may allow less
 
@@ -45,6 +49,7 @@ _IS_TRUNCATED = int(socket.MSG_TRUNC)
 _HOW = PACKET, socket.CMSG_SPACE(4 * array("i").itemsize), int(socket.MSG_CMSG_CLOEXEC)
 _EACH = tuple((each,) for each in _HOW)  # as map() takes them
 
+T = TypeVar("T")
 Received = tuple[bytes, list[Any], int, Any]  #: what the system gives
 
 #: the frames, or the head of a parcel; and which of them were sent writable
@@ -133,9 +138,9 @@ def droppable(sized: Sized) -> bytes | None:
     return body if isinstance(body, bytes) and not fds else None
 
 
-def refused(error: Exception) -> Sized:
+def refused(error: BaseException) -> Sized:
     """Return the answer to a request that could not be read, or whose answer cannot be sent."""
-    told = [type(error).__name__.encode(), str(error).encode()[:1000]]
+    told = [type(error).__name__.encode(), str(error).encode(errors="replace")[:1000]]
     return (told, ()), 1024, []
 
 
@@ -167,10 +172,31 @@ def unpack(packed: Packed, parcels: Parcels, fds: Sequence[int] = ()) -> list[Bu
     return frames
 
 
+def patiently(act: Callable[[], T], timeout: float | None = None) -> T:
+    """Return what *act* does, which is called again while there is no memory or descriptor for it.
+
+    Args:
+        act: raises ``OSError`` or ``MemoryError`` as the system does.
+        timeout: seconds after which what it raises is raised.
+    """
+    until = math.inf if timeout is None else time.monotonic() + timeout
+    while True:
+        try:
+            return act()
+        except (OSError, MemoryError) as error:
+            if not is_exhausted(error) or time.monotonic() >= until:
+                raise
+        time.sleep(_AGAIN)
+
+
 def send_with(sock: socket.socket, message: bytes, fds: Sequence[int]) -> None:
     """Send a message with descriptors."""
-    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds))]
-    sock.sendmsg([message], rights, socket.MSG_NOSIGNAL)
+    sock.sendmsg([message], rights(fds), socket.MSG_NOSIGNAL)
+
+
+def rights(fds: Sequence[int]) -> list[tuple[int, int, Any]]:
+    """Return what has the system send descriptors along with a message."""
+    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds))]
 
 
 def receive_with(sock: socket.socket) -> tuple[bytes, list[int]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from pparallel_ipc.hub import WRITE, Hub
 
 _TOGETHER = 16  #: entries that are not held back any longer
 _AT_ONCE = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+_AT_ONCE_EACH = (_AT_ONCE,)
 _AGAIN = 0.002  #: seconds after which what found no memory or descriptors is sent again
 _ALONE = -1  #: instead of a size: a message by itself
 PATIENCE = 1.0  #: seconds that the end waits for a thread that is sending
@@ -34,8 +34,10 @@ class Post:
         self._sock, self._hub = sock, hub
         self._number = sock.fileno()
         self._sending = threading.Lock()  # held by the thread that sends
-        self._entries: deque[tuple[Any, int, Sequence[int]]] = deque()
-        self._stuck: deque[tuple[bytes, Sequence[int]]] = deque()  # packets that wait for room
+        self._entries: list[tuple[Any, int, Sequence[int]]] = []  # until they are sent
+        # The next packet, with its descriptors and the number of entries in it.
+        self._packet: tuple[bytes, Sequence[int], int] | None = None
+        self._sent: list[int] = []  # not empty: the packet has left
         self._is_open = False
         self._is_held = False  # and the hub is going to flush it
         self._waits = False  # for the hub to say that it may go on
@@ -67,7 +69,7 @@ class Post:
 
     def is_empty(self) -> bool:
         """Return whether all has left."""
-        return self._is_dead or not (self._entries or self._stuck or self._sending.locked())
+        return self._is_dead or not (self._entries or self._sending.locked())
 
     def can_write(self) -> None:
         """Go on, for there is room: called by the hub."""
@@ -85,7 +87,7 @@ class Post:
 
     def _go_on(self) -> None:
         while (
-            (self._entries or self._stuck)
+            self._entries
             and (self._is_dead or (self._is_open and not self._waits))
             and alone(self._sending, self._send)
         ):
@@ -95,9 +97,10 @@ class Post:
         """Send what there is; called by one thread at a time, as are those below."""
         while not self._is_dead:
             try:
-                if not (self._stuck or self._pack()):
-                    return
-                self._send_one(*self._stuck[0])
+                if not self._sent:
+                    if self._packet is None and not self._pack():
+                        return
+                    self._send_one()
             except BlockingIOError:
                 self._waits = True
                 self._hub.change(self._number, add=WRITE)
@@ -109,42 +112,51 @@ class Post:
                     return
                 self._is_dead = True  # the end will be seen where this connection is read
             else:
-                messages.close(self._stuck.popleft()[1])
+                self._has_sent()
         self._drop()
 
-    def _send_one(self, packet: bytes, fds: Sequence[int]) -> None:
+    def _send_one(self) -> None:
+        """Send the packet and take note, in one go: no signal's handler runs in between."""
+        assert self._packet is not None
+        data, fds, _ = self._packet
         if fds:
-            messages.send_with(self._sock, packet, fds)
+            sendmsg, rights = self._sock.sendmsg, messages.rights(fds)
+            self._sent.extend(map(sendmsg, ((data,),), (rights,), (_AT_ONCE,)))
         else:
-            self._sock.send(packet, _AT_ONCE)
+            self._sent.extend(map(self._sock.send, (data,), _AT_ONCE_EACH))
+
+    def _has_sent(self) -> None:
+        assert self._packet is not None
+        _, fds, count = self._packet
+        del self._entries[:count]  # these three without a call in between
+        self._packet = None
+        del self._sent[:]
+        messages.close(fds)
 
     def _pack(self) -> bool:
-        """Turn what was put into one more packet; return False if there was nothing."""
-        taken: list[tuple[Any, int, Sequence[int]]] = []
-        total = 0
-        try:
-            while self._entries:
-                _, size, fds = self._entries[0]
-                # Descriptors belong to the one entry of their packet.
-                is_alone = size == _ALONE or bool(fds)
-                total += size + messages.HEADER
-                if taken and (is_alone or total > messages.LONGEST):
-                    break
-                taken.append(self._entries.popleft())
-                if is_alone:
-                    break
-            if not taken:
-                return False
-            first, size, fds = taken[0]
-            message = first if size == _ALONE else (messages.MANY, [each[0] for each in taken])
-            self._stuck.append((messages.dumps(message), fds))
-        except BaseException:
-            self._entries.extendleft(reversed(taken))
-            raise
+        """Turn what was put first into a packet; return False if there is nothing.
+
+        It stays where it is until that has been sent.
+        """
+        entries, count, total = self._entries, 0, 0
+        if not entries:
+            return False
+        first, size, fds = entries[0]
+        if size == _ALONE or fds:  # descriptors belong to the one entry of their packet
+            data = messages.dumps(first if size == _ALONE else (messages.MANY, [first]))
+            self._packet = data, fds, 1
+            return True
+        for _, size, fds in entries:
+            total += size + messages.HEADER
+            if count and (size == _ALONE or fds or total > messages.LONGEST):
+                break
+            count += 1
+        together = [each[0] for each in entries[:count]]
+        self._packet = messages.dumps((messages.MANY, together)), (), count
         return True
 
     def _drop(self) -> None:
-        while self._stuck:
-            messages.close(self._stuck.popleft()[1])
-        while self._entries:
-            messages.close(self._entries.popleft()[2])
+        entries, self._entries = self._entries, []
+        self._packet = None
+        for _, _, fds in entries:
+            messages.close(fds)
