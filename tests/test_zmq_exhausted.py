@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import signal
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -22,6 +24,7 @@ from pparallel.errors import RemoteError
 from pparallel.interfaces.transport import Frames
 from pparallel.testing.patience import until
 from pparallel_zmq import sockets, wire
+from pparallel_zmq.memory import Memory
 from pparallel_zmq.streams import Incoming
 from pparallel_zmq.transport import ZmqTransport
 
@@ -92,8 +95,6 @@ def test_reply_that_cannot_be_encoded_is_an_error_of_the_caller(what: str) -> No
 
 
 def test_announced_frames_cost_nothing_until_their_bytes_arrive() -> None:
-    from pparallel_zmq.memory import Memory
-
     me, memory = psutil.Process(), Memory()
     before = me.memory_info().rss
     table = [(2**20 - 2) << 1] * 250 + [64 * 2**20 << 1] * 4
@@ -229,3 +230,27 @@ def test_link_that_cannot_be_made_is_an_error_and_the_next_call_makes_it(
                 monkeypatch.setattr(target, name, real)
             until(lambda: psutil.Process().num_fds() <= before, "sockets are left")
             assert own.call("m2", [b"here"], 5)
+
+
+def test_call_to_a_member_that_takes_nothing_keeps_its_time_out() -> None:
+    options = {"high_water_mark": 4, "window": 64, "piece_size": 2**16, "liveness_bound": 20.0}
+    with meeting(NAMES) as met, peers(NAMES[1:], NAMES, met) as (other,):
+        own = transport("m0", NAMES, met, **options)
+
+        def request(to: str, frames: Frames, timeout: float) -> Frames:
+            return own.request(to, frames, timeout).result()
+
+        calls: list[Callable[[str, Frames, float], Frames]] = [own.call, request]
+        with opened(own):
+            assert other.opened() == "open"
+            own.call("m1", [b"here"], 5)
+            os.kill(other.pid, signal.SIGSTOP)
+            try:
+                for call in calls:
+                    began = time.monotonic()
+                    for _ in range(3):
+                        with pytest.raises(TimeoutError):
+                            call("m1", [b"here", bytes(8 * 2**20)], 0.5)
+                    assert time.monotonic() - began < 4
+            finally:
+                os.kill(other.pid, signal.SIGCONT)
