@@ -95,11 +95,12 @@ class Connection:
             self._reader = threading.get_ident()
             self.hub.lend(number)
             poll = _poll(number) if before else self._poll  # which serves one wait at a time
-            while not is_done():
-                if not (self._pass_on(by_hub=False) and self._next(poll, until)):
-                    self.hub.take_back(number)
+            while self._pass_on(by_hub=False):
+                if is_done():  # before the next wait: what has just come may be all that is missing
                     return
-            self._pass_on(by_hub=False)
+                if not self._next(poll, until):
+                    break
+            self.hub.take_back(number)
         finally:
             self._reader = before
 
@@ -199,6 +200,7 @@ class Connection:
             self._taken(message, fds)
             if received and received[0] is packet:  # a signal's handler may have been here
                 received.popleft()
+                self._decoded = (None, None, [])  # or the next one would need memory of its own
         return True
 
     def _fail(self, error: Exception) -> None:
