@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import threading
 import time
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from pparallel.errors import ClosedError, PeerLostError
 from pparallel.interfaces.transport import Frames
 from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.threads import in_threads
-from pparallel_ipc.line import Line
+from pparallel_ipc.line import _LENT, Line
 from pparallel_ipc.transport import IpcTransport
 
 
@@ -48,6 +49,16 @@ def test_a_thread_that_waits_alone_receives() -> None:
     with pair(soon) as (a, _):
         me = threading.current_thread().name
         until(lambda: received_by(a) == me, "somebody else receives")
+
+
+def test_a_wait_ends_when_the_answer_is_there() -> None:
+    with pair(echo) as (a, _):
+        took: list[float] = []
+        for n in range(100):
+            began = time.monotonic()
+            assert answered(a, b"%d" % n) == [b"%d" % n]
+            took.append(time.monotonic() - began)
+        assert statistics.median(took) < _LENT / 2
 
 
 def test_what_comes_when_nobody_waits_any_more_is_received() -> None:
