@@ -44,7 +44,7 @@ class ZmqTransportConfig(TransportConfig, frozen=True):
     piece_size: int = Field(default=2 * 2**20, ge=2**16, le=16 * 2**20)
     window: int = Field(default=4, ge=1, le=64)
     high_water_mark: int = Field(default=1000, ge=1)
-    max_frames: int = Field(default=2**16, ge=16, le=2**20)
+    max_frames: int = Field(default=2**17, ge=16, le=2**20)
     max_message: int = Field(default=8 * 2**30, ge=2**16)
     handshake_timeout: float = Field(default=10.0, gt=0)
 

@@ -175,7 +175,7 @@ class Link:
                 self._handle(wire.unpack(part, self._limits), piece)
             except BadMessageError as error:
                 logger.warning("A message of %s was dropped: %s", self.to, error)
-            except Exception as error:
+            except BaseException as error:  # a callback may raise SystemExit
                 logger.exception("A message of %s could not be handled", self.to)
                 self._failed(part, error)
         return bool(received)
@@ -232,7 +232,7 @@ class Link:
         else:
             self._take(message, piece)
 
-    def _failed(self, part: bytes, error: Exception) -> None:
+    def _failed(self, part: bytes, error: BaseException) -> None:
         """Fail the request, if the message that could not be handled is a reply to one."""
         kind, _, _, _, number = wire.HEAD.unpack_from(part)
         numbers = [number] if kind in (Kind.REPLY, Kind.PIECE) else []

@@ -168,7 +168,7 @@ class Reader:
             self._sleeping = True
             if not self._woken and not self._holders and self._due:
                 self._wait(left)
-        except Exception:  # without this thread the member would hear nothing any more
+        except BaseException:  # without this thread the member would hear nothing any more
             logger.exception("Messages could not be received; that is tried again")
             self._due = 0.0
             time.sleep(PAUSE)
@@ -190,7 +190,7 @@ class Reader:
         self._draining = source
         try:
             return source.drain(signalled)
-        except Exception:  # a defect, and no reason to leave all other members unheard
+        except BaseException:  # a defect, and no reason to leave all other members unheard
             logger.exception("A message could not be handled")
             time.sleep(PAUSE)
             return True
