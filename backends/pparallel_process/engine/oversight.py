@@ -34,7 +34,8 @@ class Oversight:
         """Return in how many seconds to look; ``None``: there is nothing to look after."""
         crew = self._crew
         with crew.lock:
-            soonest = _LOOK if crew.leaving or self._max_rss is not None else None
+            waits = crew.leaving or self._staffing.missing or self._max_rss is not None
+            soonest = _LOOK if waits else None
             if self._timeout is not None and crew.busy:
                 left = max(0.001, min(map(self._time_left, crew.busy)))
                 soonest = left if soonest is None else min(soonest, left)
@@ -52,6 +53,8 @@ class Oversight:
                 self._end(worker, self._timeout)
         if crew.leaving:
             self._staffing.hurry()
+        if self._staffing.missing:
+            self._staffing.refill()
         if self._max_rss is not None:
             self._check_idle()
         with crew.lock:

@@ -13,6 +13,7 @@ from pparallel.runtime.pools.fates import fate
 from pparallel.runtime.pools.lots import Lot
 from pparallel.runtime.pools.values import head_and_files
 from pparallel.runtime.processes import Exit
+from pparallel.runtime.resources import is_exhausted
 from pparallel.runtime.shm import Arena
 from pparallel_process.accounts.crew import Crew
 from pparallel_process.accounts.worker import Worker
@@ -25,6 +26,7 @@ from pparallel_process.traffic.sending import Sender
 logger = logging.getLogger(__name__)
 
 _STARTS = 3  #: how often workers may fail to start, one after the other
+_SHORT = 10.0  #: seconds for which a resource that workers need may be exhausted
 _DEATH = 1.0  #: seconds that a process has to be gone once its channel has ended
 _FAREWELL = 5.0  #: seconds that a worker which is replaced has to end
 
@@ -42,6 +44,7 @@ class Staffing:
 
     Attributes:
         broken: why no worker can be started; ``None``: they can.
+        missing: places whose worker could not be started for want of a resource.
     """
 
     def __init__(
@@ -63,6 +66,8 @@ class Staffing:
         self._changing: set[int] = set()  # places whose worker is being buried or started
         self._is_closed = self._is_ending = False
         self.broken: BaseException | None = None
+        self.missing: set[int] = set()
+        self._short_since: float | None = None
 
     def start_all(self) -> None:
         """Start the workers; of those that may fail only a few, until one has not."""
@@ -81,7 +86,7 @@ class Staffing:
                     return
                 for each in files:
                     self._recruiter.welcome(worker, each)
-                self._failures = 0
+                self._failures, self._short_since = 0, None
                 worker.is_ready = True
                 if crew.config.max_rss is not None:
                     worker.baseline = worker.own_memory()
@@ -127,6 +132,12 @@ class Staffing:
                 return
             self._leave(worker)
         self._replace(worker.number)
+
+    def refill(self) -> None:
+        """Try again to start the workers that are missing."""
+        missing, self.missing = self.missing, set()
+        for number in missing:
+            self._replace(number)
 
     def kill_all(self) -> None:
         """End all workers by force, for good."""
@@ -189,10 +200,23 @@ class Staffing:
         self._board.clear(number)
         try:
             self._start(number)
-        except (OSError, RuntimeError, PparallelError) as error:
+        except (OSError, MemoryError, RuntimeError, PparallelError) as error:
             self._changing.discard(number)
             logger.info("worker %d of a pool could not be started: %s", number, error)
-            self._count_failure(number, error)
+            if not self._is_short(number, error):
+                self._count_failure(number, error)
+
+    def _is_short(self, number: int, error: BaseException) -> bool:
+        """Return whether to try again later, as a resource is exhausted now."""
+        if not is_exhausted(error):
+            return False
+        now = monotonic()
+        if self._short_since is None:
+            self._short_since = now
+        if now - self._short_since > _SHORT:
+            return False
+        self.missing.add(number)
+        return True
 
     def _count_failure(self, number: int, error: BaseException) -> None:
         with self._crew.lock:
