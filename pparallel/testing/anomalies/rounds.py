@@ -15,6 +15,7 @@ import os
 import signal
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
@@ -332,7 +333,9 @@ def _is_expected(error: BaseException) -> bool:
 
 
 def _described(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:600]
+    frames = traceback.extract_tb(error.__traceback__)[-3:]
+    where = " < ".join(f"{each.filename}:{each.lineno} {each.name}" for each in reversed(frames))
+    return f"{type(error).__name__}: {error}"[:600] + f" ({where})"
 
 
 def _leaving_nothing() -> Any:
