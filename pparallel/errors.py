@@ -184,7 +184,8 @@ class ResourceExhaustedError(PparallelError, OSError):
     """Raised when the system has no more of something; the operation may be tried again.
 
     Attributes:
-        resource: ``"threads"``, ``"file descriptors"``, ``"memory"`` or ``"disk space"``.
+        resource: ``"threads"``, ``"processes"``, ``"file descriptors"``, ``"memory"`` or
+            ``"disk space"``.
         errno: the system's number of the error.
     """
 

@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from process_children import TARGET, child, each_method, line, outcome
 
-from pparallel.errors import PparallelError
+from pparallel.errors import PparallelError, ResourceExhaustedError
 from pparallel.runtime.processes import StartMethod, helpers, start
 from pparallel.testing.patience import PATIENCE
 
@@ -212,3 +213,23 @@ def test_servers_are_killed_while_threads_start_children() -> None:
         ends = set().union(*(each.result(PATIENCE) for each in found))
     assert 0 in ends
     assert ends <= {0, None, -signal.SIGKILL}
+
+
+@each_method
+def test_a_full_process_table_is_named_and_the_next_start_works(
+    method: StartMethod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    kill_servers()
+    with monkeypatch.context() as full:
+        full.setattr(os, "fork", refuse)
+        full.setattr("subprocess._fork_exec", refuse)
+        with pytest.raises(ResourceExhaustedError, match="no more processes"):
+            start(TARGET, b"", method=method)
+    started = start(TARGET, b"", method=method)
+    end = started.ended(PATIENCE)
+    started.close()
+    assert end is not None
+    assert end.code == 0

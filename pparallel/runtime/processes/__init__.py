@@ -7,6 +7,8 @@ its parent does, whatever it is doing, within two seconds at most. Linux only.
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
@@ -70,7 +72,7 @@ def start(
 
     Raises:
         PparallelError: no interpreter can be started, or a module cannot be preloaded.
-        OSError: the system gives no further process, descriptor or memory.
+        ResourceExhaustedError: the system gives no further process, descriptor or memory.
         ValueError: there is no such method, or there are too many descriptors.
     """
     if sys.platform != "linux":
@@ -86,9 +88,28 @@ def start(
 
     messages.check(fds)
     request = Request.of_this_process(target, payload, name, environment)
-    if method == "forkserver":
-        return client.start(request, fds, preload)
-    return own.spawn(request, fds) if method == "spawn" else own.fork(request, fds)
+    try:
+        if method == "forkserver":
+            return client.start(request, fds, preload)
+        return own.spawn(request, fds) if method == "spawn" else own.fork(request, fds)
+    except OSError as error:
+        _explain(error, name)
+        raise
+
+
+def _explain(error: OSError, name: str) -> None:
+    """Raise what says which resource ran out, if one did."""
+    from pparallel.errors import ResourceExhaustedError
+    from pparallel.runtime.resources import explaining
+
+    what = f"the start of process {name!r}" if name else "the start of a process"
+    if error.strerror != os.strerror(error.errno or 0):
+        what = f"{what} ({error.strerror})"
+    if error.errno == errno.EAGAIN:
+        advice = "let some end, or raise the limit (ulimit -u, the container's pids.max)"
+        raise ResourceExhaustedError(what, "processes", errno.EAGAIN, advice) from error
+    with explaining(what):
+        raise error
 
 
 def helpers() -> tuple[set[int], set[int]]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import functools
 import time
+from collections.abc import Callable
 from typing import Any
 
 NBYTES = 64  #: more than a pthread_mutex_t has on any platform
@@ -59,9 +61,10 @@ class Mutex:
         """
         code = self._try(self._at)
         if code == errno.EBUSY:
-            until = time.time() + timeout
+            clock, wait = _waiting()
+            until = time.clock_gettime(clock) + timeout
             left = _Until(int(until), int(until % 1 * 1e9))
-            code = _slow.pthread_mutex_timedlock(self._at, ctypes.byref(left))
+            code = wait(self._at, ctypes.byref(left))
         if code == 0:
             return True
         if code == errno.EOWNERDEAD:
@@ -77,6 +80,16 @@ class Mutex:
     def release(self) -> None:
         """Give the lock back; only the thread that took it may."""
         self._unlock(self._at)
+
+
+@functools.cache
+def _waiting() -> tuple[int, Callable[..., int]]:
+    """Return what waits for a mutex, and the clock that it goes by."""
+    try:
+        by_clock: Any = _slow.pthread_mutex_clocklock
+    except AttributeError:  # glibc before 2.30: when the clock is set, waits change
+        return time.CLOCK_REALTIME, _slow.pthread_mutex_timedlock
+    return time.CLOCK_MONOTONIC, lambda at, until: by_clock(at, time.CLOCK_MONOTONIC, until)
 
 
 def _done(code: int) -> None:
