@@ -15,7 +15,7 @@ import pytest
 from typing_extensions import override
 
 import pparallel
-from pparallel.errors import ClosedError, ConfigError
+from pparallel.errors import ClosedError, ConfigError, ResourceExhaustedError
 from pparallel.interfaces import launcher as interface
 from pparallel.interfaces.launcher import Launcher, LauncherConfig, RankSpec, StartMethod
 from pparallel.runtime import stopping
@@ -225,7 +225,7 @@ def test_threads_that_cannot_be_started(
         told.wait()
 
     monkeypatch.setattr(threading.Thread, "start", refuse_the_second)
-    with pytest.raises(RuntimeError, match="can't start new thread"):
+    with pytest.raises(ResourceExhaustedError, match="no more threads"):
         launcher.spawn(work, nprocs=3)
 
 

@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 import pparallel
-from pparallel.errors import PparallelError, RemoteError, SerializationError
+from pparallel.errors import PparallelError, RemoteError, ResourceExhaustedError, SerializationError
 from pparallel.interfaces.launcher import LaunchContext, Launcher, RankSpec, StartMethod
 from pparallel.runtime import processes, stopping
 from pparallel.runtime.pools import nesting
@@ -407,7 +407,7 @@ def test_a_thread_that_cannot_be_started(
         raise RuntimeError(message)
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    with pytest.raises(RuntimeError, match="can't start new thread"):
+    with pytest.raises(ResourceExhaustedError, match="no more threads"):
         spawned(launcher, launched.whoami, ranks=2)
 
 
