@@ -12,6 +12,7 @@ from exhausted import no_threads
 
 import pparallel
 from pparallel.errors import CallTimeoutError, ResourceExhaustedError
+from pparallel.interfaces.launcher import Launcher, LauncherConfig
 from pparallel.runtime.clock import Clock
 from pparallel.runtime.pending import Pending
 from pparallel.runtime.ticker import Ticker
@@ -59,13 +60,17 @@ def expire(stack: ExitStack) -> Callable[[], object]:
     return act
 
 
+def built(config: LauncherConfig) -> Launcher:
+    return pparallel.build(config)
+
+
 def launch(stack: ExitStack) -> Callable[[], object]:
-    launcher = stack.enter_context(pparallel.build(ThreadLauncherConfig()))
+    launcher = stack.enter_context(built(ThreadLauncherConfig()))
     return lambda: launcher.spawn(lambda rank: rank, nprocs=2)
 
 
 def launch_processes(stack: ExitStack) -> Callable[[], object]:
-    launcher = stack.enter_context(pparallel.build(ProcessLauncherConfig()))
+    launcher = stack.enter_context(built(ProcessLauncherConfig()))
     return lambda: launcher.spawn(abs, nprocs=1, start_method="fork")
 
 

@@ -12,6 +12,7 @@ from pparallel.testing.patience import PATIENCE
 
 def test_no_fork_comes_before_a_descriptor_is_private() -> None:
     forked, forking = threading.Event(), threading.Event()
+    number = -1
     children: list[int] = []
 
     def fork() -> None:
@@ -31,7 +32,6 @@ def test_no_fork_comes_before_a_descriptor_is_private() -> None:
         assert not forked.wait(0.1)
         return made
 
-    number = -1
     thread = threading.Thread(target=fork)
     made = private(make)
     thread.join(PATIENCE)

@@ -154,5 +154,5 @@ def suppress_sending(fails: bool) -> Iterator[None]:
         raise RuntimeError("torch could not send it")
 
     if fails:
-        Agent.call = fail  # type: ignore[method-assign]
+        Agent.call = fail  # type: ignore[assignment, method-assign]
     yield

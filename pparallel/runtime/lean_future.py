@@ -12,6 +12,8 @@ from typing_extensions import override
 
 logger = logging.getLogger(__name__)
 
+FAILED = "What was to be called when %r is done has failed"
+
 T = TypeVar("T")
 
 PENDING, FINISHED = "PENDING", "FINISHED"  #: as :mod:`concurrent.futures` writes its states
@@ -81,8 +83,8 @@ class LeanFuture(Future[T], Generic[T]):
             for callback in self._done_callbacks:
                 try:
                     callback(self)
-                except Exception:
-                    logger.exception("What was to be called when %r is done has failed", self)
+                except (Exception, SystemExit):
+                    logger.exception(FAILED, self)
 
     @override
     def set_exception(self, exception: BaseException | None) -> None:
@@ -95,7 +97,15 @@ class LeanFuture(Future[T], Generic[T]):
         if not is_bare:
             super().set_exception(exception)
         elif self._done_callbacks:
-            self._invoke_callbacks()  # type: ignore[attr-defined] # logs what they raise
+            self._invoke_callbacks()
+
+    def _invoke_callbacks(self) -> None:
+        """As the base class does, but end no thread that receives for others."""
+        for callback in self._done_callbacks:
+            try:
+                callback(self)
+            except (Exception, SystemExit):
+                logger.exception(FAILED, self)
 
     @override
     def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
