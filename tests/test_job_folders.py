@@ -79,7 +79,8 @@ def refuse(*_: object, **__: object) -> NoReturn:
 def test_a_full_disk_is_named_and_the_next_launch_works(
     temporary: Path, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = pparallel.load({"members": 2, "transport": {"backend": backend}}).transport
+    parts = {"launcher": {"backend": "process"}, "transport": {"backend": backend}}
+    config = pparallel.load({"members": 2, **parts}).transport
     assert config is not None
     transport = default_registry().load(default_registry().find("transport", backend))
     with monkeypatch.context() as full:
