@@ -383,10 +383,15 @@ def built_in() -> list[Scenario]:
         _job(
             "grad_server", torch, ("steps",), reducer={"backend": "grad_server", "dedicated": False}
         ),
-        replace(
-            _job("all_reduce", torch, ("steps",), reducer={"backend": "all_reduce"}), lossy=True
-        ),
     ]
+    job = _job(
+        "all_reduce",
+        torch,
+        ("steps",),
+        reducer={"backend": "all_reduce"},
+        collective={"backend": "shm", "timeout": TIMEOUT},
+    )
+    found.append(replace(job, lossy=True))
     for each in ("local", "shm", "gloo"):
         launcher = thread if each == "local" else torch
         transport = _transport("local" if each == "local" else "ipc")

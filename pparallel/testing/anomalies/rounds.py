@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 LIMIT = "limit"  #: the kind that lowers the system's limit on descriptors, in place of a patch
 MOST = 60  #: calls of one kind in one operation that are failed at most
 SPARE = 60  #: descriptors that the limit leaves at most
+LOSSES = 3  #: allowed losses likewise: each costs a new job
 BAD = 2  #: failed rounds of an operation and a kind after which the rest of them are left out
 
 #: outcomes that are as they should be, and those that are not
@@ -166,8 +167,8 @@ class Journal:
 def remaining(order: Order, done: list[Outcome]) -> Iterator[Fault]:
     """Yield the faults that are still to try; what came of each must be in *done* before the next.
 
-    Of each operation, kind, error and side the numbers rise until the fault is not reached; where
-    only a share of them is run, until a member is lost.
+    Of each operation, kind, error and side the numbers rise until the fault is not reached, or
+    until members were lost several times; where only a share is run, once.
     """
     if order.plan is not None:
         known = {each.fault for each in done}
@@ -199,8 +200,8 @@ def _rising(first: Fault, stride: int, done: list[Outcome]) -> Iterator[Fault]:
             return
         if sum(not each.is_good for each in like) >= BAD:
             return
-        if stride > 1 and any(each.outcome == "lost" for each in like):
-            return  # each costs a new job
+        if sum(each.outcome == "lost" for each in like) >= (1 if stride > 1 else LOSSES):
+            return
         if all(each.fault != fault for each in like):
             yield fault
         number += stride
@@ -259,7 +260,8 @@ class Rounds:
         began = time.monotonic()
         whole = self._order.scenario.place == "whole"
         try:
-            with _leaving_nothing() if whole else nullcontext():
+            patience = min(LIVENESS, self._order.bound)
+            with _leaving_nothing(patience) if whole else nullcontext():
                 error, was_reached, where = self._with_fault(fault, perform)
         except AssertionError as left:
             _, where = self._switch.disarm()
@@ -338,10 +340,10 @@ def _described(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:600] + f" ({where})"
 
 
-def _leaving_nothing() -> Any:
+def _leaving_nothing(patience: float = LIVENESS) -> Any:
     from pparallel.testing.leftovers import no_leftovers
 
-    return no_leftovers(LIVENESS)
+    return no_leftovers(patience)
 
 
 # -- scenarios --------------------------------------------------------------------------------
