@@ -313,3 +313,18 @@ def test_one_that_was_given_up_loses_the_first() -> None:
     members.lose("b", "was stopped by a signal for 5 s")
     assert ends == [("a", "gave this member up: it was stopped by a signal for 5 s")]
     members.close()
+
+
+def test_an_end_that_cannot_be_reported_spoils_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    told: list[str] = []
+
+    def report(name: str, _: str) -> None:
+        told.append(name)
+        raise ValueError("a callback")
+
+    members = Membership("a", ["a", "b", "c"], BOUND, report)
+    members.lose("b", "has left")
+    members.lose("c", "has left")
+    members.close()
+    assert told == ["b", "c"]
+    assert "a callback" in caplog.text

@@ -14,14 +14,16 @@ import preloads
 import pytest
 import torch
 import torch_members as members
+from exhausted import no_threads
 from late_threads import held_back
 from typing_extensions import Buffer, override
 
 import pparallel
-from pparallel.errors import ConfigError, WorkerLostError
+from pparallel.errors import ConfigError, ResourceExhaustedError, WorkerLostError
 from pparallel.interfaces.launcher import LaunchContext, Launcher, LauncherConfig
 from pparallel.interfaces.transport import TransportConfig
 from pparallel.runtime.links.ordering import Ordering
+from pparallel.runtime.member import Member
 from pparallel.testing import TransportSuite
 from pparallel_process import ProcessLauncherConfig
 from pparallel_torch import TorchRpcTransportConfig
@@ -199,6 +201,23 @@ def test_a_request_that_cannot_be_sent_fails_alone() -> None:
     }
     first, _ = pparallel.launch(config, members.fail_to_send_once)
     assert first == ["NoneType", "SerializationError", "NoneType"]
+
+
+def test_what_fails_blocks_nothing_behind_it() -> None:
+    ordering, done = Ordering(), list[int]()
+    ordering.arrived(1, lambda: done.append(1))
+    ordering.arrived(0, lambda: 1 // 0)  # type: ignore[arg-type]
+    ordering.arrived(2, lambda: done.append(2))
+    assert done == [1, 2]
+    assert not ordering.busy
+
+
+def test_a_transport_whose_closing_thread_cannot_start_closes_later() -> None:
+    transport = TorchRpcTransport(TorchRpcTransportConfig(), member=Member())
+    transport.open(lambda _, frames: frames)
+    with no_threads(), pytest.raises(ResourceExhaustedError):
+        transport.close()
+    transport.close()
 
 
 def test_requests_are_put_in_order() -> None:

@@ -70,7 +70,11 @@ class FarWatch:
                 self._asked = {name: _Asked(each.ping, now) for name, each in self._asked.items()}
             last = now
             for name, asked in list(self._asked.items()):
-                self._look(name, asked, now)
+                try:
+                    self._look(name, asked, now)
+                except Exception:  # what fails once is tried again: nobody else looks
+                    if not self._closed.is_set():
+                        logger.exception("A look at member %r failed", name)
 
     def _look(self, name: str, asked: _Asked, now: float) -> None:
         if asked.ping.done():
@@ -84,6 +88,6 @@ class FarWatch:
             self._lose(name, f"has not answered for {self._bound:g} s")
 
     def _lose(self, name: str, reason: str) -> None:
-        del self._asked[name]
+        self._asked.pop(name, None)
         if not self._closed.is_set():
             self._ended(name, reason)

@@ -25,6 +25,7 @@ from pparallel.runtime.job_folder import JobFolder
 from pparallel.runtime.links import FAILED, OK, Membership, answer, failure
 from pparallel.runtime.links.ordering import Ordering
 from pparallel.runtime.pending import Pending, awaited, fail, settle
+from pparallel.runtime.resources import start_thread
 from pparallel_torch.rpc import agent as torch_agent
 from pparallel_torch.rpc import remote
 from pparallel_torch.rpc.agent import Agent
@@ -74,7 +75,7 @@ class TorchRpcTransport(Transport):
         self._orders = {name: Ordering() for name in member.names}
         self._far = FarWatch(config.liveness_bound, self._ping, self._membership.lose)
         self._agent: Agent | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._opened = self._claimed = self._closed = False
         self._settled = threading.Event()  # nothing is being opened
         self._settled.set()
@@ -111,11 +112,10 @@ class TorchRpcTransport(Transport):
     @override
     def close(self) -> None:
         with self._lock:
-            starts, self._closed = not self._closed, True
-            if starts:  # with the lock, for whoever closes at the same time waits for it
-                self._closer.start()
-        if starts:
-            self._pending.close()
+            self._closed = True
+            if self._closer.ident is None:  # with the lock: who closes at the same time waits
+                start_thread(self._closer)
+        self._pending.close()
         if not getattr(self._inside, "callback", False):
             self._closer.join()
 
@@ -177,8 +177,15 @@ class TorchRpcTransport(Transport):
             if name not in self._membership.names():
                 reply(GIVEN_UP, [self._membership.reason(name).encode()])
                 return
-            act = partial(self._handle, name, unpack(*parcel), reply)
-            self._orders[name].arrived(number, act)
+            self._orders[name].arrived(number, partial(self._take, name, parcel, reply))
+
+    def _take(self, name: str, parcel: Any, reply: Reply) -> None:
+        try:
+            frames = unpack(*parcel)
+        except Exception as error:  # noqa: BLE001 - as for want of memory: the caller waits
+            reply(FAILED, [type(error).__name__.encode(), str(error).encode()])
+        else:
+            self._handle(name, frames, reply)
 
     def left_out(self, sender: int, number: int) -> None:
         """Learn that the request of that *number* could not be sent."""
@@ -209,7 +216,12 @@ class TorchRpcTransport(Transport):
             except Exception as error:  # noqa: BLE001 - torch raises whatever it was given
                 self._unanswered(to, future, error)
                 return
-            frames = unpack(*parcel)
+            try:
+                frames = unpack(*parcel)
+            except Exception as error:  # noqa: BLE001 - as for want of memory: the caller waits
+                fail(future, SerializationError(f"the reply of {to!r}", error, loading=True))
+                self._farewells.received(to)
+                return
             if status == GIVEN_UP:
                 judged = to == self._membership.first
                 reason = bytes(frames[0]).decode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -9,6 +10,8 @@ from collections.abc import Callable, Sequence
 from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
 from pparallel.runtime.links.hello import Hello, RefusedError
 from pparallel.runtime.links.watch import Watch
+
+logger = logging.getLogger(__name__)
 
 Ended = Callable[[str, str], None]  #: (name, what is known of its end)
 
@@ -117,7 +120,10 @@ class Membership:
             self._here.pop(name, None)
             self._changed.notify_all()
         self._watch.remove(name)
-        self._report(name, reason)
+        try:
+            self._report(name, reason)
+        except Exception:  # who saw the end has more to do, and nobody else to tell of this
+            logger.exception("The end of member %r (it %s) could not be reported", name, reason)
 
     def expects(self, name: str) -> bool:
         """Return whether *name* is a member that has not ended, whether it is here yet or not."""

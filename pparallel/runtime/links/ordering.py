@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
+
+logger = logging.getLogger(__name__)
 
 
 class Ordering:
@@ -33,7 +36,10 @@ class Ordering:
                 return
             self._busy = True
         while (following := self._following()) is not None:
-            following()
+            try:
+                following()
+            except Exception:  # those behind it are to be acted on all the same
+                logger.exception("What a member has sent could not be acted on")
 
     def _following(self) -> Callable[[], None] | None:
         with self._lock:
