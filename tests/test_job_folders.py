@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -13,8 +14,10 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from typer.testing import CliRunner
 
 import pparallel
+from pparallel.cli import app
 from pparallel.errors import ResourceExhaustedError
 from pparallel.registry import default_registry
 from pparallel.testing.patience import PATIENCE
@@ -103,3 +106,18 @@ def test_a_disk_that_is_full_as_torchrun_starts_leaves_nothing(
         with pytest.raises(ResourceExhaustedError, match="disk space"):
             launcher.spawn(abs, nprocs=1)
     assert not list(temporary.iterdir())
+
+
+def test_a_key_file_for_which_there_is_no_room_is_written_later(tmp_path: Path) -> None:
+    arguments = ["keys", "new", str(tmp_path), "--members", "a,b"]
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+    try:
+        done = CliRunner().invoke(app, arguments)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert done.exit_code == 2
+    assert f"{tmp_path}/a.keys: " in done.output
+    assert not list(tmp_path.iterdir())
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    assert len(list(tmp_path.iterdir())) == 2

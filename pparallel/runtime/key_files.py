@@ -20,12 +20,17 @@ def write(path: Path, member: str, keys: Mapping[str, SecretStr]) -> None:
 
     Raises:
         FileExistsError: there is such a file already: it may hold the only copy of a key.
+        OSError: it cannot be written, as on a full disk; nothing of it is left.
     """
     told = {name: each.get_secret_value() for name, each in keys.items()}
     text = json.dumps({"pparallel_keys": _FORM, "member": member, "keys": told}, indent=1)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text + "\n")
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text + "\n")
+    except OSError as error:
+        path.unlink()
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def read(path: Path, member: str) -> dict[str, SecretStr]:
