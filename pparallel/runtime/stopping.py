@@ -23,8 +23,8 @@ class StopSignal:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # signal handlers set it, too
-        self._event = threading.Event()
+        self._changed = threading.Condition()  # on a reentrant lock: signal handlers set it, too
+        self._is_set = False
         self._reason: BaseException | None = None
         self._callbacks: dict[object, Callback] = {}
 
@@ -35,19 +35,20 @@ class StopSignal:
 
     def is_set(self) -> bool:
         """Return whether the rank is to end."""
-        return self._event.is_set()
+        return self._is_set
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the rank is to end, at most *timeout* seconds; return whether it is."""
-        return self._event.wait(timeout)
+        with self._changed:
+            return self._changed.wait_for(self.is_set, timeout)
 
     def set(self, reason: BaseException | None = None) -> None:
         """Tell the rank to end; the first call counts, with its reason."""
-        with self._lock:
-            if self._event.is_set():
+        with self._changed:
+            if self._is_set:
                 return
-            self._reason = reason
-            self._event.set()
+            self._reason, self._is_set = reason, True
+            self._changed.notify_all()
             callbacks = list(self._callbacks.values())
             self._callbacks.clear()
         for callback in callbacks:
@@ -60,8 +61,8 @@ class StopSignal:
             A function that takes the callback back; safe to call again.
         """
         token = object()
-        with self._lock:
-            if not self._event.is_set():
+        with self._changed:
+            if not self._is_set:
                 self._callbacks[token] = callback
                 return lambda: self._forget(token)
         self._tell(callback)
@@ -74,7 +75,7 @@ class StopSignal:
             logger.exception("%r failed as it was told to stop", callback)
 
     def _forget(self, token: object) -> None:
-        with self._lock:
+        with self._changed:
             self._callbacks.pop(token, None)
 
 
