@@ -167,6 +167,10 @@ def _together(name: str, prepare: Callable[[Runtime], Perform]) -> Prepare:
             other = group.rpc_async(1, _perform, args=(1, name), timeout=2 * TIMEOUT)
             try:
                 own()
+            except CallTimeoutError as late:  # the right end where the other could not come
+                error = other.exception()
+                why = late if error is None or isinstance(error, CallTimeoutError) else error
+                raise why from late
             finally:
                 error = other.exception()
             if error is not None:
