@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections.abc import Callable
@@ -111,5 +112,39 @@ def circle(how: str, rank: int, left: int) -> int:
 def test_a_function_that_waits_for_several_does_not_count_as_running(how: str) -> None:
     def program(rt: Runtime, group: RpcGroup) -> Any:
         return group.rpc_sync(1, circle, timeout=PATIENCE, args=(how, 1, 4))
+
+    assert launch(between(program), handler_threads=1)[0] == 4
+
+
+def wait_for_callback(to: str) -> int:
+    """Wait for what a callback does, which is no wait for another member."""
+    called = threading.Event()
+    future: Future[int] = current.endpoint().call_async(to, add_late, PATIENCE, (1, 2))
+    future.add_done_callback(lambda _: called.set())
+    assert called.wait(PATIENCE)
+    return future.result()
+
+
+def test_a_function_may_wait_for_its_callback_on_the_last_thread() -> None:
+    def program(rt: Runtime, group: RpcGroup) -> Any:
+        return group.rpc_sync(1, wait_for_callback, timeout=PATIENCE, args=(rt.name,))
+
+    assert launch(between(program), handler_threads=1)[0] == 3
+
+
+async def circle_of_tasks(rank: int, left: int) -> int:
+    me = current.endpoint()
+    other = me.member.names[1 - rank]
+    future: Future[int] = me.call_async(other, run_circle, 5, (1 - rank, left - 1))
+    return 1 + await asyncio.wrap_future(future)
+
+
+def run_circle(rank: int, left: int) -> int:
+    return asyncio.run(circle_of_tasks(rank, left)) if left else 0
+
+
+def test_an_event_loop_that_waits_does_not_count_as_running() -> None:
+    def program(rt: Runtime, group: RpcGroup) -> Any:
+        return group.rpc_sync(1, run_circle, timeout=PATIENCE, args=(1, 4))
 
     assert launch(between(program), handler_threads=1)[0] == 4

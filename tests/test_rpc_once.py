@@ -138,7 +138,7 @@ def test_a_call_that_raises_stops_no_clock(clock: Clock, caplog: pytest.LogCaptu
     clock.after(0, lambda: [][0])
     clock.after(0.001, called.set)
     assert called.wait(10)
-    assert "What the test's clock had to call failed" in caplog.text
+    assert "A function that the test's clock called has failed" in caplog.text
 
 
 def test_a_closed_clock_calls_nothing(clock: Clock) -> None:

@@ -5,70 +5,105 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
+import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 
+from pparallel.runtime import poll_times
 from pparallel.runtime.resources import start_thread
 
 logger = logging.getLogger(__name__)
+
+Entry = tuple[float, int, Callable[[], None]]
 
 
 class Clock:
     """Calls functions later, on one thread that starts with the first of them.
 
-    The functions must not block, for those behind them wait.
+    The functions must not block, for those behind them wait. Signal handlers and finalizers may use
+    a clock at any moment: no lock is waited for where its thread runs.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._changed = threading.Condition()
-        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._new: deque[Entry] = deque()  # which the thread has not looked at yet
+        self._due: list[Entry] = []  # a heap, which is the thread's own
         self._ties = itertools.count()
+        self._until = -math.inf  # when the thread looks again without a call; past: it is awake
+        self._alarm = threading.Lock()  # held, unless the thread is to look at once
+        self._alarm.acquire()
+        self._running = threading.Lock()  # an interrupted start may be tried again
+        self._starting = threading.RLock()
         self._thread: threading.Thread | None = None
         self._closed = False
+
+    def start(self) -> None:
+        """Have the thread run, as :meth:`after` does; harmless if it does already.
+
+        Raises:
+            ResourceExhaustedError: it cannot be started; the next call tries again.
+        """
+        if self._thread is None and not self._closed:
+            with self._starting:
+                if self._thread is None and not self._closed:
+                    thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                    self._thread = start_thread(thread)
 
     def after(self, delay: float, what: Callable[[], None]) -> None:
         """Call *what* in *delay* seconds; never, if the clock is closed by then.
 
         Raises:
-            ResourceExhaustedError: no thread can be started; *what* is not called.
+            ResourceExhaustedError: there is no thread, and none can be started.
         """
-        entry = (time.monotonic() + delay, next(self._ties), what)
-        with self._changed:
-            if self._closed:
-                return
-            if self._thread is None:
-                thread = threading.Thread(target=self._tick, name=self._name, daemon=True)
-                self._thread = start_thread(thread)
-            heapq.heappush(self._due, entry)
-            if self._due[0] is entry:
-                self._changed.notify()
+        if self._thread is None:
+            self.start()
+        if self._closed:
+            return
+        due = time.monotonic() + delay
+        self._new.append((due, next(self._ties), what))
+        if due < self._until:
+            self._wake()
 
     def close(self) -> None:
         """Call nothing more; safe to call again."""
-        with self._changed:
-            self._closed = True
-            self._due.clear()
-            self._changed.notify()
+        self._closed = True
+        self._wake()
+        with self._starting:  # held while the thread is started: only then can it be waited for
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
+        self._new.clear()
 
-    def _tick(self) -> None:
-        while (what := self._next()) is not None:
+    def _wake(self) -> None:
+        try:
+            self._alarm.release()
+        except RuntimeError:  # it was told already
+            return
+
+    def _run(self) -> None:
+        if not self._running.acquire(blocking=False):
+            return
+        while not self._closed:
+            what = self._next()
             try:
-                what()
-            except Exception:  # those behind it are to be called all the same
-                logger.exception("What %s had to call failed", self._name)
+                if what is not None:
+                    what()
+            except BaseException:  # those behind it are to be called all the same
+                logger.exception("A function that %s called has failed", self._name)
             del what  # what it holds is released before this thread waits again
+        self._due.clear()
 
     def _next(self) -> Callable[[], None] | None:
-        """Wait for the next function whose time has come; ``None`` ends the thread."""
-        with self._changed:
-            while not self._closed:
-                left = self._due[0][0] - time.monotonic() if self._due else None
-                if left is not None and left <= 0:
-                    return heapq.heappop(self._due)[2]
-                self._changed.wait(left)
+        """Return the next function whose time has come, or ``None`` after a wait for it."""
+        while self._new:
+            heapq.heappush(self._due, self._new.popleft())
+        self._until = until = self._due[0][0] if self._due else math.inf
+        left = until - time.monotonic()
+        if left <= 0:
+            return heapq.heappop(self._due)[2]
+        # Whoever adds one looks at the time that is set above afterwards, or is seen here.
+        if not (self._new or self._closed):
+            self._alarm.acquire(timeout=min(left, poll_times.LONGEST))
         return None

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import CancelledError, Future, InvalidStateError
+from contextlib import suppress
 from typing import Any, Generic, NoReturn, TypeVar, cast
 
 from typing_extensions import override
@@ -61,13 +62,17 @@ class LeanFuture(Future[T], Generic[T]):
 
     @override
     def result(self, timeout: float | None = None) -> T:
-        if self._state == FINISHED and self._exception is None:
+        if self._state != FINISHED:
+            self._wait(timeout)
+        if self._exception is None:
             return self._result  # type: ignore[return-value] # None is a T if it is the result
-        return super().result(timeout)
+        return super().result()  # it raises
 
     @override
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        return self._exception if self._state == FINISHED else super().exception(timeout)
+        if self._state != FINISHED:
+            self._wait(timeout)
+        return self._exception
 
     @override
     def set_result(self, result: T) -> None:
@@ -79,12 +84,8 @@ class LeanFuture(Future[T], Generic[T]):
                 self._result, self._state = result, FINISHED
         if not is_bare:
             super().set_result(result)
-        else:
-            for callback in self._done_callbacks:
-                try:
-                    callback(self)
-                except (Exception, SystemExit):
-                    logger.exception(FAILED, self)
+        elif self._done_callbacks:
+            self._invoke_callbacks()
 
     @override
     def set_exception(self, exception: BaseException | None) -> None:
@@ -99,22 +100,62 @@ class LeanFuture(Future[T], Generic[T]):
         elif self._done_callbacks:
             self._invoke_callbacks()
 
-    def _invoke_callbacks(self) -> None:
-        """As the base class does, but end no thread that receives for others."""
-        for callback in self._done_callbacks:
-            try:
-                callback(self)
-            except (Exception, SystemExit):
-                logger.exception(FAILED, self)
-
     @override
     def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
-        with bare:
-            is_early = self._is_bare and self._state == PENDING
-            if is_early:
-                vars(self).setdefault("_done_callbacks", []).append(fn)
-        if not is_early:
-            super().add_done_callback(fn)
+        if self.done():
+            self._call(fn)
+            return
+        # First it is added, then looked at whether somebody would have called it: no lock is taken,
+        # and a signal's handler may complete the future in between.
+        vars(self).setdefault("_done_callbacks", []).append(fn)
+        if self.done():
+            self._invoke_callbacks()
+
+    def _wait(self, timeout: float | None) -> None:
+        """Wait until it is done: a condition would miss what completes it in a signal's handler."""
+        if not self.done():
+            latch = threading.Lock()
+            latch.acquire()
+
+            def done(_: object) -> None:
+                latch.release()
+
+            LeanFuture.add_done_callback(self, done)
+            try:
+                # Not less than 0, which NaN becomes too, and not more than a lock takes.
+                latch.acquire(
+                    timeout=-1 if timeout is None else max(0, min(timeout, threading.TIMEOUT_MAX))
+                )
+            finally:
+                if not self.done():
+                    with suppress(ValueError):
+                        self._done_callbacks.remove(done)
+        if not self.done():
+            raise TimeoutError
+        if self._state != FINISHED:
+            raise CancelledError
+
+    def _invoke_callbacks(self) -> None:
+        """Call what is to be called, each once, whichever threads come here."""
+        callbacks = self._done_callbacks
+        while callbacks:
+            try:
+                callback = callbacks.pop(0)
+            except IndexError:  # another thread has taken the last
+                return
+            try:
+                self._call(callback)
+            except SystemExit:  # it is not for the thread that happens to receive
+                logger.exception("What was to be called when %r is done has exited", self)
+            except BaseException:  # an interrupt of this thread: the others are called all the same
+                self._invoke_callbacks()
+                raise
+
+    def _call(self, callback: Callable[[Future[T]], object]) -> None:
+        try:
+            callback(self)
+        except Exception:
+            logger.exception("What was to be called when %r is done has failed", self)
 
     def _new_waiters(self) -> list[Any]:
         return []

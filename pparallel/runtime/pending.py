@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import Generic, TypeVar
 
 from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
+from pparallel.runtime.clock import Clock
 from pparallel.runtime.lean_future import LeanFuture, when_done
-from pparallel.runtime.resources import start_thread
 
 T = TypeVar("T")
 
@@ -49,8 +47,8 @@ def awaited(future: Future[T], peer: str, timeout: float | None) -> T:
 class Pending(Generic[T]):
     """The futures of requests that wait for a reply, each ended in time whatever happens.
 
-    One thread, started with the first request that has a time-out, sleeps until the nearest one;
-    a request that expires later than those before it does not wake it.
+    A clock, started with the first request that has a time-out, looks at the nearest one; a request
+    that expires later than those before it does not wake it.
 
     No lock is taken for a request: it is counted first, and looked at afterwards whether it may be.
     Whoever ends requests does it the other way round, so that one of the two sees the other.
@@ -58,12 +56,11 @@ class Pending(Generic[T]):
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._changed = threading.Condition()
         self._waiting: dict[Future[T], tuple[str, float, float]] = {}  # peer, deadline, timeout
         self._lost: dict[str, str] = {}
-        self._closed: ClosedError | None = None
-        self._next = math.inf
-        self._clock: threading.Thread | None = None
+        self._closed = False
+        self._next = math.inf  # the clock looks then at the latest
+        self._clock = Clock("pparallel-clock")
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -84,70 +81,47 @@ class Pending(Generic[T]):
         """Have *future* end in time, which *peer* is to complete; raises as :meth:`add`."""
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         self._waiting[future] = (peer, deadline, timeout or 0.0)
-        if self._closed is not None or peer in self._lost:
+        if self._closed or peer in self._lost:
             del self._waiting[future]
-            if self._closed is not None:
+            if self._closed:
                 raise ClosedError(self._what)
             raise PeerLostError(peer, self._lost[peer])
         if deadline < self._next:
             try:
-                self._wake_clock(deadline)
+                self._clock.start()  # first: those who find a time set rely on it
             except BaseException:
                 self._waiting.pop(future, None)
                 raise
+            self._look_at(deadline)
         when_done(future, self._waiting.__delitem__)
 
     def lose(self, peer: str, reason: str) -> None:
         """Fail every request that waits for *peer*, and those to come."""
-        with self._changed:
-            self._lost.setdefault(peer, reason)
-        self._fail_where(lambda waiting: waiting[0] == peer, lambda _: PeerLostError(peer, reason))
+        self._lost.setdefault(peer, reason)
+        for future, each in self._waiting.copy().items():
+            if each[0] == peer:
+                fail(future, PeerLostError(peer, reason))
 
     def close(self) -> None:
         """Fail every request, and those to come; safe to call again."""
-        with self._changed:
-            self._closed = ClosedError(self._what)
-            self._changed.notify_all()
-        self._fail_where(lambda _: True, lambda _: ClosedError(self._what))
-        clock = self._clock
-        if clock is not None and clock is not threading.current_thread():
-            clock.join()
+        self._closed = True
+        for future in self._waiting.copy():
+            fail(future, ClosedError(self._what))
+        self._clock.close()
 
-    def _fail_where(
-        self,
-        chosen: Callable[[tuple[str, float, float]], bool],
-        error: Callable[[tuple[str, float, float]], Exception],
-    ) -> None:
-        for future, each in list(self._waiting.items()):
-            if chosen(each):
-                fail(future, error(each))
+    def _look_at(self, deadline: float) -> None:
+        # If it is overwritten by a later one, the clock looks once more than it has to.
+        self._next = deadline
+        self._clock.after(deadline - time.monotonic(), self._expire)
 
-    def _wake_clock(self, deadline: float) -> None:
-        with self._changed:
-            if deadline >= self._next or self._closed is not None:
-                return
-            if self._clock is None:
-                thread = threading.Thread(target=self._tick, name="pparallel-clock", daemon=True)
-                self._clock = start_thread(thread)
-            self._next = deadline
-            self._changed.notify_all()
-
-    def _tick(self) -> None:
-        while True:
-            with self._changed:
-                while self._closed is None and (left := self._next - time.monotonic()) > 0:
-                    self._changed.wait(None if left == math.inf else left)
-                if self._closed is not None:
-                    return
-            with self._changed:
-                self._next = math.inf  # a request from now on sets it, if it is not seen below
-            self._expire(time.monotonic())
-            nearest = min((each[1] for each in list(self._waiting.values())), default=math.inf)
-            with self._changed:
-                self._next = min(self._next, nearest)
-
-    def _expire(self, now: float) -> None:
-        self._fail_where(
-            lambda waiting: waiting[1] <= now,
-            lambda waiting: CallTimeoutError(f"a request to {waiting[0]!r}", waiting[2]),
-        )
+    def _expire(self) -> None:
+        self._next = math.inf  # a request from now on sets it, if it is not seen below
+        now, nearest = time.monotonic(), math.inf
+        # A copy is made at once; a list of the items may run finalizers, which add some.
+        for future, (peer, deadline, timeout) in self._waiting.copy().items():
+            if deadline <= now:
+                fail(future, CallTimeoutError(f"a request to {peer!r}", timeout))
+            else:
+                nearest = min(nearest, deadline)
+        if nearest < self._next:
+            self._look_at(nearest)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dis import opmap
-from types import FrameType
-from typing import Any
+from types import CodeType, FrameType, FunctionType
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _RESUME = bytes((opmap["RESUME"],))  #: the instruction with which a function begins
 
@@ -16,6 +18,13 @@ def run(
 ) -> Any:
     """Call *function* and return its result."""
     return function(*args, **kwargs) if kwargs else function(*args)
+
+
+def passing_on(function: F) -> F:
+    """Say that *function* is none of a user's, but calls one by :func:`run`."""
+    assert isinstance(function, FunctionType)
+    _PASSING.add(function.__code__)
+    return function
 
 
 def has_entered(thread: int) -> bool:
@@ -32,7 +41,8 @@ def has_entered(thread: int) -> bool:
     frame, inner = sys._current_frames().get(thread), None
     while frame is not None:
         if frame.f_code is _CODE:
-            return _is_past_start(frame if inner is None else inner)
+            last = frame if inner is None else inner
+            return last.f_code not in _PASSING and _is_past_start(last)
         frame, inner = frame.f_back, frame
     return False
 
@@ -41,4 +51,5 @@ def _is_past_start(frame: FrameType) -> bool:
     return frame.f_lasti > 2 * frame.f_code.co_code[::2].find(_RESUME)
 
 
+_PASSING: set[CodeType] = set()
 _CODE = run.__code__

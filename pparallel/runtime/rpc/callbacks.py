@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
+from sys import modules
 from typing import Any
 
 from typing_extensions import override
@@ -19,13 +20,16 @@ from pparallel.runtime.user_code import run
 
 logger = logging.getLogger(__name__)
 
+MOST = 64  #: callbacks that run at once, at the most
+
 Callback = Callable[[Future[Any]], object]
 
 
 class Callbacks:
-    """Calls users' callbacks on handler threads, for those that receive must not be kept.
+    """Calls users' callbacks on threads of their own, for those that receive must not be kept.
 
-    What is left when the handlers have closed is called on one thread of its own.
+    Nor do handler threads run them: a function may keep the last of those until its callback runs.
+    What is left when the member has closed is called on one more thread.
     """
 
     def __init__(
@@ -34,12 +38,13 @@ class Callbacks:
         """Call nothing yet.
 
         Args:
-            handlers: whose threads call them.
+            handlers: whose threads run functions, which may wait for callbacks.
             name: of the member.
             acting: returns what is entered while one runs.
         """
         self.handlers = handlers
         self._name, self._acting = name, acting
+        self._threads = Handlers(MOST, f"{name}-callbacks")
         self._due: deque[tuple[Callback, Future[Any]]] = deque()
         self._draining = threading.Lock()  # only ever tried
         self._thread: threading.Thread | None = None
@@ -48,12 +53,30 @@ class Callbacks:
         """Have *callback* called with *future*, after those put before it."""
         self._due.append((callback, future))
         try:
-            self.handlers.submit(("callbacks", id(future)), self._run_next)
+            self._threads.submit(id(future), self._run_next)
         except ClosedError:
             self.close()
 
+    def count_loop(self) -> None:
+        """Have a handler thread count as waiting whenever its event loop, if it runs one, does."""
+        if not self.handlers.is_running_here() or (asyncio := modules.get("asyncio")) is None:
+            return
+        selector = getattr(asyncio._get_running_loop(), "_selector", None)
+        if selector is None or "select" in vars(selector):
+            return
+        select = selector.select
+
+        def select_waiting(timeout: float | None = None) -> Any:
+            if timeout is not None and timeout <= 0:
+                return select(timeout)
+            with self.handlers.waiting():
+                return select(timeout)
+
+        selector.select = select_waiting
+
     def close(self) -> None:
-        """Call what is left, for the handlers have closed; safe to call again."""
+        """Call what is left on another thread; safe to call again."""
+        self._threads.close()
         if not (self._due and self._draining.acquire(blocking=False)):
             return
         thread = threading.Thread(target=self._drain, name=f"{self._name}-callbacks", daemon=True)
@@ -63,7 +86,8 @@ class Callbacks:
             self._drain()
 
     def join(self, timeout: float) -> None:
-        """Wait until the thread that :meth:`close` has started has ended."""
+        """Wait until what is called has ended."""
+        self._threads.join(timeout)
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout)
@@ -79,7 +103,7 @@ class Callbacks:
     def _run_next(self) -> None:
         try:
             callback, future = self._due.popleft()
-        except IndexError:  # another thread has called it, for the handlers have closed
+        except IndexError:  # another thread has called it, for this has closed
             return
         try:
             with self._acting():

@@ -26,10 +26,10 @@ Name = tuple[str, str, str]  # group, kind ("pair" or "service"), key
 
 
 class Entry(NamedTuple):
-    """Who holds a name, and for a paired value the reference to it."""
+    """Who holds a name, and what it was claimed with: for a paired value the reference to it."""
 
     owner: str
-    ref_id: str | None
+    ref_id: str
 
 
 class _Meeting:
@@ -102,9 +102,8 @@ class Directory:
         """End what *member* held, and the waiting for it."""
         with self._lock:
             self._lost[member] = reason
-            self._names = {
-                name: entry for name, entry in self._names.items() if entry.owner != member
-            }
+            for name in [each for each, entry in self._names.items() if entry.owner == member]:
+                del self._names[name]
             for group in [name for name, (_, inside) in self._groups.items() if member in inside]:
                 self._go(group, member)
             wake = [
@@ -128,10 +127,11 @@ class Directory:
 
     def _yield(self, request: Request) -> Reply:
         """Give up a name; the answer is the reference that was kept under it."""
-        group, kind, key = name = request.body
+        group, kind, key, ref_id = request.body  # whatever was claimed with, if that is None
+        name = group, kind, key
         with self._lock:
             entry = self._names.get(name)
-            if entry is None or entry.owner != request.sender:
+            if entry is None or entry.owner != request.sender or ref_id not in (None, entry.ref_id):
                 verb = "paired to" if kind == "pair" else "registered in"
                 whose = f" by {request.sender!r}, but by {entry.owner!r}" if entry else ""
                 raise DirectoryError(f"{key!r} is not {verb} Group [{group}]{whose}")
@@ -164,19 +164,19 @@ class Directory:
                 for name, entry in self._names.items()
                 if name[0] == request.body and entry.owner == request.sender
             ]
-            ref_ids = [self._names.pop(name).ref_id for name in own]
-        return Reply([each for each in ref_ids if each is not None])
+            entries = [(name[1], self._names.pop(name).ref_id) for name in own]
+        return Reply([ref_id for kind, ref_id in entries if kind == "pair"])
 
     def _go(self, group: str, member: str) -> None:
         if group in self._groups:
-            members, inside = self._groups[group]
+            inside = self._groups[group][1]
             inside.discard(member)
+            if meeting := self._meetings.get((group, "enter")):
+                meeting.waiting.pop(member, None)  # its entry counts no longer
             if not inside:
                 del self._groups[group]
                 for key in [each for each in self._meetings if each[0] == group]:
                     del self._meetings[key]
-            else:
-                self._groups[group] = (members, inside)
 
     def _meet(self, request: Request) -> Future[Reply]:
         key, members, strict, ticket = request.body
@@ -187,6 +187,8 @@ class Directory:
         with self._lock:
             if meeting := self._meetings.get(tuple(key)):
                 meeting.withdraw(request.sender, ticket)
+                if not any(meeting.waiting.values()):
+                    del self._meetings[tuple(key)]
         return Reply()
 
     def _ended(self, request: Request) -> Reply:

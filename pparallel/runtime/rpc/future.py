@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
@@ -64,12 +65,13 @@ class RpcFuture(LeanFuture[T], Generic[T]):
 
     @override
     def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
-        """Have *fn* called with this future when it is done, on a thread that runs functions.
+        """Have *fn* called with this future when it is done, on a thread that runs callbacks.
 
         If it is done already, *fn* is called at once by the calling thread.
         """
         callbacks = self._way.callbacks
         if callbacks is not None and not self.done():
+            callbacks.count_loop()  # that it was added may be all that asyncio does
             fn = partial(callbacks.put, fn)
         super().add_done_callback(fn)
 
@@ -97,13 +99,13 @@ class RpcFuture(LeanFuture[T], Generic[T]):
 
     @override
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        if self._state == FINISHED:
-            failed = self._exception
-        else:
-            with self._way.waiting(self._to, self.done, timeout):
-                failed = super().exception(timeout)
-        if failed is not None:
-            return failed
+        if self._state != FINISHED:
+            began = time.monotonic()
+            with self._way.waiting(self._to, self.done, timeout):  # it may wait itself
+                left = None if timeout is None else timeout - (time.monotonic() - began)
+                self._wait(left)
+        if self._exception is not None:
+            return self._exception
         self._decode()
         return self._error
 
@@ -129,7 +131,7 @@ class RpcFuture(LeanFuture[T], Generic[T]):
             failed: BaseException | None = None
             try:
                 value = self._way.decode(self._to, reply)
-            except BaseException as error:  # noqa: BLE001 - handed to whoever asks
+            except Exception as error:  # noqa: BLE001 - handed to whoever asks; no interrupt is
                 failed = error
             if not self._is_decoded:  # else by a signal's handler meanwhile, in this thread
                 self._error, self._result, self._is_decoded = failed, value, True
@@ -138,14 +140,19 @@ class RpcFuture(LeanFuture[T], Generic[T]):
 def give_all(results: Iterable[tuple[RpcFuture[Any] | None, object]]) -> None:
     """End futures with values that came as they are, but for those that have ended meanwhile."""
     others: list[tuple[RpcFuture[Any], object]] = []
+    called: list[RpcFuture[Any]] = []
     with bare:  # once for all
         for future, value in results:
             if future is None:
                 continue
-            if future._state != PENDING or not future._is_bare or future._done_callbacks:
+            if future._state != PENDING or not future._is_bare:
                 others.append((future, value))
             else:
                 future._is_decoded, future._result, future._state = True, value, FINISHED
+                if future._done_callbacks:  # looked at last: one may come at any moment
+                    called.append(future)
+    for future in called:
+        future._invoke_callbacks()
     for future, value in others:
         if future._state == PENDING:
             future._is_decoded = True  # first: whoever waits looks at once

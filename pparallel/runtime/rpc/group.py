@@ -128,7 +128,7 @@ class RpcGroup(ServiceGroup):
         # Kept first: whoever finds the name in the directory must find the service.
         kept = self._endpoint.registered.setdefault(name, service)
         try:
-            self._claim("service", key, None)
+            self._claim("service", key, self._endpoint.refs.new_id())
         except BaseException:
             if kept is service:
                 self._endpoint.registered.pop(name, None)
@@ -141,7 +141,7 @@ class RpcGroup(ServiceGroup):
             DirectoryError: this member offers none.
         """
         self._live()
-        self._ask_first(directory.YIELD, (self._name, "service", key))
+        self._ask_first(directory.YIELD, (self._name, "service", key, None))
         self._endpoint.registered.pop(Registered(self._name, key), None)
 
     def is_registered(self, key: str) -> bool:
@@ -214,7 +214,7 @@ class RpcGroup(ServiceGroup):
             DirectoryError: this member named nothing so.
         """
         self._live()
-        ref_id = self._ask_first(directory.YIELD, (self._name, "pair", key)).body
+        ref_id = self._ask_first(directory.YIELD, (self._name, "pair", key, None)).body
         self._endpoint.refs.held(self._endpoint.name, ref_id)  # takes the hold over and drops it
 
     def is_paired(self, key: str) -> bool:
@@ -260,20 +260,31 @@ class RpcGroup(ServiceGroup):
 
         The name is free again when all members have left. Safe to call again.
         """
-        with self._lock:
-            if self._destroyed:
-                return
-            self._destroyed = True
+        if self._destroyed:
+            return
+        self._destroyed = True
         names = [name for name in self._endpoint.registered if name.group == self._name]
         for name in names:
             self._endpoint.registered.pop(name, None)
-        for ref_id in self._ask_first(directory.LEAVE, self._name).body:
+        try:
+            ref_ids = self._ask_first(directory.LEAVE, self._name).body
+        except BaseException:  # it may be tried again
+            self._destroyed = False
+            raise
+        for ref_id in ref_ids:
             self._endpoint.refs.held(self._endpoint.name, ref_id)  # as unpair() does
 
     # -- inside -------------------------------------------------------------------------------
 
-    def _claim(self, kind: str, key: str, ref_id: str | None) -> None:
-        self._ask_first(directory.CLAIM, ((self._name, kind, key), ref_id))
+    def _claim(self, kind: str, key: str, ref_id: str) -> None:
+        name = self._name, kind, key
+        try:
+            self._ask_first(directory.CLAIM, (name, ref_id))
+        except DirectoryError:
+            raise
+        except BaseException:  # interrupted, or too late: it may have been claimed, or be so yet
+            self._undo(directory.YIELD, (*name, ref_id))
+            raise
 
     def _find(self, kind: str, key: str) -> tuple[str, str] | None:
         self._live()
@@ -327,9 +338,11 @@ def enter(endpoint: Endpoint, name: str, members: Sequence[str], timeout: float 
     ticket = endpoint.refs.new_id()
     try:
         group._ask_first(directory.ENTER, (name, sorted(members), ticket), timeout)
-    except CallTimeoutError as error:
-        group._ask_first(directory.LEAVE, name)
-        raise CallTimeoutError(
-            f"the entry of all members of group {name!r}", error.timeout
-        ) from None
+    except BaseException as error:
+        if isinstance(error, CallTimeoutError) or not isinstance(error, Exception):
+            group._undo(directory.LEAVE, name)
+        if isinstance(error, CallTimeoutError):
+            what = f"the entry of all members of group {name!r}"
+            raise CallTimeoutError(what, error.timeout) from None
+        raise
     return group

@@ -37,6 +37,7 @@ from pparallel.runtime.resources import start_thread
 from pparallel.runtime.rpc import current
 from pparallel.runtime.rpc.future import RpcFuture
 from pparallel.runtime.rpc.service import Reply, Request
+from pparallel.runtime.user_code import passing_on, run
 
 if TYPE_CHECKING:
     from pparallel.runtime.rpc.endpoint import Endpoint
@@ -401,23 +402,26 @@ class Registered(NamedTuple):
     key: str
 
 
+@passing_on
 def _call_method(ref_id: str, name: str, /, *args: Any, **kwargs: Any) -> Any:
     """Call a method of a value that the caller holds until this has returned."""
     endpoint = current.endpoint()
     value = endpoint.refs.value(ref_id)
-    return getattr(_result(endpoint, value), name)(*args, **kwargs)
+    return run(getattr(_result(endpoint, value), name), args, kwargs)
 
 
+@passing_on
 def _call_method_soon(ref_id: str, name: str, /, *args: Any, **kwargs: Any) -> Any:
     """As :func:`_call_method`, where the request that makes the value may not have come yet."""
     endpoint = current.endpoint()
     with endpoint.refs.awaited(ref_id) as value:
-        return getattr(_result(endpoint, value), name)(*args, **kwargs)
+        return run(getattr(_result(endpoint, value), name), args, kwargs)
 
 
+@passing_on
 def _call_method_of(ref: RemoteRef[Any], name: str, /, *args: Any, **kwargs: Any) -> Any:
     """As :func:`_call_method`, where the caller need not hold the value any more."""
-    return getattr(ref.local_value(), name)(*args, **kwargs)
+    return run(getattr(ref.local_value(), name), args, kwargs)
 
 
 def _result(endpoint: Endpoint, value: Future[Any]) -> Any:

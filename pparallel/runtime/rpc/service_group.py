@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -26,6 +25,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _SMALL = 1 << 14  #: bytes below which memory travels in the message
+_MOMENT = 1.0  #: seconds that it may take to undo what has failed
 _LONG = 10.0  #: seconds after which a wait for a member whose program has ended is logged
 
 
@@ -40,7 +40,6 @@ class ServiceGroup:
         self._endpoint = endpoint
         self._name = name
         self._members = list(members)
-        self._lock = threading.RLock()
         self._destroyed = False
         self._interrupted: dict[str, Future[Reply]] = {}  # meetings that are waited for again
 
@@ -257,6 +256,12 @@ class ServiceGroup:
         endpoint = self._endpoint
         return endpoint.ask(endpoint.member.names[0], key, body, timeout=endpoint.limit(timeout))
 
+    def _undo(self, key: str, body: object) -> None:
+        """Tell the first member that what it was asked has failed here; wait a moment for it."""
+        with suppress(PparallelError):
+            first = self._endpoint.member.names[0]
+            self._endpoint.ask(first, key, body, timeout=_MOMENT)
+
     def _meet(
         self, key: str, strict: bool, timeout: float | None, resumes: bool = False
     ) -> list[str]:
@@ -273,15 +278,14 @@ class ServiceGroup:
             met: list[str] = self.wait_for(reply, f"{key!r} of {self._name!r}", place).body
         except BaseException as error:
             if isinstance(error, CallTimeoutError) and reply.done():
-                endpoint.ask(first, directory.WITHDRAW, (place, ticket))
+                self._undo(directory.WITHDRAW, (place, ticket))
                 what = f"the wait of group {self._name!r} for all its members ({key})"
                 raise CallTimeoutError(what, timeout or 0.0) from None
             if not reply.done() or reply.exception() is None:  # interrupted, as by a signal
                 if resumes:
                     self._interrupted[key] = reply
                 elif strict:  # a barrier that was not passed, and the next call is another
-                    with suppress(PparallelError):
-                        endpoint.ask_async(first, directory.WITHDRAW, (place, ticket))
+                    self._undo(directory.WITHDRAW, (place, ticket))
             raise
         return met
 
@@ -289,7 +293,9 @@ class ServiceGroup:
         """Return the members of this group whose programs have ended, and are not at *place*."""
         first = self._endpoint.member.names[0]
         try:
-            ended: list[str] = self._endpoint.ask(first, directory.ENDED, place).body
+            ended: list[str] = self._endpoint.ask(
+                first, directory.ENDED, place, timeout=_MOMENT
+            ).body
         except PparallelError:  # the reply that is waited for fails likewise
             return set()
         return set(ended) & set(self._members)

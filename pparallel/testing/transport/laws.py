@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pparallel.builder import Runtime
 
 SOON = 2.0  #: seconds beyond a time-out within which it must have been kept, on a busy computer
+NESTED = 10  #: handlers of signals that interrupt one another
 MANY = 70_000  #: frames: more than a number of 16 bits counts
 INTERRUPTS = 200  #: by which a signal handler, or a finalizer, sends
 _start = threading.Thread.start
@@ -238,7 +239,18 @@ def signals(handler: Callable[[], object], period: float) -> Iterator[None]:
     """Interrupt the main thread by a signal again and again."""
     if threading.current_thread() is not threading.main_thread():
         pytest.skip("signals come to the main thread alone")
-    before = signal.signal(signal.SIGUSR1, lambda *_: handler())
+    running = 0
+
+    def handle(*_: object) -> None:
+        nonlocal running
+        if running < NESTED:  # or a busy computer would have no end of them
+            running += 1
+            try:
+                handler()
+            finally:
+                running -= 1
+
+    before = signal.signal(signal.SIGUSR1, handle)
     main, ended = threading.get_ident(), threading.Event()
 
     def interrupt() -> None:
