@@ -34,7 +34,7 @@ class Fates:
     def __init__(self, config: ChaosTransportConfig, member: str) -> None:
         self._config = config
         self._random = random.Random(f"{config.seed}/{member}")
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # signal handlers may send, too
 
     def draw(self) -> Fate:
         """Return the fate of the next request."""
