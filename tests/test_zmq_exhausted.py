@@ -7,17 +7,20 @@ import itertools
 import os
 import signal
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from pathlib import Path
 
 import psutil
 import pytest
 import zmq
 from typing_extensions import override
-from zmq_meetings import meeting
+from zmq_meetings import PLACES, meeting
 from zmq_peer import opened, peers, transport
 
 from pparallel.errors import RemoteError
@@ -254,3 +257,37 @@ def test_call_to_a_member_that_takes_nothing_keeps_its_time_out() -> None:
                     assert time.monotonic() - began < 4
             finally:
                 os.kill(other.pid, signal.SIGCONT)
+
+
+def test_member_without_descriptors_for_its_sockets_is_an_error_not_an_end_of_the_process() -> None:
+    code = """
+import os, resource, sys
+from zmq_meetings import meeting
+from zmq_peer import handle, transport
+from pparallel.errors import ResourceExhaustedError
+
+
+with meeting(["m0", "m1"], sys.argv[1]) as met:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+    held = []
+    try:
+        while True:
+            held.append(os.dup(0))
+    except OSError:
+        pass
+    for left in range(8):
+        own = transport("m0", ["m0", "m1"], met)
+        try:
+            own.open(handle)
+        except ResourceExhaustedError as error:
+            assert "ulimit -n" in str(error), error
+        else:
+            raise AssertionError(left)
+        own.close()
+        os.close(held.pop())
+    assert len(os.listdir("/proc/self/fd")) <= 100 - 8 + 1
+"""
+    for place in PLACES:
+        command = [sys.executable, "-W", "error", "-c", code, place]
+        found = subprocess.run(command, cwd=Path(__file__).parent, timeout=60, check=False)
+        assert found.returncode == 0

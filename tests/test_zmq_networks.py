@@ -116,20 +116,21 @@ def test_connections_that_break_while_they_are_closed() -> None:
     limits = Limits(config.max_frames, config.max_message, config.piece_size)
     sockets = Sockets("m0", None, config, limits)
 
-    def reached(count: int) -> tuple[zmq.Socket[bytes], list[tuple[Any, Any]]]:
-        own, where = sockets.bound(place)
+    def reached(count: int) -> tuple[zmq.Socket[bytes], Any, list[tuple[Any, Any]]]:
+        own, where, strangers = sockets.bound(place)
+        assert strangers is not None
         ends = [sockets.connected("m1", where) for _ in range(count)]
         for end, _ in ends:
             end.send(b"here")
         for _ in ends:
             assert own.poll(10_000), "a message did not arrive"
             own.recv_multipart()
-        return own, ends
+        return own, strangers.monitor, ends
 
     try:
         for _ in range(20):
-            own, ends = reached(16)
-            close(own)
+            own, watching, ends = reached(16)
+            close(own, watching)
             for end, monitor in ends:
                 close(end, monitor)
     finally:

@@ -17,7 +17,7 @@ from pparallel.runtime.polling import Polling
 from pparallel_zmq import wire
 from pparallel_zmq.links import Link
 from pparallel_zmq.memory import Memory
-from pparallel_zmq.sockets import Socket, close
+from pparallel_zmq.sockets import Socket, ZeroCopy, close
 from pparallel_zmq.streams import Incoming, Outgoing
 from pparallel_zmq.wire import HEAD, BadMessageError, Kind, Limits, Raw
 
@@ -89,7 +89,7 @@ class Lane:
         head = HEAD.pack(Kind.PIECE, 0, 0, 0, number)
         for piece in outgoing.take(count):
             self._send(head, _MORE)
-            self._send(piece, copy=False)
+            self._send(piece, copy=not ZeroCopy.is_ready())
 
     def _send(self, part: Raw, flags: int = _NOW, copy: bool = True) -> None:
         try:

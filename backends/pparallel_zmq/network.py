@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from pparallel.errors import (
@@ -17,7 +18,7 @@ from pparallel.errors import (
 from pparallel.interfaces.transport import Frames, Handler
 from pparallel.runtime.links import Hello, Membership, RefusedError
 from pparallel.runtime.pending import Pending
-from pparallel.runtime.resources import explaining
+from pparallel.runtime.resources import explaining, is_exhausted
 from pparallel_zmq import address, keys, meeting
 from pparallel_zmq.address import Address
 from pparallel_zmq.calls import Calls
@@ -30,6 +31,7 @@ from pparallel_zmq.server import Server
 from pparallel_zmq.sockets import LINGER, Socket, Sockets, close
 from pparallel_zmq.torchrun import SCHEME, Store
 from pparallel_zmq.wire import Kind, Limits
+from pparallel_zmq.zap import Strangers
 
 if TYPE_CHECKING:
     from pparallel.runtime.member import Member
@@ -56,6 +58,7 @@ class Network:
 
         Raises:
             ConfigError: there are no keys, or the address cannot be had.
+            ResourceExhaustedError: there are too few descriptors; nothing is left open.
         """
         self._config, self._member = config, member
         self._pending, self._lost = pending, lost
@@ -71,15 +74,6 @@ class Network:
         self._met = self._closed = False
         self._memory = Memory()
         self.membership = Membership(member.name, member.names, config.liveness_bound, self._ended)
-        self._sockets = Sockets(member.name, self._keyring, config, self._limits)
-        try:
-            socket, self._address = self._bound()
-        except BaseException:
-            self._sockets.close()
-            raise
-        self._hello = meeting.hello(member.name, str(self._address))
-        self._serving = Reader("pparallel-zmq-serve")
-        self._calling = Reader("pparallel-zmq-call")
         self._lanes = Lanes(self._lane)
         self.calls = Calls(
             config,
@@ -95,7 +89,17 @@ class Network:
         self._meeting = meeting.Meeting(
             self.membership, self._back, self._connect, self._proof, self._leaving
         )
-        self._server = self._served(socket, handler)
+        with ExitStack() as undo, explaining(f"the sockets of member {member.name!r}"):
+            self._serving = Reader("pparallel-zmq-serve")
+            undo.callback(self._serving.close)
+            self._calling = Reader("pparallel-zmq-call")
+            undo.callback(self._calling.close)
+            self._sockets = Sockets(member.name, self._keyring, config, self._limits)
+            undo.callback(self._sockets.destroy)
+            socket, self._address, strangers = self._bound()
+            self._hello = meeting.hello(member.name, str(self._address))
+            self._server = self._served(socket, handler, strangers)
+            undo.pop_all()
 
     def meet(self) -> None:
         """Connect to the first member, and wait until all have.
@@ -136,22 +140,24 @@ class Network:
         self._store = Store(member, config.rendezvous_timeout)
         return self._store.own(config.host) if member.rank == 0 else self._store.get()
 
-    def _bound(self) -> tuple[Socket, Address]:
+    def _bound(self) -> tuple[Socket, Address, Strangers | None]:
         mine = self._place
         if not self.membership.is_first:
             mine = self._place.of_another(self._member, self._config.host)
         try:
-            socket, found = self._sockets.bound(mine)
+            socket, found, strangers = self._sockets.bound(mine)
         except OSError as error:
+            if is_exhausted(error):
+                raise
             message = f"member {self._member.name!r} cannot be met at {mine}: {error.strerror}"
             raise ConfigError(message, path="transport.address") from None
         if self.membership.is_first:
             self._place = found
             if self._store is not None:
                 self._store.put(found)
-        return socket, found
+        return socket, found, strangers
 
-    def _served(self, socket: Socket, handler: Handler) -> Server:
+    def _served(self, socket: Socket, handler: Handler, strangers: Strangers | None) -> Server:
         config = self._config
         server = Server(
             socket,
@@ -162,8 +168,11 @@ class Network:
             handler,
             self._meeting.heard,
             self.membership.expects,
+            strangers,
         )
         self._serving.add(server)
+        if strangers is not None:
+            self._serving.add(strangers)
         return server
 
     def _link_to(self, to: str) -> Link:

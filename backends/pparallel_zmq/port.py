@@ -15,9 +15,10 @@ import zmq
 
 from pparallel.runtime import dedicated
 from pparallel_zmq.reader import Reader, Source
-from pparallel_zmq.sockets import Socket, close
+from pparallel_zmq.sockets import Socket, ZeroCopy, close
 from pparallel_zmq.streams import Outgoing
 from pparallel_zmq.wire import HEAD, Kind, Raw, say
+from pparallel_zmq.zap import Strangers
 
 logger = logging.getLogger(__name__)
 
@@ -61,8 +62,16 @@ class Port:
         backlog: what waits.
     """
 
-    def __init__(self, socket: Socket, reader: Reader, source: Source, window: int) -> None:
+    def __init__(
+        self,
+        socket: Socket,
+        reader: Reader,
+        source: Source,
+        window: int,
+        strangers: Strangers | None = None,
+    ) -> None:
         self._socket, self._reader, self._source = socket, reader, source
+        self._strangers = strangers
         # To look these up on pyzmq's sockets takes a while.
         self._send_part: Callable[..., object] = socket.send
         self._receive_part: Callable[..., Any] = socket.recv
@@ -184,11 +193,11 @@ class Port:
         self._do(self._take, signalled, found)
         return found
 
-    def close(self, monitor: Socket | None = None) -> None:
+    def close(self, monitor: zmq.Socket[bytes] | None = None) -> None:
         """Close the socket, and the one that tells of its connection; safe to call again."""
         self._do(self._close, monitor)
 
-    def _close(self, monitor: Socket | None) -> None:
+    def _close(self, monitor: zmq.Socket[bytes] | None) -> None:
         self._closed = True
         self._streams.clear()
         self._behind.clear()
@@ -314,6 +323,8 @@ class Port:
                 sender = frame.get("User-Id")
             except zmq.ZMQError:  # it has none: no keys are asked for here
                 sender = route.partition(b"\0")[0].decode(errors="replace")
+            if self._strangers:
+                self._strangers.proven(frame.get(zmq.SRCFD))
         piece = None
         while frame.more:
             frame = receive(_NOW, copy=False)
@@ -393,7 +404,7 @@ class Port:
             *others, last = parts
             for each in others:
                 send(each, _MORE)
-            send(last, _NOW, copy=len(last) < _COPIED)
+            send(last, _NOW, copy=len(last) < _COPIED or not ZeroCopy.is_ready())
         except zmq.Again:
             raise
         except zmq.ZMQError as error:

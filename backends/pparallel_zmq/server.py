@@ -22,6 +22,7 @@ from pparallel_zmq.reader import Reader
 from pparallel_zmq.sockets import Socket
 from pparallel_zmq.streams import Incoming
 from pparallel_zmq.wire import BadMessageError, Kind, Limits, Message
+from pparallel_zmq.zap import Strangers
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +59,7 @@ class Server:
         handler: Handler,
         control: Control,
         admits: Callable[[str], bool],
+        strangers: Strangers | None,
     ) -> None:
         """Serve on a socket.
 
@@ -70,10 +72,12 @@ class Server:
             handler: of requests.
             control: of all other messages.
             admits: whether a request of that member may be handled; it tells it why not.
+            strangers: limits those who connect and prove nothing; ``None``: none can.
         """
         self._limits, self._window, self._memory = limits, window, memory
         self._handler, self._control, self._admits = handler, control, admits
-        self._port = Port(socket, reader, self, window)
+        self._port = Port(socket, reader, self, window, strangers)
+        self._strangers = strangers
         self._reader = reader
         self._coming: dict[tuple[str, int], _Coming] = {}
         self._announced: Counter[str] = Counter()  # bytes of those, by sender
@@ -101,6 +105,8 @@ class Server:
 
     def drain(self, signalled: bool) -> bool:
         """Handle some of what has come."""
+        if self._strangers is not None:
+            self._strangers.drain(False)  # it knows a connection before its first message comes
         received = self._port.take(signalled)
         for each in received:
             try:
@@ -121,7 +127,7 @@ class Server:
 
     def end(self) -> None:
         """Close the socket."""
-        self._port.close()
+        self._port.close(None if self._strangers is None else self._strangers.monitor)
         self._coming.clear()
         self._owed.clear()
 

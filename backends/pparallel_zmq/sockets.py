@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import logging
+import os
 import secrets
 import threading
 import time
@@ -16,7 +18,9 @@ from pparallel_zmq.address import Address
 from pparallel_zmq.config import ZmqTransportConfig
 from pparallel_zmq.keys import Keyring
 from pparallel_zmq.wire import Limits
-from pparallel_zmq.zap import Gatekeeper
+from pparallel_zmq.zap import Gatekeeper, Strangers
+
+logger = logging.getLogger(__name__)
 
 
 class Socket(zmq.Socket[bytes]):
@@ -30,6 +34,7 @@ LINGER = 1.0  #: seconds that closing waits until what was sent has gone
 #: connection that broke. All three may pass before a member is given up.
 BEAT, SILENCE, RETURN = 0.1, 0.5, 0.35
 RETRY = 0.0375  #: part of it between attempts to come back
+DESCRIPTORS = 16  #: that a context and its first sockets take, and some to spare
 SEALED = 256  #: bytes that encryption may add to a part
 
 _EVENTS = (
@@ -57,13 +62,20 @@ class Sockets:
         self.name, self.keyring = name, keyring
         self._config, self._limits = config, limits
         self._numbers = itertools.count()
+        _check_descriptors(f"the sockets of member {name!r}")
         self._context: zmq.Context[Any] = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, self._context.get(zmq.SOCKET_LIMIT))
-        self._gatekeeper = None if keyring is None else Gatekeeper(self._context, keyring)
-        _Zero.use()
+        self._gatekeeper: Gatekeeper | None = None
+        ZeroCopy.use()
+        try:
+            if keyring is not None:
+                self._gatekeeper = Gatekeeper(self._context, keyring)
+        except BaseException:
+            self.destroy()
+            raise
 
-    def bound(self, address: Address) -> tuple[Socket, Address]:
-        """Return the socket where others reach this member, and its address.
+    def bound(self, address: Address) -> tuple[Socket, Address, Strangers | None]:
+        """Return the socket where others reach this member, its address, and who limits strangers.
 
         Raises:
             OSError: the address is taken, or is not of this machine.
@@ -77,15 +89,17 @@ class Sockets:
             socket.curve_secretkey = self.keyring.pair[1]
         elif self.keyring is not None:
             socket.plain_server = True
+        strangers = None
         try:
+            if address.is_tcp:
+                strangers = Strangers(self._monitor(socket, Strangers.EVENTS))
             socket.bind(str(address))
-        except zmq.ZMQError as error:
-            socket.close(0)
+        except zmq.ZMQError as error:  # what was opened is closed with the context
             raise OSError(error.errno, str(error)) from None
         if address.is_tcp:
             found = Address.parse(socket.get_string(zmq.LAST_ENDPOINT))
             address = Address(address.host, found.port)
-        return socket, address
+        return socket, address, strangers
 
     def connected(self, to: str, address: Address, *, beats: bool = False) -> tuple[Socket, Socket]:
         """Return a socket connected to member *to*, and one that tells of the connection.
@@ -140,20 +154,29 @@ class Sockets:
             socket.plain_username = self.name.encode()
             socket.plain_password = self.keyring.password(self.name, to).encode()
 
+    def destroy(self) -> None:
+        """Close all sockets and end the context; for what could not be opened."""
+        self._context.destroy(linger=0)
+        self.close()
+
     def close(self) -> None:
         """End the context; all sockets must have been closed, or be about to be."""
         self._context.term()
         if self._gatekeeper is not None:
             self._gatekeeper.join()
-        _Zero.unuse()
+        ZeroCopy.unuse()
 
-    def _monitor(self, socket: Socket) -> Socket:
-        """Return a socket that tells of the connection of another; see also :func:`close`."""
+    def _monitor(self, socket: Socket, events: int = _EVENTS) -> Socket:
+        """Return a socket that tells of the connections of another; see also :func:`close`."""
         name = f"inproc://monitor-{next(self._numbers)}"
-        socket.monitor(name, _EVENTS)
+        socket.monitor(name, events)
         monitor: Socket = self._context.socket(zmq.PAIR, Socket)
         monitor.rcvhwm = 0  # or libzmq's thread stands still once too much is to be told
-        monitor.connect(name)
+        try:
+            monitor.connect(name)
+        except BaseException:
+            monitor.close(0)
+            raise
         return monitor
 
     def _socket(self, kind: int, address: Address) -> Socket:
@@ -164,6 +187,24 @@ class Sockets:
         socket.handshake_ivl = int(self._config.handshake_timeout * 1000)
         socket.ipv6 = ":" in address.host
         return socket
+
+
+def _check_descriptors(what: str) -> None:
+    """Refuse to go on where libzmq 4.3.5 would end the process for want of descriptors.
+
+    It does so where it starts a context (``epoll.cpp:38``) and binds (``ip_resolver.cpp:542``).
+
+    Raises:
+        ResourceExhaustedError: there are too few.
+    """
+    held: list[int] = []
+    try:
+        with explaining(what):
+            while len(held) < DESCRIPTORS:
+                held.append(os.eventfd(0))
+    finally:
+        for each in held:
+            os.close(each)
 
 
 def close(socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes] | None = None) -> None:
@@ -180,7 +221,7 @@ def close(socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes] | None = None) -
         monitor.close(0)
 
 
-class _Zero:
+class ZeroCopy:
     """Ends the thread with which pyzmq lets go of what it sent without a copy.
 
     pyzmq starts it with the first such message, and never ends it.
@@ -191,11 +232,29 @@ class _Zero:
 
     @classmethod
     def use(cls) -> None:
+        """Count a member that may send so."""
         with cls._lock:
             cls._users += 1
 
     @classmethod
+    def is_ready(cls) -> bool:
+        """Return whether that thread runs; a message that is large is copied if none can start."""
+        from zmq.utils.garbage import gc
+
+        if gc.is_alive():
+            return True
+        with cls._lock:
+            try:
+                _check_descriptors("a message without a copy")
+                gc.start()
+            except (OSError, RuntimeError, MemoryError) as error:
+                gc.thread = None
+                logger.warning("Large messages are copied: %s", error)
+        return gc.is_alive()
+
+    @classmethod
     def unuse(cls) -> None:
+        """Count one less, and end the thread with the last."""
         from zmq.utils.garbage import gc
 
         with cls._lock:
