@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from benchmarks.harness import Turn, timed
 from benchmarks.tasks import echo, no_op
+
+REFERENCE, PAIRED, REGISTERED = METHODS = (
+    "method of a reference",
+    "method of a paired object",
+    "registered method",
+)
+"""How an object is named whose method is called."""
 
 IN_FLIGHT = 64  #: how many calls are under way at a time, where they do not wait for one another
 
@@ -29,11 +36,13 @@ class Caller(NamedTuple):
         call: calls a function with one argument, and returns what it returned.
         many: does so for each of many arguments, `IN_FLIGHT` at a time; None: it cannot.
         arrays: whether it is given arrays where others are given tensors, for it knows no better.
+        methods: by each of `METHODS`, what calls `no_op` of a `Station` in the other process.
     """
 
     call: Callable[[Function, Any], Any]
     many: Callable[[Function, Iterable[Any]], list[Any]] | None = None
     arrays: bool = False
+    methods: Mapping[str, Callable[[int], int]] = {}
 
 
 Recipe = Callable[[Caller], Turn]
@@ -58,6 +67,13 @@ def one_by_one(calls: int, caller: Caller, function: Function = no_op) -> Turn:
         int,
         lambda number, result: bool(function(number) == result),
         calls=calls,
+    )
+
+
+def method(kind: str, calls: int, caller: Caller) -> Turn:
+    """Call a method of an object with one number after the other."""
+    return timed(
+        caller.methods[kind], int, lambda number, result: bool(number == result), calls=calls
     )
 
 

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pparallel
 from benchmarks.away import started
-from benchmarks.calls import Caller, in_flight
-from benchmarks.tasks import meet
+from benchmarks.calls import PAIRED, REFERENCE, REGISTERED, Caller, in_flight
+from benchmarks.tasks import Station, meet
 from pparallel.interfaces.transport import Transport, TransportConfig
 from pparallel.registry import default_registry
 from pparallel.runtime.member import Member
@@ -50,11 +50,18 @@ def our_members(transport: str) -> Iterator[Caller]:
         pparallel.build(_runtime(config), member=calling) as rt,
     ):
         group = rt.group()
+        group.barrier()  # the other has named its object
+        made, paired = group.remote(called.name, Station), group.get_paired("station")
         yield Caller(
             lambda function, argument: group.rpc_sync(called.name, function, args=(argument,)),
             lambda function, arguments: in_flight(
                 lambda each: group.rpc_async(called.name, function, args=(each,)), arguments
             ),
+            methods={
+                REFERENCE: lambda number: made.rpc_sync().no_op(number),
+                PAIRED: lambda number: paired.rpc_sync().no_op(number),
+                REGISTERED: lambda number: group.registered_sync("no_op", args=(number,)),
+            },
         )
         group.barrier()
 
@@ -63,7 +70,11 @@ def be_called(payload: bytes, _: Sequence[int]) -> None:
     """Be the other member until the first leaves: what the other process runs."""
     config, member = pickle.loads(payload)
     with pparallel.build(_runtime(config), member=member) as rt:
-        rt.group().barrier()
+        group, station = rt.group(), Station()
+        group.pair("station", station)
+        group.register("no_op", station.no_op)
+        group.barrier()
+        group.barrier()
 
 
 def our_job(transport: str) -> int:

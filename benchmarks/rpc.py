@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 
 from benchmarks.away import away
-from benchmarks.calls import Caller, Recipe, many_at_once, one_by_one, tensors
+from benchmarks.calls import METHODS, Caller, Recipe, many_at_once, method, one_by_one, tensors
 from benchmarks.harness import Aim, Contest, Making, Setting, Turn, timed
 from benchmarks.members import our_job, our_members, transports
 from benchmarks.rpc_peers import manager_proxy, torch_job, torch_rpc, zmq_echo
@@ -102,6 +102,10 @@ def _aims(ipc: float | None, zmq: float | None, metric: str, *further: Aim) -> l
     return [Aim(TORCH, ipc, metric, "ipc"), Aim(TORCH, zmq, metric, "zmq"), *further]
 
 
+def _methods(kind: str, setting: Setting) -> Recipe:
+    return partial(method, kind, setting.count(400, 5))
+
+
 CONTESTS: dict[str, Making] = {
     "empty call": partial(
         calls,
@@ -116,6 +120,15 @@ CONTESTS: dict[str, Making] = {
         ),
         pins=LATENCY,
     ),
+    **{
+        kind: partial(
+            calls,
+            partial(_methods, kind),
+            aims=_aims(1 / 0.15, 1 / 0.7, "p50"),
+            pins=LATENCY,
+        )
+        for kind in METHODS
+    },
     "64 calls in flight": partial(
         calls,
         lambda setting: partial(many_at_once, setting.count(2000, 80)),

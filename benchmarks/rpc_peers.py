@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks import tasks
 from benchmarks.away import started
-from benchmarks.calls import IN_FLIGHT, Caller, Function, in_flight
+from benchmarks.calls import IN_FLIGHT, METHODS, Caller, Function, in_flight
 from benchmarks.peers import fork_server
 
 if TYPE_CHECKING:
@@ -38,11 +38,14 @@ def torch_rpc() -> Iterator[Caller]:
         started(_TORCH, pickle.dumps((folder, _CALLED, _NAMES)), method="fork"),
     ):
         rpc = joined(folder, _CALLING, _NAMES)
+        made = rpc.remote(_CALLED, tasks.Station)
         yield Caller(
             lambda function, argument: rpc.rpc_sync(_CALLED, function, args=(argument,)),
             lambda function, arguments: in_flight(
                 lambda each: rpc.rpc_async(_CALLED, function, args=(each,)), arguments
             ),
+            # It knows no other objects than those of references.
+            methods=dict.fromkeys(METHODS, lambda number: made.rpc_sync().no_op(number)),
         )
         rpc.shutdown()
 

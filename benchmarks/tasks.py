@@ -20,6 +20,14 @@ def no_op(number: int) -> int:
     return number
 
 
+class Station:
+    """An object that another process has."""
+
+    def no_op(self, number: int) -> int:
+        """Do nothing."""
+        return number
+
+
 def add_seven(number: int) -> int:
     """Do what a closure made by `adder` does."""
     return number + 7
