@@ -59,6 +59,13 @@ class Clock:
         """
         if self._thread is None:
             self.start()
+        self.put(delay, what)
+
+    def put(self, delay: float, what: Callable[[], None]) -> None:
+        """As :meth:`after`, but start no thread, as a finalizer must not.
+
+        If there is none yet, *what* is called when there is one.
+        """
         if self._closed:
             return
         due = time.monotonic() + delay

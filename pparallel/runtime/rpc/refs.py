@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import itertools
 import logging
-import queue
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -32,8 +31,8 @@ from pparallel.errors import (
     PparallelError,
     ResourceExhaustedError,
 )
+from pparallel.runtime.clock import Clock
 from pparallel.runtime.pending import fail
-from pparallel.runtime.resources import start_thread
 from pparallel.runtime.rpc import current
 from pparallel.runtime.rpc.future import RpcFuture
 from pparallel.runtime.rpc.service import Reply, Request
@@ -73,9 +72,9 @@ class RefTable:
         self._lock = threading.RLock()
         self._kept: dict[str, _Kept] = {}
         self._numbers = itertools.count()
-        # Finalizers run anywhere, inside any lock: they may only put into this queue.
-        self._dropped: queue.SimpleQueue[tuple[str, str] | None] = queue.SimpleQueue()
-        self._releaser: threading.Thread | None = None
+        # Finalizers run anywhere, inside any lock: they may only add to this.
+        self._dropped: deque[tuple[str, str]] = deque()
+        self._releaser = Clock(f"{endpoint.name}-releaser")
         endpoint.serve(SHARE, self._share)
         endpoint.serve(CLAIM, self._claim)
         endpoint.serve(RELEASE, self._release)
@@ -123,7 +122,8 @@ class RefTable:
 
     def drop(self, owner: str, ref_id: str) -> None:
         """Give back one hold; may be called from a finalizer."""
-        self._dropped.put((owner, ref_id))
+        self._dropped.append((owner, ref_id))
+        self._releaser.put(0, self._release_all)
 
     def held(self, owner: str, ref_id: str) -> RemoteRef[Any]:
         """Return a reference for a hold that the owner has counted already."""
@@ -146,12 +146,7 @@ class RefTable:
 
     def close(self) -> None:
         """Release everything."""
-        with self._lock:  # it may be about to start
-            releaser, self._releaser = self._releaser, None
-        if releaser is not None:
-            self._dropped.put(None)
-            if releaser is not threading.current_thread():
-                releaser.join()
+        self._releaser.close()
         with self._lock:
             self._kept.clear()
 
@@ -224,34 +219,23 @@ class RefTable:
                 del self._kept[ref_id]
 
     def _start_releaser(self) -> None:
-        with self._lock:
-            if self._releaser is None and not self._endpoint.closed:
-                name = f"{self._endpoint.name}-releaser"
-                thread = threading.Thread(target=self._release_all, name=name, daemon=True)
-                try:
-                    self._releaser = start_thread(thread)
-                except ResourceExhaustedError as error:  # with the next reference
-                    logger.warning("%s releases values later: %s", self._endpoint.name, error)
+        try:
+            self._releaser.start()
+        except ResourceExhaustedError as error:  # with the next reference
+            logger.warning("%s releases values later: %s", self._endpoint.name, error)
 
     def _release_all(self) -> None:
-        while (dropped := self._dropped.get()) is not None:
-            by_owner: dict[str, Counter[str]] = {}
-            while dropped is not None:
-                owner, ref_id = dropped
-                by_owner.setdefault(owner, Counter())[ref_id] += 1
-                try:
-                    dropped = self._dropped.get_nowait()
-                except queue.Empty:
-                    break
-            for owner, counts in by_owner.items():
-                try:
-                    self._endpoint.ask_async(owner, RELEASE, list(counts.items()))
-                except PparallelError:
-                    continue  # the owner or this member has ended, and the holds with it
-                except Exception:  # this thread is to release others all the same
-                    logger.exception("Values of %s could not be released", owner)
-            if dropped is None:
-                return
+        by_owner: dict[str, Counter[str]] = {}
+        while self._dropped:
+            owner, ref_id = self._dropped.popleft()
+            by_owner.setdefault(owner, Counter())[ref_id] += 1
+        for owner, counts in by_owner.items():
+            try:
+                self._endpoint.ask_async(owner, RELEASE, list(counts.items()))
+            except PparallelError:
+                continue  # the owner or this member has ended, and the holds with it
+            except Exception:  # the others are to be released all the same
+                logger.exception("Values of %s could not be released", owner)
 
 
 class RemoteRef(Generic[T]):
