@@ -288,6 +288,13 @@ class EndsWithACallback(Receiver):
     """Runs callbacks in the thread that receives, which ends when one exits."""
 
     @override
+    def request(self, to: str, frames: Frames, timeout: float | None = None) -> Future[Frames]:
+        future: Future[Frames] = Future()
+        self._pending.watch(future, to, timeout)
+        self._opened().find(to).deliver(self.name, frames, future)
+        return future
+
+    @override
     def take(self, sender: str, frames: Frames, future: Future[Frames]) -> None:
         reply: Future[Frames] = Future()
         super().take(sender, frames, reply)

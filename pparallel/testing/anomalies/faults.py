@@ -359,7 +359,9 @@ def few_descriptors(pid: int, spare: int) -> Iterator[None]:
     """Lower the limit of process *pid* so that it can open *spare* more descriptors."""
     import resource
 
-    used = {int(each) for each in os.listdir(f"/proc/{pid}/fd")}
+    folder = f"/proc/{pid}/fd"
+    # To list it takes a descriptor, which is there no more.
+    used = {int(each) for each in os.listdir(folder) if os.path.lexists(f"{folder}/{each}")}
     free = (number for number in itertools.count() if number not in used)
     limit = next(itertools.islice(free, spare, None))
     soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
