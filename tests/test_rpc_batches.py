@@ -338,6 +338,27 @@ def test_the_end_fails_what_has_not_left(member: Member) -> None:
     member.batches.close()
 
 
+@pytest.mark.usefixtures("patient")
+def test_calls_for_whose_request_memory_runs_out_fail(
+    member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where somebody else has them leave, who is told nothing of it."""
+    futures = [member.call(n) for n in range(3)]
+
+    def exhausted(data: object) -> bytes:
+        raise MemoryError("none left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(member.quick, "dumps", exhausted)
+        member.batches.flush_all()
+    assert [type(each.exception(0)) for each in futures[1:]] == [MemoryError] * 2
+    member.answer([0], [0], of=0)
+    assert member.free() == ROOM
+    later = member.call(5)
+    member.answer([0], [7], of=1)
+    assert later.result(0) == 7
+
+
 def test_one_thread_calls_while_another_flushes(scale: Callable[[int], int]) -> None:
     member = Member(2**30)
     count = scale(20_000)

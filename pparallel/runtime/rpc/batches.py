@@ -18,8 +18,9 @@ from __future__ import annotations
 import copy
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from itertools import groupby
 from threading import RLock, get_ident
 from types import FunctionType
@@ -208,14 +209,15 @@ class _Batch:
             futures, _, names, args, kwargs = zip(*calls, strict=True)
             self._futures.update(enumerate(futures))
             request = (_counted(names), args, kwargs)
-            frames = requests.batch(self._key[1], self._number, request, self._left)
-            return self._send(frames, self._left)
+            encode = partial(requests.batch, self._key[1], self._number, request, self._left)
+            return self._send(encode, self._left)
 
-    def _send(self, frames: Frames, timeout: float | None) -> Exception | None:
+    def _send(self, encode: Callable[[], Frames], timeout: float | None) -> Exception | None:
+        """Send a request; what fails, for want of memory too, ends the calls."""
         reply: LeanFuture[Frames] = LeanFuture()
         reply.add_done_callback(self._replied)
         try:
-            self._batches.sender.send(self._to, frames, timeout, reply)
+            self._batches.sender.send(self._to, encode(), timeout, reply)
         except BaseException as error:
             fail(reply, error)
             if not isinstance(error, Exception):
@@ -280,7 +282,7 @@ class _Batch:
         left = None
         if self._left is not None:
             left = max(self._since + self._left - time.monotonic(), 0.001)
-        self._send(batches.requests.rest(self._to, self._number), left)
+        self._send(partial(batches.requests.rest, self._to, self._number), left)
 
 
 def _another(error: BaseException) -> BaseException:
