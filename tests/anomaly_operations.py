@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 from pparallel.errors import CallTimeoutError, ResourceExhaustedError
@@ -73,6 +74,18 @@ def leaking(_: Any) -> Perform:
         number = os.open("/dev/null", os.O_RDONLY)
         _start()
         os.close(number)
+
+    return perform
+
+
+def forgetting(_: Any) -> Perform:
+    futures: list[Future[None]] = []  # of a job: whoever waits for them would wait for ever
+
+    def perform() -> None:
+        future = Future[None]()
+        futures.append(future)
+        _start()
+        future.set_result(None)
 
     return perform
 

@@ -84,6 +84,7 @@ def test_operations_after_any_faults_work(name: str) -> None:
         ("wrong", "alone", "wrong result"),
         ("unexplained", "alone", "odd error"),
         ("leaking", "whole", "left behind"),
+        ("leaking", "alone", "left behind"),
         ("sound", "alone", "raised"),
     ],
 )
@@ -94,6 +95,15 @@ def test_operation_that_does_not_survive_a_fault_is_found(
     report = run_scenario(scenario, kinds=["thread"], bound=1.0)
     found = {each.outcome for each in report.outcomes} - {"unreached"}
     assert found == {outcome}, failures(report)
+
+
+def test_futures_that_never_end_are_found() -> None:
+    sections = {"transport": {"backend": "local"}, "launcher": {"backend": "thread"}}
+    for each, outcome in (("forgetting", "left behind"), ("sound", "recovered")):
+        scenario = Scenario(each, "job", sections, (f"anomaly_operations:{each}",))
+        report = run_scenario(scenario, kinds=["thread"], bound=1.0)
+        last = report.outcomes[-1]
+        assert (last.fault.operation, last.outcome) == ("what is left", outcome), last
 
 
 def test_operation_that_never_ends_is_found_and_shown() -> None:

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import errno
 import faulthandler
+import gc
 import json
 import os
 import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -28,7 +30,13 @@ from typing_extensions import override
 
 from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError, PparallelError
 from pparallel.testing.anomalies import faults, operations
-from pparallel.testing.anomalies.operations import BOUND, LIVENESS, Perform, Scenario
+from pparallel.testing.anomalies.operations import (
+    BOUND,
+    LIVENESS,
+    Perform,
+    Scenario,
+    WrongResultError,
+)
 
 if TYPE_CHECKING:
     from pparallel.builder import Runtime
@@ -68,8 +76,9 @@ class Fault(NamedTuple):
         return f"{self.operation}: {self.kind} {name} at call {self.number}, in {self.side}"
 
 
-STOPPED = "a stopped peer"  #: what follows all rounds of a job
-STOPPED_PEER = Fault(STOPPED, "signal", "peer", 0, 1)
+#: what follows all rounds of a job: nothing that has been begun is left, and a stop is reported
+LEFT = Fault("what is left", "future", "peer", 0, 1)
+STOPPED = Fault("a stopped peer", "signal", "peer", 0, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,16 +232,18 @@ class Rounds:
         self._switch = faults.install()
         self._journal = Journal(order.folder)
         self._stacks = Path(order.folder, "stacks").open("a")  # noqa: SIM115 - faulthandler's
-        self._descriptors: dict[str, Any] = {}
+        self._open: dict[int, int] = {}  # descriptors, by process, once an operation is warm
 
     def run(
-        self, performs: Callable[[str], Perform], last: Callable[[], Outcome] | None = None
+        self,
+        performs: Callable[[str], Perform],
+        last: Mapping[Fault, Callable[[], Outcome]] | None = None,
     ) -> None:
         """Run what the journal does not name, until all is done or the member was lost.
 
         Args:
             performs: returns an operation by its name.
-            last: the round that ends a scenario.
+            last: the rounds that end a scenario, in order.
         """
         done = self._journal.read()
         warm: dict[str, Perform] = {}
@@ -242,6 +253,7 @@ class Rounds:
                 warm[name] = performs(name)
                 self._bounded(name, warm[name], 3)
                 self._bounded(name, warm[name], 3)
+                self._open = {pid: _descriptors(pid) for pid in self._processes()}
             self._journal.write(begins=fault)
             outcome = self._round(fault, warm[name])
             self._journal.write(**asdict(outcome))
@@ -251,9 +263,10 @@ class Rounds:
                     with suppress(ProcessLookupError):
                         os.kill(self._pid, signal.SIGKILL)  # the job is of no more use
                 return
-        if last is not None and all(each.fault.operation != STOPPED for each in done):
-            self._journal.write(begins=STOPPED_PEER)
-            self._journal.write(**asdict(last()))
+        for fault, end in (last or {}).items():
+            if all(each.fault != fault for each in done):
+                self._journal.write(begins=fault)
+                self._journal.write(**asdict(end()))
         self._journal.write(complete=True)
 
     def _round(self, fault: Fault, perform: Perform) -> Outcome:
@@ -263,9 +276,9 @@ class Rounds:
             patience = min(LIVENESS, self._order.bound)
             with _leaving_nothing(patience) if whole else nullcontext():
                 error, was_reached, where = self._with_fault(fault, perform)
-        except AssertionError as left:
+        except AssertionError as found:
             _, where = self._switch.disarm()
-            return Outcome(fault, "left behind", str(left), where)
+            return Outcome(fault, "left behind", str(found), where)
         took = time.monotonic() - began
         if not was_reached:
             if error is None:
@@ -273,8 +286,26 @@ class Rounds:
             where = "not reached"
         later = self._bounded(fault.operation, perform)
         outcome = self._judge(fault, error, later)
+        if outcome in ("raised", "recovered") and (left := self._left_open(patience)):
+            return Outcome(fault, "left behind", left, where, round(time.monotonic() - began, 3))
         told = "; then: ".join(map(_described, filter(None, (error, later))))
         return Outcome(fault, outcome, told, where, round(time.monotonic() - began, 3))
+
+    def _processes(self) -> set[int]:
+        return {os.getpid(), self._pid} if self._pid > 0 else {os.getpid()}
+
+    def _left_open(self, patience: float) -> str:
+        """Return which process keeps more descriptors than before all faults, if one does."""
+        deadline = time.monotonic() + patience
+        while True:
+            found = {pid: _descriptors(pid) for pid in self._processes()}
+            more = [pid for pid, count in found.items() if count > self._open.get(pid, count)]
+            if not more:
+                return ""
+            if time.monotonic() > deadline:
+                side = "this" if os.getpid() in more else "the peer"
+                return f"descriptors in {side}: {self._open} before, {found} now"
+            time.sleep(0.05)
 
     def _with_fault(self, fault: Fault, perform: Perform) -> tuple[BaseException | None, bool, str]:
         me = os.getpid()
@@ -291,7 +322,7 @@ class Rounds:
     def _judge(self, fault: Fault, error: BaseException | None, later: BaseException | None) -> str:
         """Return the outcome of an operation that raised *error*, and of the next, *later*."""
         for each in (error, later):
-            if isinstance(each, operations.WrongResultError):
+            if isinstance(each, WrongResultError):
                 return "wrong result"
         if later is None:
             if error is None:
@@ -328,6 +359,11 @@ class Rounds:
         if self._pid > 0 and self._pid != os.getpid():
             with suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGUSR2)
+
+
+def _descriptors(pid: int) -> int:
+    """Return how many descriptors a process has, less the one that it takes to look here."""
+    return len(os.listdir(f"/proc/{pid}/fd")) - (pid == os.getpid())
 
 
 def _is_expected(error: BaseException) -> bool:
@@ -401,17 +437,64 @@ def _member(rt: Runtime, text: str) -> None:
     prepared = {name: each(rt) for name, each in performs.items()}
     rt.group().barrier(BOUND)
     pid = rt.group().rpc_sync(1, os.getpid)
-    stops = order.plan is None and pid != os.getpid() and "rpc_sync" in prepared
+    bound = min(BOUND, 2 * order.bound)
+    last: dict[Fault, Callable[[], Outcome]] = {
+        LEFT: partial(_find_left, rt, _unfinished(rt), bound)
+    }
+    if order.plan is None and pid != os.getpid() and "rpc_sync" in prepared:
+        last[STOPPED] = partial(_stop_peer, rt, pid)
     rounds = Rounds(order, pid)
-    rounds.run(prepared.__getitem__, partial(_stop_peer, rt, pid) if stops else None)
+    rounds.run(prepared.__getitem__, last)
     with suppress(PeerLostError):
         rt.group().rpc_sync(1, _end)
 
 
+def _unfinished(rt: Runtime) -> list[int]:
+    """Return how many futures of this member, and of the peer, have not ended."""
+    group = rt.group()
+    group.rpc_sync(1, _ask_for_count)
+    deadline = time.monotonic() + BOUND
+    while (count := group.rpc_sync(1, _count)) is None:
+        if time.monotonic() > deadline:
+            raise WrongResultError("the main thread of the peer does not answer")
+        time.sleep(0.1)
+    return [_count_unfinished(), count]
+
+
+def _ask_for_count() -> None:
+    _counts.pop("peer", None)
+    _count_is_wanted.set()
+
+
+def _count() -> int | None:
+    return _counts.get("peer")
+
+
+def _count_unfinished() -> int:
+    gc.collect()
+    found = [each for each in gc.get_objects() if isinstance(each, Future)]
+    return sum(not each.done() for each in found)
+
+
+def _find_left(rt: Runtime, before: list[int], bound: float) -> Outcome:
+    """Have every future of all the rounds end: the last of them when its time is over."""
+    deadline = time.monotonic() + bound
+    while True:
+        now = _unfinished(rt)
+        if all(left <= first for left, first in zip(now, before, strict=True)):
+            return Outcome(LEFT, "recovered")
+        if time.monotonic() > deadline:
+            told = f"futures of this member and the peer: {before} before all, {now} now"
+            return Outcome(LEFT, "left behind", told)
+        time.sleep(0.1)
+
+
 def _stop_peer(rt: Runtime, pid: int) -> Outcome:
     """Stop the peer, after all the faults: that must be reported within the liveness bound."""
-    began = time.monotonic()
     os.kill(pid, signal.SIGSTOP)
+    while " T " not in Path(f"/proc/{pid}/stat").read_text():
+        time.sleep(0.001)  # its threads stop one after another
+    began = time.monotonic()
     try:
         error = rt.group().rpc_async(1, os.getpid, timeout=BOUND).exception(2 * BOUND)
     finally:
@@ -419,11 +502,13 @@ def _stop_peer(rt: Runtime, pid: int) -> Outcome:
     took = time.monotonic() - began
     is_reported = isinstance(error, PeerLostError) and took < 2 * LIVENESS
     return Outcome(
-        STOPPED_PEER, "lost" if is_reported else "not reported", f"{error!r} after {took:.1f} s"
+        STOPPED, "lost" if is_reported else "not reported", f"{error!r} after {took:.1f} s"
     )
 
 
 _ended = threading.Event()
+_count_is_wanted = threading.Event()
+_counts: dict[str, int] = {}
 
 
 def _end() -> None:
@@ -432,5 +517,8 @@ def _end() -> None:
 
 def _wait_for_the_end(rt: Runtime) -> None:
     while not (_ended.wait(0.1) or rt.stopping):
-        pass
+        if _count_is_wanted.is_set():  # counted here: a call that counts has a future of its own
+            _count_is_wanted.clear()
+            time.sleep(0.1)  # until the call that asked has ended
+            _counts["peer"] = _count_unfinished()
     _ended.clear()
