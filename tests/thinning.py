@@ -25,6 +25,7 @@ LONGEST = (
     "test_ray_cluster",
     "test_ray_digits",
     "test_ray_pool_deaths",
+    "test_anomalies",
     "test_broken_backends",
     "test_torchrun",
     "test_examples",
