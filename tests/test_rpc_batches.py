@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typing_extensions import override
 
 import pparallel
 from pparallel.errors import ClosedError, PeerLostError
@@ -420,6 +421,21 @@ def test_a_ticker_calls_what_is_there_and_sleeps_when_there_is_nothing() -> None
     ticker.close()
     ticker.add(calls.append)
     assert not calls
+
+
+def test_a_ticker_goes_on_after_a_want_of_memory() -> None:
+    ticker, calls = Ticker("test", 0.001), list[float]()
+
+    class Exhausted(set[Callable[[float], None]]):
+        @override
+        def copy(self) -> set[Callable[[float], None]]:
+            ticker._there = {calls.append}
+            raise MemoryError
+
+    ticker._there = Exhausted()
+    ticker.add(calls.append)
+    until(lambda: len(calls) > 2, "it was not called")
+    ticker.close()
 
 
 def test_a_ticker_goes_on_after_one_that_fails(caplog: pytest.LogCaptureFixture) -> None:

@@ -72,10 +72,14 @@ class Ticker:
             # Whoever adds one looks afterwards whether there is a next round, or is seen here.
             if not self._there or not self._awake.acquire(blocking=False):
                 return
-        now = time.monotonic()
+        try:
+            self._call_all(time.monotonic())
+        finally:  # also where there is no memory for that
+            self._clock.after(self._interval, self._round)
+
+    def _call_all(self, now: float) -> None:
         for each in self._there.copy():
             try:
                 each(now)
             except BaseException:  # the others are to be called all the same
                 logger.exception("A function that is called every now and then has failed")
-        self._clock.after(self._interval, self._round)
