@@ -154,7 +154,8 @@ def test_a_server_without_descriptors_refuses() -> None:
 
 @pytest.mark.parametrize("number", [errno.ENOMEM, errno.EAGAIN, errno.ECONNRESET])
 def test_how_a_process_ended_is_read_again(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    read, failed = os.read, []
+    read = os.read
+    failed: list[int] = []
 
     def fail_once(descriptor: int, size: int) -> bytes:
         if size > 1 and not failed:
