@@ -221,6 +221,26 @@ def test_a_server_that_cannot_send_lives_on(
     until(lambda: len(os.listdir(folder)) <= 5, "the server kept descriptors of a child")
 
 
+ENDING_CONTROL = """
+import socket
+requests, receive = 0, socket.socket.recvmsg
+def end(self, *args):
+    global requests
+    requests += 1
+    return receive(self, *args) if requests < 2 else (b"", [], 0, None)
+socket.socket.recvmsg = end
+"""
+
+
+def test_a_server_whose_control_socket_ends_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ending_control.py").write_text(ENDING_CONTROL)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for _ in range(3):
+        assert outcome("say(1)", preload=["ending_control"])[0] == ["1"]
+
+
 # -- a program that meddles -----------------------------------------------------------------------
 
 

@@ -211,8 +211,10 @@ def start(request: Request, fds: Sequence[int], preload: Sequence[str]) -> Proce
                 return ServedProcess(pid, request.name, pidfd, line)
             except _LostError:
                 code = servers.drop(server)
-        if code is not None and code >= 0:
-            return interpreter.refuse(f"{sys.executable!r} as a fork server ended with code {code}")
+        if code is not None and code > 0:
+            break
+    if code is not None and code >= 0:  # 0 each time: its control socket may have ended once
+        return interpreter.refuse(f"{sys.executable!r} as a fork server ended with code {code}")
     raise PparallelError(f"the fork server was killed {_ATTEMPTS} times while it started a process")
 
 
