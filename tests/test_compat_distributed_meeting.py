@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -9,13 +10,17 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from time import monotonic
+from types import SimpleNamespace
 from typing import Any
 
 import compat_distributed_programs as programs
 import pytest
 from compat_distributed_crew import Error, crew, free_ports
 from compat_distributed_programs import SIZE
+from typing_extensions import override
 
 from pparallel.compat.machin import distributed
 from pparallel.compat.machin.distributed import folder, meeting
@@ -192,6 +197,59 @@ def test_strangers_are_passed_by(reception: Future[tuple[str, ...]], said: bytes
             assert reception.result(PATIENCE) == ("m0", "m1", "m2")
             for each in (one, two):
                 assert b'"names": ["m0", "m1", "m2"]' in each.makefile("rb").read()
+
+
+class Exhausted(socket.socket):
+    """Lets nobody in at first, as where no descriptor is left."""
+
+    errors: list[int]
+
+    @override
+    def accept(self) -> tuple[socket.socket, Any]:
+        if self.errors:
+            number = self.errors.pop()
+            raise OSError(number, os.strerror(number))
+        return super().accept()
+
+
+def test_rank_0_rests_while_no_descriptor_is_left(
+    own_folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rests: list[float] = []
+    monkeypatch.setattr(meeting, "time", SimpleNamespace(monotonic=monotonic, sleep=rests.append))
+    with folder.listening(PLACE) as listening:
+        door = Exhausted(fileno=os.dup(listening.fileno()))
+        door.errors = [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ECONNABORTED]
+        me = Card("m0", 0, SIZE, "zmq")
+        with door, meeting.Reception(me, door, PATIENCE) as reception, knock(1), knock(2):
+            assert reception.names() == ("m0", "m1", "m2")
+    assert len(rests) == 3
+    assert caplog.text.count("no member can be let into the world for now") == 1
+
+
+def test_what_members_meet_by_is_not_inherited(reception: Future[tuple[str, ...]]) -> None:
+    with knock(1) as one:
+        one.recv(1)  # it is let in
+        reader, writer = os.pipe()
+        if not (pid := os.fork()):
+            os.write(writer, str(_own_sockets()).encode())
+            os._exit(0)
+        os.close(writer)
+        with open(reader, "rb") as said:
+            assert said.read() == b"[]"
+        os.waitpid(pid, 0)
+        with knock(2):
+            reception.result(PATIENCE)
+
+
+def _own_sockets() -> list[int]:
+    """Return the descriptors that are sockets at the place of the meeting."""
+    found = []
+    for each in map(int, os.listdir("/proc/self/fd")):
+        with suppress(OSError), socket.socket(fileno=os.dup(each)) as sock:
+            if str(sock.getsockname()).endswith(PLACE):
+                found.append(each)
+    return found
 
 
 def test_two_that_are_rank_0(reception: Future[tuple[str, ...]]) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,13 +23,14 @@ from gloo_among_threads import among_threads as among_threads
 
 import pparallel
 from pparallel.builder.blueprint import Blueprint
-from pparallel.errors import ClosedError, ConfigError
+from pparallel.errors import CallTimeoutError, ClosedError, ConfigError
 from pparallel.registry import default_registry
 from pparallel.runtime.links import ProcessId
 from pparallel.runtime.processes import child_environment
 from pparallel.testing.patience import PATIENCE
 from pparallel_torch import GlooCollectiveConfig
 from pparallel_torch.collective import ends, torch_collective
+from pparallel_torch.collective.store import JobStore
 
 
 def launch(members: int, target: Callable[..., Any], *args: Any, **options: Any) -> list[Any]:
@@ -187,3 +191,23 @@ def test_members_on_other_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     assert caught.value.path == "collective.allow_insecure"
     collective = {"backend": "gloo", "allow_insecure": True}
     assert launch(2, programs.dtypes, collective=collective, **parts) == [None] * 2
+
+
+class SlowDesk:
+    """Answers each question in less than the time-out, and several in more."""
+
+    def ask(self, *_: object) -> Future[SimpleNamespace]:
+        answer: Future[SimpleNamespace] = Future()
+        threading.Timer(0.4, answer.set_result, [SimpleNamespace(body=b"value")]).start()
+        return answer
+
+
+def test_the_time_out_bounds_all_that_connecting_waits_for() -> None:
+    desk: Any = SlowDesk()
+    ends: Any = SimpleNamespace(check_all_here=lambda: None)
+    group: Any = None
+    store = JobStore(desk, group, "m0", ends, 1.0)
+    with pytest.raises(CallTimeoutError, match="what torch waits for"):
+        [store.get("key") for _ in range(4)]
+    store.until = math.inf  # once connected, each value has the time-out
+    assert store.get("key") == b"value"

@@ -361,3 +361,32 @@ def test_a_batch_may_be_larger_than_the_queue(bound: int | None) -> None:
 def test_options_that_cannot_be(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         pparallel.load({"reducer": {"backend": "grad_server", **options}})
+
+
+# -- a dedicated primary --------------------------------------------------------------------------
+
+
+def train_what_is_managed(rt: Runtime) -> str:
+    model = weight()
+    manage(rt, model)
+    rt.reducer.start()
+    refused = ""
+    give(model, 1.0)
+    try:
+        rt.reducer.step(model)
+    except RuntimeError as error:
+        refused = str(error)
+    if rt.reducer.manages:  # another model may be trained there
+        other = weight()
+        give(other, 1.0)
+        assert rt.reducer.push(other)
+    rt.reducer.stop()
+    return refused
+
+
+def test_a_dedicated_primary_does_not_train_its_model() -> None:
+    config = GradServerReducerConfig(dedicated=True)
+    first, second = launch(["ps", "a"], config, train_what_is_managed)
+    assert "is a dedicated primary" in first
+    assert "'trains' is true" in first
+    assert second == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import logging
 import os
@@ -405,3 +406,53 @@ def test_tasks_may_fail_while_failures_are_reported(
 def test_the_entries_of_a_lot() -> None:
     assert head_and_files(b"head") == (b"head", 0)
     assert head_and_files((b"head", 1)) == (b"head", 1)
+
+
+# -- errors of receiving --------------------------------------------------------------------------
+
+
+class Failing(socket.socket):
+    """Fails to receive, with each of some errors in turn."""
+
+    errors: list[int]
+
+    @override
+    def recv_into(self, *args: Any) -> int:
+        if self.errors:
+            number = self.errors.pop(0)
+            raise OSError(number, os.strerror(number))
+        return super().recv_into(*args)
+
+
+@pytest.fixture
+def failing() -> Iterator[tuple[Failing, Channel, Channel]]:
+    ours, its = pair()
+    sock = Failing(fileno=ours.detach())
+    here, there = Channel(sock, NOWHERE), Channel(its, NOWHERE)
+    with closing(here), closing(there):
+        yield sock, here, there
+
+
+@pytest.mark.parametrize("number", [errno.ENOMEM, errno.ENOBUFS, errno.EINTR])
+@pytest.mark.parametrize("flags", [0, socket.MSG_DONTWAIT])
+def test_what_cannot_be_received_just_now_comes_later(
+    number: int, flags: int, failing: tuple[Failing, Channel, Channel]
+) -> None:
+    sock, here, there = failing
+    sock.errors = [number] * 2
+    there.send((REPORT, 1))
+    found = [here.receive(flags) for _ in range(3 if flags else 1)]
+    assert found == [None] * (len(found) - 1) + [((REPORT, 1), [])]
+
+
+def test_only_some_errors_are_the_end(failing: tuple[Failing, Channel, Channel]) -> None:
+    sock, here, _ = failing
+    sock.errors = [errno.EPIPE]
+    with pytest.raises(EOFError):
+        here.receive()
+    sock.errors = [errno.EIO]
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        here.receive()
+    here.close()
+    with pytest.raises(EOFError):
+        here.receive()

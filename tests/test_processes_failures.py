@@ -13,13 +13,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
+from unittest.mock import ANY
 
 import pytest
 from process_children import TARGET, child, each_method, line, outcome
 
 from pparallel.errors import PparallelError, ResourceExhaustedError
 from pparallel.runtime.processes import StartMethod, helpers, start
-from pparallel.testing.patience import PATIENCE
+from pparallel.testing.patience import PATIENCE, until
 
 
 def kill_servers() -> None:
@@ -146,6 +147,98 @@ def test_a_server_without_descriptors_refuses() -> None:
     assert outcome("say(1)", [0] * 5, preload=["code"])[0] == ["1"]
     assert server in helpers()[0]
     assert len(os.listdir(f"/proc/{server}/fd")) < 10
+
+
+# -- what fails once ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [errno.ENOMEM, errno.EAGAIN, errno.ECONNRESET])
+def test_how_a_process_ended_is_read_again(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = os.read
+    failed: list[int] = []
+
+    def fail_once(descriptor: int, size: int) -> bytes:
+        if size > 1 and not failed:
+            failed.append(descriptor)
+            raise OSError(number, os.strerror(number))
+        return read(descriptor, size)
+
+    with child("raise SystemExit(3)") as (process, _):
+        monkeypatch.setattr(os, "read", fail_once)
+        ended = process.ended(PATIENCE)
+        monkeypatch.undo()
+    assert failed
+    assert ended is not None
+    assert ended.code == 3
+
+
+def test_how_a_process_ended_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(descriptor: int, size: int) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with child("raise SystemExit(3)") as (process, _):
+        monkeypatch.setattr(os, "read", fail)
+        ended = process.ended(PATIENCE)
+        monkeypatch.undo()
+    assert ended is not None
+    assert ended.code is None
+    assert "has ended cannot be read" in caplog.text
+
+
+FAILING_SENDS = """
+import errno, os, socket
+left, send = {count}, socket.socket.sendmsg
+def fail(self, buffers, *args):
+    global left
+    if left and bytes(buffers[0][:1]) == {kind!r}:
+        left -= 1
+        raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
+    return send(self, buffers, *args)
+socket.socket.sendmsg = fail
+"""
+
+
+@pytest.mark.parametrize("kind", [b"T", b"S", b"E"])
+def test_a_server_that_cannot_send_lives_on(
+    kind: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"failing_sends_{kind.decode()}"
+    (tmp_path / f"{name}.py").write_text(FAILING_SENDS.format(count=20, kind=kind))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = helpers()[0]
+    if kind == b"E":
+        assert outcome("raise SystemExit(3)", preload=[name])[1].code is None
+    else:
+        with pytest.raises(ResourceExhaustedError, match="the start of a process failed"):
+            outcome("pass", preload=[name])
+    (server,) = helpers()[0] - before
+    folder = f"/proc/{server}/fd"
+    until(lambda: len(os.listdir(folder)) <= 5, "the server kept descriptors of a child")
+    assert outcome("say(1); raise SystemExit(3)", preload=[name]) == (["1"], (3, ANY))
+    assert server in helpers()[0]
+    until(lambda: len(os.listdir(folder)) <= 5, "the server kept descriptors of a child")
+
+
+ENDING_CONTROL = """
+import socket
+requests, receive = 0, socket.socket.recvmsg
+def end(self, *args):
+    global requests
+    requests += 1
+    return receive(self, *args) if requests < 2 else (b"", [], 0, None)
+socket.socket.recvmsg = end
+"""
+
+
+def test_a_server_whose_control_socket_ends_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ending_control.py").write_text(ENDING_CONTROL)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for _ in range(3):
+        assert outcome("say(1)", preload=["ending_control"])[0] == ["1"]
 
 
 # -- a program that meddles -----------------------------------------------------------------------

@@ -303,7 +303,10 @@ class Approach:
         sock = self._connection.sock
         fds: list[int] = []
         try:
-            data, fds = messages.receive_with(sock)
+            try:
+                data, fds = messages.receive_with(sock)
+            except BlockingIOError:
+                return
             if not data:
                 raise ConnectionResetError("the connection was closed")
             if self._hello is None:
@@ -314,8 +317,6 @@ class Approach:
                     sock.send(proof, socket.MSG_NOSIGNAL)
                 return
             self._caller.check_welcome(data)
-        except BlockingIOError:
-            return
         except (OSError, RefusedError, AuthenticationError) as error:
             messages.close(fds)
             self._connection.hub.unregister(sock.fileno())

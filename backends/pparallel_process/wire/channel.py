@@ -31,7 +31,8 @@ _PROTOCOL, _PICKLED = 5, 0x80  #: of pickle, and the first byte of what it write
 _WITH_FILES = b"F"  #: says that descriptors come with a message that follows
 _ROOM = socket.CMSG_LEN(_FILES * array("i").itemsize)
 _UNREAD = 4  #: large messages that are remembered; no more are ever unread: a worker has two lots
-_AGAIN = 0.001  #: seconds after which descriptors are sent again where too many were on their way
+_AGAIN = 0.001  #: seconds after which is tried again what the system could not do just now
+_PASSING = frozenset((errno.EINTR, errno.ENOMEM, errno.ENOBUFS))  #: no word of the other end
 
 _LARGE = -1
 
@@ -117,7 +118,8 @@ class Channel:
             flags: 0 to wait for it.
 
         Raises:
-            EOFError: the other end is gone.
+            EOFError: the other end is gone, or this one is closed.
+            OSError: it cannot be read from.
         """
         files: list[int] = []
         try:
@@ -130,7 +132,7 @@ class Channel:
         except ConnectionResetError:  # told once: the other end is gone, and had not read all
             return self.receive(flags)  # what it had sent is there still
         except OSError as error:
-            raise EOFError from error
+            return self._without(error, flags)
         if length == 0:
             raise EOFError
         if length == 1:
@@ -147,6 +149,15 @@ class Channel:
             _close(files)
             raise
         return message, files
+
+    def _without(self, error: OSError, flags: int) -> Received | None:
+        """Go on after an error of receiving: only some tell of the end."""
+        if isinstance(error, ConnectionError) or self._sock.fileno() == -1:
+            raise EOFError from error
+        if error.errno not in _PASSING:
+            raise error
+        sleep(_AGAIN)
+        return None if flags & socket.MSG_DONTWAIT else self.receive(flags)
 
     def let_go(self, files: list[int]) -> None:
         """Close descriptors that were sent."""

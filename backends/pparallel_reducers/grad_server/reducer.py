@@ -294,6 +294,7 @@ class GradServerReducer(Reducer):
         if run is None:
             raise ClosedError("the reducer", "is not started: call start() before push() or step()")
         model = without_compilation(model)
+        self._refuse_managed(model)
         tensors = self._tensors_of(model, run)
         fits = tensors.layout.digest == run.layout.digest
         squeezer = self._squeezer_of(model, run) if fits else None
@@ -466,6 +467,18 @@ class GradServerReducer(Reducer):
                 " for: call it in the training loop"
             )
             raise RuntimeError(message)
+
+    def _refuse_managed(self, model: Module) -> None:
+        """Refuse to train the model of a dedicated primary: it is stepped at any time."""
+        primary = self._roles.primary
+        if primary is None or primary.trains or primary.stepper.model is not model:
+            return
+        message = (
+            f"member {self._member.name!r} is a dedicated primary, whose model is stepped at any"
+            " time, also while the program computes with it: train only where 'trains' is true,"
+            " give this member 'dedicated: false', or train another model here"
+        )
+        raise RuntimeError(message)
 
     @property
     def _shares_model(self) -> bool:

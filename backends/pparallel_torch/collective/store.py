@@ -29,9 +29,10 @@ class JobStore(Store):
         group: whose store it is.
         first: the name of the member that keeps the values.
         ends: wakes who waits.
-        timeout: seconds that a value may take to come.
+        timeout: seconds that a value may take to come; and all, as long as :attr:`until` holds.
 
     Attributes:
+        until: the time by which torch must have connected; without limit once it has.
         seen: all values that this member has put or found; gloo's are its members' addresses.
     """
 
@@ -40,6 +41,7 @@ class JobStore(Store):
         self.seen: set[bytes] = set()
         self._desk, self._group, self._first = desk, group, first
         self._ends, self._limit = ends, timeout
+        self.until = time.monotonic() + timeout
 
     @override
     def set(self, key: str, value: str | bytes) -> None:
@@ -81,7 +83,7 @@ class JobStore(Store):
 
     def _ask(self, kind: str, key: str, *rest: object) -> Reply:
         asked = self._desk.ask(self._first, kind, self._group, key, *rest)
-        deadline = time.monotonic() + self._limit
+        deadline = min(self.until, time.monotonic() + self._limit)
         while not _came(asked):
             self._ends.check_all_here()
             if time.monotonic() > deadline:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import threading
 from abc import abstractmethod
@@ -118,6 +119,7 @@ class TorchCollective(ConnectedCollective):
                 raise
             self.ends.check_all_here()
             raise CallTimeoutError("the connection of all members", patience) from error
+        store.until = math.inf
         if self.ends.over is not None:  # it was ended meanwhile, and nobody else knew of it
             self._native.wake()
 

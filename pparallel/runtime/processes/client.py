@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import marshal
 import os
 import signal
@@ -27,6 +28,8 @@ from pparallel.runtime.processes.inheritance import close_private, private
 from pparallel.runtime.processes.process import Exit, Process, readable, watch
 from pparallel.runtime.processes.request import Request
 
+logger = logging.getLogger(__name__)
+
 _SERVE = "pparallel.runtime.processes.server:serve"
 _ATTEMPTS = 3  #: servers that may be killed while one child is started
 _GRACE = 1.0  #: seconds in which a server tells of an end, or ends itself, that is already seen
@@ -41,8 +44,13 @@ class ServedProcess(Process):
 
     @override
     def _learn(self) -> Exit:
-        if readable(self._line, _GRACE) and (message := os.read(self._line, 64)):
-            return Exit(*messages.parsed(message))
+        try:
+            if readable(self._line, _GRACE):
+                message = messages.repeated(lambda: os.read(self._line, 64))
+                if message:
+                    return Exit(*messages.parsed(message))
+        except OSError as error:
+            logger.warning("how process %r has ended cannot be read: %s", self.name, error)
         return Exit(None, None)  # the server was killed, and the child with it
 
     @override
@@ -109,6 +117,8 @@ class ForkServer:
             module, trace = marshal.loads(message[1:])
             text = f"the fork server cannot import {module!r}, which it is to preload\n{trace}"
             raise PparallelError(text)
+        if message.startswith(messages.FAILED):
+            raise OSError(*marshal.loads(message[1:]))
         if readable(self.pidfd, _GRACE):
             raise _LostError
         raise OSError(errno.EMFILE, "the fork server has no descriptors left")
@@ -201,8 +211,10 @@ def start(request: Request, fds: Sequence[int], preload: Sequence[str]) -> Proce
                 return ServedProcess(pid, request.name, pidfd, line)
             except _LostError:
                 code = servers.drop(server)
-        if code is not None and code >= 0:
-            return interpreter.refuse(f"{sys.executable!r} as a fork server ended with code {code}")
+        if code is not None and code > 0:
+            break
+    if code is not None and code >= 0:  # 0 each time: its control socket may have ended once
+        return interpreter.refuse(f"{sys.executable!r} as a fork server ended with code {code}")
     raise PparallelError(f"the fork server was killed {_ATTEMPTS} times while it started a process")
 
 

@@ -10,10 +10,13 @@ and at last how the child ended.
 from __future__ import annotations
 
 import array
+import errno
 import os
 import socket
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from time import sleep
+from typing import TypeVar
 
 from pparallel.runtime.processes import descriptors
 
@@ -29,6 +32,28 @@ MOST_DESCRIPTORS = 253  #: the kernel's limit for one message
 OWN_DESCRIPTORS = 5
 
 _NUMBERS = struct.Struct("qq")
+_PASSING = frozenset(  #: a reset is told once: what was sent before it is there still
+    (errno.EAGAIN, errno.EINTR, errno.ENOMEM, errno.ENOBUFS, errno.ETOOMANYREFS, errno.ECONNRESET)
+)
+_ATTEMPTS, _PAUSE = 20, 0.01  #: calls, and seconds between them
+
+Got = TypeVar("Got")
+
+
+def repeated(call: Callable[[], Got]) -> Got:
+    """Return what *call* returns; it is made again where the system could not do it just now.
+
+    Raises:
+        OSError: it failed otherwise, or each time.
+    """
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return call()
+        except OSError as error:
+            if error.errno not in _PASSING:
+                raise
+            sleep(_PAUSE)
+    return call()
 
 
 def numbers(kind: bytes, one: int, other: int = 0) -> bytes:
@@ -43,16 +68,18 @@ def parsed(message: bytes) -> tuple[int, int]:
 
 
 def send(to: socket.socket, message: bytes, carried: Iterable[int] = ()) -> None:
-    """Send a message with descriptors."""
+    """Send a message with descriptors; see :func:`repeated`."""
     carried = array.array("i", carried)
     ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, carried)] if carried else []
-    to.sendmsg([message], ancillary, socket.MSG_NOSIGNAL)
+    repeated(lambda: to.sendmsg([message], ancillary, socket.MSG_NOSIGNAL))
 
 
 def receive(from_: socket.socket, size: int = 4096, most: int = 1) -> tuple[bytes, list[int], bool]:
     """Return a message, its descriptors, and whether some of those were lost for want of room."""
     room = socket.CMSG_SPACE(most * array.array("i").itemsize)
-    message, ancillary, flags, _ = from_.recvmsg(size, room, socket.MSG_CMSG_CLOEXEC)
+    message, ancillary, flags, _ = repeated(
+        lambda: from_.recvmsg(size, room, socket.MSG_CMSG_CLOEXEC)
+    )
     carried = array.array("i")
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:

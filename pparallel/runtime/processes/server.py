@@ -86,9 +86,12 @@ class _Server:
                     self._tell(self._children.pop(ready))
 
     def _take(self) -> None:
-        data, fds, cut = messages.receive(
-            self._control, messages.INLINE + 1, messages.MOST_DESCRIPTORS
-        )
+        try:
+            data, fds, cut = messages.receive(
+                self._control, messages.INLINE + 1, messages.MOST_DESCRIPTORS
+            )
+        except OSError:  # the request is there still, and asked for again
+            return
         if not data:
             self._end()
         if not fds:  # none could be received: the end that was in the message has been closed
@@ -104,7 +107,7 @@ class _Server:
         except ConnectionError:
             pass  # who asked is gone
         except OSError as error:
-            with suppress(ConnectionError):
+            with suppress(OSError):  # then the end of the line tells
                 messages.send(line, messages.FAILED + marshal.dumps((error.errno, error.strerror)))
         descriptors.close(*fds[1:])
         line.close()
@@ -119,12 +122,16 @@ class _Server:
         if not pid:
             self._become(server, line, data, fds)
         pidfd = self._watched(pid)
-        descriptors.close(*fds)
-        self._children[pidfd] = _Child(pid, pidfd, line)
         try:
             messages.send(line, messages.numbers(messages.STARTED, pid), [pidfd])
-        except ConnectionError:  # who asked has been interrupted
+        except OSError:  # who asked has been interrupted, or cannot be told
+            self._poll.unregister(pidfd)
+            os.close(pidfd)
             os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise
+        descriptors.close(*fds)
+        self._children[pidfd] = _Child(pid, pidfd, line)
 
     def _watched(self, pid: int) -> int:
         try:
@@ -142,7 +149,7 @@ class _Server:
         how = messages.numbers(
             messages.ENDED, os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024
         )
-        with ended.line, suppress(ConnectionError):  # nobody may want to know
+        with ended.line, suppress(OSError):  # nobody may want to know
             messages.send(ended.line, how)
         os.close(ended.pidfd)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pparallel.errors import ConfigError
 from pparallel.runtime import links
-from pparallel.runtime.processes import forget_in_children, remember_in_children
+from pparallel.runtime.processes import close_private, private
 
 _ROOM = 90  #: bytes of a path, so that it fits in the kernel's 108
 
@@ -35,12 +35,11 @@ def listening(name: str) -> Iterator[socket.socket]:
         ConfigError: another process that lives listens there, or the folder is not this user's
             alone.
     """
-    path, sock = path_of(name), socket.socket(socket.AF_UNIX)
+    path, sock = path_of(name), private(lambda: socket.socket(socket.AF_UNIX))
     try:
         with _alone_in(path):
             _bind(sock, path)
             sock.listen(socket.SOMAXCONN)
-        forget_in_children(sock.fileno())
         try:
             yield sock
         finally:
@@ -49,27 +48,28 @@ def listening(name: str) -> Iterator[socket.socket]:
                 with contextlib.suppress(OSError):  # other worlds meet there too
                     path.parent.rmdir()
     finally:
-        remember_in_children(sock.fileno())
-        sock.close()
+        close_private(sock)
 
 
 def connect(name: str) -> socket.socket | None:
     """Return a connection with who listens there; ``None``: nobody does.
 
+    It is private: see :func:`~pparallel.runtime.processes.close_private`.
+
     Raises:
         AuthenticationError: another user does.
         ConfigError: the folder is not this user's alone.
     """
-    path, sock = path_of(name), socket.socket(socket.AF_UNIX)
+    path, sock = path_of(name), private(lambda: socket.socket(socket.AF_UNIX))
     try:
         _check_private(path.parent)
         sock.connect(os.fspath(path))
         peer(sock)
     except (FileNotFoundError, ConnectionError):
-        sock.close()
+        close_private(sock)
         return None
     except BaseException:
-        sock.close()
+        close_private(sock)
         raise
     return sock
 
@@ -121,12 +121,14 @@ def _bind(sock: socket.socket, path: Path) -> None:
             raise
         other = connect(path.name)
         if other is not None:
-            with other:
+            try:
                 message = (
                     f"process {peer(other)} is rank 0 of a world that meets at these ports just "
                     "now: give this world another port in dist_init_method or rpc_init_method, "
                     "the same in all of its members"
                 )
+            finally:
+                close_private(other)
             raise ConfigError(message, path="dist_init_method") from None
         path.unlink()  # its owner has died
         sock.bind(os.fspath(path))

@@ -21,7 +21,7 @@ from pparallel.registry import default_registry
 from pparallel.runtime import environment
 from pparallel.runtime.exchange import Exchange
 from pparallel.runtime.member import Member
-from pparallel.runtime.processes import forget_in_children, remember_in_children
+from pparallel.runtime.processes import close_private, private
 
 
 def joined(settings: Settings, stack: ExitStack) -> tuple[RuntimeConfig, Member]:
@@ -151,7 +151,8 @@ def _hold_ports(settings: Settings, stack: ExitStack) -> None:
 @contextmanager
 def _held(place: Place) -> Iterator[None]:
     family = socket.AF_INET6 if ":" in place.host else socket.AF_INET
-    with socket.socket(family) as sock:
+    sock = private(lambda: socket.socket(family))
+    try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             sock.bind((place.host, place.port))
@@ -163,8 +164,6 @@ def _held(place: Place) -> Iterator[None]:
                 "same in all members of this world"
             )
             raise ConfigError(message, path=place.option) from None
-        forget_in_children(sock.fileno())
-        try:
-            yield
-        finally:
-            remember_in_children(sock.fileno())
+        yield
+    finally:
+        close_private(sock)

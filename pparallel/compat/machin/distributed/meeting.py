@@ -34,12 +34,14 @@ from pparallel.errors import (
     PparallelError,
 )
 from pparallel.runtime import poll_times
+from pparallel.runtime.processes import close_private, private
+from pparallel.runtime.resources import is_exhausted
 
 logger = logging.getLogger(__name__)
 
 GRACE = 5.0  #: seconds that those who come late have to hear what is wrong
 
-_PAUSE = 0.02  #: seconds between two attempts to reach rank 0
+_PAUSE = 0.02  #: seconds between two attempts to reach rank 0, or to let somebody in
 _HELLO = 4096  #: bytes of what a member says at most
 _TOLD = 2**24  #: bytes of what it is told
 _SENDING = 5.0  #: seconds that it may take to read that
@@ -65,6 +67,7 @@ class Reception:
         self._selector = selectors.DefaultSelector()
         self._said: dict[socket.socket, bytearray] = {}  # by who has not said everything yet
         self._here: dict[socket.socket, Card] = {}
+        self._is_exhausted = False  # so that nobody can be let in; logged once
 
     def __enter__(self) -> Self:
         self._door.setblocking(False)
@@ -72,8 +75,7 @@ class Reception:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for each in [*self._said, *self._here]:
-            each.close()
+        close_private(*self._said, *self._here)
         self._selector.close()
 
     def names(self) -> tuple[str, ...]:
@@ -112,7 +114,7 @@ class Reception:
         if card is None:
             missing, is_late = in_words(self._missing()), _has_said_more(sock)
             gone = self._here.pop(sock)
-            sock.close()
+            close_private(sock)
             if is_late:
                 self._refuse(CallTimeoutError, f"the arrival of {missing}", self._timeout)
             self._refuse(PeerLostError, gone.name, f"went away while it waited for {missing}")
@@ -139,18 +141,27 @@ class Reception:
 
     def _open_door(self) -> None:
         try:
-            sock, _ = self._door.accept()
-        except OSError:  # it went away again
-            return
+            sock = private(lambda: self._door.accept()[0])
+        except OSError as error:
+            if is_exhausted(error):
+                self._wait_for_room(error)
+            return  # else it went away again
+        self._is_exhausted = False
         try:
             folder.peer(sock)
         except AuthenticationError as error:
             logger.warning("%s", error)
-            sock.close()
+            close_private(sock)
             return
         sock.setblocking(False)
         self._said[sock] = bytearray()
         self._selector.register(sock, selectors.EVENT_READ)
+
+    def _wait_for_room(self, error: OSError) -> None:
+        if not self._is_exhausted:
+            logger.warning("no member can be let into the world for now: %s", error)
+        self._is_exhausted = True
+        time.sleep(_PAUSE)
 
     def _listen(self, sock: socket.socket) -> Card | None:
         """Return who is there, once that has been said."""
@@ -170,7 +181,7 @@ class Reception:
             if said:
                 logger.warning("somebody is not let into the world: what it says is no hello")
             self._selector.unregister(sock)
-            sock.close()
+            close_private(sock)
         return card
 
     def _refuse(self, kind: type[PparallelError], *facts: Any) -> NoReturn:
@@ -225,7 +236,7 @@ def join(me: Card, place: str, timeout: float) -> Told:
                 where = f"the arrival of rank 0 at {folder.path_of(place)}"
                 raise CallTimeoutError(where, timeout)
             time.sleep(_PAUSE)
-        stack.enter_context(sock)
+        stack.callback(close_private, sock)
         missing = [rank for rank in range(me.size) if rank not in (0, me.rank)]
         for told in _lines(sock, me, deadline):
             if "problem" in told:

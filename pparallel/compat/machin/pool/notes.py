@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import NamedTuple, TypeAlias
 
 from pparallel.runtime import reopening
-from pparallel.runtime.processes import forget_in_children, remember_in_children
+from pparallel.runtime.processes import close_private, private
 
 Handle: TypeAlias = reopening.Handle
 
@@ -39,9 +39,8 @@ class Notes:
     """
 
     def __init__(self) -> None:
-        self._ends = os.pipe2(os.O_CLOEXEC)
+        self._ends = private(lambda: os.pipe2(os.O_CLOEXEC))
         os.set_blocking(self._ends[0], False)
-        forget_in_children(*self._ends)
         self.handle = reopening.handle(self._ends[1])
 
     def read(self) -> list[Note]:
@@ -54,9 +53,7 @@ class Notes:
 
     def close(self) -> None:
         """Give the descriptors back."""
-        remember_in_children(*self._ends)
-        for each in self._ends:
-            os.close(each)
+        close_private(*self._ends)
 
 
 def note(handle: Handle, job: int, chunk: int = 0) -> None:

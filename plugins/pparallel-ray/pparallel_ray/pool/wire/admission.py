@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 import secrets
 import selectors
 import socket
@@ -18,6 +19,9 @@ from functools import partial
 from time import monotonic
 
 from pparallel.errors import AuthenticationError
+from pparallel.runtime.resources import is_exhausted
+
+logger = logging.getLogger(__name__)
 
 CONTROL, WORK = b"C", b"W"  #: what a connection is for
 
@@ -26,6 +30,7 @@ _DIGEST = 32
 _NAME = 16
 _ANSWER = len(CONTROL) + _NAME + _NONCE + _DIGEST
 _PATIENCE = 5.0  #: seconds that either side has
+_PAUSE = 0.2  #: seconds for which nobody is admitted where a resource has run out
 _MOST_PENDING = 64  #: connections that have not answered yet; the oldest makes room
 
 Admit = Callable[[bytes, bytes, socket.socket], object]
@@ -84,6 +89,8 @@ class Door:
         self._selector = selector
         self._admit = admit
         self._pending: dict[socket.socket, tuple[bytes, float]] = {}
+        self._shut_until: float | None = None
+        self._is_exhausted = False  # logged once
         self._listener = socket.create_server((host, 0))
         self._listener.setblocking(False)
         self.port: int = self._listener.getsockname()[1]
@@ -93,12 +100,16 @@ class Door:
         """Listen no more."""
         for each in list(self._pending):
             self._dismiss(each)
-        self._selector.unregister(self._listener)
+        if self._shut_until is None:
+            self._selector.unregister(self._listener)
         self._listener.close()
 
     def tidy(self) -> None:
-        """Dismiss those who have not answered in time."""
+        """Dismiss those who have not answered in time; listen again after a pause."""
         now = monotonic()
+        if self._shut_until is not None and now >= self._shut_until:
+            self._shut_until = None
+            self._selector.register(self._listener, selectors.EVENT_READ, self._welcome)
         for each, (_, since) in list(self._pending.items()):
             if now - since > _PATIENCE:
                 self._dismiss(each)
@@ -106,8 +117,11 @@ class Door:
     def _welcome(self) -> None:
         try:
             sock, _ = self._listener.accept()
-        except OSError:  # it has gone again
-            return
+        except OSError as error:
+            if is_exhausted(error):
+                self._pause(error)
+            return  # else it has gone again
+        self._is_exhausted = False
         if len(self._pending) >= _MOST_PENDING:
             self._dismiss(next(iter(self._pending)))
         sock.setblocking(False)
@@ -120,6 +134,14 @@ class Door:
             sock.send(nonce)
         except OSError:
             self._dismiss(sock)
+
+    def _pause(self, error: OSError) -> None:
+        """Listen no more for a moment: who has come stays in the queue, and would wake the host."""
+        if not self._is_exhausted:
+            logger.warning("no pool can be admitted for now: %s", error)
+        self._is_exhausted = True
+        self._shut_until = monotonic() + _PAUSE
+        self._selector.unregister(self._listener)
 
     def _hear(self, sock: socket.socket) -> None:
         try:
