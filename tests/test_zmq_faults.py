@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from concurrent.futures import Future
+from contextlib import ExitStack
 
 import pytest
 from zmq_meetings import PLACES, ends_in_time, meeting
@@ -141,6 +142,23 @@ def test_who_sends_too_much_waits_and_nothing_is_dropped() -> None:
             sender.join(20)
             replies = [int(bytes(memoryview(each.result(20)[2]))) for each in sent]
             assert replies == [*range(300)]
+            assert not heard.all
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_queue_of_one_message_is_enough_to_open_and_to_call(place: str) -> None:
+    names = ["m0", "m1"]
+    with meeting(names, place) as met:
+        one = Peer("m1", names, met, high_water_mark=1)
+        own = transport("m0", names, met, high_water_mark=1, liveness_bound=5.0)
+        with ExitStack() as stack:
+            stack.callback(one.end)
+            heard = stack.enter_context(opened(own))
+            assert one.opened() == "open"
+            assert one.call("m0", "back") == ["m1", "back"]
+            sent = [own.request("m1", [b"%d" % n, bytes(2**17)], 20) for n in range(20)]
+            assert [int(bytes(memoryview(each.result()[1]))) for each in sent] == [*range(20)]
+            assert own.call("m1", [b"here"], 5)
             assert not heard.all
 
 

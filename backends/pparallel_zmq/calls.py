@@ -6,20 +6,22 @@ import itertools
 import select
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import Future
 from threading import get_ident
+from typing import TYPE_CHECKING
 
 from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError, ResourceExhaustedError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.lean_future import LeanFuture
-from pparallel.runtime.links import Membership
 from pparallel.runtime.pending import Pending
 from pparallel_zmq import wire
 from pparallel_zmq.config import ZmqTransportConfig
 from pparallel_zmq.lanes import BrokenError, Lanes
 from pparallel_zmq.links import Link
 from pparallel_zmq.wire import Kind, Limits
+
+if TYPE_CHECKING:
+    from pparallel_zmq.network import Network
 
 
 class _Here(threading.local):
@@ -39,31 +41,22 @@ class Calls:
     def __init__(
         self,
         config: ZmqTransportConfig,
-        membership: Membership,
+        network: Network,
         pending: Pending[Frames],
         limits: Limits,
         lanes: Lanes,
-        found: Callable[[str], Link | None],
-        link_to: Callable[[str], Link],
-        is_reading: Callable[[], bool],
-        is_closed: Callable[[], bool],
     ) -> None:
         """Send for a member.
 
         Args:
             config: of the transport.
-            membership: who is there.
+            network: has the links, and knows who is there.
             pending: the futures of replies.
             limits: what a message may hold.
             lanes: for calls.
-            found: returns the link to a member if there is one.
-            link_to: returns one that can be used, and makes it if need be.
-            is_reading: whether the calling thread is one that must not be held up.
-            is_closed: whether the transport is.
         """
-        self._membership, self._pending, self._limits = membership, pending, limits
-        self._lanes, self._found, self._link_to = lanes, found, link_to
-        self._is_reading, self._is_closed = is_reading, is_closed
+        self._network, self._membership = network, network.membership
+        self._pending, self._limits, self._lanes = pending, limits, lanes
         self._most, self._patience = config.high_water_mark, config.liveness_bound / 2
         self._numbers = itertools.count(1)
         self._here = _Here()
@@ -72,24 +65,21 @@ class Calls:
         """Send a request, whose reply completes *future*."""
         deadline = None if timeout is None else time.monotonic() + timeout
         self._membership.check(to)
-        link = self._link_to(to)
+        link = self._network.link_to(to)
         number = next(self._numbers)
         part, raws = wire.pack(Kind.REQUEST, number, frames, self._limits)
         self._pending.watch(future, to, timeout)
         link.expect(number, future)
         self._note(to, link, number)
-        if raws:
-            link.request(part, raws, number, get_ident())
-        else:
-            link.request_small(part, get_ident())
-        if len(link.backlog) > self._most and not self._is_reading():
+        link.request(part, raws, number, get_ident())
+        if len(link.backlog) > self._most and not self._network.is_receiving:
             link.wait_for_room(self._most, deadline)
         if link.is_over:
             link.fail_all(lambda: self._why_over(to))
 
     def call(self, to: str, frames: Frames, timeout: float | None) -> Frames:
         """Send a request, and return its reply."""
-        link = self._found(to)
+        link = self._network.links.get(to)
         last = self._here.last.get(to)
         if link is None or link.is_over or not link.is_welcome or last in link.unanswered:
             return self._call_by_link(to, frames, timeout)
@@ -128,12 +118,12 @@ class Calls:
         """Return why a lane has broken; that is known soon after."""
         if not link.is_over:
             waiting = select.poll()
-            waiting.register(link.alarm.fd, select.POLLIN)
+            waiting.register(link.ended.fd, select.POLLIN)
             waiting.poll(self._patience * 1000)
         return self._why_over(to)
 
     def _why_over(self, to: str) -> Exception:
-        if self._is_closed():
+        if self._network.is_closed:
             return ClosedError(f"transport of {self._membership.me!r}")
         if not self._membership.expects(to):
             return PeerLostError(to, self._membership.reason(to))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +16,7 @@ from pparallel.runtime.polling import Polling
 from pparallel_zmq import wire
 from pparallel_zmq.links import Link
 from pparallel_zmq.memory import Memory
-from pparallel_zmq.sockets import Socket, ZeroCopy, close
+from pparallel_zmq.sockets import Socket, ZeroCopy, close, events
 from pparallel_zmq.streams import Incoming, Outgoing
 from pparallel_zmq.wire import HEAD, BadMessageError, Kind, Limits, Raw
 
@@ -28,7 +27,6 @@ SPARE = 16  #: idle lanes to one member
 _NOW = int(zmq.NOBLOCK)
 _MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 _QUICK = int(QUICK * 1000)
-_EVENT = struct.Struct("=hi")
 
 
 class BrokenError(Exception):
@@ -38,19 +36,17 @@ class BrokenError(Exception):
 class Lane:
     """A connection that carries one call at a time."""
 
-    def __init__(
-        self, socket: Socket, monitor: Socket, limits: Limits, window: int, memory: Memory
-    ) -> None:
+    def __init__(self, socket: Socket, monitor: Socket, limits: Limits, memory: Memory) -> None:
         self._socket, self._monitor = socket, monitor
-        self._limits, self._window, self._memory = limits, window, memory
+        self._limits, self._memory = limits, memory
         self._send_now: Callable[..., object] = socket.send
         self._asked: list[tuple[Any, int]] = [(socket, zmq.POLLIN)]
         self._wait = Polling(self._wait_shortly, self._look).receive
         self._deadline: float | None = None
-        self._alarm = -1  # of the link
+        self._ended = -1  # of the link
 
     def exchange(
-        self, number: int, part: bytes, raws: list[Raw], deadline: float | None, alarm: int
+        self, number: int, part: bytes, raws: list[Raw], deadline: float | None, ended: int
     ) -> tuple[int, list[Buffer]]:
         """Send a request and return its reply, with its flags.
 
@@ -58,12 +54,12 @@ class Lane:
             TimeoutError: the deadline has passed.
             BrokenError: nothing will come any more.
         """
-        self._deadline, self._alarm = deadline, alarm
+        self._deadline, self._ended = deadline, ended
         self._send(part)
         outgoing = None
         if raws:
             outgoing = Outgoing(raws, self._limits.piece)
-            self._send_pieces(number, outgoing, self._window)
+            self._send_pieces(number, outgoing, self._limits.window)
         incoming: Incoming | None = None
         while True:
             part, piece = self._receive()
@@ -127,15 +123,15 @@ class Lane:
         waited_for: list[tuple[Any, int]] = [(socket, event), (self._monitor, zmq.POLLIN)]
         while True:
             if not is_last:
-                items = [*waited_for, (self._alarm, zmq.POLLIN)]
+                items = [*waited_for, (self._ended, zmq.POLLIN)]
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             timeout = poll_times.milliseconds(left)
             ready = dict(zmq.zmq_poll(items, -1 if timeout is None else timeout))
             if socket in ready:
                 return
-            if self._monitor in ready and self._is_broken():
+            if self._monitor in ready and zmq.EVENT_DISCONNECTED in dict(events(self._monitor)):
                 raise BrokenError
-            if self._alarm in ready:
+            if self._ended in ready:
                 # What it has answered already may still be on its way: until its connection ends.
                 is_last, items = True, waited_for
                 until = time.monotonic() + LAST
@@ -144,15 +140,6 @@ class Lane:
                 if is_last:
                     raise BrokenError
                 raise TimeoutError
-
-    def _is_broken(self) -> bool:
-        try:
-            while True:
-                event, _ = _EVENT.unpack(self._monitor.recv_multipart(zmq.NOBLOCK)[0])
-                if event == zmq.EVENT_DISCONNECTED:
-                    return True
-        except zmq.Again:
-            return False
 
 
 class Lanes:
@@ -197,7 +184,7 @@ class Lanes:
         deadline = None if timeout is None else time.monotonic() + timeout
         is_done = False
         try:
-            flags, frames = lane.exchange(number, part, raws, deadline, link.alarm.fd)
+            flags, frames = lane.exchange(number, part, raws, deadline, link.ended.fd)
             is_done = True
         except zmq.ContextTerminated:
             raise BrokenError from None

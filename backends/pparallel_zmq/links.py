@@ -10,7 +10,7 @@ from concurrent.futures import Future, InvalidStateError
 from typing import Protocol
 
 import zmq
-from typing_extensions import Buffer
+from typing_extensions import Buffer, override
 
 from pparallel.errors import PeerLostError
 from pparallel.interfaces.transport import Frames
@@ -18,18 +18,15 @@ from pparallel.runtime.lean_future import when_done
 from pparallel.runtime.links import failure
 from pparallel.runtime.pending import fail
 from pparallel_zmq import wire
-from pparallel_zmq.alarm import Alarm
-from pparallel_zmq.events import Events
 from pparallel_zmq.memory import Memory
-from pparallel_zmq.port import Port
-from pparallel_zmq.reader import Reader
-from pparallel_zmq.sockets import RETURN, Socket
+from pparallel_zmq.port import BATCH, Port, Sending
+from pparallel_zmq.reader import EventFd, Reader, Source
+from pparallel_zmq.sockets import RETURN, Socket, events
 from pparallel_zmq.streams import Incoming
 from pparallel_zmq.wire import BadMessageError, Kind, Limits, Message
 
 logger = logging.getLogger(__name__)
 
-FEW = 2  #: requests without a reply up to which the next does not wait for others
 KEPT = 60.0  #: seconds that the connection to a member that was given up is kept
 
 _FAILED = (
@@ -41,6 +38,9 @@ _FAILED = (
 
 class LinkOwner(Protocol):
     """What a link tells of."""
+
+    def is_proven(self, to: str, proof: bytes) -> bool:
+        """Return whether the other end, by its answer to the hello, is member *to*."""
 
     def came_back(self, link: Link) -> None:
         """The connection broke, and was back in time."""
@@ -55,12 +55,26 @@ class LinkOwner(Protocol):
         """The other end leaves."""
 
 
-class Link:
+class _Events(Source):
+    """What becomes of a connection."""
+
+    def __init__(self, link: Link, monitor: Socket) -> None:
+        self._link, self._monitor = link, monitor
+        self.fd = int(monitor.getsockopt(zmq.FD))
+
+    @override
+    def drain(self) -> bool:
+        for event, value in events(self._monitor):
+            self._link.happened(event, value)
+        return False
+
+
+class Link(Source):
     """A connection to one member: it carries requests that wait for a reply, and tells of its end.
 
     Attributes:
         to: the member's name.
-        alarm: rung when the link ends.
+        ended: set when the link ends.
         is_welcome: whether the other end has let this member in.
         is_over: whether it is of no use any more.
         was_up: whether it has ever been connected to who was meant.
@@ -77,18 +91,16 @@ class Link:
         reader: Reader,
         owner: LinkOwner,
         limits: Limits,
-        window: int,
         memory: Memory,
         bound: float,
         hello: bytes,
-        proof: Callable[[bytes], bool],
     ) -> None:
-        self.to, self.alarm = to, Alarm()
+        self.to, self.ended = to, EventFd()
         self.is_welcome = self.is_over = False
         self.trouble = ""
         self._owner, self._limits, self._memory = owner, limits, memory
         self._grace, self._bound = bound * RETURN, bound
-        self._hello, self._proof = hello, proof
+        self._hello = hello
         self._calls: dict[int, Future[Frames]] = {}
         self._coming: dict[int, Incoming] = {}
         self._monitor = monitor
@@ -98,14 +110,14 @@ class Link:
         self.was_up = False
         self._is_connected = False
         self._broken: float | None = time.monotonic()
-        self._port = Port(socket, reader, self, window)
+        self._port = Port(socket, reader, self, limits)
         self.fd, self.backlog = self._port.fd, self._port.backlog
         self.unanswered: set[int | None] = set()
         self._port.hold()  # until it is known who is there
-        self._port.send(wire.say(Kind.HELLO, hello), urgent=True)
-        self.events = Events(self, monitor)
+        self._port.send(Sending(wire.say(Kind.HELLO, hello), urgent=True))
+        self._events = _Events(self, monitor)
         reader.add(self)
-        reader.add(self.events)
+        reader.add(self._events)
 
     def expect(self, number: int, future: Future[Frames]) -> None:
         """Complete *future* with the reply to request *number*."""
@@ -119,12 +131,7 @@ class Link:
 
     def request(self, part: bytes, raws: list[wire.Raw], number: int, thread: int) -> None:
         """Send a request."""
-        piece = self._limits.piece
-        self._port.send(part, raws, number=number, piece=piece, thread=thread)
-
-    def request_small(self, part: bytes, thread: int) -> None:
-        """Send a request that nothing follows, perhaps with the next ones."""
-        self._port.put(part, thread=thread, wait=len(self._calls) > FEW)
+        self._port.send(Sending(part, raws, number, thread=thread))
 
     def wait_for_room(self, most: int, deadline: float | None) -> None:
         """Wait while more than *most* messages wait to be sent, until *deadline* at the latest."""
@@ -132,12 +139,12 @@ class Link:
 
     def say(self, kind: Kind, *frames: bytes) -> None:
         """Send a small message."""
-        self._port.send(wire.say(kind, *frames))
+        self._port.send(Sending(wire.say(kind, *frames)))
 
     def abort(self, number: int) -> None:
         """Tell the other end that nobody waits for request *number* any more."""
         self._port.drop(number)
-        self._port.send(wire.say(Kind.ABORT, number=number))
+        self._port.send(Sending(wire.say(Kind.ABORT, number=number)))
 
     def fail_all(self, error: Callable[[], Exception]) -> None:
         """Fail all requests that wait for a reply."""
@@ -162,14 +169,14 @@ class Link:
         self._closes = time.monotonic() + keep
         self.is_over = True
         self._port.give_up()
-        self.alarm.ring()
+        self.ended.set()
         self._reader.tick_soon()
 
     # -- as a source --------------------------------------------------------------------------
 
-    def drain(self, signalled: bool) -> bool:
-        """Handle some of what has come."""
-        received = self._port.take(signalled)
+    @override
+    def drain(self) -> bool:
+        received = self._port.take()
         for _, _, part, piece in received:
             try:
                 self._handle(wire.unpack(part, self._limits), piece)
@@ -178,17 +185,17 @@ class Link:
             except BaseException as error:  # a callback may raise SystemExit
                 logger.exception("A message of %s could not be handled", self.to)
                 self._failed(part, error)
-        return bool(received)
+        return len(received) == BATCH
 
+    @override
     def tick(self, now: float) -> float | None:
-        """Give the connection up if it has been broken for too long."""
         if self.is_over:
             if now < self._closes:
                 return self._closes
             self._drop()
             return None
         if self._broken is not None:
-            self.events.drain(False)  # this thread may have slept while the connection came back
+            self._events.drain()  # this thread may have slept while the connection came back
         if self._leaves is not None and (now >= self._leaves or self._broken is not None):
             self._owner.left(self)
             return None
@@ -210,11 +217,11 @@ class Link:
 
     def _drop(self) -> None:
         self._reader.remove(self)
-        self._reader.remove(self.events)
+        self._reader.remove(self._events)
         self.end()
 
+    @override
     def end(self) -> None:
-        """Close the sockets."""
         self._port.close(self._monitor)
 
     # -- messages -----------------------------------------------------------------------------
@@ -222,7 +229,8 @@ class Link:
     def _handle(self, message: Message, piece: memoryview | None) -> None:
         kind, frames = message.kind, message.frames
         if kind == Kind.WELCOME:
-            if not self.is_welcome and frames and self._proof(bytes(memoryview(frames[0]))):
+            proof = bytes(memoryview(frames[0])) if frames else b""
+            if not self.is_welcome and self._owner.is_proven(self.to, proof):
                 self.is_welcome = True
                 self._port.release()
         elif kind == Kind.REFUSED and frames:
@@ -235,23 +243,17 @@ class Link:
     def _failed(self, part: bytes, error: BaseException) -> None:
         """Fail the request, if the message that could not be handled is a reply to one."""
         kind, _, _, _, number = wire.HEAD.unpack_from(part)
-        numbers = [number] if kind in (Kind.REPLY, Kind.PIECE) else []
-        if kind == Kind.MANY:
-            found = wire.many(wire.unpack(part, self._limits), Kind.REPLY, self._limits)
-            numbers = [each.number for each in found]
-        for each in numbers:
-            self._coming.pop(each, None)
-            future = self._calls.get(each)
-            if future is not None:  # its end tells the other member that nobody waits any more
-                fail(future, error)
+        if kind not in (Kind.REPLY, Kind.PIECE):
+            return
+        self._coming.pop(number, None)
+        future = self._calls.get(number)
+        if future is not None:  # its end tells the other member that nobody waits any more
+            fail(future, error)
 
     def _take(self, message: Message, piece: memoryview | None) -> None:
         kind, number = message.kind, message.number
         if kind == Kind.REPLY:
             self._reply(message)
-        elif kind == Kind.MANY:
-            for each in wire.many(message, Kind.REPLY, self._limits):
-                self._reply(each)
         elif kind == Kind.PIECE and piece is not None:
             self._piece(number, piece)
         elif kind == Kind.MORE:
@@ -280,7 +282,7 @@ class Link:
             del self._coming[number]
             self._settle(number, incoming.flags, incoming.frames())
         else:
-            self._port.send(wire.say(Kind.MORE, number=number))
+            self._port.send(Sending(wire.say(Kind.MORE, number=number)))
 
     def _settle(self, number: int, flags: int, frames: list[Buffer]) -> None:
         future = self._calls.pop(number, None)
@@ -321,7 +323,7 @@ class Link:
         message = "broke the connection; whether it has run what was asked of it is not known"
         self.fail_all(lambda: PeerLostError(self.to, message))
         self._owner.came_back(self)
-        self._port.send(wire.say(Kind.HELLO, self._hello), urgent=True)
+        self._port.send(Sending(wire.say(Kind.HELLO, self._hello), urgent=True))
 
     def _refused(self, event: int, value: int) -> None:
         if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:

@@ -6,8 +6,10 @@ import itertools
 import logging
 import os
 import secrets
+import struct
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -18,7 +20,7 @@ from pparallel_zmq.address import Address
 from pparallel_zmq.config import ZmqTransportConfig
 from pparallel_zmq.keys import Keyring
 from pparallel_zmq.wire import Limits
-from pparallel_zmq.zap import Gatekeeper, Strangers
+from pparallel_zmq.zap import Gatekeeper
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +39,10 @@ RETRY = 0.0375  #: part of it between attempts to come back
 DESCRIPTORS = 16  #: that a context and its first sockets take, and some to spare
 SEALED = 256  #: bytes that encryption may add to a part
 
+_EVENT = struct.Struct("=hi")
+
+#: What is to be told of connections that were accepted, and of one that was made.
+_ACCEPTED = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
 _EVENTS = (
     zmq.EVENT_CONNECTED
     | zmq.EVENT_DISCONNECTED
@@ -74,14 +80,16 @@ class Sockets:
             self.destroy()
             raise
 
-    def bound(self, address: Address) -> tuple[Socket, Address, Strangers | None]:
-        """Return the socket where others reach this member, its address, and who limits strangers.
+    def bound(self, address: Address) -> tuple[Socket, Address, Socket | None]:
+        """Return the socket where others reach this member, its address, and on TCP a monitor.
 
         Raises:
             OSError: the address is taken, or is not of this machine.
         """
         socket = self._socket(zmq.ROUTER, address)
         socket.router_mandatory = True  # who has gone is told of, not skipped silently
+        # libzmq counts what a peer is let in by as a message that is never read (pipe.cpp).
+        socket.rcvhwm = self._config.high_water_mark + 1
         socket.sndhwm = 0  # replies never wait: there are no more than requests were let in
         socket.backlog = 128
         if self.keyring is not None and address.is_tcp:
@@ -89,17 +97,17 @@ class Sockets:
             socket.curve_secretkey = self.keyring.pair[1]
         elif self.keyring is not None:
             socket.plain_server = True
-        strangers = None
+        monitor = None
         try:
             if address.is_tcp:
-                strangers = Strangers(self._monitor(socket, Strangers.EVENTS))
+                monitor = self._monitor(socket, _ACCEPTED)
             socket.bind(str(address))
         except zmq.ZMQError as error:  # what was opened is closed with the context
             raise OSError(error.errno, str(error)) from None
         if address.is_tcp:
             found = Address.parse(socket.get_string(zmq.LAST_ENDPOINT))
             address = Address(address.host, found.port)
-        return socket, address, strangers
+        return socket, address, monitor
 
     def connected(self, to: str, address: Address, *, beats: bool = False) -> tuple[Socket, Socket]:
         """Return a socket connected to member *to*, and one that tells of the connection.
@@ -205,6 +213,13 @@ def _check_descriptors(what: str) -> None:
     finally:
         for each in held:
             os.close(each)
+
+
+def events(monitor: zmq.Socket[bytes]) -> Iterator[tuple[int, int]]:
+    """Return what has become of connections, as their monitor tells: events with their values."""
+    while not monitor.closed and zmq.zmq_poll([(monitor, int(zmq.POLLIN))], 0):
+        event, value = _EVENT.unpack(monitor.recv_multipart(zmq.NOBLOCK)[0])
+        yield event, value
 
 
 def close(socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes] | None = None) -> None:

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-import resource
-import socket
-import struct
 import threading
 import time
-from contextlib import suppress
-from typing import Any
 
 import zmq
 
@@ -20,11 +15,6 @@ from pparallel_zmq.keys import Keyring
 logger = logging.getLogger(__name__)
 
 PAUSE = 0.01  #: seconds after an answer that has failed
-
-STRANGERS = 256  #: connections that have proven nothing, at the most
-SELDOM = 10.0  #: seconds between two warnings
-
-_EVENT = struct.Struct("=hi")
 
 _LOCAL = "localhost:"  #: and uid:gid:pid, is how libzmq tells of the peer at a Unix socket
 
@@ -88,67 +78,3 @@ class Gatekeeper:
 
 def _is_this_user(address: str) -> bool:
     return address.startswith(f"{_LOCAL}{os.geteuid()}:")
-
-
-class Strangers:
-    """Closes connections to a TCP port that have proven nothing: the oldest, where there are many.
-
-    libzmq accepts in a thread of its own, without a limit, and burns a core once no descriptor is
-    left (``tcp_listener.cpp``: the pending connection wakes it again at once). A connection is a
-    member's from its first message on, which tells its descriptor. A handshake takes milliseconds:
-    a member that comes is not among the oldest for as long.
-    """
-
-    #: What is to be told.
-    EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
-
-    def __init__(self, monitor: zmq.Socket[bytes]) -> None:
-        self.monitor = monitor
-        self.fd = int(monitor.getsockopt(zmq.FD))
-        self._asked: list[tuple[Any, int]] = [(monitor, int(zmq.POLLIN))]
-        self._unproven: dict[int, int] = {}  # inode of the socket, by descriptor, in order
-        self._most = min(STRANGERS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
-        self._told = -SELDOM
-
-    def __len__(self) -> int:
-        return len(self._unproven)
-
-    def proven(self, descriptor: int) -> None:
-        """Keep a connection: it is a member's."""
-        self._unproven.pop(descriptor, None)
-
-    def drain(self, signalled: bool) -> bool:
-        """Handle what has become of connections."""
-        if not (signalled or zmq.zmq_poll(self._asked, 0)):
-            return False
-        with suppress(zmq.Again):
-            while not self.monitor.closed:
-                event, descriptor = _EVENT.unpack(self.monitor.recv_multipart(zmq.NOBLOCK)[0])
-                self._unproven.pop(descriptor, None)
-                if event == zmq.EVENT_ACCEPTED:
-                    with suppress(OSError):  # it is closed already
-                        self._unproven[descriptor] = os.fstat(descriptor).st_ino
-        while len(self._unproven) > self._most:
-            self._shut(next(iter(self._unproven)))
-        return False
-
-    def tick(self, now: float) -> float | None:
-        """Nothing has a time here: libzmq ends a handshake that takes long."""
-        return None
-
-    def end(self) -> None:
-        """Close nothing: the server does."""
-
-    def _shut(self, descriptor: int) -> None:
-        inode = self._unproven.pop(descriptor)
-        with suppress(OSError):
-            if os.fstat(descriptor).st_ino == inode:  # the number is not another's by now
-                other = socket.socket(fileno=descriptor)
-                try:
-                    other.shutdown(socket.SHUT_RDWR)  # libzmq closes it
-                finally:
-                    other.detach()
-        if time.monotonic() - self._told >= SELDOM:
-            self._told = time.monotonic()
-            message = "Over %d connections have proven nothing: the oldest are closed"
-            logger.warning(message, self._most)
