@@ -21,10 +21,11 @@ import pytest
 import zmq
 from typing_extensions import override
 from zmq_meetings import PLACES, meeting
-from zmq_peer import opened, peers, transport
+from zmq_peer import handle, opened, peers, transport
 
-from pparallel.errors import RemoteError
+from pparallel.errors import RemoteError, ResourceExhaustedError
 from pparallel.interfaces.transport import Frames
+from pparallel.runtime.links import ProcessId
 from pparallel.testing.patience import until
 from pparallel_zmq import sockets, wire
 from pparallel_zmq.memory import Memory
@@ -257,6 +258,24 @@ def test_call_to_a_member_that_takes_nothing_keeps_its_time_out() -> None:
                     assert time.monotonic() - began < 4
             finally:
                 os.kill(other.pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_opening_that_fails_once_there_are_sockets_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    def failing() -> ProcessId:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with meeting(NAMES, place) as met:
+        own = transport("m0", NAMES, met)
+        before = psutil.Process().num_fds()
+        monkeypatch.setattr(ProcessId, "here", failing)
+        with pytest.raises(ResourceExhaustedError, match="file descriptors"):
+            own.open(handle)
+        own.close()
+        assert "pparallel-zap" not in [each.name for each in threading.enumerate()]
+        assert psutil.Process().num_fds() == before
 
 
 def test_member_without_descriptors_for_its_sockets_is_an_error_not_an_end_of_the_process() -> None:

@@ -72,12 +72,13 @@ class Sockets:
         self._context: zmq.Context[Any] = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, self._context.get(zmq.SOCKET_LIMIT))
         self._gatekeeper: Gatekeeper | None = None
+        self._bound: tuple[Socket, Socket | None] | None = None
         ZeroCopy.use()
         try:
             if keyring is not None:
                 self._gatekeeper = Gatekeeper(self._context, keyring)
         except BaseException:
-            self.destroy()
+            self.close()
             raise
 
     def bound(self, address: Address) -> tuple[Socket, Address, Socket | None]:
@@ -87,6 +88,7 @@ class Sockets:
             OSError: the address is taken, or is not of this machine.
         """
         socket = self._socket(zmq.ROUTER, address)
+        self._bound = socket, None
         socket.router_mandatory = True  # who has gone is told of, not skipped silently
         # libzmq counts what a peer is let in by as a message that is never read (pipe.cpp).
         socket.rcvhwm = self._config.high_water_mark + 1
@@ -101,8 +103,9 @@ class Sockets:
         try:
             if address.is_tcp:
                 monitor = self._monitor(socket, _ACCEPTED)
+                self._bound = socket, monitor
             socket.bind(str(address))
-        except zmq.ZMQError as error:  # what was opened is closed with the context
+        except zmq.ZMQError as error:
             raise OSError(error.errno, str(error)) from None
         if address.is_tcp:
             found = Address.parse(socket.get_string(zmq.LAST_ENDPOINT))
@@ -163,8 +166,12 @@ class Sockets:
             socket.plain_password = self.keyring.password(self.name, to).encode()
 
     def destroy(self) -> None:
-        """Close all sockets and end the context; for what could not be opened."""
-        self._context.destroy(linger=0)
+        """End the context where the member could not be opened: only :meth:`bound` was called.
+
+        pyzmq's own ``destroy()`` would close the gatekeeper's socket under its thread.
+        """
+        if self._bound is not None:
+            close(*self._bound)
         self.close()
 
     def close(self) -> None:

@@ -30,9 +30,13 @@ class Gatekeeper:
         self._keyring = keyring
         self._socket = context.socket(zmq.ROUTER)  # one answer that fails holds up no other
         self._socket.linger = 0
-        self._socket.bind("inproc://zeromq.zap.01")
         self._thread = threading.Thread(target=self._run, name="pparallel-zap", daemon=True)
-        start_thread(self._thread)
+        try:
+            self._socket.bind("inproc://zeromq.zap.01")
+            start_thread(self._thread)
+        except BaseException:
+            self._socket.close()
+            raise
 
     def join(self) -> None:
         """Wait for the thread, which ends when its context does."""
