@@ -123,6 +123,7 @@ class Sockets:
         Raises:
             ResourceExhaustedError: there are no descriptors or no memory for it; nothing is left.
         """
+        _check_descriptors(f"a connection to member {to!r}")
         with explaining(f"a connection to member {to!r}"):
             try:
                 return self._connected(to, address, beats)
@@ -207,7 +208,8 @@ class Sockets:
 def _check_descriptors(what: str) -> None:
     """Refuse to go on where libzmq 4.3.5 would end the process for want of descriptors.
 
-    It does so where it starts a context (``epoll.cpp:38``) and binds (``ip_resolver.cpp:542``).
+    It does so where it starts a context (``epoll.cpp:38``), binds (``ip_resolver.cpp:542``), and
+    accepts at a Unix socket (``ipc_listener.cpp:297``), perhaps what this same process connects.
 
     Raises:
         ResourceExhaustedError: there are too few.
