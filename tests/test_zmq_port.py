@@ -66,10 +66,10 @@ def test_what_is_held_leaves_in_order_when_it_is_released(ends: Ends) -> None:
     ends.port.hold()
     ends.port.send(Sending(PART))
     ends.port.send(Sending(say(Kind.HELLO), urgent=True))
-    assert list(ends.port.backlog) == [(b"", [PART])]
+    assert list(ends.port._backlog) == [(b"", [PART])]
     assert ends.woken == 0, "to be drained sends nothing yet"
     ends.port.release()
-    assert not ends.port.backlog
+    assert not ends.port._backlog
     assert [ends.peer.recv() for _ in range(2)] == [say(Kind.HELLO), PART]
 
 
@@ -77,10 +77,10 @@ def test_room_that_a_sender_notices_wakes_the_reader() -> None:
     with zmq.Context() as context:
         ends = Ends(context, most=1)
         try:
-            while not ends.port.backlog:
+            while not ends.port._backlog:
                 ends.port.send(Sending(PART))
             ends.port.take()  # the reader has seen that there is no room
-            before, ends.woken = len(ends.port.backlog), 0
+            before, ends.woken = len(ends.port._backlog), 0
             ends.peer.recv()
 
             def is_woken() -> bool:
@@ -89,7 +89,7 @@ def test_room_that_a_sender_notices_wakes_the_reader() -> None:
 
             until(is_woken, "what waits is never sent")
             ends.port.take()
-            assert len(ends.port.backlog) <= before + 1
+            assert len(ends.port._backlog) <= before + 1
         finally:
             ends.port.close()
             ends.peer.close(0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import select
 import threading
-import time
 from concurrent.futures import Future
 from threading import get_ident
 from typing import TYPE_CHECKING
@@ -16,12 +15,15 @@ from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.pending import Pending
 from pparallel_zmq import wire
 from pparallel_zmq.config import ZmqTransportConfig
-from pparallel_zmq.lanes import BrokenError, Lanes
+from pparallel_zmq.lanes import BrokenError, Lane
 from pparallel_zmq.links import Link
 from pparallel_zmq.wire import Kind, Limits
 
 if TYPE_CHECKING:
     from pparallel_zmq.network import Network
+
+
+SPARE = 16  #: idle lanes to one member
 
 
 class _Here(threading.local):
@@ -44,7 +46,6 @@ class Calls:
         network: Network,
         pending: Pending[Frames],
         limits: Limits,
-        lanes: Lanes,
     ) -> None:
         """Send for a member.
 
@@ -53,17 +54,16 @@ class Calls:
             network: has the links, and knows who is there.
             pending: the futures of replies.
             limits: what a message may hold.
-            lanes: for calls.
         """
         self._network, self._membership = network, network.membership
-        self._pending, self._limits, self._lanes = pending, limits, lanes
-        self._most, self._patience = config.high_water_mark, config.liveness_bound / 2
+        self._pending, self._limits = pending, limits
+        self._idle: dict[str, list[Lane]] = {}  # the last one is used first
+        self._patience = config.liveness_bound / 2
         self._numbers = itertools.count(1)
         self._here = _Here()
 
     def send(self, to: str, frames: Frames, timeout: float | None, future: Future[Frames]) -> None:
         """Send a request, whose reply completes *future*."""
-        deadline = None if timeout is None else time.monotonic() + timeout
         self._membership.check(to)
         link = self._network.link_to(to)
         number = next(self._numbers)
@@ -72,8 +72,6 @@ class Calls:
         link.expect(number, future)
         self._note(to, link, number)
         link.request(part, raws, number, get_ident())
-        if len(link.backlog) > self._most and not self._network.is_receiving:
-            link.wait_for_room(self._most, deadline)
         if link.is_over:
             link.fail_all(lambda: self._why_over(to))
 
@@ -87,11 +85,11 @@ class Calls:
         number = next(self._numbers)
         part, raws = wire.pack(Kind.REQUEST, number, frames, self._limits)
         try:
-            lane = self._lanes.idle(to)
+            lane = self._idle_lane(to)
         except ResourceExhaustedError:
             return self._call_by_link(to, frames, timeout)
         try:
-            return self._lanes.call(lane, link, part, raws, number, timeout)
+            return lane.call(link, part, raws, number, timeout)
         except BrokenError:
             raise self._broken(to, link) from None
         except BaseException as error:
@@ -101,6 +99,50 @@ class Calls:
                 link.abort(number)
                 self._note(to, link, number)
             raise
+        finally:
+            if lane.is_idle:
+                self._give_back(to, lane)
+            else:
+                lane.close()
+
+    def close(self) -> None:
+        """Close the idle lanes; those in use are closed by the threads that have them."""
+        for to in list(self._idle):
+            self.forget(to)
+
+    def forget(self, to: str) -> None:
+        """Close the idle lanes to member *to*."""
+        idle = self._idle.get(to, [])
+        while True:
+            try:
+                idle.pop().close()
+            except IndexError:
+                return
+
+    # A list's own operations are all the protection that idle lanes need, and the barrier that
+    # ZeroMQ asks for where a socket goes from one thread to another.
+
+    def _idle_lane(self, to: str) -> Lane:
+        """Return a lane to member *to* that no other thread uses.
+
+        Raises:
+            ResourceExhaustedError: there is none, and none can be made.
+        """
+        try:
+            return self._idle[to].pop()
+        except LookupError:
+            return self._network.lane(to)
+
+    def _give_back(self, to: str, lane: Lane) -> None:
+        idle = self._idle.get(to)
+        if idle is None:
+            idle = self._idle.setdefault(to, [])
+        if len(idle) >= SPARE:
+            lane.close()
+            return
+        idle.append(lane)
+        if self._network.is_closed:
+            self.forget(to)
 
     def _call_by_link(self, to: str, frames: Frames, timeout: float | None) -> Frames:
         future: Future[Frames] = LeanFuture()

@@ -22,7 +22,6 @@ from pparallel_zmq.wire import HEAD, BadMessageError, Kind, Limits, Raw
 
 QUICK = 0.005  #: seconds that a reply is waited for with nothing else in mind
 LAST = 0.25  #: seconds that the reply of a member that leaves may take to come
-SPARE = 16  #: idle lanes to one member
 
 _NOW = int(zmq.NOBLOCK)
 _MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
@@ -34,27 +33,48 @@ class BrokenError(Exception):
 
 
 class Lane:
-    """A connection that carries one call at a time."""
+    """A connection that carries one call at a time.
+
+    Attributes:
+        is_idle: whether it may carry another: all of the last reply has come.
+    """
 
     def __init__(self, socket: Socket, monitor: Socket, limits: Limits, memory: Memory) -> None:
         self._socket, self._monitor = socket, monitor
         self._limits, self._memory = limits, memory
+        self.is_idle = True
         self._send_now: Callable[..., object] = socket.send
         self._asked: list[tuple[Any, int]] = [(socket, zmq.POLLIN)]
         self._wait = Polling(self._wait_shortly, self._look).receive
         self._deadline: float | None = None
         self._ended = -1  # of the link
 
-    def exchange(
-        self, number: int, part: bytes, raws: list[Raw], deadline: float | None, ended: int
-    ) -> tuple[int, list[Buffer]]:
-        """Send a request and return its reply, with its flags.
+    def call(
+        self, link: Link, part: bytes, raws: list[Raw], number: int, timeout: float | None
+    ) -> list[Buffer]:
+        """Send a request and return the reply.
 
         Raises:
-            TimeoutError: the deadline has passed.
-            BrokenError: nothing will come any more.
+            CallTimeoutError: it did not come in time.
+            BrokenError: it will not come.
+            RemoteError: the handler failed.
         """
-        self._deadline, self._ended = deadline, ended
+        self.is_idle, self._ended = False, link.ended.fd
+        self._deadline = None if timeout is None else time.monotonic() + timeout
+        try:
+            flags, frames = self._exchange(number, part, raws)
+        except zmq.ContextTerminated:
+            raise BrokenError from None
+        except TimeoutError:
+            raise CallTimeoutError(f"a request to {link.to!r}", timeout or 0.0) from None
+        except BadMessageError as error:
+            raise PeerLostError(link.to, f"has sent what is no reply: {error}") from None
+        self.is_idle = True
+        if flags & wire.FAILED:
+            raise failure(link.to, frames)
+        return frames
+
+    def _exchange(self, number: int, part: bytes, raws: list[Raw]) -> tuple[int, list[Buffer]]:
         self._send(part)
         outgoing = None
         if raws:
@@ -118,7 +138,7 @@ class Lane:
         return self._look()
 
     def _wait_for(self, event: int) -> None:
-        """Wait until *event* has come for the socket; raises as :meth:`exchange`."""
+        """Wait until *event* has come for the socket; raises as :meth:`call`."""
         socket, is_last, deadline = self._socket, False, self._deadline
         waited_for: list[tuple[Any, int]] = [(socket, event), (self._monitor, zmq.POLLIN)]
         while True:
@@ -140,89 +160,3 @@ class Lane:
                 if is_last:
                     raise BrokenError
                 raise TimeoutError
-
-
-class Lanes:
-    """The lanes of one member: idle ones are used again, the last one first.
-
-    A list's own operations are all the protection that these need, and the barrier that ZeroMQ asks
-    for where a socket goes from one thread to another.
-    """
-
-    def __init__(self, connect: Callable[[str], Lane]) -> None:
-        self._connect = connect
-        self._idle: dict[str, list[Lane]] = {}
-        self._closed = False
-
-    def idle(self, to: str) -> Lane:
-        """Return a lane to member *to* that nobody else uses.
-
-        Raises:
-            ResourceExhaustedError: there is none, and none can be made.
-        """
-        try:
-            return self._idle[to].pop()
-        except LookupError:
-            return self._connect(to)
-
-    def call(
-        self,
-        lane: Lane,
-        link: Link,
-        part: bytes,
-        raws: list[Raw],
-        number: int,
-        timeout: float | None,
-    ) -> list[Buffer]:
-        """Send a request by a lane, which is idle again at the end, and return the reply.
-
-        Raises:
-            CallTimeoutError: it did not come in time.
-            BrokenError: it will not come.
-            RemoteError: the handler failed.
-        """
-        deadline = None if timeout is None else time.monotonic() + timeout
-        is_done = False
-        try:
-            flags, frames = lane.exchange(number, part, raws, deadline, link.ended.fd)
-            is_done = True
-        except zmq.ContextTerminated:
-            raise BrokenError from None
-        except TimeoutError:
-            raise CallTimeoutError(f"a request to {link.to!r}", timeout or 0.0) from None
-        except BadMessageError as error:
-            raise PeerLostError(link.to, f"has sent what is no reply: {error}") from None
-        finally:
-            if is_done:
-                self._give_back(link.to, lane)
-            else:
-                lane.close()
-        if flags & wire.FAILED:
-            raise failure(link.to, frames)
-        return frames
-
-    def close(self) -> None:
-        """Close the idle ones; those in use are closed by the threads that have them."""
-        self._closed = True
-        for to in list(self._idle):
-            self.forget(to)
-
-    def forget(self, to: str) -> None:
-        """Close the idle lanes to member *to*."""
-        idle = self._idle.get(to, [])
-        while True:
-            try:
-                idle.pop().close()
-            except IndexError:
-                return
-
-    def _give_back(self, to: str, lane: Lane) -> None:
-        idle = self._idle.get(to)
-        if idle is None:
-            idle = self._idle.setdefault(to, [])
-        if len(idle) >= SPARE:
-            lane.close()
-            return
-        idle.append(lane)
-        if self._closed:
-            self.forget(to)

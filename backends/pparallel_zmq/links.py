@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import zmq
 from typing_extensions import Buffer, override
@@ -25,6 +25,9 @@ from pparallel_zmq.sockets import RETURN, Socket, events
 from pparallel_zmq.streams import Incoming
 from pparallel_zmq.wire import BadMessageError, Kind, Limits, Message
 
+if TYPE_CHECKING:
+    from pparallel_zmq.network import Network
+
 logger = logging.getLogger(__name__)
 
 KEPT = 60.0  #: seconds that the connection to a member that was given up is kept
@@ -34,25 +37,6 @@ _FAILED = (
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL,
 )
-
-
-class LinkOwner(Protocol):
-    """What a link tells of."""
-
-    def is_proven(self, to: str, proof: bytes) -> bool:
-        """Return whether the other end, by its answer to the hello, is member *to*."""
-
-    def came_back(self, link: Link) -> None:
-        """The connection broke, and was back in time."""
-
-    def refused(self, link: Link, why: str) -> None:
-        """The other end does not let this member in."""
-
-    def unreachable(self, link: Link, why: str) -> None:
-        """The connection broke and did not come back, or was never made."""
-
-    def left(self, link: Link) -> None:
-        """The other end leaves."""
 
 
 class _Events(Source):
@@ -80,7 +64,6 @@ class Link(Source):
         was_up: whether it has ever been connected to who was meant.
         trouble: what went wrong with the connection last.
         unanswered: the last request of each thread, until the other end has answered it.
-        backlog: what waits to be sent.
     """
 
     def __init__(
@@ -89,7 +72,7 @@ class Link(Source):
         socket: Socket,
         monitor: Socket,
         reader: Reader,
-        owner: LinkOwner,
+        network: Network,
         limits: Limits,
         memory: Memory,
         bound: float,
@@ -98,7 +81,7 @@ class Link(Source):
         self.to, self.ended = to, EventFd()
         self.is_welcome = self.is_over = False
         self.trouble = ""
-        self._owner, self._limits, self._memory = owner, limits, memory
+        self._network, self._limits, self._memory = network, limits, memory
         self._grace, self._bound = bound * RETURN, bound
         self._hello = hello
         self._calls: dict[int, Future[Frames]] = {}
@@ -111,7 +94,7 @@ class Link(Source):
         self._is_connected = False
         self._broken: float | None = time.monotonic()
         self._port = Port(socket, reader, self, limits)
-        self.fd, self.backlog = self._port.fd, self._port.backlog
+        self.fd = self._port.fd
         self.unanswered: set[int | None] = set()
         self._port.hold()  # until it is known who is there
         self._port.send(Sending(wire.say(Kind.HELLO, hello), urgent=True))
@@ -132,10 +115,6 @@ class Link(Source):
     def request(self, part: bytes, raws: list[wire.Raw], number: int, thread: int) -> None:
         """Send a request."""
         self._port.send(Sending(part, raws, number, thread=thread))
-
-    def wait_for_room(self, most: int, deadline: float | None) -> None:
-        """Wait while more than *most* messages wait to be sent, until *deadline* at the latest."""
-        self._port.wait_for_room(most, deadline)
 
     def say(self, kind: Kind, *frames: bytes) -> None:
         """Send a small message."""
@@ -168,7 +147,6 @@ class Link(Source):
         """
         self._closes = time.monotonic() + keep
         self.is_over = True
-        self._port.give_up()
         self.ended.set()
         self._reader.tick_soon()
 
@@ -197,7 +175,7 @@ class Link(Source):
         if self._broken is not None:
             self._events.drain()  # this thread may have slept while the connection came back
         if self._leaves is not None and (now >= self._leaves or self._broken is not None):
-            self._owner.left(self)
+            self._network.left(self)
             return None
         if self._broken is None:
             return self._leaves
@@ -211,7 +189,7 @@ class Link(Source):
                 return None
         if now < until:
             return until
-        self._owner.unreachable(self, why)
+        self._network.unreachable(self, why)
         self._broken = now
         return None if self.is_over else now + self._bound
 
@@ -230,11 +208,11 @@ class Link(Source):
         kind, frames = message.kind, message.frames
         if kind == Kind.WELCOME:
             proof = bytes(memoryview(frames[0])) if frames else b""
-            if not self.is_welcome and self._owner.is_proven(self.to, proof):
+            if not self.is_welcome and self._network.is_proven(self.to, proof):
                 self.is_welcome = True
                 self._port.release()
         elif kind == Kind.REFUSED and frames:
-            self._owner.refused(self, bytes(memoryview(frames[0])).decode(errors="replace"))
+            self._network.refused(self, bytes(memoryview(frames[0])).decode(errors="replace"))
         elif not self.is_welcome:
             raise BadMessageError("it came before the member was known")
         else:
@@ -259,7 +237,7 @@ class Link(Source):
         elif kind == Kind.MORE:
             self._port.more(b"", number)
         elif kind == Kind.BYE:
-            self._owner.left(self)
+            self._network.left(self)
 
     def _reply(self, message: Message) -> None:
         number = message.number
@@ -322,11 +300,11 @@ class Link(Source):
             return
         message = "broke the connection; whether it has run what was asked of it is not known"
         self.fail_all(lambda: PeerLostError(self.to, message))
-        self._owner.came_back(self)
+        self._network.came_back(self)
         self._port.send(Sending(wire.say(Kind.HELLO, self._hello), urgent=True))
 
     def _refused(self, event: int, value: int) -> None:
         if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-            self._owner.refused(self, "it does not know the key of this member")
+            self._network.refused(self, "it does not know the key of this member")
         else:
             self.trouble = "who answers there does not prove to be it"

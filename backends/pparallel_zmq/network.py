@@ -25,7 +25,7 @@ from pparallel_zmq import address, keys
 from pparallel_zmq.address import TORCHRUN, Address, Store
 from pparallel_zmq.calls import Calls
 from pparallel_zmq.config import ZmqTransportConfig
-from pparallel_zmq.lanes import LAST, Lane, Lanes
+from pparallel_zmq.lanes import LAST, Lane
 from pparallel_zmq.links import Link
 from pparallel_zmq.memory import Memory
 from pparallel_zmq.reader import Reader
@@ -82,8 +82,7 @@ class Network:
         self._met = self.is_closed = False
         self._memory = Memory()
         self.membership = Membership(member.name, member.names, config.liveness_bound, self._ended)
-        self._lanes = Lanes(self._lane)
-        self.calls = Calls(config, self, pending, self._limits, self._lanes)
+        self.calls = Calls(config, self, pending, self._limits)
         with ExitStack() as undo, explaining(f"the sockets of member {member.name!r}"):
             self._serving = Reader("pparallel-zmq-serve")
             undo.callback(self._serving.close)
@@ -135,11 +134,6 @@ class Network:
             for each in roster[1:]:
                 self._connect(each)  # that last one let in may not have been connected to yet
             self._tell(Kind.ROSTER, *(each.pack() for each in roster))
-
-    @property
-    def is_receiving(self) -> bool:
-        """Whether the calling thread is one for which others wait, to be told what comes."""
-        return self._serving.is_receiving or self._calling.is_receiving
 
     # -- connections --------------------------------------------------------------------------
 
@@ -211,7 +205,8 @@ class Network:
             close(socket, monitor)
             raise
 
-    def _lane(self, to: str) -> Lane:
+    def lane(self, to: str) -> Lane:
+        """Return a new lane to member *to*."""
         place = self._address_of(to)
         with self._linking:
             if self.is_closed:
@@ -297,7 +292,7 @@ class Network:
 
     def came_back(self, link: Link) -> None:
         """Take other connections to that member for broken too."""
-        self._lanes.forget(link.to)
+        self.calls.forget(link.to)
 
     def refused(self, link: Link, why: str) -> None:
         """Take what the other end says."""
@@ -334,7 +329,7 @@ class Network:
 
     def _cut(self, link: Link, why: str) -> None:
         link.finish(keep=0.0)
-        self._lanes.forget(link.to)
+        self.calls.forget(link.to)
         link.fail_all(lambda: PeerLostError(link.to, why))
 
     def _ended(self, name: str, reason: str) -> None:
@@ -352,7 +347,7 @@ class Network:
             if each.to == name:
                 each.finish()
         self._pending.lose(name, reason)
-        self._lanes.forget(name)
+        self.calls.forget(name)
         self._server.forget(name)
         self._lost(name, reason)
 
@@ -384,7 +379,7 @@ class Network:
             self._finish()
 
     def _finish(self) -> None:
-        self._lanes.close()
+        self.calls.close()
         self._server.flush(LINGER)
         for route in list(self._routes.values()):
             self._server.say(route, Kind.BYE)

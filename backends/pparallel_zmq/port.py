@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from threading import get_ident
 from typing import Any, NamedTuple
 
 import zmq
 
-from pparallel.runtime import dedicated
 from pparallel_zmq.reader import Reader, Source
 from pparallel_zmq.sockets import Socket, ZeroCopy, close
 from pparallel_zmq.streams import Outgoing
@@ -67,9 +64,6 @@ class Port:
 
     A signal handler or a finalizer may call it inside another operation of the same thread: the
     call is kept, and that operation runs it at its end.
-
-    Attributes:
-        backlog: what waits.
     """
 
     def __init__(
@@ -96,13 +90,12 @@ class Port:
         self._receive_part: Callable[..., Any] = socket.recv
         self._is_router = socket.type == zmq.ROUTER
         self._lock = threading.RLock()
-        self._room = threading.Condition(self._lock)
-        self._inside = 0  # the thread that is inside an operation
+        self._is_inside = False  # an operation of the thread that holds the lock
         self._late: deque[Callable[[], object]] = deque()  # what interrupted it
-        self.backlog: deque[tuple[bytes, list[Raw]]] = deque()
+        self._backlog: deque[tuple[bytes, list[Raw]]] = deque()
         self._streams: dict[Stream, tuple[Sending, Outgoing]] = {}  # large ones that are being sent
         self._behind: dict[int, deque[Sending]] = {}  # what waits for the end of those, by thread
-        self._held = self._closed = self._is_given_up = False
+        self._held = self._closed = False
         self.fd = int(socket.getsockopt(zmq.FD))
 
     def hold(self) -> None:
@@ -118,28 +111,6 @@ class Port:
         """Send a message."""
         self._do(self._and_look, self._send_in_order, message)
 
-    def wait_for_room(self, most: int, deadline: float | None) -> None:
-        """Wait until at most *most* messages wait here, or no member is there to take them.
-
-        Args:
-            most: that may wait.
-            deadline: when the wait ends at the latest.
-        """
-        if len(self.backlog) <= most or self._inside == get_ident():
-            return
-        dedicated.about_to_block()
-        left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        with self._room:
-            self._room.wait_for(
-                lambda: self._closed or self._is_given_up or len(self.backlog) <= most, left
-            )
-
-    def give_up(self) -> None:
-        """Hold no sender up any more: what waits here may never be sent."""
-        with self._lock:
-            self._is_given_up = True
-            self._room.notify_all()
-
     def more(self, route: bytes, number: int) -> None:
         """Send the next piece of a message, for the receiver has taken one in."""
         self._do(self._and_look, self._send_pieces, (route, number), 1)
@@ -152,7 +123,7 @@ class Port:
     @property
     def is_empty(self) -> bool:
         """Whether all that was to be sent has been handed to ZeroMQ."""
-        return not (self._streams or self.backlog or self._behind)
+        return not (self._streams or self._backlog or self._behind)
 
     def take(self) -> list[Received]:
         """Return some of the messages that have come; called by the thread that receives.
@@ -171,8 +142,7 @@ class Port:
         self._closed = True
         self._streams.clear()
         self._behind.clear()
-        self.backlog.clear()
-        self._room.notify_all()
+        self._backlog.clear()
         close(self._socket, monitor)
 
     def _do(self, act: Callable[..., object], *args: Any) -> None:
@@ -182,15 +152,15 @@ class Port:
         the parts of two messages never mix.
         """
         with self._lock:
-            if self._inside:
+            if self._is_inside:
                 self._late.append(partial(act, *args))
                 return
-            self._inside = get_ident()
+            self._is_inside = True
             try:
                 if not self._closed:
                     act(*args)
             finally:
-                self._inside = 0
+                self._is_inside = False
         if self._late:
             self._do(self._run_late)
 
@@ -200,7 +170,7 @@ class Port:
 
     def _look(self) -> None:
         """Have the reader look, if something came, or there is room, while the socket was used."""
-        events = _IN_OR_OUT if self.backlog and not self._held else _IN
+        events = _IN_OR_OUT if self._backlog and not self._held else _IN
         if zmq.zmq_poll([(self._socket, events)], 0):
             self._reader.wake(self._source)
 
@@ -219,7 +189,7 @@ class Port:
     # -- what comes ---------------------------------------------------------------------------
 
     def _take(self, found: list[Received]) -> None:
-        if self.backlog:
+        if self._backlog:
             self._flush()
         asked = [(self._socket, _IN)]
         try:  # to ask takes a quarter of what it takes to receive in vain
@@ -231,7 +201,7 @@ class Port:
             if not found:
                 raise
             logger.exception("A message could not be received")
-        if self.backlog:
+        if self._backlog:
             self._look()
 
     def _receive(self) -> Received:
@@ -293,13 +263,13 @@ class Port:
 
     def _put(self, route: bytes, parts: list[Raw], *, urgent: bool = False) -> bool:
         """Send the parts of a message, now or later; return whether the connection is there."""
-        if urgent or not (self._held or self.backlog):
+        if urgent or not (self._held or self._backlog):
             try:
                 return self._try(route, parts)
             except zmq.Again:
-                self.backlog.append((route, parts))
+                self._backlog.append((route, parts))
         else:
-            self.backlog.append((route, parts))
+            self._backlog.append((route, parts))
         return True
 
     def _try(self, route: bytes, parts: list[Raw]) -> bool:
@@ -318,10 +288,9 @@ class Port:
         return True
 
     def _flush(self) -> None:
-        while self.backlog and not self._held:
+        while self._backlog and not self._held:
             try:
-                self._try(*self.backlog[0])
+                self._try(*self._backlog[0])
             except zmq.Again:
                 break
-            self.backlog.popleft()
-        self._room.notify_all()
+            self._backlog.popleft()

@@ -86,17 +86,11 @@ class Reader:
         self._left = math.inf
         self._polling = Polling(self._sleep, self._look)
         self._sleeping = False
-        self._receiving = 0  # the thread that drains or waits
         self._due = 0.0  # when to look at the sources' times
         self._nudge = EventFd()
         self._lock = threading.RLock()  # a finalizer may send while its thread holds it
         self._leaders = Leaders(name, self._receive, self._nudge.set, self._end)
         self.do = self._leaders.do
-
-    @property
-    def is_receiving(self) -> bool:
-        """Whether the calling thread drains or waits just now, and others wait for it."""
-        return self._receiving == threading.get_ident()
 
     @property
     def is_here(self) -> bool:
@@ -146,7 +140,6 @@ class Reader:
                 thread.join(max(0.0, deadline - time.monotonic()))
 
     def _receive(self) -> None:
-        self._receiving = threading.get_ident()
         try:
             self._drain()
             if self._woken or self._leaders.rest:
@@ -163,7 +156,6 @@ class Reader:
             time.sleep(PAUSE)
         finally:
             self._sleeping = False
-            self._receiving = 0
 
     def _drain(self) -> None:
         """Drain what was woken, each source once."""
