@@ -133,7 +133,7 @@ class Network:
             roster = [self._hello, *self.membership.hellos()]
             for each in roster[1:]:
                 self._connect(each)  # that last one let in may not have been connected to yet
-            self._tell(Kind.ROSTER, *(each.pack() for each in roster))
+            self._tell(None, Kind.ROSTER, *(each.pack() for each in roster))
 
     # -- connections --------------------------------------------------------------------------
 
@@ -234,10 +234,10 @@ class Network:
         me, challenge = self._member.name, self._hello.incarnation
         return hmac.compare_digest(self._keyring.proof(me, to, challenge), proof)
 
-    def _tell(self, kind: Kind, *frames: bytes) -> None:
-        """Say something to all others, as the first member."""
+    def _tell(self, but: Link | None, kind: Kind, *frames: bytes) -> None:
+        """Say something to all others but one, as the first member."""
         for each in list(self.links.values()):
-            if not each.is_over:
+            if each is not but and not each.is_over:
                 each.say(kind, *frames)
 
     # -- what members say ---------------------------------------------------------------------
@@ -337,10 +337,10 @@ class Network:
         link = self.links.get(name)
         if self.membership.is_first:
             if reason == LEFT:
-                self._tell_others(link, Kind.LEFT, name.encode())
+                self._tell(link, Kind.LEFT, name.encode())
             else:
                 told = reason.encode()
-                self._tell_others(link, Kind.LOST, name.encode(), told)
+                self._tell(link, Kind.LOST, name.encode(), told)
                 if link is not None:  # should it ever hear of it
                     link.say(Kind.LOST, name.encode(), told)
         for each in list(self._ever):
@@ -350,11 +350,6 @@ class Network:
         self.calls.forget(name)
         self._server.forget(name)
         self._lost(name, reason)
-
-    def _tell_others(self, but: Link | None, kind: Kind, *frames: bytes) -> None:
-        for each in list(self.links.values()):
-            if each is not but and not each.is_over:
-                each.say(kind, *frames)
 
     def _unmet(self, first: str, limit: float) -> Exception:
         link = self.links.get(first)

@@ -15,12 +15,11 @@ from typing import Any
 
 import zmq
 
-from pparallel.runtime.resources import explaining
+from pparallel.runtime.resources import explaining, start_thread
 from pparallel_zmq.address import Address
 from pparallel_zmq.config import ZmqTransportConfig
 from pparallel_zmq.keys import Keyring
 from pparallel_zmq.wire import Limits
-from pparallel_zmq.zap import Gatekeeper
 
 logger = logging.getLogger(__name__)
 
@@ -37,9 +36,11 @@ LINGER = 1.0  #: seconds that closing waits until what was sent has gone
 BEAT, SILENCE, RETURN = 0.1, 0.5, 0.35
 RETRY = 0.0375  #: part of it between attempts to come back
 DESCRIPTORS = 16  #: that a context and its first sockets take, and some to spare
+PAUSE = 0.01  #: seconds after a connection could not be judged
 SEALED = 256  #: bytes that encryption may add to a part
 
 _EVENT = struct.Struct("=hi")
+_LOCAL = "localhost:"  #: and uid:gid:pid, is how libzmq tells of the peer at a Unix socket
 
 #: What is to be told of connections that were accepted, and of one that was made.
 _ACCEPTED = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
@@ -203,6 +204,71 @@ class Sockets:
         socket.handshake_ivl = int(self._config.handshake_timeout * 1000)
         socket.ipv6 = ":" in address.host
         return socket
+
+
+class Gatekeeper:
+    """Answers libzmq's questions of who may connect (ZAP, RFC 27), in a thread of its own.
+
+    Without one CURVE admits whoever knows the server's public key. What it answers as the user's
+    id is attached by libzmq to every message of that connection.
+    """
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keyring: Keyring) -> None:
+        self._keyring = keyring
+        self._socket = context.socket(zmq.ROUTER)  # one answer that fails holds up no other
+        self._socket.linger = 0
+        self._thread = threading.Thread(target=self._run, name="pparallel-zap", daemon=True)
+        try:
+            self._socket.bind("inproc://zeromq.zap.01")
+            start_thread(self._thread)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def join(self) -> None:
+        """Wait for the thread, which ends when its context does."""
+        self._thread.join()
+
+    def _run(self) -> None:
+        with self._socket:
+            try:
+                while True:
+                    self._answer_next()
+            except zmq.ContextTerminated:
+                return
+
+    def _answer_next(self) -> None:
+        try:
+            sender, empty, *request = self._socket.recv_multipart()
+            self._socket.send_multipart([sender, empty, *self._answer(request)])
+        except zmq.ContextTerminated:
+            raise
+        except Exception:  # the peer tries again, and others are not to wait
+            logger.exception("A peer was not let in")
+            time.sleep(PAUSE)
+
+    def _answer(self, request: list[bytes]) -> list[bytes]:
+        name = self._judge(*request[3:4], *request[5:]) if len(request) >= 6 else None
+        version, number = request[:2]
+        if name is None:
+            logger.info("A peer that could not prove who it is was refused")
+            answer = [b"400", b"not a member of this job", b"", b""]
+        else:
+            answer = [b"200", b"OK", name.encode(), b""]
+        return [version, number, *answer]
+
+    def _judge(self, address: bytes, mechanism: bytes, *credentials: bytes) -> str | None:
+        """Return the name of the member that these credentials are of."""
+        if mechanism == b"CURVE" and len(credentials) == 1:
+            return self._keyring.owner(credentials[0])
+        if mechanism == b"PLAIN" and len(credentials) == 2 and _is_this_user(address.decode()):
+            name = credentials[0].decode(errors="replace")
+            return name if self._keyring.admits(name, credentials[1]) else None
+        return None
+
+
+def _is_this_user(address: str) -> bool:
+    return address.startswith(f"{_LOCAL}{os.geteuid()}:")
 
 
 def _check_descriptors(what: str) -> None:
