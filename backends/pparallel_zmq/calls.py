@@ -14,10 +14,9 @@ from pparallel.interfaces.transport import Frames
 from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.pending import Pending
 from pparallel_zmq import wire
-from pparallel_zmq.config import ZmqTransportConfig
 from pparallel_zmq.lanes import BrokenError, Lane
 from pparallel_zmq.links import Link
-from pparallel_zmq.wire import Kind, Limits
+from pparallel_zmq.wire import Kind
 
 if TYPE_CHECKING:
     from pparallel_zmq.network import Network
@@ -40,25 +39,11 @@ class Calls:
     before it until the last of those has been answered.
     """
 
-    def __init__(
-        self,
-        config: ZmqTransportConfig,
-        network: Network,
-        pending: Pending[Frames],
-        limits: Limits,
-    ) -> None:
-        """Send for a member.
-
-        Args:
-            config: of the transport.
-            network: has the links, and knows who is there.
-            pending: the futures of replies.
-            limits: what a message may hold.
-        """
+    def __init__(self, network: Network, pending: Pending[Frames]) -> None:
         self._network, self._membership = network, network.membership
-        self._pending, self._limits = pending, limits
+        self._pending, self._limits = pending, network.limits
         self._idle: dict[str, list[Lane]] = {}  # the last one is used first
-        self._patience = config.liveness_bound / 2
+        self._patience = network.config.liveness_bound / 2
         self._numbers = itertools.count(1)
         self._here = _Here()
 

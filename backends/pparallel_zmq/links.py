@@ -18,12 +18,11 @@ from pparallel.runtime.lean_future import when_done
 from pparallel.runtime.links import failure
 from pparallel.runtime.pending import fail
 from pparallel_zmq import wire
-from pparallel_zmq.memory import Memory
 from pparallel_zmq.port import BATCH, Port, Sending
-from pparallel_zmq.reader import EventFd, Reader, Source
+from pparallel_zmq.reader import EventFd, Source
 from pparallel_zmq.sockets import RETURN, Socket, events
 from pparallel_zmq.streams import Incoming
-from pparallel_zmq.wire import BadMessageError, Kind, Limits, Message
+from pparallel_zmq.wire import BadMessageError, Kind, Message
 
 if TYPE_CHECKING:
     from pparallel_zmq.network import Network
@@ -66,41 +65,28 @@ class Link(Source):
         unanswered: the last request of each thread, until the other end has answered it.
     """
 
-    def __init__(
-        self,
-        to: str,
-        socket: Socket,
-        monitor: Socket,
-        reader: Reader,
-        network: Network,
-        limits: Limits,
-        memory: Memory,
-        bound: float,
-        hello: bytes,
-    ) -> None:
+    def __init__(self, network: Network, to: str, socket: Socket, monitor: Socket) -> None:
         self.to, self.ended = to, EventFd()
         self.is_welcome = self.is_over = False
         self.trouble = ""
-        self._network, self._limits, self._memory = network, limits, memory
-        self._grace, self._bound = bound * RETURN, bound
-        self._hello = hello
+        self._network, self._reader = network, network.calling
+        self._bound = network.config.liveness_bound
         self._calls: dict[int, Future[Frames]] = {}
         self._coming: dict[int, Incoming] = {}
         self._monitor = monitor
-        self._reader = reader
         self._leaves: float | None = None
         self._closes = math.inf
         self.was_up = False
         self._is_connected = False
         self._broken: float | None = time.monotonic()
-        self._port = Port(socket, reader, self, limits)
+        self._port = Port(socket, self._reader, self, network.limits)
         self.fd = self._port.fd
         self.unanswered: set[int | None] = set()
         self._port.hold()  # until it is known who is there
-        self._port.send(Sending(wire.say(Kind.HELLO, hello), urgent=True))
+        self._greet()
         self._events = _Events(self, monitor)
-        reader.add(self)
-        reader.add(self._events)
+        self._reader.add(self)
+        self._reader.add(self._events)
 
     def expect(self, number: int, future: Future[Frames]) -> None:
         """Complete *future* with the reply to request *number*."""
@@ -157,7 +143,7 @@ class Link(Source):
         received = self._port.take()
         for _, _, part, piece in received:
             try:
-                self._handle(wire.unpack(part, self._limits), piece)
+                self._handle(wire.unpack(part, self._network.limits), piece)
             except BadMessageError as error:
                 logger.warning("A message of %s was dropped: %s", self.to, error)
             except BaseException as error:  # a callback may raise SystemExit
@@ -180,7 +166,7 @@ class Link(Source):
         if self._broken is None:
             return self._leaves
         if self.was_up:
-            until = self._broken + self._grace
+            until = self._broken + self._bound * RETURN
             why = "cannot be reached any more: its connection broke and did not come back"
         else:
             until = self._broken + self._bound
@@ -246,7 +232,7 @@ class Link(Source):
             if message.flags & wire.LARGE:
                 self.abort(number)
         elif message.flags & wire.LARGE:
-            self._coming[number] = Incoming(message.table, self._memory, message.flags)
+            self._coming[number] = Incoming(message.table, self._network.memory, message.flags)
         else:
             self._settle(number, message.flags, message.frames)
 
@@ -301,7 +287,11 @@ class Link(Source):
         message = "broke the connection; whether it has run what was asked of it is not known"
         self.fail_all(lambda: PeerLostError(self.to, message))
         self._network.came_back(self)
-        self._port.send(Sending(wire.say(Kind.HELLO, self._hello), urgent=True))
+        self._greet()
+
+    def _greet(self) -> None:
+        hello = wire.say(Kind.HELLO, self._network.hello.pack())
+        self._port.send(Sending(hello, urgent=True))
 
     def _refused(self, event: int, value: int) -> None:
         if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:

@@ -45,6 +45,12 @@ class Network:
     """What connects a member to the others.
 
     Attributes:
+        config: of the transport.
+        limits: what a message may hold.
+        memory: where large frames go.
+        serving: reads what others ask, and runs the handler.
+        calling: reads the replies to what this member asks.
+        hello: what this member says of itself.
         membership: who is there.
         links: the last one to each member.
         calls: sends requests.
@@ -65,9 +71,9 @@ class Network:
             ConfigError: there are no keys, or the address cannot be had.
             ResourceExhaustedError: there are too few descriptors; nothing is left open.
         """
-        self._config, self._member = config, member
+        self.config, self._member = config, member
         self._pending, self._lost = pending, lost
-        self._limits = Limits(
+        self.limits = Limits(
             config.max_frames, config.max_message, config.piece_size, config.window
         )
         self._keyring = keys.keyring(config, member)
@@ -80,29 +86,20 @@ class Network:
         self._linking = threading.RLock()  # a signal handler may make a second link meanwhile
         self._refusal: Exception | None = None
         self._met = self.is_closed = False
-        self._memory = Memory()
+        self.memory = Memory()
         self.membership = Membership(member.name, member.names, config.liveness_bound, self._ended)
-        self.calls = Calls(config, self, pending, self._limits)
+        self.calls = Calls(self, pending)
         with ExitStack() as undo, explaining(f"the sockets of member {member.name!r}"):
-            self._serving = Reader("pparallel-zmq-serve")
-            undo.callback(self._serving.close)
-            self._calling = Reader("pparallel-zmq-call")
-            undo.callback(self._calling.close)
-            self._sockets = Sockets(member.name, self._keyring, config, self._limits)
+            self.serving = Reader("pparallel-zmq-serve")
+            undo.callback(self.serving.close)
+            self.calling = Reader("pparallel-zmq-call")
+            undo.callback(self.calling.close)
+            self._sockets = Sockets(member.name, self._keyring, config, self.limits)
             undo.callback(self._sockets.destroy)
             socket, self._address, monitor = self._bound()
             here = str(self._address)
-            self._hello = Hello(member.name, os.urandom(16), ProcessId.here(), here)
-            self._server = Server(
-                socket,
-                self._serving,
-                self._limits,
-                self._memory,
-                handler,
-                self._heard,
-                self.membership.expects,
-                monitor,
-            )
+            self.hello = Hello(member.name, os.urandom(16), ProcessId.here(), here)
+            self._server = Server(self, socket, monitor, handler)
             undo.pop_all()
 
     def meet(self) -> None:
@@ -113,9 +110,9 @@ class Network:
             PeerLostError: one ended meanwhile.
             AuthenticationError: the first member does not know this one's key.
         """
-        self._calling.start()
-        self._serving.start()
-        first, limit = self.membership.first, self._config.rendezvous_timeout
+        self.calling.start()
+        self.serving.start()
+        first, limit = self.membership.first, self.config.rendezvous_timeout
         if not self.membership.is_first:
             self._link(first, self._place)
         try:
@@ -130,7 +127,7 @@ class Network:
             raise
         self._met = True
         if self.membership.is_first:
-            roster = [self._hello, *self.membership.hellos()]
+            roster = [self.hello, *self.membership.hellos()]
             for each in roster[1:]:
                 self._connect(each)  # that last one let in may not have been connected to yet
             self._tell(None, Kind.ROSTER, *(each.pack() for each in roster))
@@ -138,7 +135,7 @@ class Network:
     # -- connections --------------------------------------------------------------------------
 
     def _meeting_place(self) -> Address:
-        member, config = self._member, self._config
+        member, config = self._member, self.config
         if config.address is not None or not (member.rendezvous or "").startswith(TORCHRUN):
             return address.meeting_place(config, member)
         self._store = Store(member, config.rendezvous_timeout)
@@ -147,7 +144,7 @@ class Network:
     def _bound(self) -> tuple[Socket, Address, Socket | None]:
         mine = self._place
         if not self.membership.is_first:
-            mine = self._place.of_another(self._member, self._config.host)
+            mine = self._place.of_another(self._member, self.config.host)
         try:
             socket, found, monitor = self._sockets.bound(mine)
         except OSError as error:
@@ -190,17 +187,7 @@ class Network:
         socket, monitor = self._sockets.connected(to, place, beats=True)
         try:
             with explaining(f"a connection to member {to!r}"):
-                return Link(
-                    to,
-                    socket,
-                    monitor,
-                    self._calling,
-                    self,
-                    self._limits,
-                    self._memory,
-                    self._config.liveness_bound,
-                    self._hello.pack(),
-                )
+                return Link(self, to, socket, monitor)
         except BaseException:
             close(socket, monitor)
             raise
@@ -212,7 +199,7 @@ class Network:
             if self.is_closed:
                 raise ClosedError(f"transport of {self._member.name!r}")
             socket, monitor = self._sockets.connected(to, place)
-        return Lane(socket, monitor, self._limits, self._memory)
+        return Lane(socket, monitor, self.limits, self.memory)
 
     def _connect(self, found: Hello) -> None:
         """As the first member, connect to one that was let in."""
@@ -231,7 +218,7 @@ class Network:
         """Return whether the other end of a link, by its answer to the hello, is member *to*."""
         if self._keyring is None or self._address.is_tcp:
             return True
-        me, challenge = self._member.name, self._hello.incarnation
+        me, challenge = self._member.name, self.hello.incarnation
         return hmac.compare_digest(self._keyring.proof(me, to, challenge), proof)
 
     def _tell(self, but: Link | None, kind: Kind, *frames: bytes) -> None:
@@ -242,7 +229,7 @@ class Network:
 
     # -- what members say ---------------------------------------------------------------------
 
-    def _heard(self, sender: str, route: bytes, message: Message) -> None:
+    def heard(self, sender: str, route: bytes, message: Message) -> None:
         """Handle a message that is no request."""
         frames = [bytes(memoryview(each)) for each in message.frames]
         membership = self.membership
@@ -368,7 +355,7 @@ class Network:
         self.membership.close()
         for each in self._ever:
             each.finish()
-        if self._serving.is_here or self._calling.is_here:
+        if self.serving.is_here or self.calling.is_here:
             threading.Thread(target=self._finish, name="pparallel-zmq-close").start()
         else:
             self._finish()
@@ -378,11 +365,11 @@ class Network:
         self._server.flush(LINGER)
         for route in list(self._routes.values()):
             self._server.say(route, Kind.BYE)
-        for reader in (self._calling, self._serving):
+        for reader in (self.calling, self.serving):
             reader.close()
-        for reader in (self._calling, self._serving):
+        for reader in (self.calling, self.serving):
             reader.join()
         self._sockets.close()
         for each in self._ever:
             each.ended.close()
-        self._memory.close()
+        self.memory.close()

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
+from typing import TYPE_CHECKING
 
 import zmq
 from typing_extensions import Buffer, override
@@ -20,12 +21,15 @@ from pparallel.interfaces.transport import Frames, Handler
 from pparallel.runtime.links import FAILED, attempt, outcome
 from pparallel.runtime.resources import is_exhausted
 from pparallel_zmq import wire
-from pparallel_zmq.memory import IDLE, Memory
+from pparallel_zmq.memory import IDLE
 from pparallel_zmq.port import BATCH, Port, Received, Sending
-from pparallel_zmq.reader import Reader, Source
+from pparallel_zmq.reader import Source
 from pparallel_zmq.sockets import Socket, events
 from pparallel_zmq.streams import Incoming
-from pparallel_zmq.wire import BadMessageError, Kind, Limits, Message
+from pparallel_zmq.wire import BadMessageError, Kind, Message
+
+if TYPE_CHECKING:
+    from pparallel_zmq.network import Network
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +37,6 @@ AGAIN = 0.1  #: seconds until a reply that could not be sent, or a hello, is tri
 STRANGERS = 256  #: connections that have proven nothing, at the most
 SELDOM = 10.0  #: seconds between two warnings of them
 ABORTED = 1024  #: requests of one sender that are remembered as given up before they came
-
-Control = Callable[[str, bytes, Message], None]  #: (sender, route, message)
 
 
 class Strangers(Source):
@@ -91,43 +93,30 @@ class Server(Source):
     """
 
     def __init__(
-        self,
-        socket: Socket,
-        reader: Reader,
-        limits: Limits,
-        memory: Memory,
-        handler: Handler,
-        control: Control,
-        admits: Callable[[str], bool],
-        monitor: Socket | None,
+        self, network: Network, socket: Socket, monitor: Socket | None, handler: Handler
     ) -> None:
         """Serve on a socket.
 
         Args:
+            network: of the member.
             socket: that is bound where members reach this one.
-            reader: whose thread drains it, and runs the handler.
-            limits: what a message may hold.
-            memory: where large frames go.
-            handler: of requests.
-            control: of all other messages.
-            admits: whether a request of that member may be handled; it tells it why not.
             monitor: of that socket, where connections that prove nothing are limited.
+            handler: of requests.
         """
-        self._limits, self._memory = limits, memory
-        self._handler, self._control, self._admits = handler, control, admits
+        self._network, self._handler, self._reader = network, handler, network.serving
+        self._limits, self._memory = network.limits, network.memory
         self._strangers = None if monitor is None else Strangers(monitor)
         proven = None if self._strangers is None else self._strangers.proven
-        self._port = Port(socket, reader, self, limits, proven)
-        self._reader = reader
+        self._port = Port(socket, self._reader, self, self._limits, proven)
         # Large requests that are being received, and by which connection.
         self._coming: dict[tuple[str, int], tuple[bytes, Incoming]] = {}
         self._announced: Counter[str] = Counter()  # bytes of those, by sender
         self._owed: deque[Callable[[], None]] = deque()  # what could not be done yet
         self._aborted: dict[str, OrderedDict[int, None]] = {}
         self.fd = self._port.fd
-        reader.add(self)
+        self._reader.add(self)
         if self._strangers is not None:
-            reader.add(self._strangers)
+            self._reader.add(self._strangers)
 
     def say(self, route: bytes, kind: Kind, *frames: bytes) -> None:
         """Send a small message to whoever is at the other end of *route*."""
@@ -188,7 +177,7 @@ class Server(Source):
         message = wire.unpack(part, self._limits)
         kind, number = message.kind, message.number
         if kind == Kind.REQUEST:
-            if self._admits(sender):
+            if self._network.membership.expects(sender):
                 self._request(sender, route, message)
         elif kind == Kind.PIECE:
             self._piece(sender, route, number, piece)
@@ -197,7 +186,7 @@ class Server(Source):
         elif kind == Kind.ABORT:
             self._abort(sender, number)
         else:
-            self._control(sender, route, message)
+            self._network.heard(sender, route, message)
 
     def _request(self, sender: str, route: bytes, message: Message) -> None:
         aborted = self._aborted.get(sender)
