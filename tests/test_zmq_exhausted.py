@@ -169,17 +169,17 @@ def test_thread_that_receives_goes_on_after_a_failed_wait(monkeypatch: pytest.Mo
     with pair() as (one, two):
         network = two._network
         assert network is not None
-        wait, fails = network._serving._wait, itertools.count()
+        wait, fails = network.serving._wait, itertools.count()
 
         def failing(left: float) -> None:
             if next(fails) < 5:
                 raise MemoryError
             wait(left)
 
-        monkeypatch.setattr(network._serving, "_wait", failing)
+        monkeypatch.setattr(network.serving, "_wait", failing)
         for _ in range(3):
             assert one.call("m1", [b"echo"], 5)
-        network._serving.tick_soon()
+        network.serving.tick_soon()
         until(lambda: next(fails) > 5, "it waits no more")
         assert one.call("m1", [b"echo"], 5)
 
