@@ -88,6 +88,7 @@ class Port:
         # To look these up on pyzmq's sockets takes a while.
         self._send_part: Callable[..., object] = socket.send
         self._receive_part: Callable[..., Any] = socket.recv
+        self._asked: list[tuple[Any, int]] = [(socket, _IN)]
         self._is_router = socket.type == zmq.ROUTER
         self._lock = threading.RLock()
         self._is_inside = False  # an operation of the thread that holds the lock
@@ -170,8 +171,8 @@ class Port:
 
     def _look(self) -> None:
         """Have the reader look, if something came, or there is room, while the socket was used."""
-        events = _IN_OR_OUT if self._backlog and not self._held else _IN
-        if zmq.zmq_poll([(self._socket, events)], 0):
+        waits = self._backlog and not self._held
+        if zmq.zmq_poll([(self._socket, _IN_OR_OUT)] if waits else self._asked, 0):
             self._reader.wake(self._source)
 
     def _run_late(self) -> None:
@@ -191,9 +192,8 @@ class Port:
     def _take(self, found: list[Received]) -> None:
         if self._backlog:
             self._flush()
-        asked = [(self._socket, _IN)]
         try:  # to ask takes a quarter of what it takes to receive in vain
-            while len(found) < BATCH and zmq.zmq_poll(asked, 0):
+            while len(found) < BATCH and zmq.zmq_poll(self._asked, 0):
                 found.append(self._receive())
         except Exception:
             while self._socket.rcvmore:  # the rest of a message of which a part was not received
