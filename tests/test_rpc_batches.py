@@ -255,6 +255,19 @@ def test_functions_that_are_slow_or_whose_results_are_large_go_alone(member: Mem
         assert found == [False] * ALONE + [True]
 
 
+@pytest.mark.usefixtures("patient")
+def test_slow_functions_that_are_made_anew_for_each_call_are_known_by_their_code(
+    member: Member,
+) -> None:
+    def made(n: int) -> Any:
+        return lambda x: x + n
+
+    for n in range(100):
+        member.batches.go_alone(made(n))
+    assert not member.batches.put("a", None, (_nobody(), made(7), ("m", "f"), (1,), None))
+    assert len(member.batches._alone) == 1
+
+
 def _nobody() -> RpcFuture[Any]:
     return RpcFuture(Way(lambda _, frames: frames, _waiting, _same), "a")
 

@@ -144,6 +144,23 @@ def test_calls_between_members(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pparallel.launch({"members": 2}, run) == [None] * 2
 
 
+def test_calls_in_flight_of_a_function_that_is_kept_leave_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def run(rt: Runtime) -> None:
+        group = rt.group()
+        group.barrier(PATIENCE)
+        if rt.rank == 0:
+            sizes = heard(rt, monkeypatch)
+            assert group.rpc_sync(1, adder(5), args=(1,)) == 6
+            calls = [group.rpc_async(1, adder(5), args=(n,)) for n in range(640)]
+            assert [each.wait() for each in calls] == [n + 5 for n in range(640)]
+            assert len(sizes) < 640 / 2
+        group.barrier(PATIENCE)
+
+    assert pparallel.launch({"members": 2, "transport": {"backend": "zmq"}}, run) == [None] * 2
+
+
 def test_a_function_that_raises_is_kept_too(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(rt: Runtime) -> None:
         group = rt.group()

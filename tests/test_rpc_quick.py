@@ -148,21 +148,17 @@ def test_any_mapping_may_hold_the_named_arguments(kwargs: Mapping[str, Any]) -> 
 
 def test_what_is_small() -> None:
     quick, safe = Quick(SERIALIZER), Quick(pparallel.build(SafeSerializerConfig()))
-    what = cast("FunctionType", given_back)
-    name = quick.name(what)
     for args, kwargs in [((1, "x"), None), ((), {"x": b"1"}), ((2**64,), {}), ((), None)]:
-        assert quick.small(what, args, kwargs, 100) == name
-        assert quick.small(what, args, kwargs, 3) is None
-        assert safe.small(what, args, kwargs, 100) is None
+        assert quick.is_small(args, kwargs, 100)
+        assert not quick.is_small(args, kwargs, 3)
+        assert not safe.is_small(args, kwargs, 100)
     for much in [(bytes(100),), ("x" * 100,), (2**1000,), tuple(range(50))]:
-        assert quick.small(what, much, None, 100) is None
-        assert quick.small(what, (), dict(zip("xyz", much, strict=False)), 100) is (
-            None if len(much) == 1 else name
-        )
+        assert not quick.is_small(much, None, 100)
+        assert quick.is_small((), dict(zip("xyz", much, strict=False)), 100) is (len(much) > 1)
     for other in [([],), (torch.ones(1),), [1]]:
-        assert quick.small(what, other, None, 100) is None
-    assert quick.small(what, (), {"x": []}, 100) is None
-    assert quick.small(cast("FunctionType", lambda: None), (), None, 100) is None
+        assert not quick.is_small(other, None, 100)
+    assert not quick.is_small((), {"x": []}, 100)
+    assert quick.name(cast("FunctionType", lambda: None)) is None
 
 
 def test_between_members() -> None:

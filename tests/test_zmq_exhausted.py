@@ -21,10 +21,11 @@ import pytest
 import zmq
 from typing_extensions import override
 from zmq_meetings import PLACES, meeting
-from zmq_peer import opened, peers, transport
+from zmq_peer import handle, opened, peers, transport
 
-from pparallel.errors import RemoteError
+from pparallel.errors import RemoteError, ResourceExhaustedError
 from pparallel.interfaces.transport import Frames
+from pparallel.runtime.links import ProcessId
 from pparallel.testing.patience import until
 from pparallel_zmq import sockets, wire
 from pparallel_zmq.memory import Memory
@@ -168,17 +169,17 @@ def test_thread_that_receives_goes_on_after_a_failed_wait(monkeypatch: pytest.Mo
     with pair() as (one, two):
         network = two._network
         assert network is not None
-        wait, fails = network._serving._wait, itertools.count()
+        wait, fails = network.serving._wait, itertools.count()
 
         def failing(left: float) -> None:
             if next(fails) < 5:
                 raise MemoryError
             wait(left)
 
-        monkeypatch.setattr(network._serving, "_wait", failing)
+        monkeypatch.setattr(network.serving, "_wait", failing)
         for _ in range(3):
             assert one.call("m1", [b"echo"], 5)
-        network._serving.tick_soon()
+        network.serving.tick_soon()
         until(lambda: next(fails) > 5, "it waits no more")
         assert one.call("m1", [b"echo"], 5)
 
@@ -259,35 +260,67 @@ def test_call_to_a_member_that_takes_nothing_keeps_its_time_out() -> None:
                 os.kill(other.pid, signal.SIGCONT)
 
 
-def test_member_without_descriptors_for_its_sockets_is_an_error_not_an_end_of_the_process() -> None:
+@pytest.mark.parametrize("place", PLACES)
+def test_opening_that_fails_once_there_are_sockets_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    def failing() -> ProcessId:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with meeting(NAMES, place) as met:
+        own = transport("m0", NAMES, met)
+        before = psutil.Process().num_fds()
+        monkeypatch.setattr(ProcessId, "here", failing)
+        with pytest.raises(ResourceExhaustedError, match="file descriptors"):
+            own.open(handle)
+        own.close()
+        assert "pparallel-zap" not in [each.name for each in threading.enumerate()]
+        assert psutil.Process().num_fds() == before
+
+
+def test_members_that_lack_descriptors_fail_to_open_and_do_not_end_the_process() -> None:
     code = """
-import os, resource, sys
+import os, resource, sys, threading
 from zmq_meetings import meeting
 from zmq_peer import handle, transport
-from pparallel.errors import ResourceExhaustedError
+from pparallel.errors import CallTimeoutError, ResourceExhaustedError
+
+NAMES = ["m0", "m1"]
 
 
-with meeting(["m0", "m1"], sys.argv[1]) as met:
-    resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+def open_one(own, ends):
+    try:
+        own.open(handle)
+        ends.append("open")
+    except ResourceExhaustedError as error:
+        assert "ulimit -n" in str(error), error
+        ends.append("exhausted")
+    except CallTimeoutError:  # the other one lacks them
+        ends.append("alone")
+
+
+with meeting(NAMES, sys.argv[1]) as met:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (120, 120))
     held = []
     try:
         while True:
             held.append(os.dup(0))
     except OSError:
         pass
-    for left in range(8):
-        own = transport("m0", ["m0", "m1"], met)
-        try:
-            own.open(handle)
-        except ResourceExhaustedError as error:
-            assert "ulimit -n" in str(error), error
-        else:
-            raise AssertionError(left)
-        own.close()
+    for left in range(48):
+        both = [transport(name, NAMES, met, rendezvous_timeout=0.2) for name in NAMES]
+        ends = []
+        threads = [threading.Thread(target=open_one, args=(own, ends)) for own in both]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        for own in both:
+            own.close()
+        assert len(ends) == 2, ends
+        assert left > 8 or ends == ["exhausted"] * 2, ends
         os.close(held.pop())
-    assert len(os.listdir("/proc/self/fd")) <= 100 - 8 + 1
+    assert len(os.listdir("/proc/self/fd")) <= 120 - 48 + 1
 """
-    for place in PLACES:
-        command = [sys.executable, "-W", "error", "-c", code, place]
-        found = subprocess.run(command, cwd=Path(__file__).parent, timeout=60, check=False)
-        assert found.returncode == 0
+    command = [sys.executable, "-W", "error", "-c", code, PLACES[0]]
+    assert subprocess.run(command, cwd=Path(__file__).parent, check=False).returncode == 0

@@ -7,7 +7,7 @@ import signal
 import socket
 import threading
 import time
-from concurrent.futures import Future
+from contextlib import ExitStack
 
 import pytest
 from zmq_meetings import PLACES, ends_in_time, meeting
@@ -15,7 +15,7 @@ from zmq_meetings import unwatched as unwatched
 from zmq_peer import BOUND, Peer, opened, peers, transport
 
 from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
-from pparallel.interfaces.transport import Frames, Meeting
+from pparallel.interfaces.transport import Meeting
 from pparallel.testing.patience import until
 from pparallel_zmq.keys import fresh
 
@@ -120,7 +120,7 @@ def test_a_member_that_stops_for_less_is_kept() -> None:
             assert not heard.all
 
 
-def test_who_sends_too_much_waits_and_nothing_is_dropped() -> None:
+def test_what_the_queue_has_no_room_for_is_sent_later_and_in_order() -> None:
     names = ["m0", "m1"]
     with meeting(names) as met, peers(names[1:], names, met) as (one,):
         own = transport("m0", names, met, high_water_mark=10, liveness_bound=5.0)
@@ -128,45 +128,28 @@ def test_who_sends_too_much_waits_and_nothing_is_dropped() -> None:
             assert one.opened() == "open"
             own.call("m1", [b"here"], 5)
             os.kill(one.pid, signal.SIGSTOP)
-            sent: list[Future[Frames]] = []
-
-            def send() -> None:
-                sent.extend(own.request("m1", [bytes(30_000), b"%d" % n], 30) for n in range(300))
-
-            sender = threading.Thread(target=send)
-            sender.start()
-            sender.join(0.3)
-            assert sender.is_alive(), "it was not held up"
+            sent = [own.request("m1", [bytes(30_000), b"%d" % n], 30) for n in range(300)]
             os.kill(one.pid, signal.SIGCONT)
-            sender.join(20)
             replies = [int(bytes(memoryview(each.result(20)[2]))) for each in sent]
             assert replies == [*range(300)]
             assert not heard.all
 
 
-def test_who_is_held_up_learns_of_the_end() -> None:
+@pytest.mark.parametrize("place", PLACES)
+def test_queue_of_one_message_is_enough_to_open_and_to_call(place: str) -> None:
     names = ["m0", "m1"]
-    with meeting(names) as met, peers(names[1:], names, met) as (one,):
-        own = transport("m0", names, met, high_water_mark=10)
-        with opened(own) as heard:
+    with meeting(names, place) as met:
+        one = Peer("m1", names, met, high_water_mark=1)
+        own = transport("m0", names, met, high_water_mark=1, liveness_bound=5.0)
+        with ExitStack() as stack:
+            stack.callback(one.end)
+            heard = stack.enter_context(opened(own))
             assert one.opened() == "open"
-            own.call("m1", [b"here"], 5)
-            os.kill(one.pid, signal.SIGSTOP)
-            errors: list[BaseException] = []
-
-            def send() -> None:
-                try:
-                    while True:
-                        own.request("m1", [bytes(30_000)])
-                except PeerLostError as error:
-                    errors.append(error)
-
-            sender = threading.Thread(target=send)
-            sender.start()
-            ends_in_time(sender)
-            os.kill(one.pid, signal.SIGKILL)
-            assert heard.expect("m1")
-            assert errors
+            assert one.call("m0", "back") == ["m1", "back"]
+            sent = [own.request("m1", [b"%d" % n, bytes(2**17)], 20) for n in range(20)]
+            assert [int(bytes(memoryview(each.result()[1]))) for each in sent] == [*range(20)]
+            assert own.call("m1", [b"here"], 5)
+            assert not heard.all
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -117,15 +117,15 @@ def test_connections_that_break_while_they_are_closed() -> None:
     sockets = Sockets("m0", None, config, limits)
 
     def reached(count: int) -> tuple[zmq.Socket[bytes], Any, list[tuple[Any, Any]]]:
-        own, where, strangers = sockets.bound(place)
-        assert strangers is not None
+        own, where, monitor = sockets.bound(place)
+        assert monitor is not None
         ends = [sockets.connected("m1", where) for _ in range(count)]
         for end, _ in ends:
             end.send(b"here")
         for _ in ends:
             assert own.poll(10_000), "a message did not arrive"
             own.recv_multipart()
-        return own, strangers.monitor, ends
+        return own, monitor, ends
 
     try:
         for _ in range(20):

@@ -3,36 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import zmq
 
-from pparallel_zmq.port import BATCH, SELDOM, Port
+from pparallel.testing.patience import until
+from pparallel_zmq.port import BATCH, Port, Sending
 from pparallel_zmq.sockets import Socket
-from pparallel_zmq.wire import Kind, say
+from pparallel_zmq.wire import Kind, Limits, say
 
 PART = say(Kind.REQUEST, b"x")
+LIMITS = Limits(frames=100, size=2**20, piece=2**20, window=1)
 
 
 class Ends:
     """A port, and a socket that sends to it.
 
     Attributes:
-        told: what the reader is told, since it was looked at last.
+        woken: how often the reader was woken.
     """
 
-    def __init__(self, context: zmq.Context[Any]) -> None:
+    def __init__(self, context: zmq.Context[Any], most: int = 1000) -> None:
         own: Socket = context.socket(zmq.DEALER, Socket)
+        own.sndhwm = most
         own.bind("inproc://port")
         self.peer: zmq.Socket[bytes] = context.socket(zmq.DEALER)
+        self.peer.rcvhwm = most
         self.peer.connect("inproc://port")
-        self.told: list[bool] = []
-        reader = SimpleNamespace(
-            is_draining=lambda _: False, tell=lambda _, is_there: self.told.append(is_there)
-        )
-        self.port = Port(own, cast("Any", reader), cast("Any", None), 1)
+        self.woken = 0
+        self.port = Port(own, cast("Any", self), cast("Any", None), LIMITS)
+
+    def wake(self, _: object) -> None:
+        self.woken += 1
 
     def send(self, count: int) -> None:
         for _ in range(count):
@@ -48,45 +51,54 @@ def ends() -> Iterator[Ends]:
         found.peer.close(0)
 
 
-def test_who_sends_tells_whether_something_has_come(ends: Ends) -> None:
-    ends.port.put(PART)
-    assert ends.told == [False]
+def test_who_sends_wakes_the_reader_if_something_has_come(ends: Ends) -> None:
+    ends.port.send(Sending(PART))
+    assert ends.woken == 0
     ends.send(1)
-    ends.port.put(PART)
-    ends.port.send(PART)
-    assert ends.told == [False, True, True]
-    assert len(ends.port.take(True)) == 1
-    ends.port.put(PART)
-    assert ends.told.pop() is False
+    ends.port.send(Sending(PART))
+    assert ends.woken == 1
+    assert len(ends.port.take()) == 1
+    ends.port.send(Sending(PART))
+    assert ends.woken == 1
 
 
-def test_nothing_is_told_while_something_waits_for_room(ends: Ends) -> None:
+def test_what_is_held_leaves_in_order_when_it_is_released(ends: Ends) -> None:
     ends.port.hold()
-    ends.port.put(PART)
-    ends.port.flush()
-    assert list(ends.port.backlog) == [(b"", [PART])]
-    assert ends.told == [], "to be drained is what would send it"
-    ends.send(1)
-    ends.port.put(PART)
-    assert ends.told == [True]
+    ends.port.send(Sending(PART))
+    ends.port.send(Sending(say(Kind.HELLO), urgent=True))
+    assert list(ends.port._backlog) == [(b"", [PART])]
+    assert ends.woken == 0, "to be drained sends nothing yet"
     ends.port.release()
-    assert not ends.port.backlog
-    assert [ends.peer.recv() for _ in range(2)] == [PART, PART]
+    assert not ends.port._backlog
+    assert [ends.peer.recv() for _ in range(2)] == [say(Kind.HELLO), PART]
+
+
+def test_room_that_a_sender_notices_wakes_the_reader() -> None:
+    with zmq.Context() as context:
+        ends = Ends(context, most=1)
+        try:
+            while not ends.port._backlog:
+                ends.port.send(Sending(PART))
+            ends.port.take()  # the reader has seen that there is no room
+            before, ends.woken = len(ends.port._backlog), 0
+            ends.peer.recv()
+
+            def is_woken() -> bool:
+                ends.port.send(Sending(PART))  # this takes the news from the reader
+                return ends.woken > 0
+
+            until(is_woken, "what waits is never sent")
+            ends.port.take()
+            assert len(ends.port._backlog) <= before + 1
+        finally:
+            ends.port.close()
+            ends.peer.close(0)
 
 
 def test_nothing_is_received_where_nothing_is(ends: Ends) -> None:
-    for signalled in (True, False):
-        assert ends.port.take(signalled) == []
+    assert ends.port.take() == []
 
 
-def test_messages_that_come_alone_and_many_at_once(ends: Ends) -> None:
-    for _ in range(3 * SELDOM):
-        ends.send(1)
-        assert len(ends.port.take(True)) == 1
-        assert ends.port.take(False) == []
-    ends.send(4 * SELDOM)
-    counts = []
-    while found := ends.port.take(False):
-        counts.append(len(found))
-    assert sum(counts) == 4 * SELDOM
-    assert max(counts[SELDOM:]) == BATCH, "it looks for others again, soon enough"
+def test_messages_are_received_in_batches(ends: Ends) -> None:
+    ends.send(2 * BATCH + 1)
+    assert [len(ends.port.take()) for _ in range(4)] == [BATCH, BATCH, 1, 0]

@@ -10,14 +10,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import zmq
 from typing_extensions import override
 
-from pparallel.errors import ConfigError
+from pparallel.errors import CallTimeoutError, ConfigError
+from pparallel.runtime.exchange import Exchange
 from pparallel.runtime.job_folder import JobFolder
 from pparallel.runtime.member import Member
 from pparallel_zmq.config import ZmqTransportConfig
+
+TORCHRUN = "torchrun://"  #: scheme of the store of those that torchrun starts
 
 _FORMS = "tcp://HOST:PORT, ipc:///a/private/directory/name, or ipc"
 
@@ -159,3 +163,41 @@ def facing(host: str, port: int) -> str:
         message = f"{host!r}, where the first member is, cannot be reached: {error.strerror}"
         raise ConfigError(message, path="transport.address") from None
     return str(ipaddress.ip_address(found.partition("%")[0]))
+
+
+class Store:
+    """Where the first of the members that torchrun starts leaves its address for the others.
+
+    Whoever reaches the store can change what it says. Who has no keys gains nothing by it: members
+    prove to one another who they are, wherever they meet.
+    """
+
+    def __init__(self, member: Member, timeout: float) -> None:
+        """Connect; this imports torch.
+
+        Raises:
+            CallTimeoutError: nobody listened there in time.
+        """
+        place = member.rendezvous or ""
+        self._first, self._timeout = member.names[0], timeout
+        self._exchange = Exchange(place, member.rank, member.world_size, timeout)
+        parts = urlsplit(place)
+        self._host, self._port = parts.hostname or "", parts.port or 0
+
+    def own(self, host: str | None) -> Address:
+        """Return where the first member may bind."""
+        return Address(host=host or facing(self._host, self._port))
+
+    def put(self, address: Address) -> None:
+        """Leave the first member's address."""
+        self._exchange.put("zmq", str(address).encode())
+
+    def get(self) -> Address:
+        """Wait for the first member's address and return it.
+
+        Raises:
+            CallTimeoutError: it was not there in time.
+        """
+        for _, found in self._exchange.arrivals(["zmq"], self._timeout, lambda: False):
+            return Address.parse(found.decode(errors="replace"))
+        raise CallTimeoutError(f"the arrival of {self._first}", self._timeout)

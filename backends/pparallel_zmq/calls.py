@@ -5,21 +5,24 @@ from __future__ import annotations
 import itertools
 import select
 import threading
-import time
-from collections.abc import Callable
 from concurrent.futures import Future
 from threading import get_ident
+from typing import TYPE_CHECKING
 
 from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError, ResourceExhaustedError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.lean_future import LeanFuture
-from pparallel.runtime.links import Membership
 from pparallel.runtime.pending import Pending
 from pparallel_zmq import wire
-from pparallel_zmq.config import ZmqTransportConfig
-from pparallel_zmq.lanes import BrokenError, Lanes
+from pparallel_zmq.lanes import BrokenError, Lane
 from pparallel_zmq.links import Link
-from pparallel_zmq.wire import Kind, Limits
+from pparallel_zmq.wire import Kind
+
+if TYPE_CHECKING:
+    from pparallel_zmq.network import Network
+
+
+SPARE = 16  #: idle lanes to one member
 
 
 class _Here(threading.local):
@@ -36,60 +39,30 @@ class Calls:
     before it until the last of those has been answered.
     """
 
-    def __init__(
-        self,
-        config: ZmqTransportConfig,
-        membership: Membership,
-        pending: Pending[Frames],
-        limits: Limits,
-        lanes: Lanes,
-        found: Callable[[str], Link | None],
-        link_to: Callable[[str], Link],
-        is_reading: Callable[[], bool],
-        is_closed: Callable[[], bool],
-    ) -> None:
-        """Send for a member.
-
-        Args:
-            config: of the transport.
-            membership: who is there.
-            pending: the futures of replies.
-            limits: what a message may hold.
-            lanes: for calls.
-            found: returns the link to a member if there is one.
-            link_to: returns one that can be used, and makes it if need be.
-            is_reading: whether the calling thread is one that must not be held up.
-            is_closed: whether the transport is.
-        """
-        self._membership, self._pending, self._limits = membership, pending, limits
-        self._lanes, self._found, self._link_to = lanes, found, link_to
-        self._is_reading, self._is_closed = is_reading, is_closed
-        self._most, self._patience = config.high_water_mark, config.liveness_bound / 2
+    def __init__(self, network: Network, pending: Pending[Frames]) -> None:
+        self._network, self._membership = network, network.membership
+        self._pending, self._limits = pending, network.limits
+        self._idle: dict[str, list[Lane]] = {}  # the last one is used first
+        self._patience = network.config.liveness_bound / 2
         self._numbers = itertools.count(1)
         self._here = _Here()
 
     def send(self, to: str, frames: Frames, timeout: float | None, future: Future[Frames]) -> None:
         """Send a request, whose reply completes *future*."""
-        deadline = None if timeout is None else time.monotonic() + timeout
         self._membership.check(to)
-        link = self._link_to(to)
+        link = self._network.link_to(to)
         number = next(self._numbers)
         part, raws = wire.pack(Kind.REQUEST, number, frames, self._limits)
         self._pending.watch(future, to, timeout)
         link.expect(number, future)
         self._note(to, link, number)
-        if raws:
-            link.request(part, raws, number, get_ident())
-        else:
-            link.request_small(part, get_ident())
-        if len(link.backlog) > self._most and not self._is_reading():
-            link.wait_for_room(self._most, deadline)
+        link.request(part, raws, number, get_ident())
         if link.is_over:
             link.fail_all(lambda: self._why_over(to))
 
     def call(self, to: str, frames: Frames, timeout: float | None) -> Frames:
         """Send a request, and return its reply."""
-        link = self._found(to)
+        link = self._network.links.get(to)
         last = self._here.last.get(to)
         if link is None or link.is_over or not link.is_welcome or last in link.unanswered:
             return self._call_by_link(to, frames, timeout)
@@ -97,11 +70,11 @@ class Calls:
         number = next(self._numbers)
         part, raws = wire.pack(Kind.REQUEST, number, frames, self._limits)
         try:
-            lane = self._lanes.idle(to)
+            lane = self._idle_lane(to)
         except ResourceExhaustedError:
             return self._call_by_link(to, frames, timeout)
         try:
-            return self._lanes.call(lane, link, part, raws, number, timeout)
+            return lane.call(link, part, raws, number, timeout)
         except BrokenError:
             raise self._broken(to, link) from None
         except BaseException as error:
@@ -111,6 +84,50 @@ class Calls:
                 link.abort(number)
                 self._note(to, link, number)
             raise
+        finally:
+            if lane.is_idle:
+                self._give_back(to, lane)
+            else:
+                lane.close()
+
+    def close(self) -> None:
+        """Close the idle lanes; those in use are closed by the threads that have them."""
+        for to in list(self._idle):
+            self.forget(to)
+
+    def forget(self, to: str) -> None:
+        """Close the idle lanes to member *to*."""
+        idle = self._idle.get(to, [])
+        while True:
+            try:
+                idle.pop().close()
+            except IndexError:
+                return
+
+    # A list's own operations are all the protection that idle lanes need, and the barrier that
+    # ZeroMQ asks for where a socket goes from one thread to another.
+
+    def _idle_lane(self, to: str) -> Lane:
+        """Return a lane to member *to* that no other thread uses.
+
+        Raises:
+            ResourceExhaustedError: there is none, and none can be made.
+        """
+        try:
+            return self._idle[to].pop()
+        except LookupError:
+            return self._network.lane(to)
+
+    def _give_back(self, to: str, lane: Lane) -> None:
+        idle = self._idle.get(to)
+        if idle is None:
+            idle = self._idle.setdefault(to, [])
+        if len(idle) >= SPARE:
+            lane.close()
+            return
+        idle.append(lane)
+        if self._network.is_closed:
+            self.forget(to)
 
     def _call_by_link(self, to: str, frames: Frames, timeout: float | None) -> Frames:
         future: Future[Frames] = LeanFuture()
@@ -128,12 +145,12 @@ class Calls:
         """Return why a lane has broken; that is known soon after."""
         if not link.is_over:
             waiting = select.poll()
-            waiting.register(link.alarm.fd, select.POLLIN)
+            waiting.register(link.ended.fd, select.POLLIN)
             waiting.poll(self._patience * 1000)
         return self._why_over(to)
 
     def _why_over(self, to: str) -> Exception:
-        if self._is_closed():
+        if self._network.is_closed:
             return ClosedError(f"transport of {self._membership.me!r}")
         if not self._membership.expects(to):
             return PeerLostError(to, self._membership.reason(to))

@@ -29,8 +29,8 @@ class ZmqTransportConfig(TransportConfig, frozen=True):
             reaches an address can have the members run what he likes.
         piece_size: bytes; frames that are larger travel in pieces of this size.
         window: how many pieces of one message may be under way at a time.
-        high_water_mark: how many messages to one member wait in ZeroMQ's queue, and how many more
-            behind it before their senders are held up.
+        high_water_mark: how many messages to one member wait in ZeroMQ's queue. More wait in the
+            sender's memory, which ``max_in_flight`` limits.
         max_frames: how many frames a message may have.
         max_message: bytes that the frames of a message may hold together.
         handshake_timeout: seconds that a peer may take to prove who it is.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,18 +16,16 @@ from pparallel.runtime.polling import Polling
 from pparallel_zmq import wire
 from pparallel_zmq.links import Link
 from pparallel_zmq.memory import Memory
-from pparallel_zmq.sockets import Socket, ZeroCopy, close
+from pparallel_zmq.sockets import Socket, ZeroCopy, close, events
 from pparallel_zmq.streams import Incoming, Outgoing
 from pparallel_zmq.wire import HEAD, BadMessageError, Kind, Limits, Raw
 
 QUICK = 0.005  #: seconds that a reply is waited for with nothing else in mind
 LAST = 0.25  #: seconds that the reply of a member that leaves may take to come
-SPARE = 16  #: idle lanes to one member
 
 _NOW = int(zmq.NOBLOCK)
 _MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 _QUICK = int(QUICK * 1000)
-_EVENT = struct.Struct("=hi")
 
 
 class BrokenError(Exception):
@@ -36,34 +33,53 @@ class BrokenError(Exception):
 
 
 class Lane:
-    """A connection that carries one call at a time."""
+    """A connection that carries one call at a time.
 
-    def __init__(
-        self, socket: Socket, monitor: Socket, limits: Limits, window: int, memory: Memory
-    ) -> None:
+    Attributes:
+        is_idle: whether it may carry another: all of the last reply has come.
+    """
+
+    def __init__(self, socket: Socket, monitor: Socket, limits: Limits, memory: Memory) -> None:
         self._socket, self._monitor = socket, monitor
-        self._limits, self._window, self._memory = limits, window, memory
+        self._limits, self._memory = limits, memory
+        self.is_idle = True
         self._send_now: Callable[..., object] = socket.send
         self._asked: list[tuple[Any, int]] = [(socket, zmq.POLLIN)]
         self._wait = Polling(self._wait_shortly, self._look).receive
         self._deadline: float | None = None
-        self._alarm = -1  # of the link
+        self._ended = -1  # of the link
 
-    def exchange(
-        self, number: int, part: bytes, raws: list[Raw], deadline: float | None, alarm: int
-    ) -> tuple[int, list[Buffer]]:
-        """Send a request and return its reply, with its flags.
+    def call(
+        self, link: Link, part: bytes, raws: list[Raw], number: int, timeout: float | None
+    ) -> list[Buffer]:
+        """Send a request and return the reply.
 
         Raises:
-            TimeoutError: the deadline has passed.
-            BrokenError: nothing will come any more.
+            CallTimeoutError: it did not come in time.
+            BrokenError: it will not come.
+            RemoteError: the handler failed.
         """
-        self._deadline, self._alarm = deadline, alarm
+        self.is_idle, self._ended = False, link.ended.fd
+        self._deadline = None if timeout is None else time.monotonic() + timeout
+        try:
+            flags, frames = self._exchange(number, part, raws)
+        except zmq.ContextTerminated:
+            raise BrokenError from None
+        except TimeoutError:
+            raise CallTimeoutError(f"a request to {link.to!r}", timeout or 0.0) from None
+        except BadMessageError as error:
+            raise PeerLostError(link.to, f"has sent what is no reply: {error}") from None
+        self.is_idle = True
+        if flags & wire.FAILED:
+            raise failure(link.to, frames)
+        return frames
+
+    def _exchange(self, number: int, part: bytes, raws: list[Raw]) -> tuple[int, list[Buffer]]:
         self._send(part)
         outgoing = None
         if raws:
             outgoing = Outgoing(raws, self._limits.piece)
-            self._send_pieces(number, outgoing, self._window)
+            self._send_pieces(number, outgoing, self._limits.window)
         incoming: Incoming | None = None
         while True:
             part, piece = self._receive()
@@ -122,20 +138,20 @@ class Lane:
         return self._look()
 
     def _wait_for(self, event: int) -> None:
-        """Wait until *event* has come for the socket; raises as :meth:`exchange`."""
+        """Wait until *event* has come for the socket; raises as :meth:`call`."""
         socket, is_last, deadline = self._socket, False, self._deadline
         waited_for: list[tuple[Any, int]] = [(socket, event), (self._monitor, zmq.POLLIN)]
         while True:
             if not is_last:
-                items = [*waited_for, (self._alarm, zmq.POLLIN)]
+                items = [*waited_for, (self._ended, zmq.POLLIN)]
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             timeout = poll_times.milliseconds(left)
             ready = dict(zmq.zmq_poll(items, -1 if timeout is None else timeout))
             if socket in ready:
                 return
-            if self._monitor in ready and self._is_broken():
+            if self._monitor in ready and zmq.EVENT_DISCONNECTED in dict(events(self._monitor)):
                 raise BrokenError
-            if self._alarm in ready:
+            if self._ended in ready:
                 # What it has answered already may still be on its way: until its connection ends.
                 is_last, items = True, waited_for
                 until = time.monotonic() + LAST
@@ -144,98 +160,3 @@ class Lane:
                 if is_last:
                     raise BrokenError
                 raise TimeoutError
-
-    def _is_broken(self) -> bool:
-        try:
-            while True:
-                event, _ = _EVENT.unpack(self._monitor.recv_multipart(zmq.NOBLOCK)[0])
-                if event == zmq.EVENT_DISCONNECTED:
-                    return True
-        except zmq.Again:
-            return False
-
-
-class Lanes:
-    """The lanes of one member: idle ones are used again, the last one first.
-
-    A list's own operations are all the protection that these need, and the barrier that ZeroMQ asks
-    for where a socket goes from one thread to another.
-    """
-
-    def __init__(self, connect: Callable[[str], Lane]) -> None:
-        self._connect = connect
-        self._idle: dict[str, list[Lane]] = {}
-        self._closed = False
-
-    def idle(self, to: str) -> Lane:
-        """Return a lane to member *to* that nobody else uses.
-
-        Raises:
-            ResourceExhaustedError: there is none, and none can be made.
-        """
-        try:
-            return self._idle[to].pop()
-        except LookupError:
-            return self._connect(to)
-
-    def call(
-        self,
-        lane: Lane,
-        link: Link,
-        part: bytes,
-        raws: list[Raw],
-        number: int,
-        timeout: float | None,
-    ) -> list[Buffer]:
-        """Send a request by a lane, which is idle again at the end, and return the reply.
-
-        Raises:
-            CallTimeoutError: it did not come in time.
-            BrokenError: it will not come.
-            RemoteError: the handler failed.
-        """
-        deadline = None if timeout is None else time.monotonic() + timeout
-        is_done = False
-        try:
-            flags, frames = lane.exchange(number, part, raws, deadline, link.alarm.fd)
-            is_done = True
-        except zmq.ContextTerminated:
-            raise BrokenError from None
-        except TimeoutError:
-            raise CallTimeoutError(f"a request to {link.to!r}", timeout or 0.0) from None
-        except BadMessageError as error:
-            raise PeerLostError(link.to, f"has sent what is no reply: {error}") from None
-        finally:
-            if is_done:
-                self._give_back(link.to, lane)
-            else:
-                lane.close()
-        if flags & wire.FAILED:
-            raise failure(link.to, frames)
-        return frames
-
-    def close(self) -> None:
-        """Close the idle ones; those in use are closed by the threads that have them."""
-        self._closed = True
-        for to in list(self._idle):
-            self.forget(to)
-
-    def forget(self, to: str) -> None:
-        """Close the idle lanes to member *to*."""
-        idle = self._idle.get(to, [])
-        while True:
-            try:
-                idle.pop().close()
-            except IndexError:
-                return
-
-    def _give_back(self, to: str, lane: Lane) -> None:
-        idle = self._idle.get(to)
-        if idle is None:
-            idle = self._idle.setdefault(to, [])
-        if len(idle) >= SPARE:
-            lane.close()
-            return
-        idle.append(lane)
-        if self._closed:
-            self.forget(to)

@@ -7,10 +7,10 @@ import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import zmq
-from typing_extensions import Buffer
+from typing_extensions import Buffer, override
 
 from pparallel.errors import PeerLostError
 from pparallel.interfaces.transport import Frames
@@ -18,18 +18,17 @@ from pparallel.runtime.lean_future import when_done
 from pparallel.runtime.links import failure
 from pparallel.runtime.pending import fail
 from pparallel_zmq import wire
-from pparallel_zmq.alarm import Alarm
-from pparallel_zmq.events import Events
-from pparallel_zmq.memory import Memory
-from pparallel_zmq.port import Port
-from pparallel_zmq.reader import Reader
-from pparallel_zmq.sockets import RETURN, Socket
+from pparallel_zmq.port import BATCH, Port, Sending
+from pparallel_zmq.reader import EventFd, Source
+from pparallel_zmq.sockets import RETURN, Socket, events
 from pparallel_zmq.streams import Incoming
-from pparallel_zmq.wire import BadMessageError, Kind, Limits, Message
+from pparallel_zmq.wire import BadMessageError, Kind, Message
+
+if TYPE_CHECKING:
+    from pparallel_zmq.network import Network
 
 logger = logging.getLogger(__name__)
 
-FEW = 2  #: requests without a reply up to which the next does not wait for others
 KEPT = 60.0  #: seconds that the connection to a member that was given up is kept
 
 _FAILED = (
@@ -39,73 +38,55 @@ _FAILED = (
 )
 
 
-class LinkOwner(Protocol):
-    """What a link tells of."""
+class _Events(Source):
+    """What becomes of a connection."""
 
-    def came_back(self, link: Link) -> None:
-        """The connection broke, and was back in time."""
+    def __init__(self, link: Link, monitor: Socket) -> None:
+        self._link, self._monitor = link, monitor
+        self.fd = int(monitor.getsockopt(zmq.FD))
 
-    def refused(self, link: Link, why: str) -> None:
-        """The other end does not let this member in."""
-
-    def unreachable(self, link: Link, why: str) -> None:
-        """The connection broke and did not come back, or was never made."""
-
-    def left(self, link: Link) -> None:
-        """The other end leaves."""
+    @override
+    def drain(self) -> bool:
+        for event, value in events(self._monitor):
+            self._link.happened(event, value)
+        return False
 
 
-class Link:
+class Link(Source):
     """A connection to one member: it carries requests that wait for a reply, and tells of its end.
 
     Attributes:
         to: the member's name.
-        alarm: rung when the link ends.
+        ended: set when the link ends.
         is_welcome: whether the other end has let this member in.
         is_over: whether it is of no use any more.
         was_up: whether it has ever been connected to who was meant.
         trouble: what went wrong with the connection last.
         unanswered: the last request of each thread, until the other end has answered it.
-        backlog: what waits to be sent.
     """
 
-    def __init__(
-        self,
-        to: str,
-        socket: Socket,
-        monitor: Socket,
-        reader: Reader,
-        owner: LinkOwner,
-        limits: Limits,
-        window: int,
-        memory: Memory,
-        bound: float,
-        hello: bytes,
-        proof: Callable[[bytes], bool],
-    ) -> None:
-        self.to, self.alarm = to, Alarm()
+    def __init__(self, network: Network, to: str, socket: Socket, monitor: Socket) -> None:
+        self.to, self.ended = to, EventFd()
         self.is_welcome = self.is_over = False
         self.trouble = ""
-        self._owner, self._limits, self._memory = owner, limits, memory
-        self._grace, self._bound = bound * RETURN, bound
-        self._hello, self._proof = hello, proof
+        self._network, self._reader = network, network.calling
+        self._bound = network.config.liveness_bound
         self._calls: dict[int, Future[Frames]] = {}
         self._coming: dict[int, Incoming] = {}
         self._monitor = monitor
-        self._reader = reader
         self._leaves: float | None = None
         self._closes = math.inf
         self.was_up = False
         self._is_connected = False
         self._broken: float | None = time.monotonic()
-        self._port = Port(socket, reader, self, window)
-        self.fd, self.backlog = self._port.fd, self._port.backlog
+        self._port = Port(socket, self._reader, self, network.limits)
+        self.fd = self._port.fd
         self.unanswered: set[int | None] = set()
         self._port.hold()  # until it is known who is there
-        self._port.send(wire.say(Kind.HELLO, hello), urgent=True)
-        self.events = Events(self, monitor)
-        reader.add(self)
-        reader.add(self.events)
+        self._greet()
+        self._events = _Events(self, monitor)
+        self._reader.add(self)
+        self._reader.add(self._events)
 
     def expect(self, number: int, future: Future[Frames]) -> None:
         """Complete *future* with the reply to request *number*."""
@@ -119,25 +100,16 @@ class Link:
 
     def request(self, part: bytes, raws: list[wire.Raw], number: int, thread: int) -> None:
         """Send a request."""
-        piece = self._limits.piece
-        self._port.send(part, raws, number=number, piece=piece, thread=thread)
-
-    def request_small(self, part: bytes, thread: int) -> None:
-        """Send a request that nothing follows, perhaps with the next ones."""
-        self._port.put(part, thread=thread, wait=len(self._calls) > FEW)
-
-    def wait_for_room(self, most: int, deadline: float | None) -> None:
-        """Wait while more than *most* messages wait to be sent, until *deadline* at the latest."""
-        self._port.wait_for_room(most, deadline)
+        self._port.send(Sending(part, raws, number, thread=thread))
 
     def say(self, kind: Kind, *frames: bytes) -> None:
         """Send a small message."""
-        self._port.send(wire.say(kind, *frames))
+        self._port.send(Sending(wire.say(kind, *frames)))
 
     def abort(self, number: int) -> None:
         """Tell the other end that nobody waits for request *number* any more."""
         self._port.drop(number)
-        self._port.send(wire.say(Kind.ABORT, number=number))
+        self._port.send(Sending(wire.say(Kind.ABORT, number=number)))
 
     def fail_all(self, error: Callable[[], Exception]) -> None:
         """Fail all requests that wait for a reply."""
@@ -161,41 +133,40 @@ class Link:
         """
         self._closes = time.monotonic() + keep
         self.is_over = True
-        self._port.give_up()
-        self.alarm.ring()
+        self.ended.set()
         self._reader.tick_soon()
 
     # -- as a source --------------------------------------------------------------------------
 
-    def drain(self, signalled: bool) -> bool:
-        """Handle some of what has come."""
-        received = self._port.take(signalled)
+    @override
+    def drain(self) -> bool:
+        received = self._port.take()
         for _, _, part, piece in received:
             try:
-                self._handle(wire.unpack(part, self._limits), piece)
+                self._handle(wire.unpack(part, self._network.limits), piece)
             except BadMessageError as error:
                 logger.warning("A message of %s was dropped: %s", self.to, error)
             except BaseException as error:  # a callback may raise SystemExit
                 logger.exception("A message of %s could not be handled", self.to)
                 self._failed(part, error)
-        return bool(received)
+        return len(received) == BATCH
 
+    @override
     def tick(self, now: float) -> float | None:
-        """Give the connection up if it has been broken for too long."""
         if self.is_over:
             if now < self._closes:
                 return self._closes
             self._drop()
             return None
         if self._broken is not None:
-            self.events.drain(False)  # this thread may have slept while the connection came back
+            self._events.drain()  # this thread may have slept while the connection came back
         if self._leaves is not None and (now >= self._leaves or self._broken is not None):
-            self._owner.left(self)
+            self._network.left(self)
             return None
         if self._broken is None:
             return self._leaves
         if self.was_up:
-            until = self._broken + self._grace
+            until = self._broken + self._bound * RETURN
             why = "cannot be reached any more: its connection broke and did not come back"
         else:
             until = self._broken + self._bound
@@ -204,17 +175,17 @@ class Link:
                 return None
         if now < until:
             return until
-        self._owner.unreachable(self, why)
+        self._network.unreachable(self, why)
         self._broken = now
         return None if self.is_over else now + self._bound
 
     def _drop(self) -> None:
         self._reader.remove(self)
-        self._reader.remove(self.events)
+        self._reader.remove(self._events)
         self.end()
 
+    @override
     def end(self) -> None:
-        """Close the sockets."""
         self._port.close(self._monitor)
 
     # -- messages -----------------------------------------------------------------------------
@@ -222,11 +193,12 @@ class Link:
     def _handle(self, message: Message, piece: memoryview | None) -> None:
         kind, frames = message.kind, message.frames
         if kind == Kind.WELCOME:
-            if not self.is_welcome and frames and self._proof(bytes(memoryview(frames[0]))):
+            proof = bytes(memoryview(frames[0])) if frames else b""
+            if not self.is_welcome and self._network.is_proven(self.to, proof):
                 self.is_welcome = True
                 self._port.release()
         elif kind == Kind.REFUSED and frames:
-            self._owner.refused(self, bytes(memoryview(frames[0])).decode(errors="replace"))
+            self._network.refused(self, bytes(memoryview(frames[0])).decode(errors="replace"))
         elif not self.is_welcome:
             raise BadMessageError("it came before the member was known")
         else:
@@ -235,29 +207,23 @@ class Link:
     def _failed(self, part: bytes, error: BaseException) -> None:
         """Fail the request, if the message that could not be handled is a reply to one."""
         kind, _, _, _, number = wire.HEAD.unpack_from(part)
-        numbers = [number] if kind in (Kind.REPLY, Kind.PIECE) else []
-        if kind == Kind.MANY:
-            found = wire.many(wire.unpack(part, self._limits), Kind.REPLY, self._limits)
-            numbers = [each.number for each in found]
-        for each in numbers:
-            self._coming.pop(each, None)
-            future = self._calls.get(each)
-            if future is not None:  # its end tells the other member that nobody waits any more
-                fail(future, error)
+        if kind not in (Kind.REPLY, Kind.PIECE):
+            return
+        self._coming.pop(number, None)
+        future = self._calls.get(number)
+        if future is not None:  # its end tells the other member that nobody waits any more
+            fail(future, error)
 
     def _take(self, message: Message, piece: memoryview | None) -> None:
         kind, number = message.kind, message.number
         if kind == Kind.REPLY:
             self._reply(message)
-        elif kind == Kind.MANY:
-            for each in wire.many(message, Kind.REPLY, self._limits):
-                self._reply(each)
         elif kind == Kind.PIECE and piece is not None:
             self._piece(number, piece)
         elif kind == Kind.MORE:
             self._port.more(b"", number)
         elif kind == Kind.BYE:
-            self._owner.left(self)
+            self._network.left(self)
 
     def _reply(self, message: Message) -> None:
         number = message.number
@@ -266,7 +232,7 @@ class Link:
             if message.flags & wire.LARGE:
                 self.abort(number)
         elif message.flags & wire.LARGE:
-            self._coming[number] = Incoming(message.table, self._memory, message.flags)
+            self._coming[number] = Incoming(message.table, self._network.memory, message.flags)
         else:
             self._settle(number, message.flags, message.frames)
 
@@ -280,7 +246,7 @@ class Link:
             del self._coming[number]
             self._settle(number, incoming.flags, incoming.frames())
         else:
-            self._port.send(wire.say(Kind.MORE, number=number))
+            self._port.send(Sending(wire.say(Kind.MORE, number=number)))
 
     def _settle(self, number: int, flags: int, frames: list[Buffer]) -> None:
         future = self._calls.pop(number, None)
@@ -320,11 +286,15 @@ class Link:
             return
         message = "broke the connection; whether it has run what was asked of it is not known"
         self.fail_all(lambda: PeerLostError(self.to, message))
-        self._owner.came_back(self)
-        self._port.send(wire.say(Kind.HELLO, self._hello), urgent=True)
+        self._network.came_back(self)
+        self._greet()
+
+    def _greet(self) -> None:
+        hello = wire.say(Kind.HELLO, self._network.hello.pack())
+        self._port.send(Sending(hello, urgent=True))
 
     def _refused(self, event: int, value: int) -> None:
         if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-            self._owner.refused(self, "it does not know the key of this member")
+            self._network.refused(self, "it does not know the key of this member")
         else:
             self.trouble = "who answers there does not prove to be it"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hmac
+import logging
+import os
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -16,25 +18,25 @@ from pparallel.errors import (
     PeerLostError,
 )
 from pparallel.interfaces.transport import Frames, Handler
-from pparallel.runtime.links import Hello, Membership, RefusedError
+from pparallel.runtime.links import Hello, Membership, ProcessId, RefusedError
 from pparallel.runtime.pending import Pending
 from pparallel.runtime.resources import explaining, is_exhausted
-from pparallel_zmq import address, keys, meeting
-from pparallel_zmq.address import Address
+from pparallel_zmq import address, keys
+from pparallel_zmq.address import TORCHRUN, Address, Store
 from pparallel_zmq.calls import Calls
 from pparallel_zmq.config import ZmqTransportConfig
-from pparallel_zmq.lanes import LAST, Lane, Lanes
+from pparallel_zmq.lanes import LAST, Lane
 from pparallel_zmq.links import Link
 from pparallel_zmq.memory import Memory
 from pparallel_zmq.reader import Reader
 from pparallel_zmq.server import Server
 from pparallel_zmq.sockets import LINGER, Socket, Sockets, close
-from pparallel_zmq.torchrun import SCHEME, Store
-from pparallel_zmq.wire import Kind, Limits
-from pparallel_zmq.zap import Strangers
+from pparallel_zmq.wire import Kind, Limits, Message
 
 if TYPE_CHECKING:
     from pparallel.runtime.member import Member
+
+logger = logging.getLogger(__name__)
 
 LEFT = "has left"
 
@@ -43,7 +45,16 @@ class Network:
     """What connects a member to the others.
 
     Attributes:
+        config: of the transport.
+        limits: what a message may hold.
+        memory: where large frames go.
+        serving: reads what others ask, and runs the handler.
+        calling: reads the replies to what this member asks.
+        hello: what this member says of itself.
         membership: who is there.
+        links: the last one to each member.
+        calls: sends requests.
+        is_closed: whether no request may be sent any more.
     """
 
     def __init__(
@@ -60,45 +71,35 @@ class Network:
             ConfigError: there are no keys, or the address cannot be had.
             ResourceExhaustedError: there are too few descriptors; nothing is left open.
         """
-        self._config, self._member = config, member
+        self.config, self._member = config, member
         self._pending, self._lost = pending, lost
-        self._limits = Limits(config.max_frames, config.max_message, config.piece_size)
+        self.limits = Limits(
+            config.max_frames, config.max_message, config.piece_size, config.window
+        )
         self._keyring = keys.keyring(config, member)
         self._store: Store | None = None
         self._place = self._meeting_place()
         self._place.prepare()
-        self._links: dict[str, Link] = {}
+        self.links: dict[str, Link] = {}
+        self._routes: dict[str, bytes] = {}  # by which connection each member is told something
         self._ever: list[Link] = []
         self._linking = threading.RLock()  # a signal handler may make a second link meanwhile
         self._refusal: Exception | None = None
-        self._met = self._closed = False
-        self._memory = Memory()
+        self._met = self.is_closed = False
+        self.memory = Memory()
         self.membership = Membership(member.name, member.names, config.liveness_bound, self._ended)
-        self._lanes = Lanes(self._lane)
-        self.calls = Calls(
-            config,
-            self.membership,
-            pending,
-            self._limits,
-            self._lanes,
-            self._links.get,
-            self._link_to,
-            lambda: self._serving.is_receiving or self._calling.is_receiving,
-            lambda: self._closed,
-        )
-        self._meeting = meeting.Meeting(
-            self.membership, self._back, self._connect, self._proof, self._leaving
-        )
+        self.calls = Calls(self, pending)
         with ExitStack() as undo, explaining(f"the sockets of member {member.name!r}"):
-            self._serving = Reader("pparallel-zmq-serve")
-            undo.callback(self._serving.close)
-            self._calling = Reader("pparallel-zmq-call")
-            undo.callback(self._calling.close)
-            self._sockets = Sockets(member.name, self._keyring, config, self._limits)
+            self.serving = Reader("pparallel-zmq-serve")
+            undo.callback(self.serving.close)
+            self.calling = Reader("pparallel-zmq-call")
+            undo.callback(self.calling.close)
+            self._sockets = Sockets(member.name, self._keyring, config, self.limits)
             undo.callback(self._sockets.destroy)
-            socket, self._address, strangers = self._bound()
-            self._hello = meeting.hello(member.name, str(self._address))
-            self._server = self._served(socket, handler, strangers)
+            socket, self._address, monitor = self._bound()
+            here = str(self._address)
+            self.hello = Hello(member.name, os.urandom(16), ProcessId.here(), here)
+            self._server = Server(self, socket, monitor, handler)
             undo.pop_all()
 
     def meet(self) -> None:
@@ -109,9 +110,9 @@ class Network:
             PeerLostError: one ended meanwhile.
             AuthenticationError: the first member does not know this one's key.
         """
-        self._calling.start()
-        self._serving.start()
-        first, limit = self.membership.first, self._config.rendezvous_timeout
+        self.calling.start()
+        self.serving.start()
+        first, limit = self.membership.first, self.config.rendezvous_timeout
         if not self.membership.is_first:
             self._link(first, self._place)
         try:
@@ -126,26 +127,26 @@ class Network:
             raise
         self._met = True
         if self.membership.is_first:
-            roster = [self._hello, *self.membership.hellos()]
+            roster = [self.hello, *self.membership.hellos()]
             for each in roster[1:]:
                 self._connect(each)  # that last one let in may not have been connected to yet
-            self._tell(Kind.ROSTER, *(each.pack() for each in roster))
+            self._tell(None, Kind.ROSTER, *(each.pack() for each in roster))
 
     # -- connections --------------------------------------------------------------------------
 
     def _meeting_place(self) -> Address:
-        member, config = self._member, self._config
-        if config.address is not None or not (member.rendezvous or "").startswith(SCHEME):
+        member, config = self._member, self.config
+        if config.address is not None or not (member.rendezvous or "").startswith(TORCHRUN):
             return address.meeting_place(config, member)
         self._store = Store(member, config.rendezvous_timeout)
         return self._store.own(config.host) if member.rank == 0 else self._store.get()
 
-    def _bound(self) -> tuple[Socket, Address, Strangers | None]:
+    def _bound(self) -> tuple[Socket, Address, Socket | None]:
         mine = self._place
         if not self.membership.is_first:
-            mine = self._place.of_another(self._member, self._config.host)
+            mine = self._place.of_another(self._member, self.config.host)
         try:
-            socket, found, strangers = self._sockets.bound(mine)
+            socket, found, monitor = self._sockets.bound(mine)
         except OSError as error:
             if is_exhausted(error):
                 raise
@@ -155,28 +156,11 @@ class Network:
             self._place = found
             if self._store is not None:
                 self._store.put(found)
-        return socket, found, strangers
+        return socket, found, monitor
 
-    def _served(self, socket: Socket, handler: Handler, strangers: Strangers | None) -> Server:
-        config = self._config
-        server = Server(
-            socket,
-            self._serving,
-            self._limits,
-            config.window,
-            self._memory,
-            handler,
-            self._meeting.heard,
-            self.membership.expects,
-            strangers,
-        )
-        self._serving.add(server)
-        if strangers is not None:
-            self._serving.add(strangers)
-        return server
-
-    def _link_to(self, to: str) -> Link:
-        link = self._links.get(to)
+    def link_to(self, to: str) -> Link:
+        """Return a link to member *to* that can be used, and make it if need be."""
+        link = self.links.get(to)
         if link is not None and not link.is_over:
             return link
         return self._link(to, self._address_of(to))
@@ -190,43 +174,32 @@ class Network:
 
     def _link(self, to: str, place: Address) -> Link:
         with self._linking:
-            link = self._links.get(to)
-            if self._closed:
+            link = self.links.get(to)
+            if self.is_closed:
                 raise ClosedError(f"transport of {self._member.name!r}")
             if link is None or link.is_over:
                 link = self._made(to, place)
                 self._ever.append(link)
-                self._links[to] = link
+                self.links[to] = link
         return link
 
     def _made(self, to: str, place: Address) -> Link:
         socket, monitor = self._sockets.connected(to, place, beats=True)
         try:
             with explaining(f"a connection to member {to!r}"):
-                return Link(
-                    to,
-                    socket,
-                    monitor,
-                    self._calling,
-                    self,
-                    self._limits,
-                    self._config.window,
-                    self._memory,
-                    self._config.liveness_bound,
-                    self._hello.pack(),
-                    lambda proof: self._is_proven(to, proof),
-                )
+                return Link(self, to, socket, monitor)
         except BaseException:
             close(socket, monitor)
             raise
 
-    def _lane(self, to: str) -> Lane:
+    def lane(self, to: str) -> Lane:
+        """Return a new lane to member *to*."""
         place = self._address_of(to)
         with self._linking:
-            if self._closed:
+            if self.is_closed:
                 raise ClosedError(f"transport of {self._member.name!r}")
             socket, monitor = self._sockets.connected(to, place)
-        return Lane(socket, monitor, self._limits, self._config.window, self._memory)
+        return Lane(socket, monitor, self.limits, self.memory)
 
     def _connect(self, found: Hello) -> None:
         """As the first member, connect to one that was let in."""
@@ -241,26 +214,72 @@ class Network:
             return b""  # CURVE has proven it, or nothing is to be
         return self._keyring.proof(to, self._member.name, challenge)
 
-    def _is_proven(self, server: str, proof: bytes) -> bool:
+    def is_proven(self, to: str, proof: bytes) -> bool:
+        """Return whether the other end of a link, by its answer to the hello, is member *to*."""
         if self._keyring is None or self._address.is_tcp:
             return True
-        me, challenge = self._member.name, self._hello.incarnation
-        return hmac.compare_digest(self._keyring.proof(me, server, challenge), proof)
+        me, challenge = self._member.name, self.hello.incarnation
+        return hmac.compare_digest(self._keyring.proof(me, to, challenge), proof)
 
-    def _back(self, route: bytes, kind: Kind, *frames: bytes) -> None:
-        self._server.say(route, kind, *frames)
-
-    def _tell(self, kind: Kind, *frames: bytes) -> None:
-        """Say something to all others, as the first member."""
-        for each in list(self._links.values()):
-            if not each.is_over:
+    def _tell(self, but: Link | None, kind: Kind, *frames: bytes) -> None:
+        """Say something to all others but one, as the first member."""
+        for each in list(self.links.values()):
+            if each is not but and not each.is_over:
                 each.say(kind, *frames)
+
+    # -- what members say ---------------------------------------------------------------------
+
+    def heard(self, sender: str, route: bytes, message: Message) -> None:
+        """Handle a message that is no request."""
+        frames = [bytes(memoryview(each)) for each in message.frames]
+        membership = self.membership
+        if message.kind == Kind.HELLO and len(frames) == 1:
+            self._greeted(sender, route, frames[0])
+        elif sender != membership.first or membership.is_first:
+            return
+        elif message.kind == Kind.ROSTER:
+            try:
+                self._take_roster(frames)
+            except RefusedError as error:  # it has ended just now
+                logger.info("A member was told of and is not let in: %s", error)
+        elif message.kind == Kind.LOST and len(frames) == 2:
+            membership.lose(frames[0].decode(), frames[1].decode())
+        elif message.kind == Kind.LEFT and len(frames) == 1:
+            self._leaving(frames[0].decode())
+
+    def _greeted(self, sender: str, route: bytes, data: bytes) -> None:
+        try:
+            found = Hello.unpack(data)
+            if found.name != sender:
+                message = f"it says that it is {found.name!r}, and its key is that of {sender!r}"
+                raise RefusedError(message)
+            self._admit(found)
+        except RefusedError as error:
+            self.membership.refused(sender, str(error))
+            self._server.say(route, Kind.REFUSED, str(error).encode())
+            return
+        self._routes[sender] = route
+        self._server.say(route, Kind.WELCOME, self._proof(sender, found.incarnation))
+
+    def _admit(self, found: Hello) -> None:
+        membership = self.membership
+        if membership.is_first:
+            membership.admit(found)
+            self._connect(found)
+        elif found.name == membership.first:
+            membership.admit(found)
+
+    def _take_roster(self, frames: list[bytes]) -> None:
+        for each in frames:
+            found = Hello.unpack(each)
+            if found.name != self.membership.me and self.membership.expects(found.name):
+                self.membership.admit(found)
 
     # -- what links tell ----------------------------------------------------------------------
 
     def came_back(self, link: Link) -> None:
         """Take other connections to that member for broken too."""
-        self._lanes.forget(link.to)
+        self.calls.forget(link.to)
 
     def refused(self, link: Link, why: str) -> None:
         """Take what the other end says."""
@@ -289,7 +308,7 @@ class Network:
         self.membership.lose(link.to, LEFT)
 
     def _leaving(self, name: str) -> None:
-        link = self._links.get(name)
+        link = self.links.get(name)
         if link is None or link.is_over:
             self.membership.lose(name, LEFT)
         else:  # what it has answered last may still be on its way
@@ -297,35 +316,30 @@ class Network:
 
     def _cut(self, link: Link, why: str) -> None:
         link.finish(keep=0.0)
-        self._lanes.forget(link.to)
+        self.calls.forget(link.to)
         link.fail_all(lambda: PeerLostError(link.to, why))
 
     def _ended(self, name: str, reason: str) -> None:
         """Tell of the end of a member, once."""
-        link = self._links.get(name)
+        link = self.links.get(name)
         if self.membership.is_first:
             if reason == LEFT:
-                self._tell_others(link, Kind.LEFT, name.encode())
+                self._tell(link, Kind.LEFT, name.encode())
             else:
                 told = reason.encode()
-                self._tell_others(link, Kind.LOST, name.encode(), told)
+                self._tell(link, Kind.LOST, name.encode(), told)
                 if link is not None:  # should it ever hear of it
                     link.say(Kind.LOST, name.encode(), told)
         for each in list(self._ever):
             if each.to == name:
                 each.finish()
         self._pending.lose(name, reason)
-        self._lanes.forget(name)
+        self.calls.forget(name)
         self._server.forget(name)
         self._lost(name, reason)
 
-    def _tell_others(self, but: Link | None, kind: Kind, *frames: bytes) -> None:
-        for each in list(self._links.values()):
-            if each is not but and not each.is_over:
-                each.say(kind, *frames)
-
     def _unmet(self, first: str, limit: float) -> Exception:
-        link = self._links.get(first)
+        link = self.links.get(first)
         trouble = link.trouble if link is not None else ""
         what = f"the hello to the first member, {first!r} at {self._place},"
         if trouble:
@@ -337,25 +351,25 @@ class Network:
     def close(self) -> None:
         """Disconnect; called once. In a thread of its own readers another one finishes it."""
         with self._linking:
-            self._closed = True
+            self.is_closed = True
         self.membership.close()
         for each in self._ever:
             each.finish()
-        if self._serving.is_here or self._calling.is_here:
+        if self.serving.is_here or self.calling.is_here:
             threading.Thread(target=self._finish, name="pparallel-zmq-close").start()
         else:
             self._finish()
 
     def _finish(self) -> None:
-        self._lanes.close()
+        self.calls.close()
         self._server.flush(LINGER)
-        for route in list(self._meeting.routes.values()):
-            self._back(route, Kind.BYE)
-        for reader in (self._calling, self._serving):
+        for route in list(self._routes.values()):
+            self._server.say(route, Kind.BYE)
+        for reader in (self.calling, self.serving):
             reader.close()
-        for reader in (self._calling, self._serving):
+        for reader in (self.calling, self.serving):
             reader.join()
         self._sockets.close()
         for each in self._ever:
-            each.alarm.close()
-        self._memory.close()
+            each.ended.close()
+        self.memory.close()

@@ -3,46 +3,89 @@
 from __future__ import annotations
 
 import logging
+import os
+import resource
+import socket
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
+from typing import TYPE_CHECKING
 
-from typing_extensions import Buffer
+import zmq
+from typing_extensions import Buffer, override
 
 from pparallel.interfaces.transport import Frames, Handler
-from pparallel.runtime import dedicated
-from pparallel.runtime.dedicated import LEADING
 from pparallel.runtime.links import FAILED, attempt, outcome
+from pparallel.runtime.resources import is_exhausted
 from pparallel_zmq import wire
-from pparallel_zmq.memory import IDLE, Memory
-from pparallel_zmq.port import Port, Received
-from pparallel_zmq.reader import Reader
-from pparallel_zmq.sockets import Socket
+from pparallel_zmq.memory import IDLE
+from pparallel_zmq.port import BATCH, Port, Received, Sending
+from pparallel_zmq.reader import Source
+from pparallel_zmq.sockets import Socket, events
 from pparallel_zmq.streams import Incoming
-from pparallel_zmq.wire import BadMessageError, Kind, Limits, Message
-from pparallel_zmq.zap import Strangers
+from pparallel_zmq.wire import BadMessageError, Kind, Message
+
+if TYPE_CHECKING:
+    from pparallel_zmq.network import Network
 
 logger = logging.getLogger(__name__)
 
-AGAIN = 0.1  #: seconds until a reply is sent again that could not be
+AGAIN = 0.1  #: seconds until a reply that could not be sent, or a hello, is tried again
+STRANGERS = 256  #: connections that have proven nothing, at the most
+SELDOM = 10.0  #: seconds between two warnings of them
 ABORTED = 1024  #: requests of one sender that are remembered as given up before they came
 
-Control = Callable[[str, bytes, Message], None]  #: (sender, route, message)
+
+class Strangers(Source):
+    """Closes connections to a TCP port that have proven nothing: the oldest, where there are many.
+
+    libzmq accepts in a thread of its own, without a limit, and burns a core once no descriptor is
+    left (``tcp_listener.cpp``: the pending connection wakes it again at once). A connection is a
+    member's from its first message on, which tells its descriptor. A handshake takes milliseconds:
+    a member that comes is not among the oldest for as long.
+    """
+
+    def __init__(self, monitor: zmq.Socket[bytes]) -> None:
+        self.monitor = monitor
+        self.fd = int(monitor.getsockopt(zmq.FD))
+        self._unproven: dict[int, int] = {}  # inode of the socket, by descriptor, in order
+        self._most = min(STRANGERS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
+        self._warned = -SELDOM
+
+    def proven(self, descriptor: int) -> None:
+        """Keep a connection: it is a member's."""
+        self._unproven.pop(descriptor, None)
+
+    @override
+    def drain(self) -> bool:
+        for event, descriptor in events(self.monitor):
+            self._unproven.pop(descriptor, None)
+            if event == zmq.EVENT_ACCEPTED:
+                with suppress(OSError):  # it is closed already
+                    self._unproven[descriptor] = os.fstat(descriptor).st_ino
+        while len(self._unproven) > self._most:
+            self._shut(next(iter(self._unproven)))
+        return False
+
+    def _shut(self, descriptor: int) -> None:
+        inode = self._unproven.pop(descriptor)
+        with suppress(OSError):
+            if os.fstat(descriptor).st_ino == inode:  # the number is not another's by now
+                other = socket.socket(fileno=descriptor)
+                try:
+                    other.shutdown(socket.SHUT_RDWR)  # libzmq closes it
+                finally:
+                    other.detach()
+        if time.monotonic() - self._warned >= SELDOM:
+            self._warned = time.monotonic()
+            message = "Over %d connections have proven nothing: the oldest are closed"
+            logger.warning(message, self._most)
 
 
-_REQUEST = int(Kind.REQUEST)  # to compare what comes most with a plain number is quicker
-
-
-class _Coming:
-    """A large request that is being received."""
-
-    def __init__(self, route: bytes, incoming: Incoming) -> None:
-        self.route, self.incoming = route, incoming
-
-
-class Server:
+class Server(Source):
     """Reads what members send here, and passes requests to the handler.
 
     The handler runs in the reader's thread, after all that has come with a request was looked at;
@@ -50,44 +93,34 @@ class Server:
     """
 
     def __init__(
-        self,
-        socket: Socket,
-        reader: Reader,
-        limits: Limits,
-        window: int,
-        memory: Memory,
-        handler: Handler,
-        control: Control,
-        admits: Callable[[str], bool],
-        strangers: Strangers | None,
+        self, network: Network, socket: Socket, monitor: Socket | None, handler: Handler
     ) -> None:
         """Serve on a socket.
 
         Args:
+            network: of the member.
             socket: that is bound where members reach this one.
-            reader: whose thread drains it, and runs the handler.
-            limits: what a message may hold.
-            window: pieces of one reply that may be under way.
-            memory: where large frames go.
+            monitor: of that socket, where connections that prove nothing are limited.
             handler: of requests.
-            control: of all other messages.
-            admits: whether a request of that member may be handled; it tells it why not.
-            strangers: limits those who connect and prove nothing; ``None``: none can.
         """
-        self._limits, self._window, self._memory = limits, window, memory
-        self._handler, self._control, self._admits = handler, control, admits
-        self._port = Port(socket, reader, self, window, strangers)
-        self._strangers = strangers
-        self._reader = reader
-        self._coming: dict[tuple[str, int], _Coming] = {}
+        self._network, self._handler, self._reader = network, handler, network.serving
+        self._limits, self._memory = network.limits, network.memory
+        self._strangers = None if monitor is None else Strangers(monitor)
+        proven = None if self._strangers is None else self._strangers.proven
+        self._port = Port(socket, self._reader, self, self._limits, proven)
+        # Large requests that are being received, and by which connection.
+        self._coming: dict[tuple[str, int], tuple[bytes, Incoming]] = {}
         self._announced: Counter[str] = Counter()  # bytes of those, by sender
-        self._owed: deque[Callable[[], None]] = deque()  # replies that could not be sent
+        self._owed: deque[Callable[[], None]] = deque()  # what could not be done yet
         self._aborted: dict[str, OrderedDict[int, None]] = {}
         self.fd = self._port.fd
+        self._reader.add(self)
+        if self._strangers is not None:
+            self._reader.add(self._strangers)
 
     def say(self, route: bytes, kind: Kind, *frames: bytes) -> None:
         """Send a small message to whoever is at the other end of *route*."""
-        self._port.send(wire.say(kind, *frames), route=route)
+        self._port.send(Sending(wire.say(kind, *frames), route=route))
 
     def forget(self, name: str) -> None:
         """Drop what *name* has not sent in full: it has ended."""
@@ -103,35 +136,39 @@ class Server:
 
     # -- as a source --------------------------------------------------------------------------
 
-    def drain(self, signalled: bool) -> bool:
-        """Handle some of what has come."""
+    @override
+    def drain(self) -> bool:
         if self._strangers is not None:
-            self._strangers.drain(False)  # it knows a connection before its first message comes
-        received = self._port.take(signalled)
+            self._strangers.drain()  # it knows a connection before its first message comes
+        received = self._port.take()
         for each in received:
-            try:
-                self._handle(each)
-            except BadMessageError as error:
-                logger.warning("A message of %s was dropped: %s", each[1], error)
-            except Exception as error:
-                logger.exception("A message of %s could not be handled", each[1])
-                self._failed(each, error)
-        return bool(received)
+            self._receive(each)
+        return len(received) == BATCH
 
+    @override
     def tick(self, now: float) -> float | None:
-        """Give back memory that is not wanted, and send the replies that could not be sent."""
         self._memory.trim()
         for _ in range(len(self._owed)):
             self._owed.popleft()()
         return now + (AGAIN if self._owed else IDLE)
 
+    @override
     def end(self) -> None:
-        """Close the socket."""
         self._port.close(None if self._strangers is None else self._strangers.monitor)
         self._coming.clear()
         self._owed.clear()
 
     # -- messages -----------------------------------------------------------------------------
+
+    def _receive(self, received: Received) -> None:
+        sender = received[1]
+        try:
+            self._handle(received)
+        except BadMessageError as error:
+            logger.warning("A message of %s was dropped: %s", sender, error)
+        except Exception as error:
+            logger.exception("A message of %s could not be handled", sender)
+            self._failed(received, error)
 
     def _handle(self, received: Received) -> None:
         route, sender, part, piece = received
@@ -139,13 +176,9 @@ class Server:
             raise BadMessageError("nobody is known to have sent it")
         message = wire.unpack(part, self._limits)
         kind, number = message.kind, message.number
-        if kind == _REQUEST:
-            if self._admits(sender):
+        if kind == Kind.REQUEST:
+            if self._network.membership.expects(sender):
                 self._request(sender, route, message)
-        elif kind == Kind.MANY:
-            if self._admits(sender):
-                for each in wire.many(message, Kind.REQUEST, self._limits):
-                    self._request(sender, route, each)
         elif kind == Kind.PIECE:
             self._piece(sender, route, number, piece)
         elif kind == Kind.MORE:
@@ -153,7 +186,7 @@ class Server:
         elif kind == Kind.ABORT:
             self._abort(sender, number)
         else:
-            self._control(sender, route, message)
+            self._network.heard(sender, route, message)
 
     def _request(self, sender: str, route: bytes, message: Message) -> None:
         aborted = self._aborted.get(sender)
@@ -174,29 +207,29 @@ class Server:
             self._fail(sender, route, message.number, MemoryError(text))
             return
         self._announced[sender] += incoming.size
-        self._coming[key] = _Coming(route, incoming)
+        self._coming[key] = route, incoming
 
     def _no_longer(self, key: tuple[str, int]) -> bool:
         """Expect no more of a large request; return whether it was expected."""
         coming = self._coming.pop(key, None)
         if coming is not None:
-            self._announced[key[0]] -= coming.incoming.size
+            self._announced[key[0]] -= coming[1].size
         return coming is not None
 
     def _piece(self, sender: str, route: bytes, number: int, piece: memoryview | None) -> None:
         coming = self._coming.get((sender, number))
-        if coming is None or coming.route != route or piece is None:
+        if coming is None or coming[0] != route or piece is None:
             return  # it was given up meanwhile
         try:
-            done = coming.incoming.feed(piece)
+            done = coming[1].feed(piece)
         except BaseException:
             self._no_longer((sender, number))
             raise
         if not done:
-            self._port.send(wire.say(Kind.MORE, number=number), route=route)
+            self._port.send(Sending(wire.say(Kind.MORE, number=number), route=route))
             return
         self._no_longer((sender, number))
-        frames = coming.incoming.frames()
+        frames = coming[1].frames()
         self._reader.do(partial(self._answer, sender, route, number, frames))
 
     def _abort(self, sender: str, number: int) -> None:
@@ -223,18 +256,15 @@ class Server:
             self._reply(sender, route, number, status, frames)
 
     def _failed(self, received: Received, error: Exception) -> None:
-        """Tell the sender of a message that could not be handled, if it is a request."""
+        """Tell the sender of a request that it has failed; a hello is handled again later."""
         route, sender, part, _ = received
         kind, _, _, _, number = wire.HEAD.unpack_from(part)
-        if not sender or kind not in (Kind.REQUEST, Kind.MANY, Kind.PIECE):
+        if kind == Kind.HELLO and is_exhausted(error):
+            self._later(partial(self._receive, received))
+        if not sender or kind not in (Kind.REQUEST, Kind.PIECE):
             return
         self._no_longer((sender, number))
-        numbers = [number]
-        if kind == Kind.MANY:
-            found = wire.many(wire.unpack(part, self._limits), Kind.REQUEST, self._limits)
-            numbers = [each.number for each in found]
-        for each in numbers:
-            self._fail(sender, route, each, error)
+        self._fail(sender, route, number, error)
 
     def _fail(self, sender: str, route: bytes, number: int, error: BaseException) -> None:
         """Tell the sender of a request that it has failed, as soon as that can be sent."""
@@ -243,8 +273,11 @@ class Server:
             self._send(sender, route, number, FAILED, told)
         except Exception:
             logger.exception("A reply to %s is sent later", sender)
-            self._owed.append(partial(self._fail, sender, route, number, error))
-            self._reader.tick_soon()
+            self._later(partial(self._fail, sender, route, number, error))
+
+    def _later(self, act: Callable[[], None]) -> None:
+        self._owed.append(act)
+        self._reader.tick_soon()
 
     def _reply(self, sender: str, route: bytes, number: int, status: int, frames: Frames) -> None:
         try:
@@ -254,10 +287,4 @@ class Server:
 
     def _send(self, sender: str, route: bytes, number: int, status: int, frames: Frames) -> None:
         part, raws = wire.pack(Kind.REPLY, number, frames, self._limits, status)
-        if raws:
-            self._port.send(
-                part, raws, route=route, number=number, whose=sender, piece=self._limits.piece
-            )
-        else:
-            others_follow = bool(self._reader.rest) and dedicated.here.role.kind == LEADING
-            self._port.put(part, route=route, wait=others_follow)
+        self._port.send(Sending(part, raws, number, route, whose=sender))

@@ -6,19 +6,20 @@ import itertools
 import logging
 import os
 import secrets
+import struct
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
 import zmq
 
-from pparallel.runtime.resources import explaining
+from pparallel.runtime.resources import explaining, start_thread
 from pparallel_zmq.address import Address
 from pparallel_zmq.config import ZmqTransportConfig
 from pparallel_zmq.keys import Keyring
 from pparallel_zmq.wire import Limits
-from pparallel_zmq.zap import Gatekeeper, Strangers
 
 logger = logging.getLogger(__name__)
 
@@ -35,8 +36,14 @@ LINGER = 1.0  #: seconds that closing waits until what was sent has gone
 BEAT, SILENCE, RETURN = 0.1, 0.5, 0.35
 RETRY = 0.0375  #: part of it between attempts to come back
 DESCRIPTORS = 16  #: that a context and its first sockets take, and some to spare
+PAUSE = 0.01  #: seconds after a connection could not be judged
 SEALED = 256  #: bytes that encryption may add to a part
 
+_EVENT = struct.Struct("=hi")
+_LOCAL = "localhost:"  #: and uid:gid:pid, is how libzmq tells of the peer at a Unix socket
+
+#: What is to be told of connections that were accepted, and of one that was made.
+_ACCEPTED = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
 _EVENTS = (
     zmq.EVENT_CONNECTED
     | zmq.EVENT_DISCONNECTED
@@ -66,22 +73,26 @@ class Sockets:
         self._context: zmq.Context[Any] = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, self._context.get(zmq.SOCKET_LIMIT))
         self._gatekeeper: Gatekeeper | None = None
+        self._bound: tuple[Socket, Socket | None] | None = None
         ZeroCopy.use()
         try:
             if keyring is not None:
                 self._gatekeeper = Gatekeeper(self._context, keyring)
         except BaseException:
-            self.destroy()
+            self.close()
             raise
 
-    def bound(self, address: Address) -> tuple[Socket, Address, Strangers | None]:
-        """Return the socket where others reach this member, its address, and who limits strangers.
+    def bound(self, address: Address) -> tuple[Socket, Address, Socket | None]:
+        """Return the socket where others reach this member, its address, and on TCP a monitor.
 
         Raises:
             OSError: the address is taken, or is not of this machine.
         """
         socket = self._socket(zmq.ROUTER, address)
+        self._bound = socket, None
         socket.router_mandatory = True  # who has gone is told of, not skipped silently
+        # libzmq counts what a peer is let in by as a message that is never read (pipe.cpp).
+        socket.rcvhwm = self._config.high_water_mark + 1
         socket.sndhwm = 0  # replies never wait: there are no more than requests were let in
         socket.backlog = 128
         if self.keyring is not None and address.is_tcp:
@@ -89,17 +100,18 @@ class Sockets:
             socket.curve_secretkey = self.keyring.pair[1]
         elif self.keyring is not None:
             socket.plain_server = True
-        strangers = None
+        monitor = None
         try:
             if address.is_tcp:
-                strangers = Strangers(self._monitor(socket, Strangers.EVENTS))
+                monitor = self._monitor(socket, _ACCEPTED)
+                self._bound = socket, monitor
             socket.bind(str(address))
-        except zmq.ZMQError as error:  # what was opened is closed with the context
+        except zmq.ZMQError as error:
             raise OSError(error.errno, str(error)) from None
         if address.is_tcp:
             found = Address.parse(socket.get_string(zmq.LAST_ENDPOINT))
             address = Address(address.host, found.port)
-        return socket, address, strangers
+        return socket, address, monitor
 
     def connected(self, to: str, address: Address, *, beats: bool = False) -> tuple[Socket, Socket]:
         """Return a socket connected to member *to*, and one that tells of the connection.
@@ -112,6 +124,7 @@ class Sockets:
         Raises:
             ResourceExhaustedError: there are no descriptors or no memory for it; nothing is left.
         """
+        _check_descriptors(f"a connection to member {to!r}")
         with explaining(f"a connection to member {to!r}"):
             try:
                 return self._connected(to, address, beats)
@@ -155,8 +168,12 @@ class Sockets:
             socket.plain_password = self.keyring.password(self.name, to).encode()
 
     def destroy(self) -> None:
-        """Close all sockets and end the context; for what could not be opened."""
-        self._context.destroy(linger=0)
+        """End the context where the member could not be opened: only :meth:`bound` was called.
+
+        pyzmq's own ``destroy()`` would close the gatekeeper's socket under its thread.
+        """
+        if self._bound is not None:
+            close(*self._bound)
         self.close()
 
     def close(self) -> None:
@@ -189,10 +206,76 @@ class Sockets:
         return socket
 
 
+class Gatekeeper:
+    """Answers libzmq's questions of who may connect (ZAP, RFC 27), in a thread of its own.
+
+    Without one CURVE admits whoever knows the server's public key. What it answers as the user's
+    id is attached by libzmq to every message of that connection.
+    """
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keyring: Keyring) -> None:
+        self._keyring = keyring
+        self._socket = context.socket(zmq.ROUTER)  # one answer that fails holds up no other
+        self._socket.linger = 0
+        self._thread = threading.Thread(target=self._run, name="pparallel-zap", daemon=True)
+        try:
+            self._socket.bind("inproc://zeromq.zap.01")
+            start_thread(self._thread)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def join(self) -> None:
+        """Wait for the thread, which ends when its context does."""
+        self._thread.join()
+
+    def _run(self) -> None:
+        with self._socket:
+            try:
+                while True:
+                    self._answer_next()
+            except zmq.ContextTerminated:
+                return
+
+    def _answer_next(self) -> None:
+        try:
+            sender, empty, *request = self._socket.recv_multipart()
+            self._socket.send_multipart([sender, empty, *self._answer(request)])
+        except zmq.ContextTerminated:
+            raise
+        except Exception:  # the peer tries again, and others are not to wait
+            logger.exception("A peer was not let in")
+            time.sleep(PAUSE)
+
+    def _answer(self, request: list[bytes]) -> list[bytes]:
+        name = self._judge(*request[3:4], *request[5:]) if len(request) >= 6 else None
+        version, number = request[:2]
+        if name is None:
+            logger.info("A peer that could not prove who it is was refused")
+            answer = [b"400", b"not a member of this job", b"", b""]
+        else:
+            answer = [b"200", b"OK", name.encode(), b""]
+        return [version, number, *answer]
+
+    def _judge(self, address: bytes, mechanism: bytes, *credentials: bytes) -> str | None:
+        """Return the name of the member that these credentials are of."""
+        if mechanism == b"CURVE" and len(credentials) == 1:
+            return self._keyring.owner(credentials[0])
+        if mechanism == b"PLAIN" and len(credentials) == 2 and _is_this_user(address.decode()):
+            name = credentials[0].decode(errors="replace")
+            return name if self._keyring.admits(name, credentials[1]) else None
+        return None
+
+
+def _is_this_user(address: str) -> bool:
+    return address.startswith(f"{_LOCAL}{os.geteuid()}:")
+
+
 def _check_descriptors(what: str) -> None:
     """Refuse to go on where libzmq 4.3.5 would end the process for want of descriptors.
 
-    It does so where it starts a context (``epoll.cpp:38``) and binds (``ip_resolver.cpp:542``).
+    It does so where it starts a context (``epoll.cpp:38``), binds (``ip_resolver.cpp:542``), and
+    accepts at a Unix socket (``ipc_listener.cpp:297``), perhaps what this same process connects.
 
     Raises:
         ResourceExhaustedError: there are too few.
@@ -205,6 +288,13 @@ def _check_descriptors(what: str) -> None:
     finally:
         for each in held:
             os.close(each)
+
+
+def events(monitor: zmq.Socket[bytes]) -> Iterator[tuple[int, int]]:
+    """Return what has become of connections, as their monitor tells: events with their values."""
+    while not monitor.closed and zmq.zmq_poll([(monitor, int(zmq.POLLIN))], 0):
+        event, value = _EVENT.unpack(monitor.recv_multipart(zmq.NOBLOCK)[0])
+        yield event, value
 
 
 def close(socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes] | None = None) -> None:

@@ -13,16 +13,20 @@ from typing_extensions import override
 
 from pparallel.errors import ClosedError, PeerLostError
 from pparallel.interfaces.transport import Frames, Handler, Meeting, Transport
+from pparallel.runtime.delivery import own
 from pparallel.runtime.lean_future import LeanFuture
-from pparallel.runtime.pending import Pending
+from pparallel.runtime.links import FAILED, answer, failure
+from pparallel.runtime.pending import Pending, fail, settle
 from pparallel_zmq import address, keys
-from pparallel_zmq.alone import Alone
 from pparallel_zmq.calls import Calls
 from pparallel_zmq.config import ZmqTransportConfig
 from pparallel_zmq.network import Network
 
 if TYPE_CHECKING:
     from pparallel.runtime.member import Member
+
+
+FLUSH = 1.0  #: seconds that closing waits for requests of the member itself
 
 
 class ZmqTransport(Transport):
@@ -37,7 +41,7 @@ class ZmqTransport(Transport):
     def __init__(self, config: ZmqTransportConfig, *, member: Member) -> None:
         self._config, self._member = config, member
         self._pending: Pending[Frames] = Pending(f"transport of {member.name!r}")
-        self._alone: Alone | None = None
+        self._alone: _Alone | None = None
         self._network: Network | None = None
         self._calls: Calls | None = None  # the network's
         self._pid = 0
@@ -65,7 +69,7 @@ class ZmqTransport(Transport):
                     self._config, self._member, handler, self._pending, self.lost
                 )
                 self._calls = self._network.calls
-        self._alone = Alone(self.name, handler, self._pending)
+        self._alone = _Alone(self.name, handler, self._pending)
         if self._network is not None:
             self._network.meet()
 
@@ -111,10 +115,45 @@ class ZmqTransport(Transport):
         with address.held(config) as place:
             yield Meeting(str(place), keys.fresh(names))
 
-    def _opened(self) -> Alone:
+    def _opened(self) -> _Alone:
         if self._closed or self._alone is None or self._pid != os.getpid():
             why = "is closed" if self._closed else "is not open"
             if self._pid not in (0, os.getpid()):
                 why = "is that of the process that this one was forked from"
             raise ClosedError(f"transport of {self.name!r}", why)
         return self._alone
+
+
+class _Alone:
+    """Handles requests of the member itself, in the thread that sends them."""
+
+    def __init__(self, name: str, handler: Handler, pending: Pending[Frames]) -> None:
+        self._name, self._handler, self._pending = name, handler, pending
+        self._handled = threading.Condition()
+        self._handling: list[int] = []  # threads that are inside the handler
+
+    def send(self, frames: Frames, timeout: float | None, future: Future[Frames]) -> None:
+        """Handle a request, whose reply completes *future*."""
+        self._pending.watch(future, self._name, timeout)
+
+        def reply(status: int, frames: Frames) -> None:
+            if status == FAILED:
+                fail(future, failure(self._name, frames))
+            else:
+                settle(future, own(frames))
+
+        me = threading.get_ident()
+        with self._handled:
+            self._handling.append(me)
+        try:
+            answer(self._handler, self._name, own(frames), reply)
+        finally:
+            with self._handled:
+                self._handling.remove(me)
+                self._handled.notify_all()
+
+    def finish(self) -> None:
+        """Let replies that are known be given; handlers never block, so that it is soon done."""
+        me = threading.get_ident()
+        with self._handled:
+            self._handled.wait_for(lambda: all(each == me for each in self._handling), FLUSH)

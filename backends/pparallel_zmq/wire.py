@@ -44,7 +44,6 @@ class Kind(IntEnum):
     LOST = 10  #: from the first member: that one is given up, and why
     LEFT = 11  #: from the first member: that one has left
     BYE = 12  #: back: I leave
-    MANY = 13  #: each frame is a request, or a reply, that came with others
 
 
 _AFTER = HEAD.size
@@ -77,6 +76,7 @@ class Limits(NamedTuple):
     frames: int
     size: int
     piece: int
+    window: int = 4  #: pieces of one message that may be under way
 
     @property
     def part(self) -> int:
@@ -184,16 +184,3 @@ def unpack(part: bytes, limits: Limits) -> Message:
     if at != len(part):
         raise BadMessageError("the frames are not of the sizes announced")
     return Message(kind, flags, number, table, frames)
-
-
-def many(message: Message, kind: Kind, limits: Limits) -> list[Message]:
-    """Return the messages of a :data:`Kind.MANY`.
-
-    Raises:
-        BadMessageError: not all are small ones of that *kind*.
-    """
-    found = [unpack(bytes(memoryview(each)), limits) for each in message.frames]
-    for each in found:
-        if each.kind != kind or each.flags & LARGE:
-            raise BadMessageError(f"not all that came together is a {kind.name.lower()}")
-    return found

@@ -9,7 +9,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from itertools import chain, count, islice, repeat, starmap
@@ -25,7 +25,6 @@ from pparallel.runtime.pending import settle
 from pparallel.runtime.plain import PLAIN
 from pparallel.runtime.rpc import current, wire
 from pparallel.runtime.rpc.batches import LARGE, SMALL
-from pparallel.runtime.rpc.quick import Name
 from pparallel.runtime.rpc.wire import Status
 from pparallel.runtime.user_code import run
 
@@ -111,7 +110,7 @@ class BatchRun:
             settle(*told)
 
     def _run(
-        self, index: int, name: Name, args: Sequence[Any], kwargs: Mapping[str, Any] | None
+        self, index: int, name: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None
     ) -> None:
         endpoint = self._endpoint
         if self._is_late and time.monotonic() >= self.expires:
@@ -124,7 +123,7 @@ class BatchRun:
             module = modules.get(name[0])  # as Quick.function(), to call which is felt here
             function = None if module is None else module.__dict__.get(name[1])
             if function is None:
-                function = endpoint.quick.function(name)
+                function = self._function(name)
             value = run(function, args, kwargs)
             kind = type(value)
             if kind in _SHORT or (kind in _LONG and len(value) <= SMALL):
@@ -139,6 +138,13 @@ class BatchRun:
         is_last = next(self._ended) == self._many
         if is_last or self._is_late:
             self._tell(is_last)
+
+    def _function(self, name: Any) -> Callable[..., Any]:
+        """Return a function that was not found at once, by its name or number."""
+        if type(name[0]) is not int:
+            return self._endpoint.quick.function(name)
+        sender, session, _ = self._key
+        return self._endpoint.functions.function(sender, session, name)[0]
 
     def drop(self, error: Exception, index: int, *_: object) -> None:
         """Have a call end with *error* instead of running it."""

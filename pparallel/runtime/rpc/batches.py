@@ -4,7 +4,7 @@ To carry a call that nobody waits for costs both members, and the transport, mor
 functions take. So quick calls with little data wait for one another while others are under way: up
 to 32 of one thread to one member are one request, and their results one reply::
 
-    request: (names of functions, each with how many of the next calls it is for), the arguments of
+    request: (names or numbers of functions, each with for how many of the next calls), arguments of
         each call, its named arguments
     reply: (which have ended with small plain data, that data, (which, how many frames) for others),
         and those frames
@@ -23,7 +23,7 @@ from concurrent.futures import Future
 from functools import partial
 from itertools import groupby
 from threading import RLock, get_ident
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any, Protocol
 
 from pparallel.errors import CallTimeoutError, ResourceExhaustedError
@@ -31,6 +31,7 @@ from pparallel.interfaces.transport import Frames
 from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.rpc import wire
+from pparallel.runtime.rpc.closures import Told
 from pparallel.runtime.rpc.future import RpcFuture, give_all
 from pparallel.runtime.rpc.quick import Name, Quick
 from pparallel.runtime.rpc.requests import Requests
@@ -46,7 +47,7 @@ ALONE = 256  #: calls for which a function that was slow, or has large results, 
 _ROOM = TOGETHER * (SMALL + Window.OVERHEAD) - Window.OVERHEAD  # of a batch in the window
 
 #: Future, function, its name, arguments, named arguments: a tuple, for there are many.
-Call = tuple[RpcFuture[Any], FunctionType, Name, Sequence[Any], Mapping[str, Any] | None]
+Call = tuple[RpcFuture[Any], FunctionType, Name | Told, Sequence[Any], Mapping[str, Any] | None]
 
 
 class Sender(Protocol):
@@ -71,7 +72,7 @@ class Batches:
         self.held: dict[tuple[str, int], _Batch] = {}
         self.under_way: defaultdict[str, set[_Batch]] = defaultdict(set)  # by member
         self.ticker = Ticker(f"{name}-batches", HELD)
-        self._alone: dict[FunctionType, int] = {}  # calls until it may go with others again
+        self._alone: dict[CodeType, int] = {}  # calls until one of it may go with others again
         self._is_closed = False
 
     def put(self, to: str, timeout: float | None, call: Call) -> bool:
@@ -131,16 +132,17 @@ class Batches:
 
     def go_alone(self, what: FunctionType) -> None:
         """Have the next calls of a function go alone."""
-        self._alone[what] = ALONE
+        self._alone[what.__code__] = ALONE  # closures are made anew for each call
 
     def _goes_alone(self, what: FunctionType) -> bool:
-        left = self._alone.get(what)
+        code = what.__code__
+        left = self._alone.get(code)
         if left is None:
             return False
         if left > 1:
-            self._alone[what] = left - 1
+            self._alone[code] = left - 1
         else:
-            self._alone.pop(what, None)
+            self._alone.pop(code, None)
         return True
 
 
@@ -292,7 +294,7 @@ def _another(error: BaseException) -> BaseException:
         return error
 
 
-def _counted(names: Sequence[Name]) -> list[tuple[Name, int]]:
+def _counted(names: Sequence[Name | Told]) -> list[tuple[Name | Told, int]]:
     """Return each name with how often it comes before another does."""
     if names.count(names[0]) == len(names):  # as it is most of the time
         return [(names[0], len(names))]

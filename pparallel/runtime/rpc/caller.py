@@ -163,7 +163,9 @@ class Caller:
         """Run *what* in member *to* and return a future of its result."""
         limit = self._timeout if timeout == -1 else self.limit(timeout)
         if type(what) is FunctionType and self._is_wide and not idempotent:
-            name = self.quick.small(what, args, kwargs, SMALL)
+            name = None
+            if self.quick.is_small(args, kwargs, SMALL):
+                name = self.quick.name(what) or self._requests.number(to, what)
             if name is not None:
                 named = dict(kwargs) if kwargs else None  # it leaves later
                 held: RpcFuture[Any] = RpcFuture(self._of_calls, to)

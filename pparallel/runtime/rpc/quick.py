@@ -95,18 +95,16 @@ class Quick:
                 return name
         return self._names(what)
 
-    def small(
-        self, what: FunctionType, args: Sequence[Any], kwargs: Mapping[str, Any] | None, most: int
-    ) -> Name | None:
-        """Return the name of a function that is called with at most *most* bytes of plain data."""
+    def is_small(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None, most: int) -> bool:
+        """Return whether these are at most *most* bytes of plain data."""
         if not (is_plain(args, kwargs) and self._trusts):
-            return None
+            return False
         # To write them tells their size sooner than to ask each for its own.
         try:
             data = self._dumps((args, kwargs) if kwargs else args, _VERSION)
         except (ValueError, MemoryError):
-            return None
-        return self.name(what) if len(data) <= most else None
+            return False
+        return len(data) <= most
 
     def read_call(self, body: Frames) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
         """Return what stands for a function or service, and what it is called with."""

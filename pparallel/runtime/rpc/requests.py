@@ -139,6 +139,11 @@ class Requests:
             return data, NOTHING, told
         return data, self._body(tuple(args), what), told
 
+    def number(self, to: str, what: object) -> Told | None:
+        """Return what stands for a function without a name, if member *to* has it already."""
+        told = self._told(to, what)
+        return told if told is not None and told[1] is None else None
+
     def _told(self, to: str, what: object) -> Told | None:
         return self._sent.told(to, what) if self._quick.trusts else None
 
