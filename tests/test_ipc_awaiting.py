@@ -17,6 +17,7 @@ from pparallel.errors import ClosedError, PeerLostError
 from pparallel.interfaces.transport import Frames
 from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.threads import in_threads
+from pparallel_ipc.hub import alone
 from pparallel_ipc.line import _LENT, Line
 from pparallel_ipc.transport import IpcTransport
 
@@ -183,10 +184,15 @@ def test_the_hub_lets_somebody_finish_who_reads() -> None:
         a.request(b.name, [b"first"], PATIENCE).result(PATIENCE)
         connection = a._lines["b"]._connection
         assert connection is not None
-        with connection._reading:
-            future = a.request(b.name, [b"second"], PATIENCE)
+        futures: list[Future[Frames]] = []
+
+        def read() -> None:
+            futures.append(a.request(b.name, [b"second"], PATIENCE))
             until(lambda: connection.sock.fileno() in connection.hub._lent, "it is not left alone")
-            assert not future.done()
+            assert not futures[0].done()
+
+        until(lambda: alone(connection._turn, read), "somebody reads all the time")
+        (future,) = futures
         assert bytes(future.result(PATIENCE)[0]) == b"second"
         until(lambda: not connection.hub._lent, "the hub does not look again")
 

@@ -1,44 +1,170 @@
-"""One socket to one other member, in the hub's hands: first introductions, then messages."""
+"""One socket to one other member, in the hub's hands: the messages that leave by it and come."""
 
 from __future__ import annotations
 
 import logging
 import select
 import socket
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable, Sequence
+from threading import get_ident
 from typing import Any
 
-from pparallel.errors import AuthenticationError
 from pparallel.runtime import poll_times
-from pparallel.runtime.links import Hello, RefusedError
-from pparallel.runtime.processes import forget_in_children, remember_in_children
+from pparallel.runtime.processes import close_private
 from pparallel.runtime.resources import is_exhausted
-from pparallel_ipc import handshake, messages
-from pparallel_ipc.alone import alone
-from pparallel_ipc.handshake import Called, Caller
-from pparallel_ipc.hub import NOT_SERVED, READ, WRITE, Hub
+from pparallel_ipc import messages
+from pparallel_ipc.hub import NOT_SERVED, READ, WRITE, Hub, alone
 from pparallel_ipc.messages import Received
-from pparallel_ipc.post import Post
 
 logger = logging.getLogger(__name__)
 
-_AT_ONCE = 32  #: packets that are read before others have their turn
+_TOGETHER = 16  #: entries that are not held back any longer
+_AT_ONCE = 8  #: packets that are read before others have their turn
 _ALL = 1 << 20
-_AGAIN = 0.001  #: seconds after which what found no memory is tried again
+_AGAIN = 0.001  #: seconds after which what found no memory or descriptors is tried again
+_ALONE = -1  #: instead of a size: a message by itself
+_HOW = (int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL),)  #: as map() takes it
 _END: Received = (b"", [], 0, None)
-PATIENCE = 1.0  #: seconds that closing waits for who reads
+PATIENCE = 1.0  #: seconds that closing waits for who reads or sends
 
 Taken = Callable[[Any, list[int]], None]  #: (message, descriptors)
 Ended = Callable[["Connection"], None]
 
 
+class Post:
+    """Sends entries and single messages through one socket, in order, many in a packet.
+
+    Sending never blocks, and any thread may. What the socket does not take at once waits here, and
+    leaves when it can. How much that may become is for the callers to limit.
+
+    One thread sends at a time. Others, and a signal's handler in that thread, only add to what it
+    sends, so that nobody waits for a lock.
+    """
+
+    def __init__(self, sock: socket.socket, hub: Hub) -> None:
+        self._sock, self._hub = sock, hub
+        self._number = sock.fileno()
+        self._turn = [True]  # empty while a thread sends
+        self._entries: list[tuple[Any, int, Sequence[int]]] = []  # until they are sent
+        # The next packet, with its descriptors and the number of entries in it.
+        self._packet: tuple[bytes, Sequence[int], int] | None = None
+        self._sent: list[int] = []  # not empty: the packet has left
+        self._waits = True  # until it is open, and later for the hub to say that it may go on
+        self._is_dead = False
+
+    def open(self) -> None:
+        """Let messages out from now on."""
+        self._waits = False
+        self.flush()
+
+    def put(self, entry: Any, size: int, fds: Sequence[int], *, hold: bool) -> None:
+        """Send an entry: at once, or with the next ones if it may be held back."""
+        self._entries.append((entry, size, fds))
+        if not hold or len(self._entries) >= _TOGETHER:
+            self.flush()
+        elif self not in self._hub.holders:
+            self._hub.hold(self)
+
+    def say(self, message: Any, fds: Sequence[int] = ()) -> None:
+        """Send a message by itself, after what was put before; closes *fds*."""
+        self._entries.append((message, _ALONE, fds))
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what has been held back."""
+        while self._entries and not self._waits:
+            if not alone(self._turn, self._send):  # a signal's handler may raise where it is sent
+                self._hub.hold(self)
+                return
+
+    def is_empty(self) -> bool:
+        """Return whether all has left."""
+        return self._is_dead or not self._entries
+
+    def can_write(self) -> None:
+        """Go on, for there is room: called by the hub."""
+        if not self._is_dead:
+            self._hub.change(self._number, remove=WRITE)  # first: who finds none again adds it
+            self._waits = False
+        self.flush()
+
+    def die(self) -> None:
+        """Send nothing any more, and let go of what waits."""
+        self._is_dead, self._waits = True, False
+        until = time.monotonic() + PATIENCE
+        while not self._turn and time.monotonic() < until:  # nobody uses the socket afterwards
+            time.sleep(_AGAIN)
+        self.flush()
+
+    def _send(self) -> None:
+        """Send what there is; called by one thread at a time."""
+        while self._entries and not self._is_dead:
+            try:
+                packet = self._packet
+                if packet is None:
+                    packet = self._packet = self._next_packet()
+                _, fds, count = packet
+                if not self._sent:
+                    self._send_one(packet)
+            except (OSError, MemoryError) as error:
+                if self._has_to_wait(error):
+                    return
+                self._is_dead = True  # the end will be seen where this connection is read
+            else:
+                del self._entries[:count]  # these three without a call in between
+                self._packet = None
+                del self._sent[:]
+                if fds:
+                    messages.close(fds)
+        if self._is_dead:
+            self._drop()
+
+    def _send_one(self, packet: tuple[bytes, Sequence[int], int]) -> None:
+        """Send a packet and note that in one go: no signal's handler runs in between."""
+        data, fds, _ = packet
+        if fds:
+            sendmsg, rights = self._sock.sendmsg, messages.rights(fds)
+            self._sent.extend(map(sendmsg, ((data,),), (rights,), _HOW))
+        else:
+            self._sent.extend(map(self._sock.send, (data,), _HOW))
+
+    def _has_to_wait(self, error: Exception) -> bool:
+        is_full = isinstance(error, BlockingIOError)
+        if not is_full and not is_exhausted(error):
+            return False
+        self._waits = True
+        if is_full:
+            self._hub.change(self._number, add=WRITE)
+        else:
+            self._hub.later(_AGAIN, self.can_write)
+        return True
+
+    def _next_packet(self) -> tuple[bytes, Sequence[int], int]:
+        """Return what was put first as a packet; it stays where it is until that has been sent."""
+        entries, count, total = self._entries, 0, 0
+        first, size, fds = entries[0]
+        if size == _ALONE or fds:  # descriptors belong to the one entry of their packet
+            data = messages.dumps(first if size == _ALONE else (messages.MANY, [first]))
+            return data, fds, 1
+        for _, size, fds in entries:
+            total += size + messages.HEADER
+            if count and (size == _ALONE or fds or total > messages.LONGEST):
+                break
+            count += 1
+        together = [each[0] for each in entries[:count]]
+        return messages.dumps((messages.MANY, together)), (), count
+
+    def _drop(self) -> None:
+        entries, self._entries = self._entries, []
+        self._packet = None
+        for _, _, fds in entries:
+            messages.close(fds)
+
+
 class Connection:
-    """A socket that the hub reads.
+    """A socket that the hub reads; closed by it.
 
     Attributes:
         calling: whether it was made by this end, and answers come in by it.
@@ -50,14 +176,13 @@ class Connection:
         self.problem = ""
         sock.setblocking(False)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, messages.SENDING)
-        forget_in_children(sock.fileno())
         self.sock, self.hub = sock, hub
         self.post = Post(sock, hub)
-        self._reading = threading.RLock()  # held by who reads; it may close what it reads
+        self._turn = [True]  # empty while a thread reads
+        self._reader = 0  # which one; it may close what it reads, and its signals' handlers read
         self._poll = _poll(sock.fileno())  # for who reads in place of the hub
-        self._reader = 0  # the thread that reads in place of the hub
-        self._received: deque[Received] = deque()  # and not passed on yet
-        self._decoded: tuple[Received | None, Any, list[int]] = (None, None, [])  # the first one
+        self._received: deque[Received] = deque()  # and not decoded yet
+        self._message: tuple[Any, list[int]] | None = None  # decoded, and not passed on yet
         self._taken: Taken | None = None
         self._ended: Ended | None = None
 
@@ -74,74 +199,75 @@ class Connection:
         """
         if self._taken is None:
             return
-        alone(self._reading, partial(self._receive, is_done, time.monotonic() + timeout))
-        if self._received:  # for the hub; if a signal's handler raises, it looks by itself
-            self.hub.later(0.0, self._look)
+        until = time.monotonic() + timeout
+        if self._reader == get_ident():
+            self._receive(_poll(self.sock.fileno()), is_done, until)
+        else:
+            alone(self._turn, self._receive, self._poll, is_done, until)
 
     def is_read_here(self) -> bool:
         """Return whether the calling thread reads; a signal's handler may find that."""
-        return self._reader == threading.get_ident()
+        return self._reader == get_ident()
 
     def take_back(self) -> None:
         """Have the hub read again, and whoever does now leave off soon."""
         self.hub.take_back(self.sock.fileno())
 
-    def _receive(self, is_done: Callable[[], bool], until: float) -> None:
+    def drain(self) -> None:
+        """Pass on what has come, and not be told of the end any more."""
+        self._ended = None
+        if self._taken is not None and self.sock.fileno() >= 0:
+            self._alone(self._read, _ALL)
+
+    def close(self) -> None:
+        """Close it; safe to call again."""
+        self._alone(self._close)
+
+    def _close(self) -> None:
+        number = self.sock.fileno()
+        if number >= 0:
+            self.post.die()
+            self.hub.unregister(number)
+            close_private(self.sock)
+
+    def _alone(self, act: Callable[..., None], *args: Any) -> None:
+        """Call *act* while nobody else reads, or all the same if that one does not leave off."""
+        until = time.monotonic() + PATIENCE
+        if self._reader == get_ident():
+            until = 0.0
+        while not alone(self._turn, act, *args):
+            if time.monotonic() >= until:
+                act(*args)
+                return
+            time.sleep(_AGAIN)
+
+    def _receive(self, poll: select.poll, is_done: Callable[[], bool], until: float) -> None:
         number = self.sock.fileno()
         if number < 0:
             return
         before = self._reader
         try:
-            self._reader = threading.get_ident()
+            self._reader = get_ident()
             self.hub.lend(number)
-            poll = _poll(number) if before else self._poll  # which serves one wait at a time
             while self._pass_on(by_hub=False):
                 if is_done():  # before the next wait: what has just come may be all that is missing
                     return
-                if not self._next(poll, until):
-                    break
-            self.hub.take_back(number)
+                if not self._take_in():
+                    left = until - time.monotonic()
+                    if left <= 0 or not poll.poll(poll_times.milliseconds(left)):
+                        break
+            if self._message is not None:  # for the hub
+                self.hub.later(0.0, self._look)
+            self.hub.take_back(number)  # last: where a signal's handler raises, it looks by itself
         finally:
             self._reader = before
-
-    def _next(self, poll: select.poll, until: float) -> bool:
-        """Receive the next packet, or wait for it; return False if none comes."""
-        left = until - time.monotonic()
-        return self._take_in() or (left > 0 and bool(poll.poll(poll_times.milliseconds(left))))
-
-    def drain(self) -> None:
-        """Pass on what has come, and not be told of the end any more."""
-        self._ended = None
-        if self._taken is not None and self.sock.fileno() >= 0:
-            with self._alone():
-                self._read(_ALL)
-
-    def close(self) -> None:
-        """Close it; safe to call again."""
-        with self._alone():
-            number = self.sock.fileno()
-            if number >= 0:
-                self.post.die()
-                self.hub.unregister(number)
-                remember_in_children(number)
-                self.sock.close()
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Have nobody else read inside, unless that one does not leave off."""
-        has = self._reading.acquire(timeout=PATIENCE)
-        try:
-            yield
-        finally:
-            if has:
-                self._reading.release()
 
     def _event(self, said: int) -> None:
         try:
             if said & WRITE:
                 self.post.can_write()
-            if said & ~WRITE:
-                self._read_some()
+            if said & ~WRITE and not alone(self._turn, self._read, _AT_ONCE):
+                self.hub.lend(self.sock.fileno())  # somebody else reads; look again a little later
         except MemoryError:
             logger.warning("There is no memory for what has come; it is tried again")
             time.sleep(_AGAIN)
@@ -153,15 +279,14 @@ class Connection:
         if self.sock.fileno() >= 0:
             self._event(READ)
 
-    def _read_some(self) -> None:
-        if not alone(self._reading, partial(self._read, _AT_ONCE)):
-            self.hub.lend(self.sock.fileno())  # somebody else reads; look again a little later
-
     def _read(self, most: int) -> None:
-        for _ in range(most):
-            if not (self._pass_on(by_hub=True) and self._take_in()):
-                return
-        self._pass_on(by_hub=True)
+        before = self._reader
+        try:
+            self._reader = get_ident()
+            while self._pass_on(by_hub=True) and most and self._take_in():
+                most -= 1
+        finally:
+            self._reader = before
 
     def _take_in(self) -> bool:
         """Receive the next packet; return False if there is none, or no memory for it just now."""
@@ -183,30 +308,36 @@ class Connection:
         """Pass on what has been received; return whether all of it was, and more may come.
 
         What stays, as it is for the hub or what was called has raised, is passed on the next time.
+        A signal's handler may do the same in the midst of it.
         """
         received = self._received
-        while received:
-            packet = received[0]
-            if self._decoded[0] is not packet:
-                data, fds = messages.parts(packet)
-                self._decoded = packet, messages.loads(data) if data else None, fds
-            _, message, fds = self._decoded
-            if not by_hub and (message is None or message[0] != messages.MANY):
-                return False
+        while received or self._message is not None:
+            message = self._message
             if message is None:
+                packet = received[0]
+                data, fds = messages.parts(packet)
+                message = messages.loads(data) if data else None, fds
+                if not received or received[0] is not packet:
+                    continue
+                self._message = message
+                del received[0]  # without a call in between
+            if not by_hub and (message[0] is None or message[0][0] != messages.MANY):
+                return False
+            if message[0] is None:
                 self._end()
                 return False
             assert self._taken is not None
-            self._taken(message, fds)
-            if received and received[0] is packet:  # a signal's handler may have been here
-                received.popleft()
-                self._decoded = (None, None, [])  # or the next one would need memory of its own
+            self._taken(*message)
+            if self._message is message:
+                self._message = None
         return True
 
     def _fail(self, error: Exception) -> None:
         """End it, for who waits at the other end would do so for ever."""
         logger.error(NOT_SERVED, exc_info=error)
-        if self._received:
+        if self._message is not None:
+            self._message = None
+        elif self._received:
             self._received.popleft()
         self.problem = f"cannot be served: {type(error).__name__}: {error}"
         self._end()
@@ -222,103 +353,3 @@ def _poll(number: int) -> select.poll:
     poll = select.poll()
     poll.register(number, select.POLLIN)
     return poll
-
-
-class Visitor:
-    """A connection that was accepted, until it has proved who it is."""
-
-    def __init__(
-        self,
-        connection: Connection,
-        called: Called,
-        arena: int,
-        let_in: Callable[[Visitor, Hello, list[int]], None],
-        turned_away: Callable[[Visitor, str], None],
-    ) -> None:
-        self.connection, self.called = connection, called
-        self._arena, self._let_in, self._turned_away = arena, let_in, turned_away
-        self.is_done = False
-        connection.hub.register(connection.sock.fileno(), self._event)
-
-    def turn_away(self, why: str) -> None:
-        """End it, and say why."""
-        if self.is_done:
-            return
-        self.is_done = True
-        try:
-            self.connection.sock.send(handshake.refusal(why), socket.MSG_NOSIGNAL)
-        except OSError:
-            logger.debug("a visitor had gone before it was told: %s", why)
-        self.connection.close()
-        self._turned_away(self, why)
-
-    def _event(self, said: int) -> None:
-        fds: list[int] = []
-        try:
-            data, fds = messages.receive_with(self.connection.sock)
-            if not data:
-                raise RefusedError("it went away")
-            answer, hello = self.called.take(data)
-            if hello is None:
-                messages.close(fds)
-                fds = []
-            self._say(answer, last=hello is not None)
-        except BlockingIOError:
-            return
-        except (OSError, RefusedError, AuthenticationError) as error:
-            messages.close(fds)
-            self.turn_away(str(error))
-            return
-        if hello is not None:
-            self.is_done = True
-            self._let_in(self, hello, fds)
-
-    def _say(self, answer: bytes, *, last: bool) -> None:
-        sock = self.connection.sock
-        if last and self._arena >= 0:
-            messages.send_with(sock, answer, [self._arena])
-        else:
-            sock.send(answer, socket.MSG_NOSIGNAL)
-
-
-class Approach:
-    """A connection that this end has made, until it is let in."""
-
-    def __init__(
-        self,
-        connection: Connection,
-        name: str,
-        caller: Caller,
-        arena: int,
-        let_in: Callable[[Connection, Hello, list[int]], None],
-        failed: Callable[[Connection, str, Exception], None],
-    ) -> None:
-        self._connection, self._name, self._caller = connection, name, caller
-        self._arena, self._let_in, self._failed = arena, let_in, failed
-        self._hello: Hello | None = None
-        connection.sock.send(caller.first(), socket.MSG_NOSIGNAL)
-        connection.hub.register(connection.sock.fileno(), self._event, READ)
-
-    def _event(self, said: int) -> None:
-        sock = self._connection.sock
-        fds: list[int] = []
-        try:
-            data, fds = messages.receive_with(sock)
-            if not data:
-                raise ConnectionResetError("the connection was closed")
-            if self._hello is None:
-                self._hello, proof = self._caller.answer(data, self._name)
-                if self._arena >= 0:
-                    messages.send_with(sock, proof, [self._arena])
-                else:
-                    sock.send(proof, socket.MSG_NOSIGNAL)
-                return
-            self._caller.check_welcome(data)
-        except BlockingIOError:
-            return
-        except (OSError, RefusedError, AuthenticationError) as error:
-            messages.close(fds)
-            self._connection.hub.unregister(sock.fileno())
-            self._failed(self._connection, self._name, error)
-            return
-        self._let_in(self._connection, self._hello, fds)

@@ -14,7 +14,8 @@ from pathlib import Path
 from pparallel.errors import AuthenticationError, PparallelError
 from pparallel.runtime.links import Hello, Membership, RefusedError, peer
 from pparallel.runtime.processes import forget_in_children, remember_in_children
-from pparallel_ipc.connection import Connection, Visitor
+from pparallel_ipc import handshake, messages
+from pparallel_ipc.connection import Connection
 from pparallel_ipc.handshake import Called
 from pparallel_ipc.hub import READ, Hub
 
@@ -156,6 +157,63 @@ class Door:
         sock = self._sock
         if sock is not None:
             self._hub.change(sock.fileno(), add=READ)
+
+
+class Visitor:
+    """A connection that was accepted, until it has proved who it is."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        called: Called,
+        arena: int,
+        let_in: Callable[[Visitor, Hello, list[int]], None],
+        turned_away: Callable[[Visitor, str], None],
+    ) -> None:
+        self.connection, self.called = connection, called
+        self._arena, self._let_in, self._turned_away = arena, let_in, turned_away
+        self.is_done = False
+        connection.hub.register(connection.sock.fileno(), self._event)
+
+    def turn_away(self, why: str) -> None:
+        """End it, and say why."""
+        if self.is_done:
+            return
+        self.is_done = True
+        try:
+            self.connection.sock.send(handshake.refusal(why), socket.MSG_NOSIGNAL)
+        except OSError:
+            logger.debug("a visitor had gone before it was told: %s", why)
+        self.connection.close()
+        self._turned_away(self, why)
+
+    def _event(self, said: int) -> None:
+        fds: list[int] = []
+        try:
+            data, fds = messages.receive_with(self.connection.sock)
+            if not data:
+                raise RefusedError("it went away")
+            answer, hello = self.called.take(data)
+            if hello is None:
+                messages.close(fds)
+                fds = []
+            self._say(answer, last=hello is not None)
+        except BlockingIOError:
+            return
+        except (OSError, RefusedError, AuthenticationError) as error:
+            messages.close(fds)
+            self.turn_away(str(error))
+            return
+        if hello is not None:
+            self.is_done = True
+            self._let_in(self, hello, fds)
+
+    def _say(self, answer: bytes, *, last: bool) -> None:
+        sock = self.connection.sock
+        if last and self._arena >= 0:
+            messages.send_with(sock, answer, [self._arena])
+        else:
+            sock.send(answer, socket.MSG_NOSIGNAL)
 
 
 def _answers(address: str) -> bool:

@@ -13,12 +13,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
+from typing import Any, Protocol
 
 from pparallel.runtime import poll_times
 from pparallel.runtime.leading import Leaders
-from pparallel.runtime.processes import forget_in_children, remember_in_children
-from pparallel_ipc.alone import alone
+from pparallel.runtime.processes import close_private, private
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +37,26 @@ class Holder(Protocol):
         """Send them."""
 
 
+def alone(turn: list[bool], act: Callable[..., object], *args: Any) -> bool:
+    """Call *act* and return True; or return False, for another call of it is under way.
+
+    Args:
+        turn: one entry, which is taken meanwhile. It is back afterwards wherever a signal's handler
+            raises: none runs after an item is deleted, as one may after a call of ``acquire``.
+        act: what one thread at a time may do, and others need not wait for.
+        args: its arguments.
+    """
+    try:
+        del turn[0]
+    except IndexError:
+        return False
+    try:
+        act(*args)
+    finally:
+        turn.append(True)
+    return True
+
+
 class Hub:
     """Calls whoever a descriptor belongs to when there is something to read, in one thread.
 
@@ -46,19 +65,23 @@ class Hub:
 
     Attributes:
         do: has an act run after those put in before; for what the hub calls.
+        holders: have messages that the hub is going to flush.
     """
 
     def __init__(self, name: str) -> None:
-        self._poll = select.epoll()
-        self._nudge = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        forget_in_children(self._poll.fileno(), self._nudge)
+        self._poll = private(select.epoll)
+        try:
+            self._nudge = private(lambda: os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+        except OSError:
+            close_private(self._poll)
+            raise
         self._poll.register(self._nudge, READ)
         self._events: dict[int, Event] = {}
         self._masks: dict[int, int] = {}
         self._watched: dict[int, int] = {}  # what epoll was told; differs from that while lent
         self._changes: deque[tuple[int, int, int]] = deque()  # (descriptor, add, remove)
-        self._changing = threading.Lock()  # held by who makes the changes
-        self._holders: set[Holder] = set()
+        self._changing = [True]  # empty while a thread makes the changes
+        self.holders: set[Holder] = set()
         self._lent: dict[int, bool] = {}  # descriptors that others read, and whether just now
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
@@ -103,6 +126,7 @@ class Hub:
         if self._lent.get(descriptor):
             mask &= ~READ
         if self._watched.get(descriptor) != mask:
+            self._watched[descriptor] = -1  # until it is known
             with suppress(OSError, ValueError):
                 self._poll.modify(descriptor, mask)
             self._watched[descriptor] = mask
@@ -118,10 +142,9 @@ class Hub:
 
     def hold(self, holder: Holder) -> None:
         """Have *holder* flushed within :data:`HELD` seconds."""
-        self._holders.add(holder)
+        self.holders.add(holder)
         if self._sleeps:
-            self._sleeps = False
-            self.nudge()
+            self._wake()
 
     def lend(self, descriptor: int) -> None:
         """Do not look whether *descriptor* is readable while somebody else does.
@@ -134,8 +157,7 @@ class Hub:
         is_lent = self._lent.get(descriptor)
         self._lent[descriptor] = True
         if self._sleeps:
-            self._sleeps = False
-            self.nudge()
+            self._wake()
         if not is_lent:
             self.change(descriptor)
 
@@ -158,6 +180,12 @@ class Hub:
             if self._nudge >= 0:
                 os.eventfd_write(self._nudge, 1)
 
+    def _wake(self) -> None:
+        with self._lock:
+            if self._sleeps and self._nudge >= 0:
+                self._sleeps = False  # no signal's handler runs between this and the next line
+                os.eventfd_write(self._nudge, 1)
+
     def close(self) -> None:
         """Receive nothing any more; safe to call again. What runs goes on: see :meth:`threads`."""
         self._leaders.close()
@@ -168,24 +196,26 @@ class Hub:
         return self._leaders.threads()
 
     def _receive(self) -> None:
-        self._flush()
+        for each in list(self.holders):  # while another thread sends what is held, it stays there
+            self.holders.discard(each)
+            each.flush()
         if self._lent and time.monotonic() >= self._due_back:
             self._take_back_unused()
         for descriptor, said in self._wait():
             self._handle(descriptor, said)
-        self._run_timers()
+        while self._timers and self._timers[0][0] <= time.monotonic():
+            self._run_timer()
 
     def _wait(self) -> list[tuple[int, int]]:
-        timeout = self._timeout()
+        timeout = None
+        if self._timers:
+            timeout = max(0.0, self._timers[0][0] - time.monotonic())
         self._sleeps = not self._lent
-        if self._holders or self._lent:
+        if self.holders or self._lent:
             timeout = HELD if timeout is None else min(timeout, HELD)
         found = self._poll.poll(poll_times.seconds(timeout))
         self._sleeps = False
         return found
-
-    def _timeout(self) -> float | None:
-        return max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else None
 
     def _handle(self, descriptor: int, said: int) -> None:
         if descriptor == self._nudge:
@@ -201,13 +231,12 @@ class Hub:
             logger.exception(NOT_SERVED)
             self.unregister(descriptor)
 
-    def _run_timers(self) -> None:
-        while self._timers and self._timers[0][0] <= time.monotonic():
-            _, _, act = heapq.heappop(self._timers)  # only this thread takes one out
-            try:
-                act()
-            except Exception:
-                logger.exception("What was to be done later could not be done")
+    def _run_timer(self) -> None:
+        _, _, act = heapq.heappop(self._timers)  # only this thread takes one out
+        try:
+            act()
+        except Exception:
+            logger.exception("What was to be done later could not be done")
 
     def _take_back_unused(self) -> None:
         self._due_back = time.monotonic() + HELD
@@ -219,14 +248,8 @@ class Hub:
                 self.change(descriptor)
                 self._handle(descriptor, READ)  # who read may have been interrupted
 
-    def _flush(self) -> None:
-        while self._holders:
-            self._holders.pop().flush()
-
     def _give_back(self) -> None:
         with self._lock:
             nudge, self._nudge = self._nudge, -1
         if nudge >= 0:
-            remember_in_children(self._poll.fileno(), nudge)
-            self._poll.close()
-            os.close(nudge)
+            close_private(self._poll, nudge)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import marshal
 import math
-import os
 import socket
 import time
 from array import array
@@ -22,6 +21,7 @@ from typing_extensions import Buffer
 
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.links import FAILED
+from pparallel.runtime.processes import close_private
 from pparallel.runtime.resources import is_exhausted
 from pparallel.runtime.shm import Parcel, Parcels
 
@@ -177,15 +177,20 @@ def patiently(act: Callable[[], T], timeout: float | None = None) -> T:
 
     Args:
         act: raises ``OSError`` or ``MemoryError`` as the system does.
-        timeout: seconds after which what it raises is raised.
+        timeout: in seconds.
+
+    Raises:
+        TimeoutError: there was none within *timeout* seconds.
     """
     until = math.inf if timeout is None else time.monotonic() + timeout
     while True:
         try:
             return act()
         except (OSError, MemoryError) as error:
-            if not is_exhausted(error) or time.monotonic() >= until:
+            if not is_exhausted(error):
                 raise
+            if time.monotonic() >= until:
+                raise TimeoutError from error
         time.sleep(_AGAIN)
 
 
@@ -226,9 +231,9 @@ def parts(received: Received) -> tuple[bytes, list[int]]:
 
 
 def close(fds: Sequence[int]) -> None:
-    """Close descriptors."""
-    for each in fds:
-        os.close(each)
+    """Close descriptors; those that came along with a message, too."""
+    if fds:
+        close_private(*fds)
 
 
 def _measured(frames: Frames) -> tuple[Frames, Sequence[int], int]:

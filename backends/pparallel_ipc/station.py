@@ -8,6 +8,7 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,11 +19,11 @@ from pparallel.runtime.links import Hello, Membership, RefusedError, peer
 from pparallel.runtime.shm import Arena
 from pparallel_ipc import messages
 from pparallel_ipc.arenas import Arenas
-from pparallel_ipc.connection import Approach, Connection
+from pparallel_ipc.connection import Connection
 from pparallel_ipc.door import Door
 from pparallel_ipc.guest import Guest
 from pparallel_ipc.handshake import Caller
-from pparallel_ipc.hub import Hub
+from pparallel_ipc.hub import READ, Hub
 from pparallel_ipc.line import Line
 
 if TYPE_CHECKING:
@@ -334,3 +335,46 @@ class Station:
 
     def _address(self, name: str) -> Path:
         return self._folder / str(self._member.names.index(name))
+
+
+class Approach:
+    """A connection that this end has made, until it is let in."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        name: str,
+        caller: Caller,
+        arena: int,
+        let_in: Callable[[Connection, Hello, list[int]], None],
+        failed: Callable[[Connection, str, Exception], None],
+    ) -> None:
+        self._connection, self._name, self._caller = connection, name, caller
+        self._arena, self._let_in, self._failed = arena, let_in, failed
+        self._hello: Hello | None = None
+        connection.sock.send(caller.first(), socket.MSG_NOSIGNAL)
+        connection.hub.register(connection.sock.fileno(), self._event, READ)
+
+    def _event(self, said: int) -> None:
+        sock = self._connection.sock
+        fds: list[int] = []
+        try:
+            data, fds = messages.receive_with(sock)
+            if not data:
+                raise ConnectionResetError("the connection was closed")
+            if self._hello is None:
+                self._hello, proof = self._caller.answer(data, self._name)
+                if self._arena >= 0:
+                    messages.send_with(sock, proof, [self._arena])
+                else:
+                    sock.send(proof, socket.MSG_NOSIGNAL)
+                return
+            self._caller.check_welcome(data)
+        except BlockingIOError:
+            return
+        except (OSError, RefusedError, AuthenticationError) as error:
+            messages.close(fds)
+            self._connection.hub.unregister(sock.fileno())
+            self._failed(self._connection, self._name, error)
+            return
+        self._let_in(self._connection, self._hello, fds)
