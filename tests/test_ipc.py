@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import socket
 import threading
@@ -140,9 +141,9 @@ def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("without", "why"),
-    [(no_descriptors, "has no descriptors left"), (no_threads, "can start no more threads")],
+    [(no_descriptors, "has no descriptors left"), (no_threads, "no more threads can be had")],
 )
-def test_a_member_that_can_serve_no_lane_says_so(
+def test_a_call_whose_lane_is_not_served_takes_the_connection(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
     without: Callable[[pytest.MonkeyPatch], None],
@@ -152,9 +153,10 @@ def test_a_member_that_can_serve_no_lane_says_so(
         a.request(b.name, [b"first"], PATIENCE).result(PATIENCE)  # which takes no lane
         with monkeypatch.context() as changed:
             without(changed)
-            with pytest.raises(PeerLostError, match="has dropped the call; its log says why"):
-                a.call(b.name, [b"second"], PATIENCE)
-        assert f"b drops a call of a: this process {why}" in caplog.text
+            assert copied(a.call(b.name, [b"second"], PATIENCE)) == [b"second"]
+            large = os.urandom(100_000)
+            assert copied(a.call(b.name, [large], PATIENCE)) == [large]
+        assert re.search(f"b has no lane for a call of a: .*{why}", caplog.text)
         assert copied(a.call(b.name, [b"third"], PATIENCE)) == [b"third"]
 
 

@@ -7,6 +7,7 @@ they are large, through the arena as a parcel, of which the message holds the he
 
 from __future__ import annotations
 
+import errno
 import marshal
 import math
 import socket
@@ -39,6 +40,7 @@ INLINE = 1 << 15  #: bytes of frames above which they travel as a parcel
 PACKET = 1 << 16  #: bytes that a receiver makes room for
 HEADER = 64  #: bytes of an entry beside its frames, at most
 _AGAIN = 0.001  #: seconds after which what found no memory or descriptors is tried again
+_LONG = 1.0  #: seconds after which an introduction fails for want of them
 _FRAME = 10  #: bytes that marshal adds to a frame, and to say that it was sent writable
 SENDING = 1 << 20  #: bytes that may be on their way; the system may allow less
 
@@ -194,6 +196,22 @@ def patiently(act: Callable[[], T], timeout: float | None = None) -> T:
         time.sleep(_AGAIN)
 
 
+def introduce(sock: socket.socket, word: bytes, fds: Sequence[int] = ()) -> None:
+    """Send a word of the introductions, also where the system has no room for it at once.
+
+    Raises:
+        OSError: the other end is gone, or there was no room for long.
+    """
+
+    def send() -> None:
+        try:
+            send_with(sock, word, fds)
+        except BlockingIOError as error:
+            raise OSError(errno.ENOBUFS, error.strerror) from error
+
+    patiently(send, _LONG)
+
+
 def send_with(sock: socket.socket, message: bytes, fds: Sequence[int]) -> None:
     """Send a message with descriptors."""
     sock.sendmsg([message], rights(fds), socket.MSG_NOSIGNAL)
@@ -201,7 +219,7 @@ def send_with(sock: socket.socket, message: bytes, fds: Sequence[int]) -> None:
 
 def rights(fds: Sequence[int]) -> list[tuple[int, int, Any]]:
     """Return what has the system send descriptors along with a message."""
-    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds))]
+    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds))] if fds else []
 
 
 def receive_with(sock: socket.socket) -> tuple[bytes, list[int]]:

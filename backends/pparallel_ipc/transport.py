@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
+import time
 import uuid
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import SecretStr
 from typing_extensions import override
 
-from pparallel.errors import ClosedError, ConfigError, PeerLostError
+from pparallel.errors import CallTimeoutError, ClosedError, ConfigError, PeerLostError
 from pparallel.interfaces.transport import Frames, Handler, Meeting, Transport
 from pparallel.runtime.delivery import Delivery
 from pparallel.runtime.job_folder import JobFolder
@@ -119,6 +120,7 @@ class IpcTransport(Transport):
 
     @override
     def call(self, to: str, frames: Frames, timeout: float | None = None) -> Frames:
+        began = time.monotonic()
         line = self._lines.get(to)
         if line is None or self._closed:
             line = self._line(to)
@@ -130,8 +132,12 @@ class IpcTransport(Transport):
             if reply is not None:
                 return reply
         future = self.request(to, frames)
-        with self.awaiting(to, future.done, timeout):
-            return awaited(future, to, timeout)
+        left = None if timeout is None else max(0.0, timeout - (time.monotonic() - began))
+        try:
+            with self.awaiting(to, future.done, left):
+                return awaited(future, to, left)
+        except CallTimeoutError:
+            raise CallTimeoutError(f"a request to {to!r}", timeout or 0.0) from None
 
     @override
     def awaiting(
