@@ -8,6 +8,7 @@ import re
 import select
 import socket
 import threading
+import time
 from array import array
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -20,7 +21,7 @@ from ipc_peer import echo, pair
 from typing_extensions import override
 
 import pparallel
-from pparallel.errors import ClosedError, PeerLostError
+from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime import dedicated
 from pparallel.runtime.rpc import RpcGroup, current
@@ -270,6 +271,50 @@ def ask_others_to(rt: Runtime) -> list[list[int]]:
 def test_a_function_calls_the_member_that_it_runs_in(transport: str) -> None:
     job = {"members": 2, "transport": {"backend": transport}, "reducer": {"backend": "local"}}
     assert pparallel.launch(job, ask_others_to) == [[[10, 1, 2, 3]] * 6] * 2
+
+
+entered: list[int] = []
+
+
+def enter(number: int) -> list[int]:
+    entered.append(number)
+    return entered
+
+
+def serve_lanes_late() -> None:
+    """Have this member take the next lane in only after others would have given up."""
+    add_lane, left = Guest.add_lane, [1]
+
+    def late(self: Guest, fds: Any) -> None:
+        if left:
+            left.pop()
+            threading.Timer(0.3, add_lane, (self, fds)).start()
+        else:
+            add_lane(self, fds)
+
+    Guest.add_lane = late  # type: ignore[method-assign]
+
+
+def call_after_a_time_out(rt: Runtime) -> list[int]:
+    group = rt.group()
+    group.barrier(PATIENCE)
+    found: list[int] = []
+    if rt.rank == 0:
+        group.rpc_async(1, serve_lanes_late).wait(PATIENCE)
+        with pytest.raises(CallTimeoutError):
+            group.rpc_sync(1, enter, args=(1,), timeout=0.05)
+        for number in (2, 3):
+            found = group.rpc_sync(1, enter, args=(number,))
+        time.sleep(0.5)  # what is late would come now
+        found = group.rpc_sync(1, enter, args=(4,))
+    group.barrier(PATIENCE)
+    return found
+
+
+def test_no_call_that_was_given_up_in_a_lane_enters_after_a_later_one() -> None:
+    job = {"members": 2, "reducer": {"backend": "local"}, "launcher": {"backend": "process"}}
+    found = pparallel.launch(job, call_after_a_time_out)[0]
+    assert found in ([1, 2, 3, 4], [2, 3, 4])
 
 
 def test_a_large_frame_that_goes_back_is_the_same_memory() -> None:

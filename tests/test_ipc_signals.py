@@ -118,3 +118,35 @@ def test_a_time_out_of_a_call_is_kept_under_signals() -> None:
             with pytest.raises(CallTimeoutError):
                 a.call(b.name, [b"hold"], 0.5)
             assert time.monotonic() - began < 2.0
+
+
+def test_a_handler_that_waits_for_an_answer_gets_it_wherever_it_interrupts() -> None:
+    late: list[object] = []
+    calls = 0
+    is_inside = False
+
+    with pair(echo) as (a, b):
+
+        def call(number: int, frame: FrameType | None) -> None:
+            nonlocal calls, is_inside
+            if is_inside:
+                return
+            is_inside = True
+            calls += 1
+            asked = calls
+            if waited(a, asked) != b"%d" % asked:
+                late.append(asked)
+            is_inside = False
+
+        a.request(b.name, [b"first"], PATIENCE).result(PATIENCE)
+        until = time.monotonic() + 2
+        with alarms(call, 0.0011):
+            while time.monotonic() < until:
+                futures = [
+                    a.request(b.name, [b"%d" % n] * (n % 3 * 15 + 1), PATIENCE) for n in range(20)
+                ]
+                for n, each in enumerate(futures):
+                    with a.awaiting(b.name, each.done, PATIENCE):
+                        assert bytes(each.result(PATIENCE)[0]) == b"%d" % n
+        assert calls > 10
+        assert not late

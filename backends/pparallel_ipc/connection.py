@@ -15,7 +15,7 @@ from pparallel.runtime import poll_times
 from pparallel.runtime.processes import close_private
 from pparallel.runtime.resources import is_exhausted
 from pparallel_ipc import messages
-from pparallel_ipc.hub import NOT_SERVED, READ, WRITE, Hub, alone
+from pparallel_ipc.hub import NOT_SERVED, READ, WRITE, Hub
 from pparallel_ipc.messages import Received
 
 logger = logging.getLogger(__name__)
@@ -24,13 +24,59 @@ _TOGETHER = 16  #: entries that are not held back any longer
 _AT_ONCE = 8  #: packets that are read before others have their turn
 _ALL = 1 << 20
 _AGAIN = 0.001  #: seconds after which what found no memory or descriptors is tried again
+_MOST = 1000  #: entries that are looked at for a packet
 _ALONE = -1  #: instead of a size: a message by itself
 _HOW = (int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL),)  #: as map() takes it
 _END: Received = (b"", [], 0, None)
 PATIENCE = 1.0  #: seconds that closing waits for who reads or sends
 
+Entry = tuple[Any, int, Sequence[int]]  #: a message, its size, descriptors
+Packet = tuple[bytes, Sequence[int], int]  #: with its descriptors and the number of its entries
 Taken = Callable[[Any, list[int]], None]  #: (message, descriptors)
 Ended = Callable[["Connection"], None]
+
+
+class Turn:
+    """Lets one thread at a time do something, and its signals' handlers; others need not wait.
+
+    It is free afterwards wherever a handler raises: none runs between the deletion of an item and
+    the assignment after it, as one may after a call of ``acquire``.
+    """
+
+    def __init__(self) -> None:
+        self._is_free = [True]
+        self._owner = 0  # a thread
+
+    def is_mine(self) -> bool:
+        """Return whether the calling thread has it."""
+        return self._owner == get_ident()
+
+    def take(self, act: Callable[..., object], *args: Any) -> bool:
+        """Call *act* and return True; or return False, for another thread has the turn."""
+        me = get_ident()
+        if self._owner == me:
+            act(*args)
+            return True
+        try:
+            del self._is_free[0]
+            self._owner = me
+        except IndexError:
+            return False
+        try:
+            act(*args)
+        finally:
+            self._owner = 0
+            self._is_free.append(True)
+        return True
+
+    def take_soon(self, act: Callable[..., object], *args: Any) -> None:
+        """As :meth:`take`, but wait for the turn; after :data:`PATIENCE` seconds do without it."""
+        until = time.monotonic() + PATIENCE
+        while not self.take(act, *args):
+            if time.monotonic() >= until:
+                act(*args)
+                return
+            time.sleep(_AGAIN)
 
 
 class Post:
@@ -39,17 +85,16 @@ class Post:
     Sending never blocks, and any thread may. What the socket does not take at once waits here, and
     leaves when it can. How much that may become is for the callers to limit.
 
-    One thread sends at a time. Others, and a signal's handler in that thread, only add to what it
-    sends, so that nobody waits for a lock.
+    One thread sends at a time, and its signals' handlers. Others only add to what it sends, so that
+    nobody waits for a lock.
     """
 
     def __init__(self, sock: socket.socket, hub: Hub) -> None:
         self._sock, self._hub = sock, hub
         self._number = sock.fileno()
-        self._turn = [True]  # empty while a thread sends
-        self._entries: list[tuple[Any, int, Sequence[int]]] = []  # until they are sent
-        # The next packet, with its descriptors and the number of entries in it.
-        self._packet: tuple[bytes, Sequence[int], int] | None = None
+        self._turn = Turn()  # to send
+        self._entries: list[Entry] = []  # until they are sent
+        self._packet: Packet | None = None  # the next one
         self._sent: list[int] = []  # not empty: the packet has left
         self._waits = True  # until it is open, and later for the hub to say that it may go on
         self._is_dead = False
@@ -62,8 +107,8 @@ class Post:
     def put(self, entry: Any, size: int, fds: Sequence[int], *, hold: bool) -> None:
         """Send an entry: at once, or with the next ones if it may be held back."""
         self._entries.append((entry, size, fds))
-        if not hold or len(self._entries) >= _TOGETHER:
-            self.flush()
+        if not hold or len(self._entries) >= _TOGETHER or self._turn.is_mine():
+            self.flush()  # who has the turn is a signal's handler, for which the hub cannot send
         elif self not in self._hub.holders:
             self._hub.hold(self)
 
@@ -75,7 +120,7 @@ class Post:
     def flush(self) -> None:
         """Send what has been held back."""
         while self._entries and not self._waits:
-            if not alone(self._turn, self._send):  # a signal's handler may raise where it is sent
+            if not self._turn.take(self._send):  # a signal's handler may raise where it is sent
                 self._hub.hold(self)
                 return
 
@@ -93,42 +138,41 @@ class Post:
     def die(self) -> None:
         """Send nothing any more, and let go of what waits."""
         self._is_dead, self._waits = True, False
-        until = time.monotonic() + PATIENCE
-        while not self._turn and time.monotonic() < until:  # nobody uses the socket afterwards
-            time.sleep(_AGAIN)
-        self.flush()
+        self._turn.take_soon(self._drop)  # nobody uses the socket afterwards
 
     def _send(self) -> None:
-        """Send what there is; called by one thread at a time."""
-        while self._entries and not self._is_dead:
-            try:
-                packet = self._packet
-                if packet is None:
-                    packet = self._packet = self._next_packet()
-                _, fds, count = packet
-                if not self._sent:
-                    self._send_one(packet)
-            except (OSError, MemoryError) as error:
-                if self._has_to_wait(error):
-                    return
+        """Send what there is; a signal's handler in the midst of it may do so, too."""
+        try:
+            while self._entries and not self._is_dead:
+                self._send_one()
+        except (OSError, MemoryError) as error:
+            if not self._has_to_wait(error):
                 self._is_dead = True  # the end will be seen where this connection is read
-            else:
-                del self._entries[:count]  # these three without a call in between
-                self._packet = None
-                del self._sent[:]
-                if fds:
-                    messages.close(fds)
         if self._is_dead:
             self._drop()
 
-    def _send_one(self, packet: tuple[bytes, Sequence[int], int]) -> None:
-        """Send a packet and note that in one go: no signal's handler runs in between."""
-        data, fds, _ = packet
+    def _send_one(self) -> None:
+        packet = self._packet
+        if packet is None:
+            entries = self._entries[:_MOST]
+            if not entries:
+                return
+            packet = _packed(entries)
+            if self._packet is not None or entries[:1] != self._entries[:1]:
+                return
+            self._packet = packet
+        data, fds, count = packet
+        send = map(self._sock.send, (data,), _HOW)
         if fds:
-            sendmsg, rights = self._sock.sendmsg, messages.rights(fds)
-            self._sent.extend(map(sendmsg, ((data,),), (rights,), _HOW))
-        else:
-            self._sent.extend(map(self._sock.send, (data,), _HOW))
+            send = map(self._sock.sendmsg, ((data,),), (messages.rights(fds),), _HOW)
+        note = self._sent.extend
+        if self._packet is packet and not self._sent:
+            note(send)  # in one go, and without a call before it since it was found not to be sent
+        if self._packet is packet:
+            del self._entries[:count]  # these three without a call in between
+            self._packet = None
+            del self._sent[:]
+            messages.close(fds)
 
     def _has_to_wait(self, error: Exception) -> bool:
         is_full = isinstance(error, BlockingIOError)
@@ -140,21 +184,6 @@ class Post:
         else:
             self._hub.later(_AGAIN, self.can_write)
         return True
-
-    def _next_packet(self) -> tuple[bytes, Sequence[int], int]:
-        """Return what was put first as a packet; it stays where it is until that has been sent."""
-        entries, count, total = self._entries, 0, 0
-        first, size, fds = entries[0]
-        if size == _ALONE or fds:  # descriptors belong to the one entry of their packet
-            data = messages.dumps(first if size == _ALONE else (messages.MANY, [first]))
-            return data, fds, 1
-        for _, size, fds in entries:
-            total += size + messages.HEADER
-            if count and (size == _ALONE or fds or total > messages.LONGEST):
-                break
-            count += 1
-        together = [each[0] for each in entries[:count]]
-        return messages.dumps((messages.MANY, together)), (), count
 
     def _drop(self) -> None:
         entries, self._entries = self._entries, []
@@ -178,8 +207,7 @@ class Connection:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, messages.SENDING)
         self.sock, self.hub = sock, hub
         self.post = Post(sock, hub)
-        self._turn = [True]  # empty while a thread reads
-        self._reader = 0  # which one; it may close what it reads, and its signals' handlers read
+        self._turn = Turn()  # to read; who does may close it
         self._poll = _poll(sock.fileno())  # for who reads in place of the hub
         self._received: deque[Received] = deque()  # and not decoded yet
         self._message: tuple[Any, list[int]] | None = None  # decoded, and not passed on yet
@@ -200,14 +228,13 @@ class Connection:
         if self._taken is None:
             return
         until = time.monotonic() + timeout
-        if self._reader == get_ident():
-            self._receive(_poll(self.sock.fileno()), is_done, until)
-        else:
-            alone(self._turn, self._receive, self._poll, is_done, until)
+        # One that is read here already waits by its own poll, which serves one wait at a time.
+        poll = _poll(self.sock.fileno()) if self._turn.is_mine() else self._poll
+        self._turn.take(self._receive, poll, is_done, until)
 
     def is_read_here(self) -> bool:
         """Return whether the calling thread reads; a signal's handler may find that."""
-        return self._reader == get_ident()
+        return self._turn.is_mine()
 
     def take_back(self) -> None:
         """Have the hub read again, and whoever does now leave off soon."""
@@ -217,11 +244,11 @@ class Connection:
         """Pass on what has come, and not be told of the end any more."""
         self._ended = None
         if self._taken is not None and self.sock.fileno() >= 0:
-            self._alone(self._read, _ALL)
+            self._turn.take_soon(self._read, _ALL)
 
     def close(self) -> None:
         """Close it; safe to call again."""
-        self._alone(self._close)
+        self._turn.take_soon(self._close)
 
     def _close(self) -> None:
         number = self.sock.fileno()
@@ -230,43 +257,27 @@ class Connection:
             self.hub.unregister(number)
             close_private(self.sock)
 
-    def _alone(self, act: Callable[..., None], *args: Any) -> None:
-        """Call *act* while nobody else reads, or all the same if that one does not leave off."""
-        until = time.monotonic() + PATIENCE
-        if self._reader == get_ident():
-            until = 0.0
-        while not alone(self._turn, act, *args):
-            if time.monotonic() >= until:
-                act(*args)
-                return
-            time.sleep(_AGAIN)
-
     def _receive(self, poll: select.poll, is_done: Callable[[], bool], until: float) -> None:
         number = self.sock.fileno()
         if number < 0:
             return
-        before = self._reader
-        try:
-            self._reader = get_ident()
-            self.hub.lend(number)
-            while self._pass_on(by_hub=False):
-                if is_done():  # before the next wait: what has just come may be all that is missing
-                    return
-                if not self._take_in():
-                    left = until - time.monotonic()
-                    if left <= 0 or not poll.poll(poll_times.milliseconds(left)):
-                        break
-            if self._message is not None:  # for the hub
-                self.hub.later(0.0, self._look)
-            self.hub.take_back(number)  # last: where a signal's handler raises, it looks by itself
-        finally:
-            self._reader = before
+        self.hub.lend(number)
+        while self._pass_on(by_hub=False):
+            if is_done():  # before the next wait: what has just come may be all that is missing
+                return
+            if not self._take_in():
+                left = until - time.monotonic()
+                if left <= 0 or not poll.poll(poll_times.milliseconds(left)):
+                    break
+        if self._message is not None:  # for the hub
+            self.hub.later(0.0, self._look)
+        self.hub.take_back(number)  # last: where a signal's handler raises, it looks by itself
 
     def _event(self, said: int) -> None:
         try:
             if said & WRITE:
                 self.post.can_write()
-            if said & ~WRITE and not alone(self._turn, self._read, _AT_ONCE):
+            if said & ~WRITE and not self._turn.take(self._read, _AT_ONCE):
                 self.hub.lend(self.sock.fileno())  # somebody else reads; look again a little later
         except MemoryError:
             logger.warning("There is no memory for what has come; it is tried again")
@@ -280,13 +291,8 @@ class Connection:
             self._event(READ)
 
     def _read(self, most: int) -> None:
-        before = self._reader
-        try:
-            self._reader = get_ident()
-            while self._pass_on(by_hub=True) and most and self._take_in():
-                most -= 1
-        finally:
-            self._reader = before
+        while self._pass_on(by_hub=True) and most and self._take_in():
+            most -= 1
 
     def _take_in(self) -> bool:
         """Receive the next packet; return False if there is none, or no memory for it just now."""
@@ -314,6 +320,8 @@ class Connection:
         while received or self._message is not None:
             message = self._message
             if message is None:
+                if not received:  # here, as a handler may run before a loop goes on
+                    continue
                 packet = received[0]
                 data, fds = messages.parts(packet)
                 message = messages.loads(data) if data else None, fds
@@ -347,6 +355,21 @@ class Connection:
         self.hub.unregister(self.sock.fileno())
         if ended is not None:
             ended(self)
+
+
+def _packed(entries: list[Entry]) -> Packet:
+    """Return the first of *entries* as a packet."""
+    count, total = 0, 0
+    first, size, fds = entries[0]
+    if size == _ALONE or fds:  # descriptors belong to the one entry of their packet
+        data = messages.dumps(first if size == _ALONE else (messages.MANY, [first]))
+        return data, fds, 1
+    for _, size, fds in entries:
+        total += size + messages.HEADER
+        if count and (size == _ALONE or fds or total > messages.LONGEST):
+            break
+        count += 1
+    return messages.dumps((messages.MANY, [each[0] for each in entries[:count]])), (), count
 
 
 def _poll(number: int) -> select.poll:

@@ -10,10 +10,9 @@ import os
 import select
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Protocol
 
 from pparallel.runtime import poll_times
 from pparallel.runtime.leading import Leaders
@@ -37,26 +36,6 @@ class Holder(Protocol):
         """Send them."""
 
 
-def alone(turn: list[bool], act: Callable[..., object], *args: Any) -> bool:
-    """Call *act* and return True; or return False, for another call of it is under way.
-
-    Args:
-        turn: one entry, which is taken meanwhile. It is back afterwards wherever a signal's handler
-            raises: none runs after an item is deleted, as one may after a call of ``acquire``.
-        act: what one thread at a time may do, and others need not wait for.
-        args: its arguments.
-    """
-    try:
-        del turn[0]
-    except IndexError:
-        return False
-    try:
-        act(*args)
-    finally:
-        turn.append(True)
-    return True
-
-
 class Hub:
     """Calls whoever a descriptor belongs to when there is something to read, in one thread.
 
@@ -78,9 +57,9 @@ class Hub:
         self._poll.register(self._nudge, READ)
         self._events: dict[int, Event] = {}
         self._masks: dict[int, int] = {}
-        self._watched: dict[int, int] = {}  # what epoll was told; differs from that while lent
-        self._changes: deque[tuple[int, int, int]] = deque()  # (descriptor, add, remove)
-        self._changing = [True]  # empty while a thread makes the changes
+        self._watched: dict[
+            int, tuple[int]
+        ] = {}  # what epoll was told; differs from that while lent
         self.holders: set[Holder] = set()
         self._lent: dict[int, bool] = {}  # descriptors that others read, and whether just now
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
@@ -98,7 +77,7 @@ class Hub:
     def register(self, descriptor: int, event: Event, mask: int = READ) -> None:
         """Have *event* called when *descriptor* is readable, or whatever *mask* says."""
         self._events[descriptor] = event
-        self._masks[descriptor] = self._watched[descriptor] = mask
+        self._masks[descriptor], self._watched[descriptor] = mask, (mask,)
         try:
             self._poll.register(descriptor, mask)
         except ValueError as error:  # this was closed meanwhile
@@ -107,29 +86,22 @@ class Hub:
     def change(self, descriptor: int, *, add: int = 0, remove: int = 0) -> None:
         """Watch a descriptor for more, or less; harmless if it is not watched.
 
-        Who finds another at it, or is a signal's handler in the midst of it, leaves it to that one.
+        Nobody waits for a lock. Who finds another to have changed it meanwhile does it once more.
         """
-        self._changes.append((descriptor, add, remove))
-        while self._changes and alone(self._changing, self._make_changes):
-            pass
+        modify = self._poll.modify
+        try:  # a signal's handler runs after a call only, and may do the same
+            self._masks[descriptor] = self._masks[descriptor] & ~remove | add
+            while (mask := self._mask(descriptor)) != self._watched[descriptor][0]:
+                told = self._watched[descriptor] = (mask,)
+                modify(descriptor, mask)
+                if self._watched[descriptor] is not told:
+                    self._watched[descriptor] = (-1,)
+        except (KeyError, OSError, ValueError) as error:
+            logger.debug("%s is not watched any more: %r", descriptor, error)
 
-    def _make_changes(self) -> None:
-        while self._changes:
-            self._change(*self._changes[0])  # again, should this be interrupted
-            self._changes.popleft()
-
-    def _change(self, descriptor: int, add: int, remove: int) -> None:
-        mask = self._masks.get(descriptor)
-        if mask is None:
-            return
-        self._masks[descriptor] = mask = mask & ~remove | add
-        if self._lent.get(descriptor):
-            mask &= ~READ
-        if self._watched.get(descriptor) != mask:
-            self._watched[descriptor] = -1  # until it is known
-            with suppress(OSError, ValueError):
-                self._poll.modify(descriptor, mask)
-            self._watched[descriptor] = mask
+    def _mask(self, descriptor: int) -> int:
+        mask = self._masks[descriptor]
+        return mask & ~READ if self._lent.get(descriptor) else mask
 
     def unregister(self, descriptor: int) -> None:
         """Watch a descriptor no more; safe to call again. It is to be closed afterwards."""

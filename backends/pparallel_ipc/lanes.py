@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import errno
 import logging
+import select
 import socket
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -185,14 +187,17 @@ class ServedLane:
                 if not data:
                     return
                 try:
-                    packed: Packed = messages.loads(data)
-                    if packed[1] or fds or type(packed[0]) is not list:
+                    frames, writable, until = messages.loads(data)
+                    if until < time.monotonic() and self._is_given_up():
+                        messages.close(fds)  # its caller's next request may have been first
+                    elif writable or fds or type(frames) is not list:
+                        packed = frames, writable
                         self._answerer.handle(packed, fds, self._send)
                     else:
-                        self._handle_small(packed[0])
+                        self._handle_small(frames)
                 except BaseException as error:  # noqa: BLE001 - its caller must know, and the lane goes on
                     self._answerer.refuse(self._send, error)
-                data, packed = b"", _NO_FRAMES
+                data, frames, packed = b"", (), _NO_FRAMES
         except OSError:  # the caller is gone, or has given the call up
             logger.debug("a lane has ended", exc_info=True)
         finally:
@@ -209,6 +214,11 @@ class ServedLane:
             return messages.patiently(partial(messages.receive_with, self._sock))
         return data, NOTHING
 
+    def _is_given_up(self) -> bool:
+        poll = select.poll()
+        poll.register(self._sock.fileno(), select.POLLRDHUP)
+        return bool(poll.poll(0))
+
     def _handle_small(self, frames: Frames) -> None:
         found = attempt(self._answerer.handler, self._answerer.peer, frames)
         if isinstance(found, Future):
@@ -216,7 +226,7 @@ class ServedLane:
             return
         status, reply = found
         del found
-        data = messages.small(reply, status)
+        data = messages.small(reply, status=status)
         if data is None:
             status, begun = messages.begin(status, reply, self._answerer.parcels)
             del reply

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -143,11 +144,12 @@ class Line:
     ) -> tuple[bytes, list[int]] | None:
         """Return the answer with its descriptors; ``None``: the peer has not read the request."""
         fds, head, keeps = NOTHING, None, False
+        until = math.inf if timeout is None else time.monotonic() + timeout
         try:
-            message = messages.small(frames)
+            message = messages.small(frames, until=until)
             if message is None:
                 sized = packed, _, fds = messages.pack(frames, self._parcels)
-                message, head = messages.dumps(packed), messages.droppable(sized)
+                message, head = messages.dumps((*packed, until)), messages.droppable(sized)
             answer = lane.exchange(message, fds, timeout)
             if not answer[0]:
                 raise EOFError
@@ -207,7 +209,9 @@ class Line:
 
         Who was interrupted by a signal's handler may find that it has gone on here.
         """
-        while entries:
+        while True:
+            if not entries:  # here, as a handler may run before a loop goes on
+                break
             entry = entries[0]
             number, status, packed = entry
             frames, writable = packed

@@ -90,11 +90,12 @@ def small_size(frames: Frames) -> int:
     return size if size <= INLINE else -1
 
 
-def small(frames: Frames, status: int | None = None) -> bytes | None:
-    """Return the message that consists of *frames*, if all are ``bytes`` and few.
+def small(frames: Frames, *, until: float = math.inf, status: int | None = None) -> bytes | None:
+    """Return the message of a lane that consists of *frames*, if all are ``bytes`` and few.
 
     Args:
         frames: of a request, or an answer.
+        until: when a request is given up.
         status: how it ended, for an answer.
     """
     # Written out again, for a function more is felt where every call needs it.
@@ -103,8 +104,8 @@ def small(frames: Frames, status: int | None = None) -> bytes | None:
         or sum(map(len, frames)) > INLINE - _FRAME * len(frames)  # type: ignore[arg-type] # they are bytes
     ):
         return None
-    packed = frames, ()
-    return marshal.dumps(packed if status is None else (status, packed), _VERSION)  # type: ignore[arg-type] # they are bytes
+    message = (frames, (), until) if status is None else (status, (frames, ()))
+    return marshal.dumps(message, _VERSION)  # type: ignore[arg-type] # they are bytes
 
 
 class Begun(NamedTuple):
