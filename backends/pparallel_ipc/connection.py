@@ -41,31 +41,30 @@ class Turn:
 
     It is free afterwards wherever a handler raises: none runs between the deletion of an item and
     the assignment after it, as one may after a call of ``acquire``.
+
+    Attributes:
+        owner: the thread that has it; 0: none.
     """
 
     def __init__(self) -> None:
         self._is_free = [True]
-        self._owner = 0  # a thread
-
-    def is_mine(self) -> bool:
-        """Return whether the calling thread has it."""
-        return self._owner == get_ident()
+        self.owner = 0
 
     def take(self, act: Callable[..., object], *args: Any) -> bool:
         """Call *act* and return True; or return False, for another thread has the turn."""
         me = get_ident()
-        if self._owner == me:
+        if self.owner == me:
             act(*args)
             return True
         try:
             del self._is_free[0]
-            self._owner = me
+            self.owner = me
         except IndexError:
             return False
         try:
             act(*args)
         finally:
-            self._owner = 0
+            self.owner = 0
             self._is_free.append(True)
         return True
 
@@ -107,7 +106,7 @@ class Post:
     def put(self, entry: Any, size: int, fds: Sequence[int], *, hold: bool) -> None:
         """Send an entry: at once, or with the next ones if it may be held back."""
         self._entries.append((entry, size, fds))
-        if not hold or len(self._entries) >= _TOGETHER or self._turn.is_mine():
+        if not hold or len(self._entries) >= _TOGETHER or self._turn.owner == get_ident():
             self.flush()  # who has the turn is a signal's handler, for which the hub cannot send
         elif self not in self._hub.holders:
             self._hub.hold(self)
@@ -158,7 +157,8 @@ class Post:
             if not entries:
                 return
             packet = _packed(entries)
-            if self._packet is not None or entries[:1] != self._entries[:1]:
+            now = self._entries
+            if self._packet is not None or not now or now[0] is not entries[0]:
                 return
             self._packet = packet
         data, fds, count = packet
@@ -172,7 +172,8 @@ class Post:
             del self._entries[:count]  # these three without a call in between
             self._packet = None
             del self._sent[:]
-            messages.close(fds)
+            if fds:
+                messages.close(fds)
 
     def _has_to_wait(self, error: Exception) -> bool:
         is_full = isinstance(error, BlockingIOError)
@@ -229,12 +230,12 @@ class Connection:
             return
         until = time.monotonic() + timeout
         # One that is read here already waits by its own poll, which serves one wait at a time.
-        poll = _poll(self.sock.fileno()) if self._turn.is_mine() else self._poll
+        poll = _poll(self.sock.fileno()) if self.is_read_here() else self._poll
         self._turn.take(self._receive, poll, is_done, until)
 
     def is_read_here(self) -> bool:
         """Return whether the calling thread reads; a signal's handler may find that."""
-        return self._turn.is_mine()
+        return self._turn.owner == get_ident()
 
     def take_back(self) -> None:
         """Have the hub read again, and whoever does now leave off soon."""
@@ -298,7 +299,8 @@ class Connection:
         """Receive the next packet; return False if there is none, or no memory for it just now."""
         while True:
             try:
-                messages.receive_into(self.sock, self._received)
+                # In one go: no signal's handler runs in between.
+                self._received.extend(map(self.sock.recvmsg, *messages.EACH))
             except (BlockingIOError, InterruptedError):
                 return False
             except ConnectionResetError:  # told once: what came before the end is there still
@@ -361,7 +363,9 @@ def _packed(entries: list[Entry]) -> Packet:
     """Return the first of *entries* as a packet."""
     count, total = 0, 0
     first, size, fds = entries[0]
-    if size == _ALONE or fds:  # descriptors belong to the one entry of their packet
+    if (
+        size == _ALONE or fds or len(entries) == 1
+    ):  # descriptors belong to the one entry of their packet
         data = messages.dumps(first if size == _ALONE else (messages.MANY, [first]))
         return data, fds, 1
     for _, size, fds in entries:

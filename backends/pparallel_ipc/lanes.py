@@ -60,34 +60,31 @@ class Lane:
         if self._limit != timeout:
             self._set_limit(timeout)
         try:
-            self._send_request(message, fds, timeout)
-            data = self._receive_answer(timeout)
-        except BlockingIOError:  # the limit is 0
-            raise TimeoutError from None
+            if fds:
+                _send(self._sock, message, fds, timeout)
+            else:
+                try:
+                    self._send(message, socket.MSG_NOSIGNAL)
+                except OSError as error:
+                    if not is_exhausted(error):
+                        raise
+                    _send(self._sock, message, fds, timeout)
+            data = self._receive()
+        except (OSError, MemoryError) as error:
+            data = self._receive_after(error, timeout)
         return messages.receive_with(self._timed) if data == _WITH_FILES else (data, [])
 
-    def _send_request(self, message: bytes, fds: Sequence[int], timeout: float | None) -> None:
-        try:
-            if not fds:
-                self._send(message, socket.MSG_NOSIGNAL)
-                return
-        except OSError as error:
-            if not is_exhausted(error):
-                raise
-        _send(self._sock, message, fds, timeout)
-
-    def _receive_answer(self, timeout: float | None) -> bytes:
-        try:
-            return self._receive()
-        except ConnectionResetError:
-            data = self._sock.recv(PACKET)  # what came before the end is there still
-            if not data:
-                raise
-            return data
-        except (OSError, MemoryError) as error:
-            if not is_exhausted(error):
-                raise
+    def _receive_after(self, error: BaseException, timeout: float | None) -> bytes:
+        if isinstance(error, BlockingIOError):  # the limit is 0
+            raise TimeoutError from None
+        if is_exhausted(error):
             return messages.patiently(partial(self._timed.recv, PACKET), timeout)
+        data = b""
+        if isinstance(error, ConnectionResetError):  # what came before the end is there still
+            data = self._sock.recv(PACKET)
+        if not data:
+            raise error
+        return data
 
     def end(self) -> None:
         """Wake whoever waits on it; any thread may call this, and again."""

@@ -13,7 +13,6 @@ import math
 import socket
 import time
 from array import array
-from collections import deque
 from collections.abc import Callable, Sequence
 from pickle import PickleBuffer
 from typing import Any, NamedTuple, TypeVar
@@ -49,7 +48,7 @@ _VERSION = 2  #: of marshal's format: the last one without references, three tim
 # As ints: to combine flags of Python's takes longer than to receive.
 _IS_TRUNCATED = int(socket.MSG_TRUNC)
 _HOW = PACKET, socket.CMSG_SPACE(4 * array("i").itemsize), int(socket.MSG_CMSG_CLOEXEC)
-_EACH = tuple((each,) for each in _HOW)  # as map() takes them
+EACH = tuple((each,) for each in _HOW)  # as map() takes them
 
 T = TypeVar("T")
 Received = tuple[bytes, list[Any], int, Any]  #: what the system gives
@@ -234,13 +233,8 @@ def receive_with(sock: socket.socket) -> tuple[bytes, list[int]]:
     return parts(sock.recvmsg(*_HOW))
 
 
-def receive_into(sock: socket.socket, received: deque[Received]) -> None:
-    """Append the next message as the system gives it; no signal's handler runs in between."""
-    received.extend(map(sock.recvmsg, *_EACH))
-
-
 def parts(received: Received) -> tuple[bytes, list[int]]:
-    """As :func:`receive_with`, of what :func:`receive_into` has received."""
+    """As :func:`receive_with`, of what the system has given."""
     data, ancillary, said, _ = received
     fds = array("i", b"".join(each for _, _, each in ancillary)).tolist() if ancillary else []
     if said & _IS_TRUNCATED:
