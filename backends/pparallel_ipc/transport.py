@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import stat
 import threading
 import time
 import uuid
@@ -25,7 +26,6 @@ from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.links import Hello, Membership, ProcessId
 from pparallel.runtime.pending import Pending, awaited
 from pparallel.runtime.shm import Arena
-from pparallel_ipc.place import checked
 from pparallel_ipc.station import Station
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pparallel_ipc.line import Line
 
 _KEY = "ipc"  #: where a member finds the job's key among its own
+_ROOM = 90  #: bytes of a folder's path, so that a socket's fits in the kernel's 108
 
 
 class IpcTransport(Transport):
@@ -213,7 +214,7 @@ class IpcTransport(Transport):
                 "or give transport.directory, a folder of mode 700, and transport.key"
             )
             raise ConfigError(message, path="transport.directory")
-        return checked(given)
+        return _checked(given)
 
     def _key(self) -> bytes:
         key = self._member.keys.get(_KEY) or self._config.key
@@ -224,6 +225,28 @@ class IpcTransport(Transport):
             )
             raise ConfigError(message, path="transport.key")
         return key.get_secret_value().encode()
+
+
+def _checked(folder: Path) -> Path:
+    """Return *folder* if members may meet there.
+
+    Raises:
+        ConfigError: there is no such folder, or others may enter it, or its path is too long.
+    """
+    path = "transport.directory"
+    if len(os.fsencode(folder)) > _ROOM:
+        raise ConfigError(f"{folder} is too long for a socket: use a shorter path", path=path)
+    try:
+        found = folder.stat()
+    except OSError as error:
+        message = f"members cannot meet in {folder}: {error.strerror}; make it with mkdir -m 700"
+        raise ConfigError(message, path=path) from None
+    if not stat.S_ISDIR(found.st_mode):
+        raise ConfigError(f"{folder} is no folder", path=path)
+    if found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        message = f"others may enter {folder}: make it your own, with mode 700"
+        raise ConfigError(message, path=path)
+    return folder
 
 
 _opened: weakref.WeakSet[IpcTransport] = weakref.WeakSet()
