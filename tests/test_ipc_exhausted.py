@@ -18,7 +18,7 @@ from ipc_peer import echo, pair
 from pparallel.errors import CallTimeoutError, ResourceExhaustedError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.shm import Arena
-from pparallel.testing.patience import PATIENCE
+from pparallel.testing.patience import PATIENCE, until
 from pparallel_ipc import messages
 from pparallel_ipc.guest import Guest
 from pparallel_ipc.hub import Hub
@@ -191,12 +191,18 @@ def test_a_hub_that_cannot_be_made_leaves_no_descriptor(monkeypatch: pytest.Monk
     assert psutil.Process().num_fds() == before
 
 
-def test_a_time_out_begins_when_the_call_does(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("has_lanes", [False, True])
+def test_a_time_out_begins_when_the_call_does(
+    monkeypatch: pytest.MonkeyPatch, has_lanes: bool
+) -> None:
     line = Station.line
 
     def slowly(self: Station, name: str) -> Line:
         time.sleep(1.0)
-        return line(self, name)
+        made = line(self, name)
+        if has_lanes:
+            until(lambda: made._post is not None, "it is not connected")
+        return made
 
     with pair(lambda _, __: Future()) as (a, b):
         monkeypatch.setattr(Station, "line", slowly)

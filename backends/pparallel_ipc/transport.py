@@ -121,22 +121,19 @@ class IpcTransport(Transport):
 
     @override
     def call(self, to: str, frames: Frames, timeout: float | None = None) -> Frames:
-        began = time.monotonic()
+        began, left = time.monotonic(), timeout
         line = self._lines.get(to)
         if line is None or self._closed:
-            line = self._line(to)
-        if line is not None:
-            try:
-                reply = line.call(frames, timeout)
-            except EOFError:
-                raise self._why_ended(to) from None
-            if reply is not None:
-                return reply
-        future = self.request(to, frames)
-        left = None if timeout is None else max(0.0, timeout - (time.monotonic() - began))
+            line = self._line(to)  # which connects
+            left = _left(timeout, began)
         try:
+            if line is not None and (reply := line.call(frames, left)) is not None:
+                return reply
+            future, left = self.request(to, frames), _left(timeout, began)
             with self.awaiting(to, future.done, left):
                 return awaited(future, to, left)
+        except EOFError:
+            raise self._why_ended(to) from None
         except CallTimeoutError:
             raise CallTimeoutError(f"a request to {to!r}", timeout or 0.0) from None
 
@@ -225,6 +222,10 @@ class IpcTransport(Transport):
             )
             raise ConfigError(message, path="transport.key")
         return key.get_secret_value().encode()
+
+
+def _left(timeout: float | None, began: float) -> float | None:
+    return None if timeout is None else max(0.0, timeout - (time.monotonic() - began))
 
 
 def _checked(folder: Path) -> Path:
