@@ -38,13 +38,18 @@ Send = Callable[[int, Sized], None]  #: sends how a request ended, and the answe
 
 
 class Lane:
-    """The caller's end."""
+    """The caller's end.
+
+    Attributes:
+        has_answered: whether the other end is known to be served.
+    """
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         # The same socket once more, for waits with a limit that signals do not put off.
         self._timed = socket.socket(sock.family, sock.type, 0, sock.fileno())
         self._limit: float | None = None  # seconds
+        self.has_answered = False
         self._send = sock.send
         self._receive = _receiver(sock, partial(self._timed.recv, PACKET))
 
@@ -81,7 +86,7 @@ class Lane:
             return messages.patiently(partial(self._timed.recv, PACKET), timeout)
         data = b""
         if isinstance(error, ConnectionResetError):  # what came before the end is there still
-            data = self._sock.recv(PACKET)
+            data = self._timed.recv(PACKET)
         if not data:
             raise error
         return data

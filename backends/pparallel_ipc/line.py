@@ -153,9 +153,11 @@ class Line:
             answer = lane.exchange(message, fds, timeout)
             if not answer[0]:
                 raise EOFError
-            head = None
+            head, lane.has_answered = None, True
             keeps = not self._is_ended and len(self._idle) < _KEPT
         except ConnectionError:
+            if lane.has_answered:  # it is served: that it has not read this one is not certain
+                raise EOFError from None
             if head is not None:
                 self._parcels.drop(head)
                 head = None
