@@ -95,7 +95,9 @@ def test_one_that_waits_for_long_leaves_it_to_the_hub() -> None:
         def ask(thread: int) -> list[bytes]:
             if thread == 0:
                 return answered(a, b"long")
-            until(lambda: bool(a._lines["b"]._waiters), "the other does not wait")
+            until(
+                lambda: "b" in a._lines and bool(a._lines["b"]._waiters), "the other does not wait"
+            )
             time.sleep(0.02)
             found = answered(a, b"short")
             go.set()
@@ -148,7 +150,7 @@ def test_the_other_ends_meanwhile() -> None:
                 with a.awaiting(b.name, future.done, PATIENCE), pytest.raises(PeerLostError):
                     future.result(PATIENCE)
             else:
-                until(lambda: bool(a._lines["b"]._waiters), "nobody waits")
+                until(lambda: "b" in a._lines and bool(a._lines["b"]._waiters), "nobody waits")
                 b.close()
 
         in_threads(2, wait)
@@ -183,10 +185,15 @@ def test_the_hub_lets_somebody_finish_who_reads() -> None:
         a.request(b.name, [b"first"], PATIENCE).result(PATIENCE)
         connection = a._lines["b"]._connection
         assert connection is not None
-        with connection._reading:
-            future = a.request(b.name, [b"second"], PATIENCE)
+        futures: list[Future[Frames]] = []
+
+        def read() -> None:
+            futures.append(a.request(b.name, [b"second"], PATIENCE))
             until(lambda: connection.sock.fileno() in connection.hub._lent, "it is not left alone")
-            assert not future.done()
+            assert not futures[0].done()
+
+        until(lambda: connection._turn.take(read), "somebody reads all the time")
+        (future,) = futures
         assert bytes(future.result(PATIENCE)[0]) == b"second"
         until(lambda: not connection.hub._lent, "the hub does not look again")
 

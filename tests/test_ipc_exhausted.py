@@ -6,18 +6,24 @@ import errno
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+import psutil
 import pytest
 from ipc_peer import echo, pair
 
+from pparallel.errors import CallTimeoutError, ResourceExhaustedError
 from pparallel.interfaces.transport import Frames
-from pparallel.testing.patience import PATIENCE
+from pparallel.runtime.shm import Arena
+from pparallel.testing.patience import PATIENCE, until
 from pparallel_ipc import messages
 from pparallel_ipc.guest import Guest
+from pparallel_ipc.hub import Hub
 from pparallel_ipc.line import Line
+from pparallel_ipc.station import Station
 
 
 def fail_once(
@@ -119,3 +125,88 @@ def test_nobody_is_deaf_after_memory_to_decode_was_missing(
             [b"%d" % n] for n in range(5)
         ]
         assert has_failed()
+
+
+def test_a_call_fails_that_finds_no_descriptor_to_connect_and_the_member_lives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pair(echo) as (a, b):
+        none = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        for n in range(3):  # a member connects when it first calls
+            has_failed = fail_once(monkeypatch, socket, "socket", none)
+            with pytest.raises(ResourceExhaustedError, match="the connection to member 'b'"):
+                (a.call if n % 2 else a.request)(b.name, [b"none"], PATIENCE)
+            assert has_failed()
+            monkeypatch.undo()
+        assert a.members() == ["a", "b"]
+        assert copied(a.request(b.name, [b"first"], PATIENCE).result(PATIENCE)) == [b"first"]
+        assert copied(a.call(b.name, [b"second"], PATIENCE)) == [b"second"]
+
+
+@pytest.mark.parametrize("number", [*EXHAUSTED, errno.ETOOMANYREFS])
+@pytest.mark.parametrize("times", [1, 2, 3, 9])
+def test_introductions_are_late_when_the_system_has_no_room_for_them(
+    monkeypatch: pytest.MonkeyPatch, number: int, times: int
+) -> None:
+    with pair(echo) as (a, b):
+        none = OSError(number, os.strerror(number))
+        has_failed = fail_once(monkeypatch, socket.socket, "sendmsg", none, times)
+        large = os.urandom(100_000)
+        assert copied(a.request(b.name, [large], PATIENCE).result(PATIENCE)) == [large]
+        assert has_failed()
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_introductions_are_late_when_there_is_no_room_for_shared_memory(
+    monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    before = psutil.Process().num_fds()
+    has_failed = fail_once(monkeypatch, Arena, "attach", OSError(errno.ENOMEM, "none"), times)
+    with pair(echo) as (a, b):
+        large = os.urandom(100_000)
+        assert copied(a.request(b.name, [large], PATIENCE).result(PATIENCE)) == [large]
+        assert copied(b.request(a.name, [large], PATIENCE).result(PATIENCE)) == [large]
+        assert has_failed()
+    assert psutil.Process().num_fds() == before
+
+
+def test_a_member_without_descriptors_lets_others_in_later_and_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pair(echo) as (a, b):
+        none = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        has_failed = fail_once(monkeypatch, socket.socket, "accept", none, 3)
+        assert copied(a.request(b.name, [b"first"], PATIENCE).result(PATIENCE)) == [b"first"]
+        assert has_failed()
+    assert caplog.text.count("cannot let members in") == 1
+
+
+def test_a_hub_that_cannot_be_made_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = psutil.Process().num_fds()
+    with monkeypatch.context() as changed:
+        none = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        fail_once(changed, os, "eventfd", none)
+        with pytest.raises(OSError, match="Too many open files"):
+            Hub("a")
+    assert psutil.Process().num_fds() == before
+
+
+@pytest.mark.parametrize("has_lanes", [False, True])
+def test_a_time_out_begins_when_the_call_does(
+    monkeypatch: pytest.MonkeyPatch, has_lanes: bool
+) -> None:
+    line = Station.line
+
+    def slowly(self: Station, name: str) -> Line:
+        time.sleep(1.0)
+        made = line(self, name)
+        if has_lanes:
+            until(lambda: made._post is not None, "it is not connected")
+        return made
+
+    with pair(lambda _, __: Future()) as (a, b):
+        monkeypatch.setattr(Station, "line", slowly)
+        began = time.monotonic()
+        with pytest.raises(CallTimeoutError, match=r"1\.2"):
+            a.call(b.name, [b"never"], 1.2)
+        assert time.monotonic() - began < 2.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -21,12 +22,20 @@ from pparallel_ipc.transport import IpcTransport
 
 @contextmanager
 def alarms(handler: Any, every: float) -> Iterator[None]:
-    """Have *handler* called every so many seconds."""
-    before = signal.signal(signal.SIGALRM, handler)
+    """Have *handler* called every so many seconds inside, and never after that."""
+    is_inside = False
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if is_inside:
+            handler(number, frame)
+
+    before = signal.signal(signal.SIGALRM, handle)
     signal.setitimer(signal.ITIMER_REAL, every, every)
     try:
+        is_inside = True
         yield
     finally:
+        is_inside = False  # first: what the handler raises would leave the timer on
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
 
@@ -56,10 +65,24 @@ def test_a_handler_that_asks_hangs_nobody() -> None:
         assert {bytes(each.result(PATIENCE)[0]) for each in asked} == {b"asked"}
 
 
-def test_a_handler_that_raises_loses_no_answer() -> None:
-    class RaisedError(Exception):
-        pass
+class RaisedError(Exception):
+    """Raised by a signal's handler."""
 
+
+@pytest.fixture
+def finalizers_are_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a finalizer be where a handler raises: no test can keep that from happening."""
+    hook = sys.unraisablehook
+
+    def report(unraisable: Any) -> None:
+        if unraisable.exc_type is not RaisedError:
+            hook(unraisable)
+
+    monkeypatch.setattr(sys, "unraisablehook", report)
+
+
+@pytest.mark.usefixtures("finalizers_are_interrupted")
+def test_a_handler_that_raises_loses_no_answer() -> None:
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise RaisedError
 
@@ -95,3 +118,35 @@ def test_a_time_out_of_a_call_is_kept_under_signals() -> None:
             with pytest.raises(CallTimeoutError):
                 a.call(b.name, [b"hold"], 0.5)
             assert time.monotonic() - began < 2.0
+
+
+def test_a_handler_that_waits_for_an_answer_gets_it_wherever_it_interrupts() -> None:
+    late: list[object] = []
+    calls = 0
+    is_inside = False
+
+    with pair(echo) as (a, b):
+
+        def call(number: int, frame: FrameType | None) -> None:
+            nonlocal calls, is_inside
+            if is_inside:
+                return
+            is_inside = True
+            calls += 1
+            asked = calls
+            if waited(a, asked) != b"%d" % asked:
+                late.append(asked)
+            is_inside = False
+
+        a.request(b.name, [b"first"], PATIENCE).result(PATIENCE)
+        until = time.monotonic() + 2
+        with alarms(call, 0.0011):
+            while time.monotonic() < until:
+                futures = [
+                    a.request(b.name, [b"%d" % n] * (n % 3 * 15 + 1), PATIENCE) for n in range(20)
+                ]
+                for n, each in enumerate(futures):
+                    with a.awaiting(b.name, each.done, PATIENCE):
+                        assert bytes(each.result(PATIENCE)[0]) == b"%d" % n
+        assert calls > 10
+        assert not late

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 
 from pparallel.runtime.links import Hello, ProcessId
+from pparallel.runtime.resources import is_exhausted
 from pparallel.runtime.shm import Arena, Parcels
 from pparallel_ipc import messages
 
@@ -46,7 +47,7 @@ class Arenas:
 
         Args:
             hello: the member's.
-            fds: the descriptor of its arena, or nothing; closed here.
+            fds: the descriptor of its arena, or nothing; closed here, unless there is no room now.
             calling: whether this member is the one that connects.
 
         Raises:
@@ -59,8 +60,11 @@ class Arenas:
             try:
                 if fds and name not in self._others:
                     self._others[name] = Arena.attach(fds[0])
-            finally:
-                messages.close(fds)
+            except BaseException as error:
+                if not is_exhausted(error):
+                    messages.close(fds)
+                raise
+            messages.close(fds)
             other = self._others.get(name)
         if other is not None:
             return Parcels(self._own, {place: other})

@@ -1,44 +1,200 @@
-"""One socket to one other member, in the hub's hands: first introductions, then messages."""
+"""One socket to one other member, in the hub's hands: the messages that leave by it and come."""
 
 from __future__ import annotations
 
 import logging
 import select
 import socket
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable, Sequence
+from threading import get_ident
 from typing import Any
 
-from pparallel.errors import AuthenticationError
 from pparallel.runtime import poll_times
-from pparallel.runtime.links import Hello, RefusedError
-from pparallel.runtime.processes import forget_in_children, remember_in_children
+from pparallel.runtime.processes import close_private
 from pparallel.runtime.resources import is_exhausted
-from pparallel_ipc import handshake, messages
-from pparallel_ipc.alone import alone
-from pparallel_ipc.handshake import Called, Caller
+from pparallel_ipc import messages
 from pparallel_ipc.hub import NOT_SERVED, READ, WRITE, Hub
 from pparallel_ipc.messages import Received
-from pparallel_ipc.post import Post
 
 logger = logging.getLogger(__name__)
 
-_AT_ONCE = 32  #: packets that are read before others have their turn
+_TOGETHER = 16  #: entries that are not held back any longer
+_AT_ONCE = 8  #: packets that are read before others have their turn
 _ALL = 1 << 20
-_AGAIN = 0.001  #: seconds after which what found no memory is tried again
+_AGAIN = 0.001  #: seconds after which what found no memory or descriptors is tried again
+_MOST = 1000  #: entries that are looked at for a packet
+_ALONE = -1  #: instead of a size: a message by itself
+_HOW = (int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL),)  #: as map() takes it
 _END: Received = (b"", [], 0, None)
-PATIENCE = 1.0  #: seconds that closing waits for who reads
+PATIENCE = 1.0  #: seconds that closing waits for who reads or sends
 
+Entry = tuple[Any, int, Sequence[int]]  #: a message, its size, descriptors
+Packet = tuple[bytes, Sequence[int], int]  #: with its descriptors and the number of its entries
 Taken = Callable[[Any, list[int]], None]  #: (message, descriptors)
 Ended = Callable[["Connection"], None]
 
 
+class Turn:
+    """Lets one thread at a time do something, and its signals' handlers; others need not wait.
+
+    It is free afterwards wherever a handler raises: none runs between the deletion of an item and
+    the assignment after it, as one may after a call of ``acquire``.
+
+    Attributes:
+        owner: the thread that has it; 0: none.
+    """
+
+    def __init__(self) -> None:
+        self._is_free = [True]
+        self.owner = 0
+
+    def take(self, act: Callable[..., object], *args: Any) -> bool:
+        """Call *act* and return True; or return False, for another thread has the turn."""
+        me = get_ident()
+        if self.owner == me:
+            act(*args)
+            return True
+        try:
+            del self._is_free[0]
+            self.owner = me
+        except IndexError:
+            return False
+        try:
+            act(*args)
+        finally:
+            self.owner = 0
+            self._is_free.append(True)
+        return True
+
+    def take_soon(self, act: Callable[..., object], *args: Any) -> None:
+        """As :meth:`take`, but wait for the turn; after :data:`PATIENCE` seconds do without it."""
+        until = time.monotonic() + PATIENCE
+        while not self.take(act, *args):
+            if time.monotonic() >= until:
+                act(*args)
+                return
+            time.sleep(_AGAIN)
+
+
+class Post:
+    """Sends entries and single messages through one socket, in order, many in a packet.
+
+    Sending never blocks, and any thread may. What the socket does not take at once waits here, and
+    leaves when it can. How much that may become is for the callers to limit.
+
+    One thread sends at a time, and its signals' handlers. Others only add to what it sends, so that
+    nobody waits for a lock.
+    """
+
+    def __init__(self, sock: socket.socket, hub: Hub) -> None:
+        self._sock, self._hub = sock, hub
+        self._number = sock.fileno()
+        self._turn = Turn()  # to send
+        self._entries: list[Entry] = []  # until they are sent
+        self._packet: Packet | None = None  # the next one
+        self._sent: list[int] = []  # not empty: the packet has left
+        self._waits = True  # until it is open, and later for the hub to say that it may go on
+        self._is_dead = False
+
+    def open(self) -> None:
+        """Let messages out from now on."""
+        self._waits = False
+        self.flush()
+
+    def put(self, entry: Any, size: int, fds: Sequence[int], *, hold: bool) -> None:
+        """Send an entry: at once, or with the next ones if it may be held back."""
+        self._entries.append((entry, size, fds))
+        if not hold or len(self._entries) >= _TOGETHER or self._turn.owner == get_ident():
+            self.flush()  # who has the turn is a signal's handler, for which the hub cannot send
+        elif self not in self._hub.holders:
+            self._hub.hold(self)
+
+    def say(self, message: Any, fds: Sequence[int] = ()) -> None:
+        """Send a message by itself, after what was put before; closes *fds*."""
+        self._entries.append((message, _ALONE, fds))
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what has been held back."""
+        while self._entries and not self._waits:
+            if not self._turn.take(self._send):  # a signal's handler may raise where it is sent
+                self._hub.hold(self)
+                return
+
+    def is_empty(self) -> bool:
+        """Return whether all has left."""
+        return self._is_dead or not self._entries
+
+    def can_write(self) -> None:
+        """Go on, for there is room: called by the hub."""
+        if not self._is_dead:
+            self._hub.change(self._number, remove=WRITE)  # first: who finds none again adds it
+            self._waits = False
+        self.flush()
+
+    def die(self) -> None:
+        """Send nothing any more, and let go of what waits."""
+        self._is_dead, self._waits = True, False
+        self._turn.take_soon(self._drop)  # nobody uses the socket afterwards
+
+    def _send(self) -> None:
+        """Send what there is; a signal's handler in the midst of it may do so, too."""
+        try:
+            while self._entries and not self._is_dead:
+                self._send_one()
+        except (OSError, MemoryError) as error:
+            if not self._has_to_wait(error):
+                self._is_dead = True  # the end will be seen where this connection is read
+        if self._is_dead:
+            self._drop()
+
+    def _send_one(self) -> None:
+        packet = self._packet
+        if packet is None:
+            entries = self._entries[:_MOST]
+            if not entries:
+                return
+            packet = _packed(entries)
+            now = self._entries
+            if self._packet is not None or not now or now[0] is not entries[0]:
+                return
+            self._packet = packet
+        data, fds, count = packet
+        send = map(self._sock.send, (data,), _HOW)
+        if fds:
+            send = map(self._sock.sendmsg, ((data,),), (messages.rights(fds),), _HOW)
+        note = self._sent.extend
+        if self._packet is packet and not self._sent:
+            note(send)  # in one go, and without a call before it since it was found not to be sent
+        if self._packet is packet:
+            del self._entries[:count]  # these three without a call in between
+            self._packet = None
+            del self._sent[:]
+            if fds:
+                messages.close(fds)
+
+    def _has_to_wait(self, error: Exception) -> bool:
+        is_full = isinstance(error, BlockingIOError)
+        if not is_full and not is_exhausted(error):
+            return False
+        self._waits = True
+        if is_full:
+            self._hub.change(self._number, add=WRITE)
+        else:
+            self._hub.later(_AGAIN, self.can_write)
+        return True
+
+    def _drop(self) -> None:
+        entries, self._entries = self._entries, []
+        self._packet = None
+        for _, _, fds in entries:
+            messages.close(fds)
+
+
 class Connection:
-    """A socket that the hub reads.
+    """A socket that the hub reads; closed by it.
 
     Attributes:
         calling: whether it was made by this end, and answers come in by it.
@@ -50,14 +206,12 @@ class Connection:
         self.problem = ""
         sock.setblocking(False)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, messages.SENDING)
-        forget_in_children(sock.fileno())
         self.sock, self.hub = sock, hub
         self.post = Post(sock, hub)
-        self._reading = threading.RLock()  # held by who reads; it may close what it reads
+        self._turn = Turn()  # to read; who does may close it
         self._poll = _poll(sock.fileno())  # for who reads in place of the hub
-        self._reader = 0  # the thread that reads in place of the hub
-        self._received: deque[Received] = deque()  # and not passed on yet
-        self._decoded: tuple[Received | None, Any, list[int]] = (None, None, [])  # the first one
+        self._received: deque[Received] = deque()  # and not decoded yet
+        self._message: tuple[Any, list[int]] | None = None  # decoded, and not passed on yet
         self._taken: Taken | None = None
         self._ended: Ended | None = None
 
@@ -74,74 +228,58 @@ class Connection:
         """
         if self._taken is None:
             return
-        alone(self._reading, partial(self._receive, is_done, time.monotonic() + timeout))
-        if self._received:  # for the hub; if a signal's handler raises, it looks by itself
-            self.hub.later(0.0, self._look)
+        until = time.monotonic() + timeout
+        # One that is read here already waits by its own poll, which serves one wait at a time.
+        poll = _poll(self.sock.fileno()) if self.is_read_here() else self._poll
+        self._turn.take(self._receive, poll, is_done, until)
 
     def is_read_here(self) -> bool:
         """Return whether the calling thread reads; a signal's handler may find that."""
-        return self._reader == threading.get_ident()
+        return self._turn.owner == get_ident()
 
     def take_back(self) -> None:
         """Have the hub read again, and whoever does now leave off soon."""
         self.hub.take_back(self.sock.fileno())
 
-    def _receive(self, is_done: Callable[[], bool], until: float) -> None:
-        number = self.sock.fileno()
-        if number < 0:
-            return
-        before = self._reader
-        try:
-            self._reader = threading.get_ident()
-            self.hub.lend(number)
-            poll = _poll(number) if before else self._poll  # which serves one wait at a time
-            while self._pass_on(by_hub=False):
-                if is_done():  # before the next wait: what has just come may be all that is missing
-                    return
-                if not self._next(poll, until):
-                    break
-            self.hub.take_back(number)
-        finally:
-            self._reader = before
-
-    def _next(self, poll: select.poll, until: float) -> bool:
-        """Receive the next packet, or wait for it; return False if none comes."""
-        left = until - time.monotonic()
-        return self._take_in() or (left > 0 and bool(poll.poll(poll_times.milliseconds(left))))
-
     def drain(self) -> None:
         """Pass on what has come, and not be told of the end any more."""
         self._ended = None
         if self._taken is not None and self.sock.fileno() >= 0:
-            with self._alone():
-                self._read(_ALL)
+            self._turn.take_soon(self._read, _ALL)
 
     def close(self) -> None:
         """Close it; safe to call again."""
-        with self._alone():
-            number = self.sock.fileno()
-            if number >= 0:
-                self.post.die()
-                self.hub.unregister(number)
-                remember_in_children(number)
-                self.sock.close()
+        self._turn.take_soon(self._close)
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Have nobody else read inside, unless that one does not leave off."""
-        has = self._reading.acquire(timeout=PATIENCE)
-        try:
-            yield
-        finally:
-            if has:
-                self._reading.release()
+    def _close(self) -> None:
+        number = self.sock.fileno()
+        if number >= 0:
+            self.post.die()
+            self.hub.unregister(number)
+            close_private(self.sock)
+
+    def _receive(self, poll: select.poll, is_done: Callable[[], bool], until: float) -> None:
+        number = self.sock.fileno()
+        if number < 0:
+            return
+        self.hub.lend(number)
+        while self._pass_on(by_hub=False):
+            if is_done():  # before the next wait: what has just come may be all that is missing
+                return
+            if not self._take_in():
+                left = until - time.monotonic()
+                if left <= 0 or not poll.poll(poll_times.milliseconds(left)):
+                    break
+        if self._message is not None:  # for the hub
+            self.hub.later(0.0, self._look)
+        self.hub.take_back(number)  # last: where a signal's handler raises, it looks by itself
 
     def _event(self, said: int) -> None:
         try:
             if said & WRITE:
                 self.post.can_write()
-            if said & ~WRITE:
-                self._read_some()
+            if said & ~WRITE and not self._turn.take(self._read, _AT_ONCE):
+                self.hub.lend(self.sock.fileno())  # somebody else reads; look again a little later
         except MemoryError:
             logger.warning("There is no memory for what has come; it is tried again")
             time.sleep(_AGAIN)
@@ -153,21 +291,16 @@ class Connection:
         if self.sock.fileno() >= 0:
             self._event(READ)
 
-    def _read_some(self) -> None:
-        if not alone(self._reading, partial(self._read, _AT_ONCE)):
-            self.hub.lend(self.sock.fileno())  # somebody else reads; look again a little later
-
     def _read(self, most: int) -> None:
-        for _ in range(most):
-            if not (self._pass_on(by_hub=True) and self._take_in()):
-                return
-        self._pass_on(by_hub=True)
+        while self._pass_on(by_hub=True) and most and self._take_in():
+            most -= 1
 
     def _take_in(self) -> bool:
         """Receive the next packet; return False if there is none, or no memory for it just now."""
         while True:
             try:
-                messages.receive_into(self.sock, self._received)
+                # In one go: no signal's handler runs in between.
+                self._received.extend(map(self.sock.recvmsg, *messages.EACH))
             except (BlockingIOError, InterruptedError):
                 return False
             except ConnectionResetError:  # told once: what came before the end is there still
@@ -183,30 +316,38 @@ class Connection:
         """Pass on what has been received; return whether all of it was, and more may come.
 
         What stays, as it is for the hub or what was called has raised, is passed on the next time.
+        A signal's handler may do the same in the midst of it.
         """
         received = self._received
-        while received:
-            packet = received[0]
-            if self._decoded[0] is not packet:
-                data, fds = messages.parts(packet)
-                self._decoded = packet, messages.loads(data) if data else None, fds
-            _, message, fds = self._decoded
-            if not by_hub and (message is None or message[0] != messages.MANY):
-                return False
+        while received or self._message is not None:
+            message = self._message
             if message is None:
+                if not received:  # here, as a handler may run before a loop goes on
+                    continue
+                packet = received[0]
+                data, fds = messages.parts(packet)
+                message = messages.loads(data) if data else None, fds
+                if not received or received[0] is not packet:
+                    continue
+                self._message = message
+                del received[0]  # without a call in between
+            if not by_hub and (message[0] is None or message[0][0] != messages.MANY):
+                return False
+            if message[0] is None:
                 self._end()
                 return False
             assert self._taken is not None
-            self._taken(message, fds)
-            if received and received[0] is packet:  # a signal's handler may have been here
-                received.popleft()
-                self._decoded = (None, None, [])  # or the next one would need memory of its own
+            self._taken(*message)
+            if self._message is message:
+                self._message = None
         return True
 
     def _fail(self, error: Exception) -> None:
         """End it, for who waits at the other end would do so for ever."""
         logger.error(NOT_SERVED, exc_info=error)
-        if self._received:
+        if self._message is not None:
+            self._message = None
+        elif self._received:
             self._received.popleft()
         self.problem = f"cannot be served: {type(error).__name__}: {error}"
         self._end()
@@ -218,108 +359,24 @@ class Connection:
             ended(self)
 
 
+def _packed(entries: list[Entry]) -> Packet:
+    """Return the first of *entries* as a packet."""
+    count, total = 0, 0
+    first, size, fds = entries[0]
+    if (
+        size == _ALONE or fds or len(entries) == 1
+    ):  # descriptors belong to the one entry of their packet
+        data = messages.dumps(first if size == _ALONE else (messages.MANY, [first]))
+        return data, fds, 1
+    for _, size, fds in entries:
+        total += size + messages.HEADER
+        if count and (size == _ALONE or fds or total > messages.LONGEST):
+            break
+        count += 1
+    return messages.dumps((messages.MANY, [each[0] for each in entries[:count]])), (), count
+
+
 def _poll(number: int) -> select.poll:
     poll = select.poll()
     poll.register(number, select.POLLIN)
     return poll
-
-
-class Visitor:
-    """A connection that was accepted, until it has proved who it is."""
-
-    def __init__(
-        self,
-        connection: Connection,
-        called: Called,
-        arena: int,
-        let_in: Callable[[Visitor, Hello, list[int]], None],
-        turned_away: Callable[[Visitor, str], None],
-    ) -> None:
-        self.connection, self.called = connection, called
-        self._arena, self._let_in, self._turned_away = arena, let_in, turned_away
-        self.is_done = False
-        connection.hub.register(connection.sock.fileno(), self._event)
-
-    def turn_away(self, why: str) -> None:
-        """End it, and say why."""
-        if self.is_done:
-            return
-        self.is_done = True
-        try:
-            self.connection.sock.send(handshake.refusal(why), socket.MSG_NOSIGNAL)
-        except OSError:
-            logger.debug("a visitor had gone before it was told: %s", why)
-        self.connection.close()
-        self._turned_away(self, why)
-
-    def _event(self, said: int) -> None:
-        fds: list[int] = []
-        try:
-            data, fds = messages.receive_with(self.connection.sock)
-            if not data:
-                raise RefusedError("it went away")
-            answer, hello = self.called.take(data)
-            if hello is None:
-                messages.close(fds)
-                fds = []
-            self._say(answer, last=hello is not None)
-        except BlockingIOError:
-            return
-        except (OSError, RefusedError, AuthenticationError) as error:
-            messages.close(fds)
-            self.turn_away(str(error))
-            return
-        if hello is not None:
-            self.is_done = True
-            self._let_in(self, hello, fds)
-
-    def _say(self, answer: bytes, *, last: bool) -> None:
-        sock = self.connection.sock
-        if last and self._arena >= 0:
-            messages.send_with(sock, answer, [self._arena])
-        else:
-            sock.send(answer, socket.MSG_NOSIGNAL)
-
-
-class Approach:
-    """A connection that this end has made, until it is let in."""
-
-    def __init__(
-        self,
-        connection: Connection,
-        name: str,
-        caller: Caller,
-        arena: int,
-        let_in: Callable[[Connection, Hello, list[int]], None],
-        failed: Callable[[Connection, str, Exception], None],
-    ) -> None:
-        self._connection, self._name, self._caller = connection, name, caller
-        self._arena, self._let_in, self._failed = arena, let_in, failed
-        self._hello: Hello | None = None
-        connection.sock.send(caller.first(), socket.MSG_NOSIGNAL)
-        connection.hub.register(connection.sock.fileno(), self._event, READ)
-
-    def _event(self, said: int) -> None:
-        sock = self._connection.sock
-        fds: list[int] = []
-        try:
-            try:
-                data, fds = messages.receive_with(sock)
-            except BlockingIOError:
-                return
-            if not data:
-                raise ConnectionResetError("the connection was closed")
-            if self._hello is None:
-                self._hello, proof = self._caller.answer(data, self._name)
-                if self._arena >= 0:
-                    messages.send_with(sock, proof, [self._arena])
-                else:
-                    sock.send(proof, socket.MSG_NOSIGNAL)
-                return
-            self._caller.check_welcome(data)
-        except (OSError, RefusedError, AuthenticationError) as error:
-            messages.close(fds)
-            self._connection.hub.unregister(sock.fileno())
-            self._failed(self._connection, self._name, error)
-            return
-        self._let_in(self._connection, self._hello, fds)

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from pparallel.errors import AuthenticationError, PparallelError
 from pparallel.runtime.links import Hello, Membership, RefusedError, peer
-from pparallel.runtime.processes import forget_in_children, remember_in_children
-from pparallel_ipc.connection import Connection, Visitor
+from pparallel.runtime.processes import close_private, private
+from pparallel_ipc import handshake, messages
+from pparallel_ipc.connection import Connection
 from pparallel_ipc.handshake import Called
 from pparallel_ipc.hub import READ, Hub
 
@@ -23,6 +24,7 @@ logger = logging.getLogger(__name__)
 BACKLOG = 4096  #: connections that the system lets wait
 STRANGERS = 256  #: connections that have not proved who they are; further ones wait outside
 PATIENCE = 5.0  #: seconds that one may take for that
+_AGAIN = 0.1  #: seconds after which one is accepted that no descriptor was there for
 TOLD = 20  #: how many that were turned away are told of; further ones at level DEBUG
 
 LetIn = Callable[[Connection, Hello, list[int]], None]
@@ -47,6 +49,7 @@ class Door:
         self._strangers: set[Visitor] = set()
         self._lock = threading.RLock()
         self._told = 0
+        self._is_short = False  # of what it takes to accept a connection; told once
 
     def open(self) -> None:
         """Listen.
@@ -54,15 +57,14 @@ class Door:
         Raises:
             PparallelError: another process that lives is this member already.
         """
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        sock = private(lambda: socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
         sock.setblocking(False)
         try:
             self._bind(sock)
             sock.listen(BACKLOG)
         except BaseException:
-            sock.close()
+            close_private(sock)
             raise
-        forget_in_children(sock.fileno())
         self._sock = sock
         self._hub.register(sock.fileno(), self._knocked)
 
@@ -72,8 +74,7 @@ class Door:
             sock, self._sock = self._sock, None
         if sock is not None:
             self._hub.unregister(sock.fileno())
-            remember_in_children(sock.fileno())
-            sock.close()
+            close_private(sock)
             self._address.unlink(missing_ok=True)
         for each in list(self._strangers):
             each.turn_away("this member is closing")
@@ -95,28 +96,27 @@ class Door:
         sock = self._sock
         while sock is not None and len(self._strangers) < STRANGERS:
             try:
-                accepted, _address = sock.accept()
+                accepted = private(lambda: sock.accept()[0])
             except BlockingIOError:
                 return
-            except OSError as error:
-                logger.warning("%s cannot let members in: %s", self._me.name, error.strerror)
+            except (OSError, MemoryError) as error:
+                if not self._is_short:
+                    logger.warning("%s cannot let members in: %s", self._me.name, error)
+                self._is_short = True
                 self._hub.change(sock.fileno(), remove=READ)
-                self._hub.later(1.0, self._open_again)
+                self._hub.later(_AGAIN, self._open_again)
                 return
-            self._receive(accepted)
+            self._is_short = False
+            try:
+                self._receive(accepted)
+            except (OSError, MemoryError, AuthenticationError) as error:
+                logger.warning("%s cannot let a member in: %s", self._me.name, error)
+                close_private(accepted)
         if sock is not None:
-            self._hub.change(
-                sock.fileno(), remove=READ
-            )  # until somebody has been let in, or has gone
+            self._hub.change(sock.fileno(), remove=READ)  # until one of them is let in, or has gone
 
     def _receive(self, accepted: socket.socket) -> None:
-        try:
-            pid = peer(accepted)
-        except AuthenticationError as error:
-            logger.warning("%s", error)
-            accepted.close()
-            return
-        called = Called(self._me, self._key, pid, self._admit)
+        called = Called(self._me, self._key, peer(accepted), self._admit)
         connection = Connection(accepted, self._hub, calling=False)
         visitor = Visitor(connection, called, self._arena, self._come_in, self._turned_away)
         self._strangers.add(visitor)
@@ -156,6 +156,57 @@ class Door:
         sock = self._sock
         if sock is not None:
             self._hub.change(sock.fileno(), add=READ)
+
+
+class Visitor:
+    """A connection that was accepted, until it has proved who it is."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        called: Called,
+        arena: int,
+        let_in: Callable[[Visitor, Hello, list[int]], None],
+        turned_away: Callable[[Visitor, str], None],
+    ) -> None:
+        self.connection, self.called = connection, called
+        self._arena, self._let_in, self._turned_away = arena, let_in, turned_away
+        self.is_done = False
+        connection.hub.register(connection.sock.fileno(), self._event)
+
+    def turn_away(self, why: str) -> None:
+        """End it, and say why."""
+        if self.is_done:
+            return
+        self.is_done = True
+        try:
+            self.connection.sock.send(handshake.refusal(why), socket.MSG_NOSIGNAL)
+        except OSError:
+            logger.debug("a visitor had gone before it was told: %s", why)
+        self.connection.close()
+        self._turned_away(self, why)
+
+    def _event(self, said: int) -> None:
+        fds: list[int] = []
+        try:
+            data, fds = messages.receive_with(self.connection.sock)
+            if not data:
+                raise RefusedError("it went away")
+            answer, hello = self.called.take(data)
+            if hello is None:
+                messages.close(fds)
+                fds = []
+            fits = hello is not None and self._arena >= 0
+            messages.introduce(self.connection.sock, answer, [self._arena] if fits else ())
+        except BlockingIOError:
+            return
+        except (OSError, RefusedError, AuthenticationError) as error:
+            messages.close(fds)
+            self.turn_away(str(error))
+            return
+        if hello is not None:
+            self.is_done = True
+            self._let_in(self, hello, fds)
 
 
 def _answers(address: str) -> bool:

@@ -20,7 +20,6 @@ from __future__ import annotations
 import hmac
 import os
 from collections.abc import Callable
-from typing import NamedTuple
 
 from pparallel.errors import AuthenticationError
 from pparallel.runtime.links import Hello, ProcessId, RefusedError
@@ -32,18 +31,6 @@ LONGEST = HELLO + NONCE + PROOF
 
 _WELCOME, _REFUSED = b"+", b"-"
 _CALLER, _CALLED = b"caller", b"called"
-
-
-class Introduced(NamedTuple):
-    """The other end of a connection, which has proved that it is of this job.
-
-    Attributes:
-        hello: what it said of itself, with the process that the kernel says it is.
-        fds: descriptors that came with its last word: that of its arena, or none.
-    """
-
-    hello: Hello
-    fds: list[int]
 
 
 class Caller:

@@ -10,15 +10,13 @@ import os
 import select
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
 from pparallel.runtime import poll_times
 from pparallel.runtime.leading import Leaders
-from pparallel.runtime.processes import forget_in_children, remember_in_children
-from pparallel_ipc.alone import alone
+from pparallel.runtime.processes import close_private, private
 
 logger = logging.getLogger(__name__)
 
@@ -46,19 +44,23 @@ class Hub:
 
     Attributes:
         do: has an act run after those put in before; for what the hub calls.
+        holders: have messages that the hub is going to flush.
     """
 
     def __init__(self, name: str) -> None:
-        self._poll = select.epoll()
-        self._nudge = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        forget_in_children(self._poll.fileno(), self._nudge)
+        self._poll = private(select.epoll)
+        try:
+            self._nudge = private(lambda: os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+        except OSError:
+            close_private(self._poll)
+            raise
         self._poll.register(self._nudge, READ)
         self._events: dict[int, Event] = {}
         self._masks: dict[int, int] = {}
-        self._watched: dict[int, int] = {}  # what epoll was told; differs from that while lent
-        self._changes: deque[tuple[int, int, int]] = deque()  # (descriptor, add, remove)
-        self._changing = threading.Lock()  # held by who makes the changes
-        self._holders: set[Holder] = set()
+        self._watched: dict[
+            int, tuple[int]
+        ] = {}  # what epoll was told; differs from that while lent
+        self.holders: set[Holder] = set()
         self._lent: dict[int, bool] = {}  # descriptors that others read, and whether just now
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
@@ -75,7 +77,7 @@ class Hub:
     def register(self, descriptor: int, event: Event, mask: int = READ) -> None:
         """Have *event* called when *descriptor* is readable, or whatever *mask* says."""
         self._events[descriptor] = event
-        self._masks[descriptor] = self._watched[descriptor] = mask
+        self._masks[descriptor], self._watched[descriptor] = mask, (mask,)
         try:
             self._poll.register(descriptor, mask)
         except ValueError as error:  # this was closed meanwhile
@@ -84,28 +86,22 @@ class Hub:
     def change(self, descriptor: int, *, add: int = 0, remove: int = 0) -> None:
         """Watch a descriptor for more, or less; harmless if it is not watched.
 
-        Who finds another at it, or is a signal's handler in the midst of it, leaves it to that one.
+        Nobody waits for a lock. Who finds another to have changed it meanwhile does it once more.
         """
-        self._changes.append((descriptor, add, remove))
-        while self._changes and alone(self._changing, self._make_changes):
-            pass
+        modify = self._poll.modify
+        try:  # a signal's handler runs after a call only, and may do the same
+            self._masks[descriptor] = self._masks[descriptor] & ~remove | add
+            while (mask := self._mask(descriptor)) != self._watched[descriptor][0]:
+                told = self._watched[descriptor] = (mask,)
+                modify(descriptor, mask)
+                if self._watched[descriptor] is not told:
+                    self._watched[descriptor] = (-1,)
+        except (KeyError, OSError, ValueError) as error:
+            logger.debug("%s is not watched any more: %r", descriptor, error)
 
-    def _make_changes(self) -> None:
-        while self._changes:
-            self._change(*self._changes[0])  # again, should this be interrupted
-            self._changes.popleft()
-
-    def _change(self, descriptor: int, add: int, remove: int) -> None:
-        mask = self._masks.get(descriptor)
-        if mask is None:
-            return
-        self._masks[descriptor] = mask = mask & ~remove | add
-        if self._lent.get(descriptor):
-            mask &= ~READ
-        if self._watched.get(descriptor) != mask:
-            with suppress(OSError, ValueError):
-                self._poll.modify(descriptor, mask)
-            self._watched[descriptor] = mask
+    def _mask(self, descriptor: int) -> int:
+        mask = self._masks[descriptor]
+        return mask & ~READ if self._lent.get(descriptor) else mask
 
     def unregister(self, descriptor: int) -> None:
         """Watch a descriptor no more; safe to call again. It is to be closed afterwards."""
@@ -118,10 +114,9 @@ class Hub:
 
     def hold(self, holder: Holder) -> None:
         """Have *holder* flushed within :data:`HELD` seconds."""
-        self._holders.add(holder)
+        self.holders.add(holder)
         if self._sleeps:
-            self._sleeps = False
-            self.nudge()
+            self._wake()
 
     def lend(self, descriptor: int) -> None:
         """Do not look whether *descriptor* is readable while somebody else does.
@@ -134,8 +129,7 @@ class Hub:
         is_lent = self._lent.get(descriptor)
         self._lent[descriptor] = True
         if self._sleeps:
-            self._sleeps = False
-            self.nudge()
+            self._wake()
         if not is_lent:
             self.change(descriptor)
 
@@ -158,6 +152,12 @@ class Hub:
             if self._nudge >= 0:
                 os.eventfd_write(self._nudge, 1)
 
+    def _wake(self) -> None:
+        with self._lock:
+            if self._sleeps and self._nudge >= 0:
+                self._sleeps = False  # no signal's handler runs between this and the next line
+                os.eventfd_write(self._nudge, 1)
+
     def close(self) -> None:
         """Receive nothing any more; safe to call again. What runs goes on: see :meth:`threads`."""
         self._leaders.close()
@@ -168,24 +168,26 @@ class Hub:
         return self._leaders.threads()
 
     def _receive(self) -> None:
-        self._flush()
+        for each in list(self.holders):  # while another thread sends what is held, it stays there
+            self.holders.discard(each)
+            each.flush()
         if self._lent and time.monotonic() >= self._due_back:
             self._take_back_unused()
         for descriptor, said in self._wait():
             self._handle(descriptor, said)
-        self._run_timers()
+        while self._timers and self._timers[0][0] <= time.monotonic():
+            self._run_timer()
 
     def _wait(self) -> list[tuple[int, int]]:
-        timeout = self._timeout()
+        timeout = None
+        if self._timers:
+            timeout = max(0.0, self._timers[0][0] - time.monotonic())
         self._sleeps = not self._lent
-        if self._holders or self._lent:
+        if self.holders or self._lent:
             timeout = HELD if timeout is None else min(timeout, HELD)
         found = self._poll.poll(poll_times.seconds(timeout))
         self._sleeps = False
         return found
-
-    def _timeout(self) -> float | None:
-        return max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else None
 
     def _handle(self, descriptor: int, said: int) -> None:
         if descriptor == self._nudge:
@@ -201,13 +203,12 @@ class Hub:
             logger.exception(NOT_SERVED)
             self.unregister(descriptor)
 
-    def _run_timers(self) -> None:
-        while self._timers and self._timers[0][0] <= time.monotonic():
-            _, _, act = heapq.heappop(self._timers)  # only this thread takes one out
-            try:
-                act()
-            except Exception:
-                logger.exception("What was to be done later could not be done")
+    def _run_timer(self) -> None:
+        _, _, act = heapq.heappop(self._timers)  # only this thread takes one out
+        try:
+            act()
+        except Exception:
+            logger.exception("What was to be done later could not be done")
 
     def _take_back_unused(self) -> None:
         self._due_back = time.monotonic() + HELD
@@ -219,14 +220,8 @@ class Hub:
                 self.change(descriptor)
                 self._handle(descriptor, READ)  # who read may have been interrupted
 
-    def _flush(self) -> None:
-        while self._holders:
-            self._holders.pop().flush()
-
     def _give_back(self) -> None:
         with self._lock:
             nudge, self._nudge = self._nudge, -1
         if nudge >= 0:
-            remember_in_children(self._poll.fileno(), nudge)
-            self._poll.close()
-            os.close(nudge)
+            close_private(self._poll, nudge)

@@ -13,6 +13,7 @@ import logging
 import select
 import socket
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -21,7 +22,7 @@ from pparallel.interfaces.transport import Frames, Handler
 from pparallel.runtime import dedicated, poll_times
 from pparallel.runtime.links import FAILED, attempt, outcome
 from pparallel.runtime.polling import Polling
-from pparallel.runtime.processes import forget_in_children, remember_in_children
+from pparallel.runtime.processes import close_private, private
 from pparallel.runtime.resources import is_exhausted
 from pparallel.runtime.shm import Parcels
 from pparallel_ipc import messages
@@ -33,19 +34,24 @@ NOTHING: Sequence[int] = ()  #: descriptors that come with most messages
 _WITH_FILES = b"F"  #: says that some come with the message that follows
 _NO_FRAMES: Packed = ((), ())
 
+Send = Callable[[int, Sized], None]  #: sends how a request ended, and the answer
+
 
 class Lane:
-    """The caller's end."""
+    """The caller's end.
+
+    Attributes:
+        has_answered: whether the other end is known to be served.
+    """
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
-        self._send, self._receive = sock.send, _receiver(sock, self._wait)
+        # The same socket once more, for waits with a limit that signals do not put off.
+        self._timed = socket.socket(sock.family, sock.type, 0, sock.fileno())
         self._limit: float | None = None  # seconds
-        self._milliseconds: int | None = None  # the same
-        poll = select.poll()
-        poll.register(sock.fileno(), select.POLLIN)
-        self._poll, self._wait_on = poll.poll, partial(sock.recv, PACKET)
-        forget_in_children(sock.fileno())
+        self.has_answered = False
+        self._send = sock.send
+        self._receive = _receiver(sock, partial(self._timed.recv, PACKET))
 
     def exchange(
         self, message: bytes, fds: Sequence[int], timeout: float | None
@@ -53,46 +59,37 @@ class Lane:
         """Send a message and return the answer with its descriptors; it is empty at the end.
 
         Raises:
-            BlockingIOError: *timeout* seconds have passed.
-            OSError: the other end is gone.
+            TimeoutError: *timeout* seconds have passed.
+            ConnectionError: the other end is gone, and has not read the message.
         """
         if self._limit != timeout:
-            self._limit = timeout
-            self._milliseconds = None
-            if timeout is not None and timeout <= poll_times.LONGEST:
-                self._milliseconds = poll_times.milliseconds(max(timeout, 0.0))
-        if fds:
-            _send_with_files(self._sock, message, fds, timeout)
-        else:
-            try:
-                self._send(message, socket.MSG_NOSIGNAL)
-            except OSError as error:
-                if not is_exhausted(error):
-                    raise
-                self._send_again(message, timeout)
+            self._set_limit(timeout)
         try:
+            if fds:
+                _send(self._sock, message, fds, timeout)
+            else:
+                try:
+                    self._send(message, socket.MSG_NOSIGNAL)
+                except OSError as error:
+                    if not is_exhausted(error):
+                        raise
+                    _send(self._sock, message, fds, timeout)
             data = self._receive()
-        except ConnectionResetError:  # told once: what came before the end is there still
-            data = self._sock.recv(PACKET)
         except (OSError, MemoryError) as error:
-            if not is_exhausted(error):
-                raise
-            data = messages.patiently(self._wait, timeout)
-        return messages.receive_with(self._sock) if data == _WITH_FILES else (data, [])
+            data = self._receive_after(error, timeout)
+        return messages.receive_with(self._timed) if data == _WITH_FILES else (data, [])
 
-    def _send_again(self, message: bytes, timeout: float | None) -> None:
-        try:
-            messages.patiently(partial(self._send, message, socket.MSG_NOSIGNAL), timeout)
-        except OSError as error:
-            if is_exhausted(error):
-                raise BlockingIOError from error
-            raise
-
-    def _wait(self) -> bytes:
-        # A limit that the socket keeps would begin anew after each signal.
-        if self._milliseconds is not None and not self._poll(self._milliseconds):
-            raise BlockingIOError
-        return self._wait_on()
+    def _receive_after(self, error: BaseException, timeout: float | None) -> bytes:
+        if isinstance(error, BlockingIOError):  # the limit is 0
+            raise TimeoutError from None
+        if is_exhausted(error):
+            return messages.patiently(partial(self._timed.recv, PACKET), timeout)
+        data = b""
+        if isinstance(error, ConnectionResetError):  # what came before the end is there still
+            data = self._timed.recv(PACKET)
+        if not data:
+            raise error
+        return data
 
     def end(self) -> None:
         """Wake whoever waits on it; any thread may call this, and again."""
@@ -100,124 +97,149 @@ class Lane:
 
     def close(self) -> None:
         """Close it; nobody may be waiting on it."""
-        if (number := self._sock.fileno()) >= 0:
-            remember_in_children(number)
-            self._sock.close()
+        self._timed.detach()
+        close_private(self._sock)
+
+    def _set_limit(self, timeout: float | None) -> None:
+        self._timed.settimeout(
+            None if timeout is None or timeout > poll_times.LONGEST else max(timeout, 0.0)
+        )
+        self._limit = timeout
 
 
 def new_pair() -> tuple[socket.socket, socket.socket]:
     """Return the two ends of a lane."""
-    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ends = private(lambda: socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
     for each in ends:
         each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, messages.SENDING)
     return ends
+
+
+class Answerer:
+    """Has requests of one member handled, and sends the answers."""
+
+    def __init__(self, peer: str, handler: Handler, parcels: Parcels) -> None:
+        self.peer, self.handler, self.parcels = peer, handler, parcels
+
+    def handle(self, packed: Packed, fds: Sequence[int], send: Send) -> None:
+        """Have a request handled; *send* is called with how it ended and the answer, perhaps later.
+
+        A block stays leased while somebody refers to it, and one that is sent back travels as it is
+        if nobody does: no name here holds what came, or what goes.
+        """
+        try:
+            found = attempt(self.handler, self.peer, messages.unpack(packed, self.parcels, fds))
+            if isinstance(found, Future):
+                found.add_done_callback(partial(self.reply, send))
+                return
+            status, frames = found
+            del found
+            status, begun = messages.begin(status, frames, self.parcels)
+            del frames
+            send(*messages.finish(status, begun))
+        except BaseException as error:  # noqa: BLE001 - its caller must know
+            self.refuse(send, error)
+
+    def reply(self, send: Send, done: Future[Frames]) -> None:
+        """Send the answer to a request whose future is done."""
+        try:
+            status, begun = messages.begin(*outcome(done), self.parcels)
+            send(*messages.finish(status, begun))
+        except BaseException as error:  # noqa: BLE001 - its caller must know
+            self.refuse(send, error)
+
+    def refuse(self, send: Send, error: BaseException) -> None:
+        """Answer that this was not possible."""
+        logger.warning("A request of %s could not be answered", self.peer, exc_info=error)
+        send(FAILED, messages.refused(error))
 
 
 class ServedLane:
     """The end that answers, in a thread of its own, which handles one request at a time."""
 
     def __init__(
-        self,
-        sock: socket.socket,
-        sender: str,
-        handler: Handler,
-        parcels: Parcels,
-        ended: Callable[[ServedLane], None],
+        self, sock: socket.socket, answerer: Answerer, ended: Callable[[ServedLane], None]
     ) -> None:
         sock.setblocking(True)
-        forget_in_children(sock.fileno())
-        self._sock = sock
-        self._sender, self._handler, self._parcels = sender, handler, parcels
-        self._ended = ended
+        self._sock, self._answerer, self._ended = sock, answerer, ended
         self._receive = _receiver(sock, partial(sock.recv, PACKET))
         self._last: bytes | None = None  # the head of the last large answer
         self._answering = threading.RLock()
-        self.thread = threading.Thread(target=self._serve, name=f"lane-of-{sender}", daemon=True)
+        self.thread = threading.Thread(
+            target=self._serve, name=f"lane-of-{answerer.peer}", daemon=True
+        )
 
     def end(self) -> None:
         """Have the thread end once it has handled what it is at; any thread may call this."""
         _shut_down(self._sock)
 
+    def close(self) -> None:
+        """Let go of what it has: called by its thread, or where that could not start."""
+        with self._answering:
+            close_private(self._sock)
+            if self._last is not None:
+                self._answerer.parcels.drop(self._last)
+        self._ended(self)
+
     def _serve(self) -> None:
         dedicated.mark_alone()
         try:
             while True:
-                try:
-                    data, fds = self._receive(), NOTHING
-                except (OSError, MemoryError) as error:
-                    if not is_exhausted(error):
-                        return  # the caller is gone, or has given the call up
-                    data, fds = messages.patiently(partial(self._sock.recv, PACKET)), NOTHING
-                if data == _WITH_FILES:
-                    data, fds = messages.patiently(partial(messages.receive_with, self._sock))
+                data, fds = self._next()
                 if not data:
                     return
                 try:
-                    packed: Packed = messages.loads(data)
-                    if packed[1] or fds or type(packed[0]) is not list:
-                        self._handle(packed, fds)
+                    frames, writable, until = messages.loads(data)
+                    if until < time.monotonic() and self._is_given_up():
+                        messages.close(fds)  # its caller's next request may have been first
+                    elif writable or fds or type(frames) is not list:
+                        packed = frames, writable
+                        self._answerer.handle(packed, fds, self._send)
                     else:
-                        self._handle_small(packed[0])
+                        self._handle_small(frames)
                 except BaseException as error:  # noqa: BLE001 - its caller must know, and the lane goes on
-                    self._refuse(error)
-                data, packed = b"", _NO_FRAMES
-        except OSError:
+                    self._answerer.refuse(self._send, error)
+                data, frames, packed = b"", (), _NO_FRAMES
+        except OSError:  # the caller is gone, or has given the call up
             logger.debug("a lane has ended", exc_info=True)
         finally:
             self.close()
 
-    def close(self) -> None:
-        """Let go of what it has: called by its thread, or where that could not start."""
-        with self._answering:
-            remember_in_children(self._sock.fileno())
-            self._sock.close()
-            if self._last is not None:
-                self._parcels.drop(self._last)
-        self._ended(self)
+    def _next(self) -> tuple[bytes, Sequence[int]]:
+        try:
+            data = self._receive()
+        except (OSError, MemoryError) as error:
+            if not is_exhausted(error):
+                raise
+            data = messages.patiently(partial(self._sock.recv, PACKET))
+        if data == _WITH_FILES:
+            return messages.patiently(partial(messages.receive_with, self._sock))
+        return data, NOTHING
+
+    def _is_given_up(self) -> bool:
+        poll = select.poll()
+        poll.register(self._sock.fileno(), select.POLLRDHUP)
+        return bool(poll.poll(0))
 
     def _handle_small(self, frames: Frames) -> None:
-        found = attempt(self._handler, self._sender, frames)
+        found = attempt(self._answerer.handler, self._answerer.peer, frames)
         if isinstance(found, Future):
-            found.add_done_callback(self._reply)
+            found.add_done_callback(partial(self._answerer.reply, self._send))
             return
         status, reply = found
         del found
-        data = messages.small(reply, status)
-        if data is not None:
-            self._last = None  # what went before has been read, or there would be no request
-            try:
-                self._sock.send(data, socket.MSG_NOSIGNAL)
-            except OSError as error:
-                if is_exhausted(error):
-                    messages.patiently(partial(self._sock.send, data, socket.MSG_NOSIGNAL))
-            return
-        status, begun = messages.begin(status, reply, self._parcels)
-        del reply
-        self._send(*messages.finish(status, begun))
-
-    def _handle(self, packed: Packed, fds: Sequence[int]) -> None:
-        # A block stays leased while somebody refers to it, and one that is sent back travels as it
-        # is if nobody does: no name here holds what came, or what goes.
-        found = attempt(self._handler, self._sender, messages.unpack(packed, self._parcels, fds))
-        if isinstance(found, Future):
-            found.add_done_callback(self._reply)
-            return
-        status, frames = found
-        del found
-        status, begun = messages.begin(status, frames, self._parcels)
-        del frames
-        self._send(*messages.finish(status, begun))
-
-    def _reply(self, done: Future[Frames]) -> None:
-        try:
-            status, begun = messages.begin(*outcome(done), self._parcels)
+        data = messages.small(reply, status=status)
+        if data is None:
+            status, begun = messages.begin(status, reply, self._answerer.parcels)
+            del reply
             self._send(*messages.finish(status, begun))
-        except BaseException as error:  # noqa: BLE001 - its caller must know
-            self._refuse(error)
-
-    def _refuse(self, error: BaseException) -> None:
-        logger.warning("A request of %s could not be answered", self._sender, exc_info=error)
-        self._send(FAILED, messages.refused(error))
+            return
+        self._last = None  # what went before has been read, or there would be no request
+        try:
+            self._sock.send(data, socket.MSG_NOSIGNAL)
+        except OSError as error:
+            if is_exhausted(error):
+                _send(self._sock, data)
 
     def _send(self, status: int, sized: Sized) -> None:
         packed, _, fds = sized
@@ -226,13 +248,10 @@ class ServedLane:
         with self._answering:
             self._last = head
             try:
-                if fds:
-                    _send_with_files(self._sock, message, fds, None)
-                else:
-                    messages.patiently(partial(self._sock.send, message, socket.MSG_NOSIGNAL))
+                _send(self._sock, message, fds)
             except OSError:  # the caller is gone, or has given up; the thread sees that too
                 if head is not None:
-                    self._parcels.drop(head)
+                    self._answerer.parcels.drop(head)
                     self._last = None
         messages.close(fds)
 
@@ -257,8 +276,11 @@ def _shut_down(sock: socket.socket) -> None:
             raise
 
 
-def _send_with_files(
-    sock: socket.socket, message: bytes, fds: Sequence[int], timeout: float | None
+def _send(
+    sock: socket.socket, message: bytes, fds: Sequence[int] = NOTHING, timeout: float | None = None
 ) -> None:
-    messages.patiently(partial(sock.send, _WITH_FILES, socket.MSG_NOSIGNAL), timeout)
-    messages.patiently(partial(messages.send_with, sock, message, fds), timeout)
+    """Send a message, also where there is no memory or descriptor for it at once."""
+    first = _WITH_FILES if fds else message
+    messages.patiently(partial(sock.send, first, socket.MSG_NOSIGNAL), timeout)
+    if fds:
+        messages.patiently(partial(messages.send_with, sock, message, fds), timeout)

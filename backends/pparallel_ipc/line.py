@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -18,10 +19,9 @@ from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.resources import is_exhausted
 from pparallel.runtime.shm import Parcels
 from pparallel_ipc import messages
-from pparallel_ipc.connection import Connection
+from pparallel_ipc.connection import Connection, Post
 from pparallel_ipc.lanes import NOTHING, Lane, new_pair
 from pparallel_ipc.messages import Packed
-from pparallel_ipc.post import Post
 
 _KEPT = 8  #: idle lanes that are kept
 _LENT = 0.005  #: seconds for which a thread that waits receives; what takes longer is not quick
@@ -127,7 +127,10 @@ class Line:
             if made is None:
                 return None
             lane = made
-        data, files = self._exchange(lane, frames, timeout)
+        found = self._exchange(lane, frames, timeout)
+        if found is None:
+            return None
+        data, files = found
         status, answer = messages.loads(data)
         if status == OK and type(answer[0]) is list and not answer[1]:
             return answer[0]
@@ -138,35 +141,38 @@ class Line:
 
     def _exchange(
         self, lane: Lane, frames: Frames, timeout: float | None
-    ) -> tuple[bytes, list[int]]:
-        fds, head = NOTHING, None
+    ) -> tuple[bytes, list[int]] | None:
+        """Return the answer with its descriptors; ``None``: the peer has not read the request."""
+        fds, head, keeps = NOTHING, None, False
+        until = math.inf if timeout is None else time.monotonic() + timeout
         try:
-            message = messages.small(frames)
+            message = messages.small(frames, until=until)
             if message is None:
                 sized = packed, _, fds = messages.pack(frames, self._parcels)
-                message, head = messages.dumps(packed), messages.droppable(sized)
-        except BaseException:
-            self._discard(lane)
-            raise
-        is_done = False
-        try:
+                message, head = messages.dumps((*packed, until)), messages.droppable(sized)
             answer = lane.exchange(message, fds, timeout)
-            is_done = bool(answer[0])
-        except BlockingIOError:
+            if not answer[0]:
+                raise EOFError
+            head, lane.has_answered = None, True
+            keeps = not self._is_ended and len(self._idle) < _KEPT
+        except ConnectionError:
+            if lane.has_answered:  # it is served: that it has not read this one is not certain
+                raise EOFError from None
+            if head is not None:
+                self._parcels.drop(head)
+                head = None
+            return None
+        except TimeoutError:
             raise CallTimeoutError(f"a request to {self._peer!r}", timeout or 0.0) from None
-        except OSError:
-            raise EOFError from None
         finally:
             if fds:
                 messages.close(fds)
-            if not is_done:
-                self._give_up(lane, head)
-        if not is_done:
-            raise EOFError
-        if self._is_ended or len(self._idle) >= _KEPT:
-            self._discard(lane)
-        else:
-            self._idle.append(lane)
+            if head is not None:  # the peer may read it yet; if it ends before, it is dropped
+                self._large[next(self._numbers)] = head
+            if keeps:
+                self._idle.append(lane)
+            else:
+                self._discard(lane)
         return answer
 
     @contextmanager
@@ -205,7 +211,9 @@ class Line:
 
         Who was interrupted by a signal's handler may find that it has gone on here.
         """
-        while entries:
+        while True:
+            if not entries:  # here, as a handler may run before a loop goes on
+                break
             entry = entries[0]
             number, status, packed = entry
             frames, writable = packed
@@ -277,11 +285,6 @@ class Line:
             return None
         post.say((messages.LANE,), [theirs.detach()])
         return lane
-
-    def _give_up(self, lane: Lane, head: bytes | None) -> None:
-        if head is not None:  # the peer may read it yet; if it ends before, it is dropped
-            self._large[next(self._numbers)] = head
-        self._discard(lane)
 
     def _discard(self, lane: Lane) -> None:
         with self._lock:

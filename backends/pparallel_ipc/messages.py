@@ -7,13 +7,12 @@ they are large, through the arena as a parcel, of which the message holds the he
 
 from __future__ import annotations
 
+import errno
 import marshal
 import math
-import os
 import socket
 import time
 from array import array
-from collections import deque
 from collections.abc import Callable, Sequence
 from pickle import PickleBuffer
 from typing import Any, NamedTuple, TypeVar
@@ -22,6 +21,7 @@ from typing_extensions import Buffer
 
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.links import FAILED
+from pparallel.runtime.processes import close_private
 from pparallel.runtime.resources import is_exhausted
 from pparallel.runtime.shm import Parcel, Parcels
 
@@ -39,6 +39,7 @@ INLINE = 1 << 15  #: bytes of frames above which they travel as a parcel
 PACKET = 1 << 16  #: bytes that a receiver makes room for
 HEADER = 64  #: bytes of an entry beside its frames, at most
 _AGAIN = 0.001  #: seconds after which what found no memory or descriptors is tried again
+_LONG = 1.0  #: seconds after which an introduction fails for want of them
 _FRAME = 10  #: bytes that marshal adds to a frame, and to say that it was sent writable
 SENDING = 1 << 20  #: bytes that may be on their way; the system may allow less
 
@@ -47,7 +48,7 @@ _VERSION = 2  #: of marshal's format: the last one without references, three tim
 # As ints: to combine flags of Python's takes longer than to receive.
 _IS_TRUNCATED = int(socket.MSG_TRUNC)
 _HOW = PACKET, socket.CMSG_SPACE(4 * array("i").itemsize), int(socket.MSG_CMSG_CLOEXEC)
-_EACH = tuple((each,) for each in _HOW)  # as map() takes them
+EACH = tuple((each,) for each in _HOW)  # as map() takes them
 
 T = TypeVar("T")
 Received = tuple[bytes, list[Any], int, Any]  #: what the system gives
@@ -88,11 +89,12 @@ def small_size(frames: Frames) -> int:
     return size if size <= INLINE else -1
 
 
-def small(frames: Frames, status: int | None = None) -> bytes | None:
-    """Return the message that consists of *frames*, if all are ``bytes`` and few.
+def small(frames: Frames, *, until: float = math.inf, status: int | None = None) -> bytes | None:
+    """Return the message of a lane that consists of *frames*, if all are ``bytes`` and few.
 
     Args:
         frames: of a request, or an answer.
+        until: when a request is given up.
         status: how it ended, for an answer.
     """
     # Written out again, for a function more is felt where every call needs it.
@@ -101,8 +103,8 @@ def small(frames: Frames, status: int | None = None) -> bytes | None:
         or sum(map(len, frames)) > INLINE - _FRAME * len(frames)  # type: ignore[arg-type] # they are bytes
     ):
         return None
-    packed = frames, ()
-    return marshal.dumps(packed if status is None else (status, packed), _VERSION)  # type: ignore[arg-type] # they are bytes
+    message = (frames, (), until) if status is None else (status, (frames, ()))
+    return marshal.dumps(message, _VERSION)  # type: ignore[arg-type] # they are bytes
 
 
 class Begun(NamedTuple):
@@ -177,16 +179,37 @@ def patiently(act: Callable[[], T], timeout: float | None = None) -> T:
 
     Args:
         act: raises ``OSError`` or ``MemoryError`` as the system does.
-        timeout: seconds after which what it raises is raised.
+        timeout: in seconds.
+
+    Raises:
+        TimeoutError: there was none within *timeout* seconds.
     """
     until = math.inf if timeout is None else time.monotonic() + timeout
     while True:
         try:
             return act()
         except (OSError, MemoryError) as error:
-            if not is_exhausted(error) or time.monotonic() >= until:
+            if not is_exhausted(error):
                 raise
+            if time.monotonic() >= until:
+                raise TimeoutError from error
         time.sleep(_AGAIN)
+
+
+def introduce(sock: socket.socket, word: bytes, fds: Sequence[int] = ()) -> None:
+    """Send a word of the introductions, also where the system has no room for it at once.
+
+    Raises:
+        OSError: the other end is gone, or there was no room for long.
+    """
+
+    def send() -> None:
+        try:
+            send_with(sock, word, fds)
+        except BlockingIOError as error:
+            raise OSError(errno.ENOBUFS, error.strerror) from error
+
+    patiently(send, _LONG)
 
 
 def send_with(sock: socket.socket, message: bytes, fds: Sequence[int]) -> None:
@@ -196,7 +219,7 @@ def send_with(sock: socket.socket, message: bytes, fds: Sequence[int]) -> None:
 
 def rights(fds: Sequence[int]) -> list[tuple[int, int, Any]]:
     """Return what has the system send descriptors along with a message."""
-    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds))]
+    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds))] if fds else []
 
 
 def receive_with(sock: socket.socket) -> tuple[bytes, list[int]]:
@@ -210,13 +233,8 @@ def receive_with(sock: socket.socket) -> tuple[bytes, list[int]]:
     return parts(sock.recvmsg(*_HOW))
 
 
-def receive_into(sock: socket.socket, received: deque[Received]) -> None:
-    """Append the next message as the system gives it; no signal's handler runs in between."""
-    received.extend(map(sock.recvmsg, *_EACH))
-
-
 def parts(received: Received) -> tuple[bytes, list[int]]:
-    """As :func:`receive_with`, of what :func:`receive_into` has received."""
+    """As :func:`receive_with`, of what the system has given."""
     data, ancillary, said, _ = received
     fds = array("i", b"".join(each for _, _, each in ancillary)).tolist() if ancillary else []
     if said & _IS_TRUNCATED:
@@ -226,9 +244,9 @@ def parts(received: Received) -> tuple[bytes, list[int]]:
 
 
 def close(fds: Sequence[int]) -> None:
-    """Close descriptors."""
-    for each in fds:
-        os.close(each)
+    """Close descriptors; those that came along with a message, too."""
+    if fds:
+        close_private(*fds)
 
 
 def _measured(frames: Frames) -> tuple[Frames, Sequence[int], int]:

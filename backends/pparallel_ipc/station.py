@@ -8,6 +8,8 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,14 +17,16 @@ from typing import TYPE_CHECKING, Any
 from pparallel.errors import AuthenticationError, ClosedError, PeerLostError
 from pparallel.interfaces.transport import Handler
 from pparallel.runtime.links import Hello, Membership, RefusedError, peer
+from pparallel.runtime.processes import close_private, private
+from pparallel.runtime.resources import explained, is_exhausted
 from pparallel.runtime.shm import Arena
 from pparallel_ipc import messages
 from pparallel_ipc.arenas import Arenas
-from pparallel_ipc.connection import Approach, Connection
+from pparallel_ipc.connection import Connection
 from pparallel_ipc.door import Door
 from pparallel_ipc.guest import Guest
 from pparallel_ipc.handshake import Caller
-from pparallel_ipc.hub import Hub
+from pparallel_ipc.hub import READ, Hub
 from pparallel_ipc.line import Line
 
 if TYPE_CHECKING:
@@ -53,6 +57,7 @@ class Station:
         self._membership, self._handler, self._key = membership, handler, key
         self._hub = Hub(member.name)
         self._lock = threading.RLock()
+        self._connecting = threading.RLock()
         self._folder = Path()
         self._door: Door | None = None
         self._arenas = Arenas(config.arena_budget, f"pparallel-ipc-{member.name}")
@@ -90,9 +95,10 @@ class Station:
         began = time.monotonic()
         membership = self._membership
         if not membership.is_first:
-            sock = self._reach(membership.first, began + timeout)
-            if sock is not None:
-                self._approach(membership.first, sock)
+            with self._connecting_to(membership.first):
+                sock = self._reach(membership.first, began + timeout)
+                if sock is not None:
+                    self._approach(membership.first, sock)
         try:
             membership.wait_for_all(timeout, began)
         except (PeerLostError, ClosedError) as error:
@@ -133,21 +139,27 @@ class Station:
 
         Raises:
             PeerLostError: it has ended.
+            ResourceExhaustedError: this process cannot connect to it now.
         """
-        with self._lock:
-            line = self.lines.get(name)
-            if line is not None:
-                return line
-            line = self.lines[name] = Line(name, self._config.lanes)
+        with self._connecting_to(name):
+            return self.lines.get(name) or self._approach(name, self._connected(name))
+
+    @contextmanager
+    def _connecting_to(self, name: str) -> Iterator[None]:
+        """Connect to a member inside, one thread at a time: it is there for all, or for none."""
         try:
-            self._approach(name, self._connected(name))
-        except OSError as error:
-            self._membership.lose(name, f"cannot be reached: {error.strerror}")
+            with self._connecting:
+                yield
+        except (OSError, MemoryError, RefusedError) as error:
+            if is_exhausted(error):
+                raise explained(error, f"the connection to member {name!r}") from error
+            why = error.strerror if isinstance(error, OSError) else error
+            self._membership.lose(name, f"cannot be reached: {why}")
             self._membership.check(name)
-        return line
+            raise
 
     def _connected(self, name: str) -> socket.socket:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        sock = private(lambda: socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
         sock.setblocking(False)
         try:
             for _ in range(1000):  # as long as more want to come in than the system lets wait
@@ -159,35 +171,44 @@ class Station:
                     return sock
             raise TimeoutError(errno.ETIMEDOUT, "it does not let anybody in")
         except BaseException:
-            sock.close()
+            close_private(sock)
             raise
 
-    def _approach(self, name: str, sock: socket.socket) -> None:
-        connection = Connection(sock, self._hub, calling=True)
-        with self._lock:
-            self._connections[connection] = name
-            self.lines.setdefault(name, Line(name, self._config.lanes))
+    def _approach(self, name: str, sock: socket.socket) -> Line:
+        line = Line(name, self._config.lanes)
         try:
             caller = Caller(self._me, self._key, peer(sock))
-            Approach(
-                connection, name, caller, self._arenas.descriptor, self._let_in, self._turned_away
-            )
-        except (OSError, AuthenticationError, RefusedError) as error:
-            self._turned_away(connection, name, error)
+            connection = Connection(sock, self._hub, calling=True)
+            with self._lock:
+                self._connections[connection] = name
+            try:
+                let_in, arena = partial(self._let_in, line), self._arenas.descriptor
+                Approach(connection, name, caller, arena, let_in, self._turned_away)
+            except BaseException:
+                self._connections.pop(connection, None)
+                raise
+        except BaseException:
+            close_private(sock)
+            raise
+        with self._lock:
+            return self.lines.setdefault(name, line)
 
-    def _let_in(self, connection: Connection, hello: Hello, fds: list[int]) -> None:
-        name = hello.name
-        line = self.lines.get(name)
+    def _let_in(self, line: Line, connection: Connection, hello: Hello, fds: list[int]) -> None:
+        if connection not in self._connections:  # it has ended meanwhile
+            messages.close(fds)
+            connection.close()
+            return
         try:
             self._membership.admit(hello)
             parcels = self._arenas.parcels(hello, fds, calling=True)
-        except (RefusedError, OSError, ValueError) as error:
-            self._turned_away(connection, name, error)
+        except (RefusedError, OSError, ValueError, MemoryError) as error:
+            if not is_exhausted(error):
+                self._turned_away(connection, hello.name, error)
+                return
+            self._hub.unregister(connection.sock.fileno())
+            self._hub.later(_AGAIN, partial(self._let_in, line, connection, hello, fds))
             return
-        if line is None:  # it has ended meanwhile
-            connection.close()
-            return
-        connection.serve(partial(self._take_answer, name, line), self._connection_ended)
+        connection.serve(partial(self._take_answer, hello.name, line), self._connection_ended)
         connection.post.open()
         line.established(connection, parcels)
 
@@ -216,7 +237,11 @@ class Station:
         name = hello.name
         try:
             parcels = self._arenas.parcels(hello, fds, calling=False)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, MemoryError) as error:
+            if is_exhausted(error):
+                self._hub.unregister(connection.sock.fileno())
+                self._hub.later(_AGAIN, partial(self._guest_came, connection, hello, fds))
+                return
             connection.close()
             self._membership.lose(name, f"cannot be served: {error}")
             return
@@ -240,7 +265,7 @@ class Station:
             try:
                 guest.add_lane(fds)
             except OSError as error:
-                logger.warning("%s drops a call of %s: %s", self._me.name, name, error)
+                logger.warning("%s has no lane for a call of %s: %s", self._me.name, name, error)
         else:
             self._take_word(name, message)
 
@@ -334,3 +359,43 @@ class Station:
 
     def _address(self, name: str) -> Path:
         return self._folder / str(self._member.names.index(name))
+
+
+class Approach:
+    """A connection that this end has made, until it is let in."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        name: str,
+        caller: Caller,
+        arena: int,
+        let_in: Callable[[Connection, Hello, list[int]], None],
+        failed: Callable[[Connection, str, Exception], None],
+    ) -> None:
+        self._connection, self._name, self._caller = connection, name, caller
+        self._arena, self._let_in, self._failed = arena, let_in, failed
+        self._hello: Hello | None = None
+        messages.introduce(connection.sock, caller.first())
+        connection.hub.register(connection.sock.fileno(), self._event, READ)
+
+    def _event(self, said: int) -> None:
+        sock = self._connection.sock
+        fds: list[int] = []
+        try:
+            data, fds = messages.receive_with(sock)
+            if not data:
+                raise ConnectionResetError("the connection was closed")
+            if self._hello is None:
+                self._hello, proof = self._caller.answer(data, self._name)
+                messages.introduce(sock, proof, [self._arena] if self._arena >= 0 else ())
+                return
+            self._caller.check_welcome(data)
+        except BlockingIOError:
+            return
+        except (OSError, RefusedError, AuthenticationError) as error:
+            messages.close(fds)
+            self._connection.hub.unregister(sock.fileno())
+            self._failed(self._connection, self._name, error)
+            return
+        self._let_in(self._connection, self._hello, fds)

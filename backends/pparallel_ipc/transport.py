@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import secrets
+import stat
 import threading
+import time
 import uuid
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import SecretStr
 from typing_extensions import override
 
-from pparallel.errors import ClosedError, ConfigError, PeerLostError
+from pparallel.errors import CallTimeoutError, ClosedError, ConfigError, PeerLostError
 from pparallel.interfaces.transport import Frames, Handler, Meeting, Transport
 from pparallel.runtime.delivery import Delivery
 from pparallel.runtime.job_folder import JobFolder
@@ -24,7 +26,6 @@ from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.links import Hello, Membership, ProcessId
 from pparallel.runtime.pending import Pending, awaited
 from pparallel.runtime.shm import Arena
-from pparallel_ipc.place import checked
 from pparallel_ipc.station import Station
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from pparallel_ipc.line import Line
 
 _KEY = "ipc"  #: where a member finds the job's key among its own
+_ROOM = 90  #: bytes of a folder's path, so that a socket's fits in the kernel's 108
 
 
 class IpcTransport(Transport):
@@ -119,19 +121,21 @@ class IpcTransport(Transport):
 
     @override
     def call(self, to: str, frames: Frames, timeout: float | None = None) -> Frames:
+        began, left = time.monotonic(), timeout
         line = self._lines.get(to)
         if line is None or self._closed:
-            line = self._line(to)
-        if line is not None:
-            try:
-                reply = line.call(frames, timeout)
-            except EOFError:
-                raise self._why_ended(to) from None
-            if reply is not None:
+            line = self._line(to)  # which connects
+            left = _left(timeout, began)
+        try:
+            if line is not None and (reply := line.call(frames, left)) is not None:
                 return reply
-        future = self.request(to, frames)
-        with self.awaiting(to, future.done, timeout):
-            return awaited(future, to, timeout)
+            future, left = self.request(to, frames), _left(timeout, began)
+            with self.awaiting(to, future.done, left):
+                return awaited(future, to, left)
+        except EOFError:
+            raise self._why_ended(to) from None
+        except CallTimeoutError:
+            raise CallTimeoutError(f"a request to {to!r}", timeout or 0.0) from None
 
     @override
     def awaiting(
@@ -207,7 +211,7 @@ class IpcTransport(Transport):
                 "or give transport.directory, a folder of mode 700, and transport.key"
             )
             raise ConfigError(message, path="transport.directory")
-        return checked(given)
+        return _checked(given)
 
     def _key(self) -> bytes:
         key = self._member.keys.get(_KEY) or self._config.key
@@ -218,6 +222,32 @@ class IpcTransport(Transport):
             )
             raise ConfigError(message, path="transport.key")
         return key.get_secret_value().encode()
+
+
+def _left(timeout: float | None, began: float) -> float | None:
+    return None if timeout is None else max(0.0, timeout - (time.monotonic() - began))
+
+
+def _checked(folder: Path) -> Path:
+    """Return *folder* if members may meet there.
+
+    Raises:
+        ConfigError: there is no such folder, or others may enter it, or its path is too long.
+    """
+    path = "transport.directory"
+    if len(os.fsencode(folder)) > _ROOM:
+        raise ConfigError(f"{folder} is too long for a socket: use a shorter path", path=path)
+    try:
+        found = folder.stat()
+    except OSError as error:
+        message = f"members cannot meet in {folder}: {error.strerror}; make it with mkdir -m 700"
+        raise ConfigError(message, path=path) from None
+    if not stat.S_ISDIR(found.st_mode):
+        raise ConfigError(f"{folder} is no folder", path=path)
+    if found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        message = f"others may enter {folder}: make it your own, with mode 700"
+        raise ConfigError(message, path=path)
+    return folder
 
 
 _opened: weakref.WeakSet[IpcTransport] = weakref.WeakSet()
