@@ -15,11 +15,11 @@ import psutil
 import pytest
 from ipc_peer import echo, pair
 
-from pparallel.errors import CallTimeoutError, ResourceExhaustedError
+from pparallel.errors import CallTimeoutError, PeerLostError, ResourceExhaustedError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.shm import Arena
 from pparallel.testing.patience import PATIENCE, until
-from pparallel_ipc import messages
+from pparallel_ipc import IpcTransportConfig, messages
 from pparallel_ipc.guest import Guest
 from pparallel_ipc.hub import Hub
 from pparallel_ipc.line import Line
@@ -167,6 +167,19 @@ def test_introductions_are_late_when_there_is_no_room_for_shared_memory(
         assert copied(a.request(b.name, [large], PATIENCE).result(PATIENCE)) == [large]
         assert copied(b.request(a.name, [large], PATIENCE).result(PATIENCE)) == [large]
         assert has_failed()
+    assert psutil.Process().num_fds() == before
+
+
+def test_who_finds_no_room_for_shared_memory_for_long_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = psutil.Process().num_fds()
+    none = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    has_failed = fail_once(monkeypatch, Arena, "attach", none, 100_000)
+    config = IpcTransportConfig(liveness_bound=0.5, rendezvous_timeout=10 * PATIENCE)
+    with pytest.raises(PeerLostError), pair(echo, config):
+        pass
+    assert not has_failed()
     assert psutil.Process().num_fds() == before
 
 

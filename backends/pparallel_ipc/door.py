@@ -31,7 +31,11 @@ LetIn = Callable[[Connection, Hello, list[int]], None]
 
 
 class Door:
-    """A listening socket of one member, in the hub's hands."""
+    """A listening socket of one member, in the hub's hands.
+
+    Attributes:
+        shortage: why nobody can be let in just now; told once.
+    """
 
     def __init__(
         self,
@@ -49,7 +53,7 @@ class Door:
         self._strangers: set[Visitor] = set()
         self._lock = threading.RLock()
         self._told = 0
-        self._is_short = False  # of what it takes to accept a connection; told once
+        self.shortage: OSError | MemoryError | None = None
 
     def open(self) -> None:
         """Listen.
@@ -100,13 +104,13 @@ class Door:
             except BlockingIOError:
                 return
             except (OSError, MemoryError) as error:
-                if not self._is_short:
+                if self.shortage is None:
                     logger.warning("%s cannot let members in: %s", self._me.name, error)
-                self._is_short = True
+                self.shortage = error
                 self._hub.change(sock.fileno(), remove=READ)
                 self._hub.later(_AGAIN, self._open_again)
                 return
-            self._is_short = False
+            self.shortage = None
             try:
                 self._receive(accepted)
             except (OSError, MemoryError, AuthenticationError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import os
 import socket
 import threading
@@ -14,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pparallel.errors import AuthenticationError, ClosedError, PeerLostError
+from pparallel.errors import AuthenticationError, CallTimeoutError, ClosedError, PeerLostError
 from pparallel.interfaces.transport import Handler
 from pparallel.runtime.links import Hello, Membership, RefusedError, peer
 from pparallel.runtime.processes import close_private, private
@@ -90,6 +91,7 @@ class Station:
 
         Raises:
             CallTimeoutError: not all came within *timeout* seconds; it names who is missing.
+            ResourceExhaustedError: this process had no room to let them in.
             PeerLostError: a member ended before all had come, or the first refused this one.
         """
         began = time.monotonic()
@@ -103,6 +105,11 @@ class Station:
             membership.wait_for_all(timeout, began)
         except (PeerLostError, ClosedError) as error:
             raise self._refusal or error from None
+        except CallTimeoutError as error:
+            shortage = None if self._door is None else self._door.shortage
+            if shortage is None:
+                raise
+            raise explained(shortage, f"letting members in: {error}") from shortage
         if membership.is_first:
             self._tell_all_who_is_here()
 
@@ -193,7 +200,14 @@ class Station:
         with self._lock:
             return self.lines.setdefault(name, line)
 
-    def _let_in(self, line: Line, connection: Connection, hello: Hello, fds: list[int]) -> None:
+    def _let_in(
+        self,
+        line: Line,
+        connection: Connection,
+        hello: Hello,
+        fds: list[int],
+        until: float = math.inf,
+    ) -> None:
         if connection not in self._connections:  # it has ended meanwhile
             messages.close(fds)
             connection.close()
@@ -202,15 +216,26 @@ class Station:
             self._membership.admit(hello)
             parcels = self._arenas.parcels(hello, fds, calling=True)
         except (RefusedError, OSError, ValueError, MemoryError) as error:
-            if not is_exhausted(error):
+            again = partial(self._let_in, line, connection, hello, fds)
+            if not self._tries_again(error, connection, again, until):
+                messages.close(fds)
                 self._turned_away(connection, hello.name, error)
-                return
-            self._hub.unregister(connection.sock.fileno())
-            self._hub.later(_AGAIN, partial(self._let_in, line, connection, hello, fds))
             return
         connection.serve(partial(self._take_answer, hello.name, line), self._connection_ended)
         connection.post.open()
         line.established(connection, parcels)
+
+    def _tries_again(
+        self, error: Exception, connection: Connection, act: Callable[..., None], until: float
+    ) -> bool:
+        """Have *act* called a little later, where what ran out may come back; not for ever."""
+        now = time.monotonic()
+        if not is_exhausted(error) or now >= until:
+            return False
+        self._hub.unregister(connection.sock.fileno())
+        until = min(until, now + self._config.liveness_bound)
+        self._hub.later(_AGAIN, partial(act, until=until))
+        return True
 
     def _turned_away(self, connection: Connection, name: str, error: Exception) -> None:
         with self._lock:
@@ -233,17 +258,18 @@ class Station:
 
     # -- guests -----------------------------------------------------------------------------
 
-    def _guest_came(self, connection: Connection, hello: Hello, fds: list[int]) -> None:
+    def _guest_came(
+        self, connection: Connection, hello: Hello, fds: list[int], until: float = math.inf
+    ) -> None:
         name = hello.name
         try:
             parcels = self._arenas.parcels(hello, fds, calling=False)
         except (OSError, ValueError, MemoryError) as error:
-            if is_exhausted(error):
-                self._hub.unregister(connection.sock.fileno())
-                self._hub.later(_AGAIN, partial(self._guest_came, connection, hello, fds))
-                return
-            connection.close()
-            self._membership.lose(name, f"cannot be served: {error}")
+            again = partial(self._guest_came, connection, hello, fds)
+            if not self._tries_again(error, connection, again, until):
+                messages.close(fds)
+                connection.close()
+                self._membership.lose(name, f"cannot be served: {error}")
             return
         guest = Guest(name, self._handler, self._hub, connection.post, parcels)
         with self._lock:

@@ -328,7 +328,9 @@ class Rounds:
             if error is None:
                 return "recovered"
             if isinstance(error, CallTimeoutError):
-                return "timed out"
+                # A limit lasts: a member that is not let in for it learns that it is late.
+                lasts = fault.kind == LIMIT and self._order.scenario.place == "whole"
+                return "raised" if lasts else "timed out"
             return "raised" if _is_expected(error) else "odd error"
         if isinstance(later, PeerLostError | ClosedError):
             allowed = fault.errno in faults.BROKEN or self._order.scenario.lossy
