@@ -97,7 +97,7 @@ class Member:
 
     def free(self) -> int:
         """Return how much room there is."""
-        return ROOM - self.window._used.total()
+        return ROOM - sum(self.window._used.values())
 
 
 def _waiting(*_: object) -> AbstractContextManager[None]:
@@ -123,6 +123,28 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # -- what leaves, and when --------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_batch_that_cannot_be_written_fails_and_the_next_leaves(
+    member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(data: object) -> bytes:
+        raise MemoryError
+
+    under_way = member.call(0)
+    futures = [member.call(n) for n in (1, 2)]
+    with monkeypatch.context() as patch:
+        patch.setattr(member.quick, "dumps", fail)
+        member.batches.flush("a")
+        for each in futures:
+            with pytest.raises(MemoryError):
+                each.result(0)
+    member.answer([0], [0])
+    assert under_way.result(0) == 0
+    assert member.free() == ROOM
+    member.call(3)  # nothing is under way: it leaves at once
+    assert member.asked() == [[0], [3]]
 
 
 @pytest.mark.usefixtures("patient")

@@ -18,8 +18,9 @@ from __future__ import annotations
 import copy
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from itertools import groupby
 from threading import RLock, get_ident
 from types import FunctionType
@@ -30,7 +31,7 @@ from pparallel.interfaces.transport import Frames
 from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.rpc import wire
-from pparallel.runtime.rpc.future import RpcFuture, give_all
+from pparallel.runtime.rpc.future import RpcFuture
 from pparallel.runtime.rpc.quick import Name, Quick
 from pparallel.runtime.rpc.requests import Requests
 from pparallel.runtime.rpc.window import Window
@@ -208,14 +209,14 @@ class _Batch:
             futures, _, names, args, kwargs = zip(*calls, strict=True)
             self._futures.update(enumerate(futures))
             request = (_counted(names), args, kwargs)
-            frames = requests.batch(self._key[1], self._number, request, self._left)
+            frames = partial(requests.batch, self._key[1], self._number, request, self._left)
             return self._send(frames, self._left)
 
-    def _send(self, frames: Frames, timeout: float | None) -> Exception | None:
+    def _send(self, frames: Callable[[], Frames], timeout: float | None) -> Exception | None:
         reply: LeanFuture[Frames] = LeanFuture()
         reply.add_done_callback(self._replied)
         try:
-            self._batches.sender.send(self._to, frames, timeout, reply)
+            self._batches.sender.send(self._to, frames(), timeout, reply)
         except BaseException as error:
             fail(reply, error)
             if not isinstance(error, Exception):
@@ -253,10 +254,10 @@ class _Batch:
             futures.clear()
             return
         indices, values, framed = self._batches.quick.read(frames[1])
-        # One that is not there any more has been taken in before: see above.
-        give_all(zip(map(futures.get, indices), values, strict=True))
-        for index in indices:
-            futures.pop(index, None)
+        for index, value in zip(indices, values, strict=True):
+            if (future := futures.get(index)) is not None:  # else it has been taken in before
+                future.give(value)
+                del futures[index]
         at = 2
         are_large = bool(framed) and wire.size(frames) > LARGE
         for index, count in framed:
@@ -280,7 +281,7 @@ class _Batch:
         left = None
         if self._left is not None:
             left = max(self._since + self._left - time.monotonic(), 0.001)
-        self._send(batches.requests.rest(self._to, self._number), left)
+        self._send(partial(batches.requests.rest, self._to, self._number), left)
 
 
 def _another(error: BaseException) -> BaseException:
