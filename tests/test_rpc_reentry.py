@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 from rpc_members import between, launch
-
 from typing_extensions import override
 
 from pparallel import Runtime
