@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from pparallel.errors import DirectoryError, PeerLostError
@@ -59,13 +60,13 @@ class _Meeting:
         if self.strict and gone:
             for places in list(self.waiting.values()):
                 why = gone[0], lost[gone[0]]
-                wake += [_failing(future, PeerLostError(*why)) for _, future in list(places)]
+                wake += [partial(fail, future, PeerLostError(*why)) for _, future in list(places)]
                 places.clear()
             return wake
         present = [member for member in self.members if member not in lost]
         answer = [member for member in self.answer if member not in lost]
         while present and all(map(self.waiting.get, present)):
-            wake += [_settling(future, answer) for _, future in self._take(present)]
+            wake += [partial(settle, future, Reply(answer)) for _, future in self._take(present)]
         return wake
 
     def _take(self, present: list[str]) -> list[tuple[str, Future[Reply]]]:
@@ -79,14 +80,6 @@ class _Meeting:
                 self.waiting[member].appendleft(place)
             return []
         return taken
-
-
-def _failing(future: Future[Reply], error: Exception) -> Callable[[], None]:
-    return lambda: fail(future, error)
-
-
-def _settling(future: Future[Reply], present: list[str]) -> Callable[[], None]:
-    return lambda: settle(future, Reply(present))
 
 
 class Directory:

@@ -146,10 +146,9 @@ class Quick:
             return None
 
     def _is_plain(self, body: object) -> bool:
-        is_plain = type(body) in PLAIN or (
-            type(body) is tuple and PLAIN.issuperset(map(type, body))
-        )
-        return is_plain and self._trusts
+        if type(body) in PLAIN or (type(body) is tuple and PLAIN.issuperset(map(type, body))):
+            return self._trusts
+        return False
 
     def _refuse(self, _: Buffer) -> NoReturn:
         what = f"what was not written by {type(self._serializer).__name__}"
