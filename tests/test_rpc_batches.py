@@ -17,7 +17,7 @@ import pparallel
 from pparallel.errors import ClosedError, PeerLostError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.rpc import batches, wire
-from pparallel.runtime.rpc.batches import ALONE, LARGE, SMALL, TOGETHER, Batches, Call
+from pparallel.runtime.rpc.batches import SMALL, TOGETHER, Batches, Call
 from pparallel.runtime.rpc.future import RpcFuture, Way
 from pparallel.runtime.rpc.quick import Quick
 from pparallel.runtime.rpc.requests import Requests
@@ -264,18 +264,6 @@ def test_results_come_in_parts(member: Member) -> None:
 
 
 @pytest.mark.usefixtures("patient")
-def test_functions_that_are_slow_or_whose_results_are_large_go_alone(member: Member) -> None:
-    for n in range(2):
-        member.call(n)
-        member.call(n, what=second)
-    member.batches.flush_all()
-    large = wire.join(Status.OK, [member.quick.dumps(bytes(LARGE))])
-    member.answer([0], [1], [(1, 2)], *large, of=1)  # the last one, of the second, is not there
-    for what in (first, second):
-        found = [member.batches.put("a", None, member.of(what, 0)) for _ in range(ALONE + 1)]
-        assert found == [False] * ALONE + [True]
-
-
 def _nobody() -> RpcFuture[Any]:
     return RpcFuture(Way(lambda _, frames: frames, _waiting, _same), "a")
 

@@ -40,8 +40,7 @@ from pparallel.runtime.ticker import Ticker
 TOGETHER = 32  #: calls in a batch, at the most
 SMALL = 512  #: bytes of the arguments of a call, at the most
 HELD = 0.001  #: seconds after which a batch leaves as it is
-LARGE = 2**16  #: bytes of results from which on those of a function are large
-ALONE = 256  #: calls for which a function that was slow, or has large results, goes alone
+LARGE = 2**16  #: bytes of results from which on others come with the next reply
 
 _ROOM = TOGETHER * (SMALL + Window.OVERHEAD) - Window.OVERHEAD  # of a batch in the window
 
@@ -71,7 +70,6 @@ class Batches:
         self.held: dict[tuple[str, int], _Batch] = {}
         self.under_way: defaultdict[str, set[_Batch]] = defaultdict(set)  # by member
         self.ticker = Ticker(f"{name}-batches", HELD)
-        self._alone: dict[FunctionType, int] = {}  # calls until it may go with others again
         self._is_closed = False
 
     def put(self, to: str, timeout: float | None, call: Call) -> bool:
@@ -85,7 +83,7 @@ class Batches:
         Raises:
             Exception: what the transport raises, if this call alone was to leave.
         """
-        if self._is_closed or (self._alone and self._goes_alone(call[1])):
+        if self._is_closed:
             return False
         key = to, get_ident()
         batch = self.held.get(key)
@@ -128,20 +126,6 @@ class Batches:
         self.refuse()
         self.flush_all()
         self.ticker.close()
-
-    def go_alone(self, what: FunctionType) -> None:
-        """Have the next calls of a function go alone."""
-        self._alone[what] = ALONE
-
-    def _goes_alone(self, what: FunctionType) -> bool:
-        left = self._alone.get(what)
-        if left is None:
-            return False
-        if left > 1:
-            self._alone[what] = left - 1
-        else:
-            self._alone.pop(what, None)
-        return True
 
 
 class _Batch:
@@ -259,14 +243,11 @@ class _Batch:
                 future.give(value)
                 del futures[index]
         at = 2
-        are_large = bool(framed) and wire.size(frames) > LARGE
         for index, count in framed:
             if index in futures:
                 settle(futures[index], frames[at : at + count])
                 del futures[index]
             at += count
-            if are_large:
-                self._batches.go_alone(self._sent[index][1])
 
     def _fail(self, error: BaseException) -> None:
         for future in self._futures.values():
@@ -276,8 +257,6 @@ class _Batch:
     def _ask_again(self) -> None:
         """Ask for the results that are not there yet."""
         batches = self._batches
-        for index in self._futures:
-            batches.go_alone(self._sent[index][1])
         left = None
         if self._left is not None:
             left = max(self._since + self._left - time.monotonic(), 0.001)
