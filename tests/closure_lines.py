@@ -41,7 +41,7 @@ class Line:
         return [self.call(function, *args)[0] for _ in range(3)]
 
 
-SENT_ONCE = ["both", "number", "number"]
+SENT_ONCE = ["itself", "both", "number"]
 ALWAYS = ["itself"] * 3
 
 

@@ -18,7 +18,7 @@ import pparallel
 from pparallel.errors import ClosedError, PeerLostError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.rpc import batches, wire
-from pparallel.runtime.rpc.batches import ALONE, LARGE, SMALL, TOGETHER, Batches, Call
+from pparallel.runtime.rpc.batches import SMALL, TOGETHER, Batches, Call
 from pparallel.runtime.rpc.future import RpcFuture, Way
 from pparallel.runtime.rpc.quick import Quick
 from pparallel.runtime.rpc.requests import Requests
@@ -98,7 +98,7 @@ class Member:
 
     def free(self) -> int:
         """Return how much room there is."""
-        return ROOM - self.window._used.total()
+        return ROOM - sum(self.window._used.values())
 
 
 def _waiting(*_: object) -> AbstractContextManager[None]:
@@ -124,6 +124,28 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # -- what leaves, and when --------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_batch_that_cannot_be_written_fails_and_the_next_leaves(
+    member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(data: object) -> bytes:
+        raise MemoryError
+
+    under_way = member.call(0)
+    futures = [member.call(n) for n in (1, 2)]
+    with monkeypatch.context() as patch:
+        patch.setattr(member.quick, "dumps", fail)
+        member.batches.flush("a")
+        for each in futures:
+            with pytest.raises(MemoryError):
+                each.result(0)
+    member.answer([0], [0])
+    assert under_way.result(0) == 0
+    assert member.free() == ROOM
+    member.call(3)  # nothing is under way: it leaves at once
+    assert member.asked() == [[0], [3]]
 
 
 @pytest.mark.usefixtures("patient")
@@ -243,31 +265,6 @@ def test_results_come_in_parts(member: Member) -> None:
 
 
 @pytest.mark.usefixtures("patient")
-def test_functions_that_are_slow_or_whose_results_are_large_go_alone(member: Member) -> None:
-    for n in range(2):
-        member.call(n)
-        member.call(n, what=second)
-    member.batches.flush_all()
-    large = wire.join(Status.OK, [member.quick.dumps(bytes(LARGE))])
-    member.answer([0], [1], [(1, 2)], *large, of=1)  # the last one, of the second, is not there
-    for what in (first, second):
-        found = [member.batches.put("a", None, member.of(what, 0)) for _ in range(ALONE + 1)]
-        assert found == [False] * ALONE + [True]
-
-
-@pytest.mark.usefixtures("patient")
-def test_slow_functions_that_are_made_anew_for_each_call_are_known_by_their_code(
-    member: Member,
-) -> None:
-    def made(n: int) -> Any:
-        return lambda x: x + n
-
-    for n in range(100):
-        member.batches.go_alone(made(n))
-    assert not member.batches.put("a", None, (_nobody(), made(7), ("m", "f"), (1,), None))
-    assert len(member.batches._alone) == 1
-
-
 def _nobody() -> RpcFuture[Any]:
     return RpcFuture(Way(lambda _, frames: frames, _waiting, _same), "a")
 

@@ -40,17 +40,20 @@ def test_a_function_is_sent_once(line: Line) -> None:
 
 
 def test_functions_of_the_same_code_with_the_same_values_are_one(line: Line) -> None:
-    assert line.ways(adder(7000), 1) == SENT_ONCE
-    assert line.ways(adder(int("7000")), 1) == ["number"] * 3
+    value = 7000
+    assert line.ways(adder(value), 1) == SENT_ONCE
+    assert line.ways(adder(value), 1) == ["number"] * 3
     assert line.ways(adder(7001), 1) == SENT_ONCE
+    assert line.ways(adder(value), 1) == ["itself", "number", "number"]
 
 
 def test_each_member_gets_it_until_it_says_that_it_has_it(line: Line) -> None:
     function = adder(1)
-    told = [line.sent.told("b", function) for _ in range(2)]
-    assert told[0] == told[1]
-    assert told[0] is not None
-    assert told[0][1] is not None
+    told = [line.sent.told("b", function) for _ in range(3)]
+    assert told[0] is None
+    assert told[1] == told[2]
+    assert told[1] is not None
+    assert told[1][1] is not None
     assert line.call(function, 1) == ("both", 2)
     assert line.call(function, 1) == ("number", 2)
     assert line.call(function, 1, to="c") == ("both", 2)
@@ -64,7 +67,8 @@ def test_what_has_a_name_is_not_numbered(line: Line) -> None:
 
 
 def test_a_serializer_that_sends_no_code_numbers_nothing() -> None:
-    assert Line(PickleSerializerConfig()).sent.told("b", adder(1)) is None
+    line, function = Line(PickleSerializerConfig()), adder(1)
+    assert [line.sent.told("b", function) for _ in range(3)] == [None] * 3
 
 
 # -- what is never stale ----------------------------------------------------------------------
@@ -92,7 +96,7 @@ def test_a_changed_default_is_seen(line: Line) -> None:
     assert line.ways(function) == ALWAYS
     function.__defaults__ = (1,)
     function.__kwdefaults__["two"] = 2
-    assert line.call(function) == ("number", (1, 2))
+    assert [line.call(function) for _ in range(3)][2] == ("number", (1, 2))
 
 
 def test_a_changed_global_is_seen(line: Line) -> None:
@@ -118,7 +122,7 @@ def test_a_helper_with_another_meaning_is_seen(line: Line) -> None:
     assert line.ways(function, 1.5) == ALWAYS
     assert line(function, 1.5) == 6
     namespace["helper"] = math.floor
-    assert line.call(function, 1.5) == ("number", 1)
+    assert [line.call(function, 1.5) for _ in range(3)][2] == ("number", 1)
     function, namespace = of_elsewhere("f = lambda x: float(x)")
     assert line(function, 1) == 1.0
     namespace["float"] = str  # in place of a builtin
@@ -133,7 +137,7 @@ def test_what_a_function_is_called_is_seen(line: Line) -> None:
     function.note = "changes"
     assert line.ways(function) == ALWAYS
     del function.note
-    assert line.call(function)[0] == "number"
+    assert line.ways(function)[2] == "number"
 
 
 def test_new_code_is_seen(line: Line) -> None:
@@ -155,10 +159,11 @@ ALIKE = st.sampled_from([0, False, 0.0, -0.0, 0j, -0j, 1, True, 1.0, math.nan, (
 def test_values_that_are_alike_are_not_confused(values: list[Any]) -> None:
     line = Line()
     for value in values * 2:
-        way, found = line.call(giving(value))
-        assert way != "itself"
-        assert repr(found) == repr(value)
-        assert type(found) is type(value)
+        for _ in range(3):
+            way, found = line.call(giving(value))
+            assert repr(found) == repr(value)
+            assert type(found) is type(value)
+        assert way == "number"
 
 
 def writing() -> Iterator[tuple[str, Callable[..., Any], Any]]:

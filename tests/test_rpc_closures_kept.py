@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import gc
 import marshal
 import subprocess
 import sys
 import textwrap
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from closure_lines import SENT_ONCE, Line, adder, multiplier, of_elsewhere
+from closure_lines import Line, adder, giving, multiplier, of_elsewhere
 from closure_lines import line as line
+from rpc_members import between, launch
 
 import pparallel
 from pparallel import Runtime
 from pparallel.errors import SerializationError
 from pparallel.interfaces.transport import Frames
-from pparallel.runtime.rpc import closures, wire
+from pparallel.runtime.rpc import RpcGroup, closures, wire
 from pparallel.runtime.rpc.wire import QUICK, Kind, Status
 from pparallel.testing.patience import PATIENCE
 from pparallel.testing.threads import in_threads
@@ -29,51 +32,57 @@ from pparallel_serializers import SafeSerializerConfig
 
 
 def test_no_more_than_so_many_are_kept(line: Line) -> None:
-    def ways_of(number: int) -> str:
-        return line.call(adder(number), 1)[0]
-
-    assert {ways_of(n) for n in range(closures.FREELY)} == {"both"}
-    assert {ways_of(n) for n in range(1000, 5000)} == {"itself"}
-    assert len(line.kept) == len(line.sent) == closures.FREELY
-    # There is room for those that are called again.
-    assert [ways_of(4999) for _ in range(3)] == SENT_ONCE
-    for _ in range(2):
-        ways = [ways_of(n) for n in range(10_000, 10_400)]
-    assert ways.count("both") == closures.MOST - closures.FREELY - 1
-    assert len(line.kept) == len(line.sent) == closures.MOST
-    assert {ways_of(n) for n in range(closures.FREELY)} == {"number"}
-
-
-def test_code_that_is_made_again_and_again_is_not_kept(line: Line) -> None:
-    for number in range(1500):
-        assert line(eval(f"lambda: {number}")) == number
-    assert len(line.sent) == closures.FREELY
-    assert len(line.sent._reads) <= closures.MOST
+    for number in range(2 * closures.MOST):
+        function = eval(f"lambda: {number}")
+        assert [line(function) for _ in range(3)] == [number] * 3
+    assert len(line.sent) == len(line.kept) == closures.MOST
+    assert len(line.sent._last) <= closures.MOST
 
 
 def test_a_receiver_keeps_so_many_whatever_it_is_told(line: Line) -> None:
-    told = line.sent.told("b", adder(1))
+    function = adder(1)
+    told = [line.sent.told("b", function) for _ in range(2)][1]
     assert told is not None
     for number in range(1, 3 * closures.MOST):
-        function, new = line.kept.function("a", 1, (number, told[1]))
-        assert function(1) == 2
+        found, new = line.kept.function("a", 1, (number, told[1]))
+        assert found(1) == 2
         assert new in (0, number)
     assert len(line.kept) == 2 * closures.MOST
 
 
+def test_functions_that_are_called_once_are_not_kept(line: Line) -> None:
+    assert {line.call(adder(number), 1)[0] for number in range(1000, 3000)} == {"itself"}
+    assert len(line.kept) == 0
+
+
+def test_nothing_is_held_that_may_change(line: Line) -> None:
+    held = Held()
+    gone = weakref.ref(held)
+    assert [line.sent.told("b", giving(held)) for _ in range(3)] == [None] * 3
+    del held
+    gc.collect()
+    assert gone() is None
+
+
+class Held:
+    pass
+
+
 def test_the_functions_of_a_lost_member_are_forgotten(line: Line) -> None:
-    told = line.sent.told("b", adder(1))
+    function = adder(1)
+    told = [line.sent.told("b", function) for _ in range(2)][1]
     assert told is not None
     for sender, session in (("a", 1), ("a", 2), ("c", 1)):
         assert line.kept.function(sender, session, told)[1] == told[0]
     line.kept.forget("a")
     assert len(line.kept) == 1
-    function, _ = line.kept.function("a", 1, told)  # had arrived before
-    assert (function(1), len(line.kept)) == (2, 1)
+    found, _ = line.kept.function("a", 1, told)  # had arrived before
+    assert (found(1), len(line.kept)) == (2, 1)
 
 
 def test_a_number_that_means_nothing_is_refused(line: Line) -> None:
-    assert line(adder(1), 1) == 2
+    function = adder(1)
+    assert line.ways(function, 1)[2] == "number"
     for sender, session, number in (("a", 1, 99), ("a", 2, 1), ("c", 1, 1)):
         with pytest.raises(SerializationError, match=f"function {number} of '{sender}'"):
             line.kept.function(sender, session, (number, None))
@@ -83,7 +92,7 @@ def test_a_number_that_means_nothing_is_refused(line: Line) -> None:
 
 
 def test_threads_that_call_the_same_functions(line: Line) -> None:
-    functions = [adder(n) for n in range(100)]
+    functions = [eval(f"lambda number: number + {n}") for n in range(100)]
 
     def call(_: int) -> list[Any]:
         return [line(each, 1) for _ in range(3) for each in functions]
@@ -93,6 +102,19 @@ def test_threads_that_call_the_same_functions(line: Line) -> None:
 
 
 # -- between members --------------------------------------------------------------------------
+
+
+def loaded(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Return a list that gets each function that is read from bytes in this process."""
+    found: list[object] = []
+    load = closures.KeptFunctions._load
+
+    def noting(kept: closures.KeptFunctions, data: Any) -> Any:
+        found.append(data)
+        return load(kept, data)
+
+    monkeypatch.setattr(closures.KeptFunctions, "_load", noting)
+    return found
 
 
 def heard(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -117,31 +139,27 @@ def heard(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_calls_between_members(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(rt: Runtime) -> None:
-        group = rt.group()
-        group.barrier(PATIENCE)
-        if rt.rank == 0:
-            sizes = heard(rt, monkeypatch)
-            calls: list[Callable[[Any, Any], Any]] = [
-                lambda function, arg: group.rpc_sync(1, function, args=(arg,)),
-                lambda function, arg: group.rpc_async(1, function, args=(arg,)).wait(),
-            ]
-            for call in calls:
-                for argument in (1, torch.ones(3)):
-                    function = multiplier(len(sizes))  # a new one
-                    expected = argument * len(sizes)
-                    seen = len(sizes)
-                    results = [call(function, argument) for _ in range(3)]
-                    assert [str(each) for each in results] == [str(expected)] * 3
-                    first, *others = sizes[seen:]
-                    assert max(others) < first - 100
-            refs = [group.remote(1, adder(3), args=(n,)) for n in range(3)]
-            assert [ref.to_here() for ref in refs] == [3, 4, 5]
-            for _ in range(3):
-                assert group.rpc_async(1, adder(9), args=(1,), idempotent=True).wait() == 10
-        group.barrier(PATIENCE)
+    functions = loaded(monkeypatch)
 
-    assert pparallel.launch({"members": 2}, run) == [None] * 2
+    def program(rt: Runtime, group: RpcGroup) -> None:
+        calls: list[Callable[[Any, Any], Any]] = [
+            lambda function, arg: group.rpc_sync(1, function, args=(arg,)),
+            lambda function, arg: group.rpc_async(1, function, args=(arg,)).wait(),
+        ]
+        for number, call in enumerate(calls):
+            for argument in (1, torch.ones(3)):
+                function = multiplier(3 + number)
+                results = [call(function, argument) for _ in range(4)]
+                assert [str(each) for each in results] == [str(argument * (3 + number))] * 4
+        assert len(functions) == 2
+        function = adder(3)
+        refs = [group.remote(1, function, args=(n,)) for n in range(4)]
+        assert [ref.to_here() for ref in refs] == [3, 4, 5, 6]
+        assert len(functions) == 3
+        for _ in range(3):
+            assert group.rpc_async(1, adder(9), args=(1,), idempotent=True).wait() == 10
+
+    launch(between(program))
 
 
 def test_calls_in_flight_of_a_function_that_is_kept_leave_together(
@@ -152,7 +170,7 @@ def test_calls_in_flight_of_a_function_that_is_kept_leave_together(
         group.barrier(PATIENCE)
         if rt.rank == 0:
             sizes = heard(rt, monkeypatch)
-            assert group.rpc_sync(1, adder(5), args=(1,)) == 6
+            assert [group.rpc_sync(1, adder(5), args=(1,)) for _ in range(2)] == [6, 6]
             calls = [group.rpc_async(1, adder(5), args=(n,)) for n in range(640)]
             assert [each.wait() for each in calls] == [n + 5 for n in range(640)]
             assert len(sizes) < 640 / 2
@@ -162,18 +180,16 @@ def test_calls_in_flight_of_a_function_that_is_kept_leave_together(
 
 
 def test_a_function_that_raises_is_kept_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(rt: Runtime) -> None:
-        group = rt.group()
-        group.barrier(PATIENCE)
-        if rt.rank == 0:
-            sizes = heard(rt, monkeypatch)
-            for _ in range(3):
-                with pytest.raises(LookupError, match="none"):
-                    group.rpc_sync(1, lambda: dict[str, int]()["none"])
-            assert max(sizes[1:]) < sizes[0] - 100
-        group.barrier(PATIENCE)
+    functions = loaded(monkeypatch)
 
-    assert pparallel.launch({"members": 2}, run) == [None] * 2
+    def program(rt: Runtime, group: RpcGroup) -> None:
+        function = lambda: dict[str, int]()["none"]  # noqa: E731
+        for _ in range(4):
+            with pytest.raises(LookupError, match="none"):
+                group.rpc_sync(1, function)
+        assert len(functions) == 1
+
+    launch(between(program))
 
 
 def test_calls_in_flight_of_functions_that_change() -> None:
@@ -193,7 +209,9 @@ def test_calls_in_flight_of_functions_that_change() -> None:
 
 
 def test_safe_takes_no_function_by_its_number() -> None:
-    evil = Line().sent.told("b", adder(1))
+    line, function = Line(), adder(1)
+    evil = [line.sent.told("b", function) for _ in range(2)][1]
+    assert evil is not None
 
     def run(rt: Runtime) -> None:
         group = rt.group()

@@ -20,7 +20,7 @@ from pparallel.interfaces.transport import Frames, Handler, Transport
 from pparallel.runtime.clock import Clock
 from pparallel.runtime.rpc import retries
 from pparallel.runtime.rpc.arrivals import Arrivals
-from pparallel.runtime.rpc.retries import LARGE, MANY, Retries
+from pparallel.runtime.rpc.retries import Retries
 from pparallel.testing.patience import until
 from pparallel.testing.threads import in_threads
 
@@ -308,29 +308,7 @@ def test_the_other_member_is_told_what_it_may_forget(start: Start, told: Told) -
     sender, _ = start(answers, answers, answers)
     for number in range(3):
         sender.send("other", number, [b"?"], None)
-    until(lambda: [n for each in told.calls for n in each] == [0, 1, 2], "it was not told")
-
-
-def test_it_is_told_at_once_of_many_answers(
-    start: Start, told: Told, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(retries, "SOON", 60.0)
-    sender, _ = start(*[answers] * MANY)
-    for number in range(MANY):
-        assert told.calls == []
-        sender.send("other", number, [b"?"], None)
-    assert told.calls == [[*range(MANY)]]
-
-
-def test_it_is_told_at_once_of_large_answers(
-    start: Start, told: Told, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(retries, "SOON", 60.0)
-    large = bytes(LARGE)
-    sender, _ = start(answers, lambda future: future.set_result([large]))
-    sender.send("other", 0, [b"?"], None)
-    sender.send("other", 1, [b"?"], None)
-    assert told.calls == [[0, 1]]
+    assert told.calls == [[0], [1], [2]]
 
 
 def test_it_is_told_again_until_it_has_heard(start: Start, told: Told) -> None:

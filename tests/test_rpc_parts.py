@@ -24,8 +24,7 @@ from pparallel.errors import (
 )
 from pparallel.runtime.pending import Pending
 from pparallel.runtime.rpc import wire
-from pparallel.runtime.rpc.handlers import Handlers
-from pparallel.runtime.rpc.stream import Job
+from pparallel.runtime.rpc.handlers import Handlers, Job
 from pparallel.runtime.rpc.window import PATIENCE, Window
 from pparallel.runtime.user_code import run
 from pparallel.testing.patience import until

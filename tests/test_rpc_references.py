@@ -28,6 +28,12 @@ class Counter:
         self.count += many + ref_id + name
         return self.count
 
+    def report(self) -> None:
+        reported.append(self.count)
+
+
+reported: list[int] = []
+
 
 def make_late() -> Counter:
     wait_at_gate()
@@ -60,6 +66,7 @@ def test_a_method_call_does_not_send_the_reference(monkeypatch: pytest.MonkeyPat
         for _ in range(3):
             ref.rpc_sync(PATIENCE).add()
             ref.rpc_async(PATIENCE).add().result(PATIENCE)
+            ref.remote(PATIENCE).add().to_here(PATIENCE)
 
     launch(between(program))
     assert not shared
@@ -78,6 +85,22 @@ def test_a_method_is_called_when_its_value_has_been_made() -> None:
         return max(results)
 
     assert launch(between(program))[0] == 3
+
+
+@pytest.mark.parametrize("make", [Counter, make_late])
+def test_a_method_whose_result_nobody_wants_is_called(make: Any) -> None:
+    Gates.opened.clear()
+
+    def program(rt: Runtime, group: RpcGroup) -> None:
+        ref = group.remote(1, make)
+        ref.remote(PATIENCE).report()
+        del ref  # and the reference to the result
+        gc.collect()
+        Gates.opened.set()
+        until(lambda: bool(reported), "it was not called")
+        reported.clear()
+
+    launch(between(program))
 
 
 def test_a_value_is_released_after_its_method_was_called() -> None:

@@ -34,8 +34,7 @@ class Clock:
         self._until = -math.inf  # when the thread looks again without a call; past: it is awake
         self._alarm = threading.Lock()  # held, unless the thread is to look at once
         self._alarm.acquire()
-        self._running = threading.Lock()  # an interrupted start may be tried again
-        self._starting = threading.RLock()
+        self._running = threading.Lock()  # held by the one thread that runs, of several started
         self._thread: threading.Thread | None = None
         self._closed = False
 
@@ -45,11 +44,11 @@ class Clock:
         Raises:
             ResourceExhaustedError: it cannot be started; the next call tries again.
         """
+        # No lock is held meanwhile: the new thread may run a finalizer before it says that it runs.
         if self._thread is None and not self._closed:
-            with self._starting:
-                if self._thread is None and not self._closed:
-                    thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                    self._thread = start_thread(thread)
+            thread = start_thread(threading.Thread(target=self._run, name=self._name, daemon=True))
+            if self._thread is None:
+                self._thread = thread
 
     def after(self, delay: float, what: Callable[[], None]) -> None:
         """Call *what* in *delay* seconds; never, if the clock is closed by then.
@@ -77,8 +76,7 @@ class Clock:
         """Call nothing more; safe to call again."""
         self._closed = True
         self._wake()
-        with self._starting:  # held while the thread is started: only then can it be waited for
-            thread = self._thread
+        thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
         self._new.clear()
@@ -92,20 +90,22 @@ class Clock:
     def _run(self) -> None:
         if not self._running.acquire(blocking=False):
             return
+        self._thread = threading.current_thread()
+        what = None
         while not self._closed:
-            what = self._next()
             try:
-                if what is not None:
+                if (what := self._next()) is not None:
                     what()
             except BaseException:  # those behind it are to be called all the same
                 logger.exception("A function that %s called has failed", self._name)
-            del what  # what it holds is released before this thread waits again
+            what = None  # what it holds is released before this thread waits again
         self._due.clear()
 
     def _next(self) -> Callable[[], None] | None:
         """Return the next function whose time has come, or ``None`` after a wait for it."""
         while self._new:
-            heapq.heappush(self._due, self._new.popleft())
+            heapq.heappush(self._due, self._new[0])  # first: there may be no memory for it
+            self._new.popleft()
         self._until = until = self._due[0][0] if self._due else math.inf
         left = until - time.monotonic()
         if left <= 0:

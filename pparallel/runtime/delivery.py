@@ -49,18 +49,18 @@ class Delivery:
     def _handle(self, sender: str, frames: Frames, future: Future[Frames]) -> None:
         try:
             reply = self._handler(sender, own(frames))
+            if not isinstance(reply, Future):
+                settle(future, own(reply))
+                return
         except Exception as error:  # noqa: BLE001 - a handler must not raise; its caller must know
             fail(future, self._told(error))
             return
-        if not isinstance(reply, Future):
-            settle(future, own(reply))
-            return
 
         def replied(source: Future[Frames]) -> None:
-            if error := source.exception():
-                fail(future, self._told(error))
-            else:
+            try:
                 settle(future, own(source.result()))
+            except Exception as error:  # noqa: BLE001 - as above
+                fail(future, self._told(error))
 
         reply.add_done_callback(replied)
 

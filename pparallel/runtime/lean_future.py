@@ -20,8 +20,8 @@ T = TypeVar("T")
 PENDING, FINISHED = "PENDING", "FINISHED"  #: as :mod:`concurrent.futures` writes its states
 
 #: Held for as long as it takes to look whether a future has a condition. One that has none has
-#: nobody who waits for it, and this lock is the one under which its state changes. A signal's
-#: handler may wait for another future meanwhile, in the same thread.
+#: nobody who waits for it, and this lock is the one under which its state changes. Nothing is made
+#: or called while it is held, so that no finalizer runs then, which may wait for other threads.
 bare = threading.RLock()
 
 
@@ -29,12 +29,12 @@ class _Condition:
     """Makes the condition of a future when somebody first asks for it."""
 
     def __get__(self, future: LeanFuture[Any], owner: type) -> threading.Condition:
+        there, waiters, condition = vars(future), future._new_waiters(), threading.Condition()
         with bare:
-            there = vars(future)
-            there.setdefault("_waiters", future._new_waiters())
-            there.setdefault("_done_callbacks", [])
-            made: threading.Condition = there.setdefault("_condition", threading.Condition())
-            future._is_bare = False
+            if future._is_bare:
+                there["_waiters"], there["_condition"] = waiters, condition
+                future._is_bare = False
+        made: threading.Condition = there["_condition"]
         return made
 
 

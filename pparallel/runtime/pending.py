@@ -12,6 +12,8 @@ from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
 from pparallel.runtime.clock import Clock
 from pparallel.runtime.lean_future import LeanFuture, when_done
 
+AGAIN = 0.1  #: seconds after which what could not be ended in time is tried again
+
 T = TypeVar("T")
 
 
@@ -38,8 +40,8 @@ def awaited(future: Future[T], peer: str, timeout: float | None) -> T:
     try:
         return future.result(timeout)
     except TimeoutError as error:
-        if future.done():
-            raise
+        if future.done():  # so it failed, or came at the last moment
+            return future.result()
         fail(future, error)
         raise CallTimeoutError(f"a request to {peer!r}", timeout or 0.0) from None
 
@@ -79,20 +81,20 @@ class Pending(Generic[T]):
 
     def watch(self, future: Future[T], peer: str, timeout: float | None) -> None:
         """Have *future* end in time, which *peer* is to complete; raises as :meth:`add`."""
-        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        now = time.monotonic()
+        deadline = math.inf if timeout is None else now + timeout
         self._waiting[future] = (peer, deadline, timeout or 0.0)
         if self._closed or peer in self._lost:
             del self._waiting[future]
             if self._closed:
                 raise ClosedError(self._what)
             raise PeerLostError(peer, self._lost[peer])
-        if deadline < self._next:
+        if deadline < self._next or self._next < now:
             try:
-                self._clock.start()  # first: those who find a time set rely on it
+                self._look_at(deadline)
             except BaseException:
                 self._waiting.pop(future, None)
                 raise
-            self._look_at(deadline)
         when_done(future, self._waiting.__delitem__)
 
     def lose(self, peer: str, reason: str) -> None:
@@ -110,18 +112,25 @@ class Pending(Generic[T]):
         self._clock.close()
 
     def _look_at(self, deadline: float) -> None:
-        # If it is overwritten by a later one, the clock looks once more than it has to.
-        self._next = deadline
-        self._clock.after(deadline - time.monotonic(), self._expire)
+        # In this order: whoever finds a time set relies on the clock, and may interrupt this. One
+        # that is set too late, or over a nearer one, has the clock look once more than it has to.
+        if deadline < math.inf:
+            self._clock.after(deadline - time.monotonic(), self._expire)
+            self._next = deadline
 
     def _expire(self) -> None:
         self._next = math.inf  # a request from now on sets it, if it is not seen below
         now, nearest = time.monotonic(), math.inf
-        # A copy is made at once; a list of the items may run finalizers, which add some.
-        for future, (peer, deadline, timeout) in self._waiting.copy().items():
-            if deadline <= now:
-                fail(future, CallTimeoutError(f"a request to {peer!r}", timeout))
-            else:
-                nearest = min(nearest, deadline)
-        if nearest < self._next:
-            self._look_at(nearest)
+        try:
+            # A copy is made at once; a list of the items may run finalizers, which add some.
+            for future, (peer, deadline, timeout) in self._waiting.copy().items():
+                if deadline <= now:
+                    fail(future, CallTimeoutError(f"a request to {peer!r}", timeout))
+                else:
+                    nearest = min(nearest, deadline)
+        except BaseException:  # as for want of memory
+            nearest = now + AGAIN
+            raise
+        finally:
+            if nearest < self._next:
+                self._look_at(nearest)

@@ -10,8 +10,7 @@ from __future__ import annotations
 from pparallel.runtime.links.answering import FAILED, OK, answer, attempt, failure, outcome
 from pparallel.runtime.links.hello import Hello, RefusedError
 from pparallel.runtime.links.membership import Membership
-from pparallel.runtime.links.peer import peer
-from pparallel.runtime.links.process import ProcessId
+from pparallel.runtime.links.process import ProcessId, peer
 
 __all__ = [
     "FAILED",

@@ -1,4 +1,4 @@
-"""Which process a member lives in, so that another of the same machine can watch it."""
+"""Which process a member lives in, or is at the other end of a Unix socket."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ import functools
 import hashlib
 import os
 import select
+import socket
+import struct
 from typing import NamedTuple
 
+from pparallel.errors import AuthenticationError
+
+_CREDENTIALS = struct.Struct("3i")  #: pid, uid, gid
 STOPPED = b"T"  #: by a signal; one that a debugger holds is "t", and is not given up
 
 
@@ -81,6 +86,20 @@ def look(pid: int) -> tuple[bytes, int] | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     return fields[0], int(fields[19])
+
+
+def peer(sock: socket.socket) -> int:
+    """Return the process at the other end.
+
+    Raises:
+        AuthenticationError: it is another user's.
+    """
+    raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, user, _ = _CREDENTIALS.unpack(raw)
+    if user not in (os.geteuid(), 0):
+        message = f"process {pid} of user {user} is not let in: members are of user {os.geteuid()}"
+        raise AuthenticationError(message)
+    return int(pid)
 
 
 @functools.cache

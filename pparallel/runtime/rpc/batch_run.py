@@ -30,7 +30,7 @@ from pparallel.runtime.user_code import run
 
 if TYPE_CHECKING:
     from pparallel.runtime.rpc.endpoint import Endpoint
-    from pparallel.runtime.rpc.stream import Job, Stream
+    from pparallel.runtime.rpc.handlers import Job, Stream
 
 LATE = 0.001  #: seconds after which the results that are there do not wait for the others
 

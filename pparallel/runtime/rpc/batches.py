@@ -23,7 +23,7 @@ from concurrent.futures import Future
 from functools import partial
 from itertools import groupby
 from threading import RLock, get_ident
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any, Protocol
 
 from pparallel.errors import CallTimeoutError, ResourceExhaustedError
@@ -32,7 +32,7 @@ from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.rpc import wire
 from pparallel.runtime.rpc.closures import Told
-from pparallel.runtime.rpc.future import RpcFuture, give_all
+from pparallel.runtime.rpc.future import RpcFuture
 from pparallel.runtime.rpc.quick import Name, Quick
 from pparallel.runtime.rpc.requests import Requests
 from pparallel.runtime.rpc.window import Window
@@ -41,8 +41,7 @@ from pparallel.runtime.ticker import Ticker
 TOGETHER = 32  #: calls in a batch, at the most
 SMALL = 512  #: bytes of the arguments of a call, at the most
 HELD = 0.001  #: seconds after which a batch leaves as it is
-LARGE = 2**16  #: bytes of results from which on those of a function are large
-ALONE = 256  #: calls for which a function that was slow, or has large results, goes alone
+LARGE = 2**16  #: bytes of results from which on others come with the next reply
 
 _ROOM = TOGETHER * (SMALL + Window.OVERHEAD) - Window.OVERHEAD  # of a batch in the window
 
@@ -72,7 +71,6 @@ class Batches:
         self.held: dict[tuple[str, int], _Batch] = {}
         self.under_way: defaultdict[str, set[_Batch]] = defaultdict(set)  # by member
         self.ticker = Ticker(f"{name}-batches", HELD)
-        self._alone: dict[CodeType, int] = {}  # calls until one of it may go with others again
         self._is_closed = False
 
     def put(self, to: str, timeout: float | None, call: Call) -> bool:
@@ -86,7 +84,7 @@ class Batches:
         Raises:
             Exception: what the transport raises, if this call alone was to leave.
         """
-        if self._is_closed or (self._alone and self._goes_alone(call[1])):
+        if self._is_closed:
             return False
         key = to, get_ident()
         batch = self.held.get(key)
@@ -129,21 +127,6 @@ class Batches:
         self.refuse()
         self.flush_all()
         self.ticker.close()
-
-    def go_alone(self, what: FunctionType) -> None:
-        """Have the next calls of a function go alone."""
-        self._alone[what.__code__] = ALONE  # closures are made anew for each call
-
-    def _goes_alone(self, what: FunctionType) -> bool:
-        code = what.__code__
-        left = self._alone.get(code)
-        if left is None:
-            return False
-        if left > 1:
-            self._alone[code] = left - 1
-        else:
-            self._alone.pop(code, None)
-        return True
 
 
 class _Batch:
@@ -257,19 +240,16 @@ class _Batch:
             futures.clear()
             return
         indices, values, framed = self._batches.quick.read(frames[1])
-        # One that is not there any more has been taken in before: see above.
-        give_all(zip(map(futures.get, indices), values, strict=True))
-        for index in indices:
-            futures.pop(index, None)
+        for index, value in zip(indices, values, strict=True):
+            if (future := futures.get(index)) is not None:  # else it has been taken in before
+                future.give(value)
+                del futures[index]
         at = 2
-        are_large = bool(framed) and wire.size(frames) > LARGE
         for index, count in framed:
             if index in futures:
                 settle(futures[index], frames[at : at + count])
                 del futures[index]
             at += count
-            if are_large:
-                self._batches.go_alone(self._sent[index][1])
 
     def _fail(self, error: BaseException) -> None:
         for future in self._futures.values():
@@ -279,8 +259,6 @@ class _Batch:
     def _ask_again(self) -> None:
         """Ask for the results that are not there yet."""
         batches = self._batches
-        for index in self._futures:
-            batches.go_alone(self._sent[index][1])
         left = None
         if self._left is not None:
             left = max(self._since + self._left - time.monotonic(), 0.001)

@@ -217,7 +217,7 @@ class Called(ABC):
 
     def _replied(self, reply: Reply, quickly: bool) -> Frames:
         try:
-            if quickly and (data := self.quick.answer(reply.body)) is not None:
+            if quickly and (data := self.quick.value(reply.body)) is not None:
                 return [wire.QUICK_OK, data, *reply.buffers]
             return wire.join(Status.OK, self.serializer.dumps(reply.body), reply.buffers)
         except Exception as error:  # noqa: BLE001 - what cannot be encoded goes back as an error

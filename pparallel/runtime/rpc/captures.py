@@ -30,8 +30,6 @@ _NAMES = ("__module__", "__qualname__", "__name__")
 
 _MISSING, _END = object(), object()
 
-Key = tuple[Any, ...]
-
 
 class Reads:
     """What the code of functions says of them.
@@ -99,18 +97,6 @@ def same(some: list[Any], others: list[Any]) -> bool:
     return len(some) == len(others) and all(map(is_, some, others))
 
 
-def key_of(captured: list[Any]) -> Key:
-    """Return what is equal for equal plain data and the same other objects, while they exist."""
-    import marshal
-
-    # What marshal writes tells 1 from True, 0.0 from -0.0, and is the same for each nan.
-    others = [each for each in captured if not _is_plain(each)]
-    plain: Any = [each if _is_plain(each) else ... for each in captured] if others else captured
-    # Of a package, those submodules go along that are loaded.
-    loaded = len(sys.modules) if any(map(_is_package, others)) else 0
-    return marshal.dumps(plain, 2), loaded, *map(id, others)
-
-
 def is_stable(captured: list[Any], serializer: Serializer) -> bool:
     """Return whether nothing in there can change: it is plain, or travels by its name."""
     named = [each for each in captured[1:] if not (_is_plain(each) or _is_mark(each))]
@@ -152,10 +138,6 @@ def _is_plain(value: Any, depth: int = DEEPEST) -> bool:
 
 def _is_mark(value: object) -> bool:
     return value is _MISSING or value is _END
-
-
-def _is_package(value: object) -> bool:
-    return type(value) is ModuleType and hasattr(value, "__path__")
 
 
 def _described(value: Any) -> Any:

@@ -1,8 +1,9 @@
 """Functions without a name that another member can find: sent once, and then meant by a number.
 
 To write a function by value takes longer than all else that a call costs. One that takes along
-nothing that may change (see :mod:`~pparallel.runtime.rpc.captures`) gets a number. It goes with
-the calls of it until a member has said that it keeps it; from then on the number stands for it.
+nothing that may change (see :mod:`~pparallel.runtime.rpc.captures`) gets a number when it is called
+the second time. It goes with the calls of it until a member has said that it keeps it; from then on
+the number stands for it.
 
 A member runs a request at most once and is, once it was lost, lost for good. So what it has said
 that it keeps it has, and nobody need ask again.
@@ -19,44 +20,31 @@ from typing_extensions import Buffer
 
 from pparallel.errors import SerializationError
 from pparallel.interfaces.serializer import Serializer
-from pparallel.runtime.rpc.captures import (
-    MAIN,
-    Key,
-    Reads,
-    is_stable,
-    key_of,
-    same,
-    travels_by_name,
-)
+from pparallel.runtime.rpc.captures import MAIN, Reads, is_stable, same, travels_by_name
 
 MOST = 512  #: functions that are kept of one sender
-FREELY = 256  #: and those that are numbered when first called; further ones the second time
 LARGEST = 2**16  #: bytes of a function that is kept
 
 News = tuple[bytes, bytes]  #: a function as the serializer writes it, and the globals it shares
 Told = tuple[int, News | None]  #: the number of a function, and the function where it is new
 
 
-class _Sent(NamedTuple):
-    """A function that has a number.
+class _Last(NamedTuple):
+    """What was found the last time that a function with some code was called.
 
     Attributes:
-        number: from 1 on.
-        news: the function itself.
-        captured: what it takes along; kept, for what it is known by are ids.
+        reads: what the code says.
+        ids: of what it took along, and how many modules were loaded: of a package, those go along.
+        is_settled: whether it was called twice with these.
+        told: the function and its number, if it has one.
+        captured: what it took along then; kept, for it is known by its ids.
     """
 
-    number: int
-    news: News
-    captured: list[Any]
-
-
-class _Last(NamedTuple):
-    """What was found the last time that a function with some code was called."""
-
-    captured: list[Any]
-    loaded: int
-    sent: _Sent
+    reads: Reads
+    ids: list[int]
+    is_settled: bool = False
+    told: tuple[int, News] | None = None
+    captured: list[Any] | None = None
 
 
 class SentFunctions:
@@ -67,54 +55,50 @@ class SentFunctions:
 
     def __init__(self, serializer: Serializer) -> None:
         self._serializer = serializer
-        self._numbers = itertools.count(1)
-        self._sent: dict[Key, _Sent] = {}
-        self._seen: dict[Key, Reads] = {}  # called, but not sent yet
-        self._reads: dict[int, Reads] = {}  # by the id of the code, which they keep
-        self._last: dict[int, _Last] = {}
+        self._last: dict[int, _Last] = {}  # by the id of the code, which they keep
+        self._numbers: dict[News, int] = {}
+        self._number = itertools.count(1)
         self._kept: dict[str, set[int]] = {}
 
     def __len__(self) -> int:
-        return len(self._sent)
+        return len(self._numbers)
 
     def told(self, to: str, function: object) -> Told | None:
         """Return what stands for *function* in a call of it; ``None``: it must go along itself."""
         if type(function) is not FunctionType or not _is_nameless(function):
             return None
         code = function.__code__
-        reads = self._reads.get(id(code)) or self._look(function)
-        captured = reads.captured(function) if reads.lasting else None
+        last = self._last.get(id(code)) or self._put(_Last(Reads(code), []))
+        captured = last.reads.captured(function) if last.reads.lasting else None
         if captured is None:
             return None
-        last, loaded = self._last.get(id(code)), len(sys.modules)
-        if last is not None and last.loaded == loaded and same(last.captured, captured):
-            sent = last.sent
-        else:
-            found = self._find(function, reads, captured)
-            if found is None:
-                return None
-            sent = found
-            self._last[id(code)] = _Last(captured, loaded, sent)
-        return sent.number, None if sent.number in self._kept.get(to, ()) else sent.news
+        ids = [len(sys.modules), *map(id, captured)]
+        if last.ids != ids:  # one that is made for one call costs no more than its own call
+            self._put(_Last(last.reads, ids))
+            return None
+        if not last.is_settled:
+            told = self._numbered(function, last.reads, captured)
+            last = self._put(_Last(last.reads, ids, True, told, None if told is None else captured))
+        if last.told is None:
+            return None
+        number, news = last.told
+        return number, None if number in self._kept.get(to, ()) else news
 
     def kept(self, by: str, number: int) -> None:
         """Send the function of that *number* no more: member *by* has it."""
         self._kept.setdefault(by, set()).add(number)
 
-    def _look(self, function: FunctionType) -> Reads:
-        if len(self._reads) >= MOST:  # of code that is made over and over again
-            self._reads, self._last = {}, {}
-        return self._reads.setdefault(id(function.__code__), Reads(function.__code__))
+    def _put(self, last: _Last) -> _Last:
+        if len(self._last) >= MOST:  # of code that is made over and over again
+            self._last = {}
+        self._last[id(last.reads.code)] = last
+        return last
 
-    def _find(self, function: FunctionType, reads: Reads, captured: list[Any]) -> _Sent | None:
-        key = id(reads.code), *key_of(captured)
-        sent = self._sent.get(key)
-        if (
-            sent is not None
-            or not self._may_send(key, reads)
-            or not is_stable(captured, self._serializer)
-        ):
-            return sent
+    def _numbered(
+        self, function: FunctionType, reads: Reads, captured: list[Any]
+    ) -> tuple[int, News] | None:
+        if not is_stable(captured, self._serializer):
+            return None
         try:
             frames = self._serializer.dumps(function)
         except SerializationError:  # told by whoever then sends it at length
@@ -123,16 +107,9 @@ class SentFunctions:
         if len(frames) != 1 or len(data) > LARGEST or travels_by_name(function, self._serializer):
             return None
         news = data, reads.shared(function)
-        sent = _Sent(next(self._numbers), news, [reads.code, *captured])
-        return self._sent.setdefault(key, sent)
-
-    def _may_send(self, key: Key, reads: Reads) -> bool:
-        if len(self._sent) < FREELY or key in self._seen:
-            return len(self._sent) < MOST
-        if len(self._seen) >= MOST:
-            self._seen.clear()
-        self._seen[key] = reads  # with the code, or its id would come to mean another
-        return False
+        if len(self._numbers) < MOST or news in self._numbers:
+            return self._numbers.setdefault(news, next(self._number)), news
+        return None
 
 
 class _Kept(NamedTuple):

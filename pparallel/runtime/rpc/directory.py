@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from pparallel.errors import DirectoryError, PeerLostError
@@ -49,31 +50,36 @@ class _Meeting:
 
     def withdraw(self, member: str, ticket: str) -> None:
         places = self.waiting.get(member, deque())
-        self.waiting[member] = deque(each for each in places if each[0] != ticket)
+        for each in [each for each in list(places) if each[0] == ticket]:
+            places.remove(each)
 
     def complete(self, lost: dict[str, str]) -> list[Callable[[], None]]:
         """Return what wakes those whom nothing keeps waiting, to be called without the lock."""
         gone = [member for member in self.members if member in lost]
         wake: list[Callable[[], None]] = []
         if self.strict and gone:
-            for places in self.waiting.values():
-                while places:
-                    error = PeerLostError(gone[0], lost[gone[0]])
-                    wake.append(_failing(places.popleft()[1], error))
+            for places in list(self.waiting.values()):
+                why = gone[0], lost[gone[0]]
+                wake += [partial(fail, future, PeerLostError(*why)) for _, future in list(places)]
+                places.clear()
             return wake
         present = [member for member in self.members if member not in lost]
         answer = [member for member in self.answer if member not in lost]
-        while present and all(self.waiting.get(member) for member in present):
-            wake += [_settling(self.waiting[member].popleft()[1], answer) for member in present]
+        while present and all(map(self.waiting.get, present)):
+            wake += [partial(settle, future, Reply(answer)) for _, future in self._take(present)]
         return wake
 
-
-def _failing(future: Future[Reply], error: Exception) -> Callable[[], None]:
-    return lambda: fail(future, error)
-
-
-def _settling(future: Future[Reply], present: list[str]) -> Callable[[], None]:
-    return lambda: settle(future, Reply(present))
+    def _take(self, present: list[str]) -> list[tuple[str, Future[Reply]]]:
+        """Take one place of each member, if all have one; a signal's handler may take some, too."""
+        taken = []
+        try:
+            for member in present:
+                taken.append(self.waiting[member].popleft())  # noqa: PERF401 - see below
+        except (KeyError, IndexError):
+            for member, place in zip(present, taken, strict=False):
+                self.waiting[member].appendleft(place)
+            return []
+        return taken
 
 
 class Directory:
@@ -102,13 +108,15 @@ class Directory:
         """End what *member* held, and the waiting for it."""
         with self._lock:
             self._lost[member] = reason
-            for name in [each for each, entry in self._names.items() if entry.owner == member]:
-                del self._names[name]
-            for group in [name for name, (_, inside) in self._groups.items() if member in inside]:
-                self._go(group, member)
-            wake = [
-                each for meeting in self._meetings.values() for each in meeting.complete(self._lost)
-            ]
+            # Copies, for signal handlers may add some between any two steps.
+            for name, entry in list(self._names.items()):
+                if entry.owner == member:
+                    self._names.pop(name, None)
+            for group, (_, inside) in list(self._groups.items()):
+                if member in inside:
+                    self._go(group, member)
+            meetings = list(self._meetings.values())
+            wake = [each for meeting in meetings for each in meeting.complete(self._lost)]
         for each in wake:
             each()
 
@@ -117,12 +125,12 @@ class Directory:
         with self._lock:
             if request.sender in self._lost:
                 raise PeerLostError(request.sender, self._lost[request.sender])
-            if taken := self._names.get(name):
+            entry = Entry(request.sender, ref_id)
+            if (taken := self._names.setdefault(name, entry)) is not entry:
                 group, kind, key = name
                 verb = "paired to" if kind == "pair" else "registered in"
                 message = f"{key!r} is already {verb} Group [{group}] by member {taken.owner!r}"
                 raise DirectoryError(message)
-            self._names[name] = Entry(request.sender, ref_id)
         return Reply()
 
     def _yield(self, request: Request) -> Reply:
@@ -135,7 +143,7 @@ class Directory:
                 verb = "paired to" if kind == "pair" else "registered in"
                 whose = f" by {request.sender!r}, but by {entry.owner!r}" if entry else ""
                 raise DirectoryError(f"{key!r} is not {verb} Group [{group}]{whose}")
-            del self._names[name]
+            self._names.pop(name, None)
         return Reply(entry.ref_id)
 
     def _find(self, request: Request) -> Reply:
@@ -146,13 +154,13 @@ class Directory:
     def _enter(self, request: Request) -> Future[Reply]:
         name, members, ticket = request.body
         with self._lock:
-            known, inside = self._groups.get(name, (members, set()))
+            known, inside = self._groups.setdefault(name, (members, set()))
             if known != members:
                 message = f"group {name!r} was entered with members {known}, not {members}"
                 raise ValueError(message)
             if request.sender in inside:
                 raise ValueError(f"group {name!r} was entered by {request.sender!r} already")
-            self._groups[name] = (known, inside | {request.sender})
+            inside.add(request.sender)
         return self._wait_at((name, "enter"), members, True, request.sender, ticket)
 
     def _leave(self, request: Request) -> Reply:
@@ -161,11 +169,12 @@ class Directory:
             self._go(request.body, request.sender)
             own = [
                 name
-                for name, entry in self._names.items()
+                for name, entry in list(self._names.items())
                 if name[0] == request.body and entry.owner == request.sender
             ]
-            entries = [(name[1], self._names.pop(name).ref_id) for name in own]
-        return Reply([ref_id for kind, ref_id in entries if kind == "pair"])
+            entries = [self._names.pop(name, None) for name in own]
+        pairs = zip(own, entries, strict=True)
+        return Reply([entry.ref_id for name, entry in pairs if entry and name[1] == "pair"])
 
     def _go(self, group: str, member: str) -> None:
         if group in self._groups:
@@ -174,9 +183,9 @@ class Directory:
             if meeting := self._meetings.get((group, "enter")):
                 meeting.waiting.pop(member, None)  # its entry counts no longer
             if not inside:
-                del self._groups[group]
-                for key in [each for each in self._meetings if each[0] == group]:
-                    del self._meetings[key]
+                self._groups.pop(group, None)
+                for key in [each for each in list(self._meetings) if each[0] == group]:
+                    self._meetings.pop(key, None)
 
     def _meet(self, request: Request) -> Future[Reply]:
         key, members, strict, ticket = request.body
@@ -187,8 +196,7 @@ class Directory:
         with self._lock:
             if meeting := self._meetings.get(tuple(key)):
                 meeting.withdraw(request.sender, ticket)
-                if not any(meeting.waiting.values()):
-                    del self._meetings[tuple(key)]
+                self._end_if_empty(tuple(key), meeting)
         return Reply()
 
     def _ended(self, request: Request) -> Reply:
@@ -206,13 +214,17 @@ class Directory:
         self, key: tuple[str, ...], members: list[str], strict: bool, member: str, ticket: str
     ) -> Future[Reply]:
         with self._lock:
-            meeting = self._meetings.get(key)
-            if meeting is None:
-                meeting = self._meetings[key] = _Meeting(members, strict, self._host)
+            made = _Meeting(members, strict, self._host)
+            meeting = self._meetings.setdefault(key, made)
             future = meeting.arrive(member, ticket)
             wake = meeting.complete(self._lost)
-            if not any(meeting.waiting.values()):
-                del self._meetings[key]
+            self._end_if_empty(key, meeting)
         for each in wake:
             each()
         return future
+
+    def _end_if_empty(self, key: tuple[str, ...], meeting: _Meeting) -> None:
+        if not any(meeting.waiting.values()):
+            self._meetings.pop(key, None)
+            if any(meeting.waiting.values()):  # a signal's handler has found it just before
+                self._meetings.setdefault(key, meeting)

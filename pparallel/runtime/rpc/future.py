@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from functools import partial
@@ -13,7 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 from typing_extensions import override
 
 from pparallel.interfaces.transport import Frames
-from pparallel.runtime.lean_future import FINISHED, PENDING, LeanFuture, bare
+from pparallel.runtime.lean_future import FINISHED, LeanFuture
 from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.rpc.callbacks import Callbacks, Waiters
 
@@ -121,6 +121,11 @@ class RpcFuture(LeanFuture[T], Generic[T]):
         else:
             settle(cast("Future[Any]", self), reply.result())  # a reply until it is asked for
 
+    def give(self, value: object) -> None:
+        """End with a value that came as it is, unless it has ended meanwhile."""
+        self._is_decoded = True  # first: whoever waits looks at once
+        settle(cast("Future[Any]", self), value)
+
     def _decode(self) -> None:
         # Made here, for most have nothing to decode; of several threads one sets it.
         with vars(self).setdefault("_decoding", threading.RLock()):
@@ -135,25 +140,3 @@ class RpcFuture(LeanFuture[T], Generic[T]):
                 failed = error
             if not self._is_decoded:  # else by a signal's handler meanwhile, in this thread
                 self._error, self._result, self._is_decoded = failed, value, True
-
-
-def give_all(results: Iterable[tuple[RpcFuture[Any] | None, object]]) -> None:
-    """End futures with values that came as they are, but for those that have ended meanwhile."""
-    others: list[tuple[RpcFuture[Any], object]] = []
-    called: list[RpcFuture[Any]] = []
-    with bare:  # once for all
-        for future, value in results:
-            if future is None:
-                continue
-            if future._state != PENDING or not future._is_bare:
-                others.append((future, value))
-            else:
-                future._is_decoded, future._result, future._state = True, value, FINISHED
-                if future._done_callbacks:  # looked at last: one may come at any moment
-                    called.append(future)
-    for future in called:
-        future._invoke_callbacks()
-    for future, value in others:
-        if future._state == PENDING:
-            future._is_decoded = True  # first: whoever waits looks at once
-            settle(future, value)

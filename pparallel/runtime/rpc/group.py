@@ -161,10 +161,14 @@ class RpcGroup(ServiceGroup):
         Raises:
             DirectoryError: nobody offers it.
         """
-        return self._with_owner(
-            key,
-            lambda owner, name: self._endpoint.call(owner, name, timeout, args, kwargs, idempotent),
-        )
+        name, owner = self._owner(key)
+        try:
+            return self._endpoint.call(owner, name, timeout, args, kwargs, idempotent)
+        except NotRegisteredHereError:
+            # It has moved since we were told: nothing was run, so asking again is safe.
+            self._endpoint.owners.pop(name, None)
+            name, owner = self._owner(key)
+            return self._endpoint.call(owner, name, timeout, args, kwargs, idempotent)
 
     def registered_async(
         self,
@@ -307,16 +311,6 @@ class RpcGroup(ServiceGroup):
                 raise DirectoryError(message)
             owner = self._endpoint.owners[name] = found[0]
         return name, owner
-
-    def _with_owner(self, key: str, call: Callable[[str, Registered], Any]) -> Any:
-        name, owner = self._owner(key)
-        try:
-            return call(owner, name)
-        except NotRegisteredHereError:
-            # It has moved since we were told: nothing was run, so asking again is safe.
-            self._endpoint.owners.pop(name, None)
-            name, owner = self._owner(key)
-            return call(owner, name)
 
 
 def _rebind(name: str, members: Sequence[str]) -> RpcGroup:

@@ -16,12 +16,16 @@ from typing import Any
 from pparallel.errors import CallTimeoutError, ClosedError, ResourceExhaustedError
 from pparallel.runtime import dedicated
 from pparallel.runtime.resources import start_thread
-from pparallel.runtime.rpc.stream import Job, Stream
+from pparallel.runtime.user_code import has_entered
 
 logger = logging.getLogger(__name__)
 
+Job = Callable[[], None]
+
 IDLE = 10.0  #: seconds after which a thread without work ends
 
+LONG = 0.005  #: seconds after which the jobs behind a running one are taken from its thread
+LOOK = 0.005  #: seconds after which one that had not entered its function is looked at again
 SLOW = 0.001  #: seconds from which on a job has taken long
 AGAIN = 16  #: quick jobs after which those of their key are taken for quick again
 MANY = 4096  #: keys that are remembered for taking long
@@ -29,11 +33,51 @@ MANY = 4096  #: keys that are remembered for taking long
 _NOT_RUNNING: AbstractContextManager[None] = nullcontext()
 
 
+class Stream:
+    """The requests of one sending thread, in order: the next starts when the last has entered.
+
+    Attributes:
+        jobs: taken with a lock held, by the thread that works on it or by one that takes over.
+        purge_at: number of jobs from which on those that have timed out are looked for.
+    """
+
+    __slots__ = "began", "jobs", "key", "look_at", "owner", "purge_at", "quickly", "since", "thread"
+
+    def __init__(self, key: Hashable, thread: int = 0, *, quickly: bool = False) -> None:
+        """Know whose they are.
+
+        Args:
+            key: of the sender.
+            thread: ident of the one that works on it, without a token; 0: none does yet.
+            quickly: whether others wait for that thread.
+        """
+        now = monotonic() if thread else 0.0
+        self.key, self.thread, self.quickly = key, thread, quickly
+        self.jobs: deque[Job] = deque()
+        self.owner: object | None = self if thread else None  # the token of the thread, or this
+        self.since = now  # when its running job started; 0: it only waits
+        self.began = now  # when it started, whatever it does
+        self.look_at = now + LONG  # when to look whether that job has entered its function
+        self.purge_at = 64
+
+    def take(self) -> Job:
+        """Return the next job, which starts now."""
+        self.began = self.since = now = monotonic()
+        self.look_at = now + LONG
+        return self.jobs.popleft()
+
+    def is_under_way(self, now: float) -> bool:
+        """Return whether the running job has entered its function, so that the next may start."""
+        if now < self.look_at:
+            return False
+        self.look_at = now + LOOK
+        return self.since == 0.0 or has_entered(self.thread)
+
+
 class _Here(threading.local):
     """What the calling thread does."""
 
     stream: Stream | None = None  #: of the job that it runs
-    spare: Stream | None = None  #: one that it has used and nobody else knows
 
     def __init__(self) -> None:
         self.thread = get_ident()
@@ -88,8 +132,6 @@ class Handlers:
                 stream = self._streams[key] = Stream(key)
                 self._ready.append(stream)
             elif stream.owner is not None:
-                if stream.own:
-                    stream.share()
                 self._behind.add(stream)
             stream.jobs.extend(jobs)
             if len(stream.jobs) > stream.purge_at:
@@ -128,14 +170,7 @@ class Handlers:
             if quickly and key in self._slow:
                 return False
             self._running += 1
-            stream = here.spare
-            if stream is None:
-                stream = Stream(key, here.thread, quickly=quickly)
-            else:
-                stream.key, stream.quickly = key, quickly
-                stream.begin()
-            self._streams[key] = stream
-        here.stream, here.spare = stream, None
+            here.stream = self._streams[key] = Stream(key, here.thread, quickly=quickly)
         return True
 
     def reserve(
@@ -163,8 +198,7 @@ class Handlers:
                 raise ClosedError(f"member {self._name!r}")
             stream = self._streams.get(key)
             if stream is not None and stream.owner is stream and stream.quickly:
-                is_own = not (stream.is_shared or stream.jobs)
-                (stream.own if is_own else stream.jobs).extend(jobs)
+                stream.jobs.extend(jobs)
                 if stream.since == 0.0:
                     self._behind.add(stream)
                     self._call_a_thread()
@@ -173,16 +207,15 @@ class Handlers:
                 return None
             self._running += 1
             stream = self._streams[key] = Stream(key, self.here.thread, quickly=True)
-            stream.own.extend(jobs)
+            stream.jobs.extend(jobs)
         begin(partial(self._run_reserved, stream))
         return stream
 
     def hand_over(self, stream: Stream) -> None:
         """Have other threads look after what was reserved, for it takes long."""
         with self._lock:
-            if stream.owner is not stream or not (stream.own or stream.jobs):
+            if stream.owner is not stream or not stream.jobs:
                 return
-            stream.share()
             if stream.since and monotonic() - stream.since > SLOW and len(self._slow) < MANY:
                 self._slow[stream.key] = AGAIN
             self._behind.add(stream)
@@ -194,22 +227,11 @@ class Handlers:
         """Run jobs in the calling thread, as long as nobody takes over."""
         self.here.stream = stream
         stream.thread = self.here.thread  # nobody looks before one of its jobs has begun
-        own = stream.own
         try:
-            while True:
-                try:
-                    job = own.popleft()
-                except IndexError:
-                    shared = self._take(stream)
-                    if shared is None:
-                        break
-                    job = shared
-                else:
-                    stream.began = stream.since = monotonic()
+            while (job := self._take(stream)) is not None:
                 job()
         finally:
             self.leave()
-            self.here.spare = None  # who has reserved it knows it
 
     def _take(self, stream: Stream) -> Job | None:
         with self._lock:
@@ -231,15 +253,12 @@ class Handlers:
             if self._slow or (stream.quickly and monotonic() - stream.began > SLOW):
                 self._learn(stream)
             if stream.owner is stream:  # no other thread has taken over those behind
-                if stream.own:
-                    stream.share()
                 if stream.jobs:
                     self._behind.discard(stream)
                     stream.owner = None
                     self._ready.append(stream)
                 else:
                     self._streams.pop(stream.key, None)
-                    here.spare = stream
             if self._ready or self._behind:
                 self._call_a_thread()
         if self._dropped:
@@ -268,7 +287,6 @@ class Handlers:
     def _waiting(self, stream: Stream) -> Iterator[None]:
         with self._work:
             self._running -= 1
-            stream.share()
             stream.since = stream.look_at = 0.0
             if stream.jobs:
                 self._behind.add(stream)
@@ -285,8 +303,6 @@ class Handlers:
         """Start nothing more; jobs that run are not waited for."""
         with self._work:
             self._closed = True
-            for each in self._streams.values():
-                each.own.clear()
             self._streams.clear()
             self._ready.clear()
             self._behind.clear()

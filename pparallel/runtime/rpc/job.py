@@ -13,7 +13,7 @@ from pparallel.interfaces.transport import Frames
 from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.rpc import current, wire
 from pparallel.runtime.rpc.quick import Name
-from pparallel.runtime.rpc.refs import Registered
+from pparallel.runtime.rpc.refs import Registered, methods_value
 from pparallel.runtime.rpc.wire import QUICK, Kind, Status
 from pparallel.runtime.user_code import run
 
@@ -79,27 +79,25 @@ class Job:
             if data is not None and not self._function:
                 return [wire.QUICK_OK, data]
             return self._numbered(wire.join(Status.OK, endpoint.serializer.dumps(value)))
-        except _NotHere as missing:
-            return self._refusal(missing.name)
         except BaseException as error:  # noqa: BLE001 - goes back to the caller
-            return self._numbered(endpoint.failed(error))
+            return self._failed(error)
 
     def _keep(self, kept: Future[Any], reply: Future[Frames]) -> Frames:
         """Keep the result, and tell the caller before that the function runs."""
+        me = self._endpoint
         try:
             function, args, kwargs = self._call()
-        except _NotHere as missing:
-            fail(kept, NotRegisteredHereError(*missing.name, self._endpoint.name))
-            return self._refusal(missing.name)
+            done = self._numbered(wire.join(Status.OK, me.serializer.dumps(None)))
         except BaseException as error:  # noqa: BLE001 - goes back to the caller
-            fail(kept, error)
-            return self._endpoint.failed(error)
-        done = self._numbered(wire.join(Status.OK, self._endpoint.serializer.dumps(None)))
-        settle(reply, done)
+            missing = error.name if isinstance(error, _NotHere) else None
+            fail(kept, NotRegisteredHereError(*missing, me.name) if missing else error)
+            return self._failed(error)
         try:
-            kept.set_result(run(function, args, kwargs))
+            with methods_value(me.refs, function, args):
+                settle(reply, done)
+                kept.set_result(run(function, args, kwargs))
         except BaseException as error:  # noqa: BLE001 - raised where the value is asked for
-            kept.set_exception(error)
+            fail(kept, error)
         return done
 
     def _call(self) -> tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]:
@@ -138,6 +136,12 @@ class Job:
     def _numbered(self, reply: Frames) -> Frames:
         return wire.renumbered(reply, self._function) if self._function else reply
 
-    def _refusal(self, name: Name) -> Frames:
-        body = self._endpoint.serializer.dumps(tuple(name))
-        return wire.join(Status.NOT_REGISTERED, body)
+    def _failed(self, error: BaseException) -> Frames:
+        endpoint = self._endpoint
+        try:
+            if isinstance(error, _NotHere):
+                body = endpoint.serializer.dumps(tuple(error.name))
+                return wire.join(Status.NOT_REGISTERED, body)
+        except Exception as unsendable:  # noqa: BLE001 - as for want of memory
+            error = unsendable
+        return self._numbered(endpoint.failed(error))

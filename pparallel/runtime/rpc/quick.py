@@ -80,10 +80,7 @@ class Quick:
             name = (what[0], what[1]) if isinstance(what, Registered) and self._trusts else None
         if name is None:
             return None
-        try:
-            return self._dumps((name, args, kwargs or None), _VERSION)
-        except (ValueError, MemoryError):  # bytes of 2 GiB and more, of which it knows no form
-            return None
+        return self._written((name, args, kwargs or None))
 
     def name(self, what: FunctionType) -> Name | None:
         """Return the name by which a function travels, if it does."""
@@ -100,11 +97,8 @@ class Quick:
         if not (is_plain(args, kwargs) and self._trusts):
             return False
         # To write them tells their size sooner than to ask each for its own.
-        try:
-            data = self._dumps((args, kwargs) if kwargs else args, _VERSION)
-        except (ValueError, MemoryError):
-            return False
-        return len(data) <= most
+        data = self._written((args, kwargs) if kwargs else args)
+        return data is not None and len(data) <= most
 
     def read_call(self, body: Frames) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
         """Return what stands for a function or service, and what it is called with."""
@@ -127,7 +121,7 @@ class Quick:
             args = self._serializer.loads(frames[2:])
         function = _there(name) or self.function(name)
         value = run(function, args, kwargs)
-        if type(value) in PLAIN and (written := self._written(value)) is not None:
+        if (written := self.value(value)) is not None:
             return [wire.QUICK_OK, written]
         return wire.join(Status.OK, self._serializer.dumps(value))
 
@@ -139,26 +133,20 @@ class Quick:
         """Return what is asked of a service; ``None``: it has no quick form."""
         return self._written((key, body)) if self._is_plain(body) else None
 
-    def answer(self, body: object) -> bytes | None:
-        """Return what a service answers; ``None``: it has no quick form."""
-        return self._written(body) if self._is_plain(body) else None
+    def value(self, value: object) -> bytes | None:
+        """Return what a call or a service returns as bytes; ``None``: it has no quick form."""
+        return self._written(value) if self._is_plain(value) else None
 
     def _written(self, data: object) -> bytes | None:
         try:
             return self._dumps(data, _VERSION)
-        except (ValueError, MemoryError):  # as in call()
+        except (ValueError, MemoryError):  # bytes of 2 GiB and more, of which it knows no form
             return None
 
     def _is_plain(self, body: object) -> bool:
-        if not self._trusts:
-            return False
-        return type(body) in PLAIN or (type(body) is tuple and PLAIN.issuperset(map(type, body)))
-
-    def value(self, value: object) -> bytes | None:
-        """Return a result as bytes; ``None``: it has no quick form."""
-        if type(value) not in PLAIN or not self._trusts:
-            return None
-        return self._written(value)
+        if type(body) in PLAIN or (type(body) is tuple and PLAIN.issuperset(map(type, body))):
+            return self._trusts
+        return False
 
     def _refuse(self, _: Buffer) -> NoReturn:
         what = f"what was not written by {type(self._serializer).__name__}"

@@ -16,10 +16,10 @@ import itertools
 import logging
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from typing_extensions import override
@@ -56,11 +56,12 @@ class _Kept:
     def __init__(self) -> None:
         self.has_come = False  # the request that makes the value
         self.value: Future[Any] = Future()
-        self.holds: Counter[str] = Counter()
-        self.tickets: dict[str, int] = {}  # +1: given out, -1: claimed before that was known
+        # Signal handlers may come between any two steps, but not into a sum in one of these.
+        self.holds: defaultdict[str, int] = defaultdict(int)
+        # +1: given out, -1: claimed before that was known
+        self.tickets: defaultdict[str, int] = defaultdict(int)
 
-    @property
-    def wanted(self) -> bool:
+    def is_wanted(self) -> bool:
         return any(self.holds.values()) or any(self.tickets.values())
 
 
@@ -102,9 +103,7 @@ class RefTable:
             DirectoryError: nobody held it any more.
         """
         with self._lock:
-            if ref_id not in self._kept:
-                raise DirectoryError(f"the value {ref_id} was released on {self._endpoint.name!r}")
-            return self._kept[ref_id].value
+            return self._found(ref_id, False).value
 
     @contextmanager
     def awaited(self, ref_id: str) -> Iterator[Future[Any]]:
@@ -138,8 +137,8 @@ class RefTable:
                 if not kept.has_come and _giver(ref_id) == member:
                     never.append(kept.value)
                 kept.holds.pop(member, None)
-                for ticket in [each for each in kept.tickets if _giver(each) == member]:
-                    del kept.tickets[ticket]
+                for ticket in [each for each in list(kept.tickets) if _giver(each) == member]:
+                    kept.tickets.pop(ticket, None)
             self._sweep(list(self._kept))
         for value in never:
             fail(value, PeerLostError(member, "ended before it had the value made"))
@@ -170,7 +169,7 @@ class RefTable:
         ref_id, ticket, fresh = request.body
         with self._lock:
             kept = self._found(ref_id, fresh)
-            kept.tickets[ticket] = kept.tickets.get(ticket, 0) + 1
+            kept.tickets[ticket] += 1
             self._sweep([ref_id])
         return Reply()
 
@@ -181,7 +180,7 @@ class RefTable:
             kept.holds[request.sender] += 1
             # A second claim of one ticket (a message read twice) is a plain hold.
             if ticket is not None and kept.tickets.get(ticket) != 0:
-                kept.tickets[ticket] = kept.tickets.get(ticket, 0) - 1
+                kept.tickets[ticket] -= 1
             self._sweep([ref_id])  # its release may have come before
         return Reply()
 
@@ -208,15 +207,18 @@ class RefTable:
     def _found(self, ref_id: str, fresh: bool) -> _Kept:
         if fresh:
             return self._kept.setdefault(ref_id, _Kept())
-        if ref_id not in self._kept:
+        kept = self._kept.get(ref_id)
+        if kept is None:
             raise DirectoryError(f"the value {ref_id} was released on {self._endpoint.name!r}")
-        return self._kept[ref_id]
+        return kept
 
     def _sweep(self, ref_ids: list[str]) -> None:
         for ref_id in ref_ids:
             kept = self._kept.get(ref_id)
-            if kept is not None and not kept.wanted:
-                del self._kept[ref_id]
+            if kept is not None and not kept.is_wanted():
+                self._kept.pop(ref_id, None)
+                if kept.is_wanted():  # a signal's handler has found it just before
+                    self._kept.setdefault(ref_id, kept)
 
     def _start_releaser(self) -> None:
         try:
@@ -331,7 +333,7 @@ class RemoteRef(Generic[T]):
 
     def remote(self, timeout: float = -1) -> MethodProxy:
         """Return a proxy whose methods run on the value and return a reference."""
-        return MethodProxy(self, self._endpoint.remote, timeout, is_kept=True)
+        return MethodProxy(self, self._endpoint.remote, timeout)
 
     def _check(self, limit: float | None) -> float | None:
         """Raise why the owner does not hold the value; return what is left of *limit* seconds."""
@@ -352,11 +354,8 @@ class RemoteRef(Generic[T]):
 class MethodProxy:
     """Calls methods of a remote value."""
 
-    def __init__(
-        self, ref: RemoteRef[Any], how: Callable[..., Any], timeout: float, is_kept: bool = False
-    ) -> None:
-        """Call *how*; with *is_kept* nobody waits for the result, which stays there."""
-        self._ref, self._how, self._timeout, self._is_kept = ref, how, timeout, is_kept
+    def __init__(self, ref: RemoteRef[Any], how: Callable[..., Any], timeout: float) -> None:
+        self._ref, self._how, self._timeout = ref, how, timeout
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("__"):
@@ -364,16 +363,13 @@ class MethodProxy:
 
         def call(*args: Any, **kwargs: Any) -> Any:
             ref = self._ref
-            what: Callable[..., Any] = _call_method
-            target: object = ref.ref_id
-            if self._is_kept:
-                what, target = _call_method_of, ref
-            elif ref._confirmed is not None and not ref._confirmed.done():
-                what = _call_method_soon
-            arguments = (target, name, *args)
+            is_there = ref._confirmed is None or ref._confirmed.done()
+            what = _call_method if is_there else _call_method_soon
+            arguments = (ref.ref_id, name, *args)
             result = self._how(ref.owner_name(), what, self._timeout, arguments, kwargs)
-            if isinstance(result, RpcFuture):
-                result.keeps = ref  # the owner holds the value until it has called the method
+            reply = result._confirmed if isinstance(result, RemoteRef) else result
+            if isinstance(reply, RpcFuture):
+                reply.keeps = ref  # this member holds the value until the owner has answered
             return result
 
         return call
@@ -402,10 +398,12 @@ def _call_method_soon(ref_id: str, name: str, /, *args: Any, **kwargs: Any) -> A
         return run(getattr(_result(endpoint, value), name), args, kwargs)
 
 
-@passing_on
-def _call_method_of(ref: RemoteRef[Any], name: str, /, *args: Any, **kwargs: Any) -> Any:
-    """As :func:`_call_method`, where the caller need not hold the value any more."""
-    return run(getattr(ref.local_value(), name), args, kwargs)
+def methods_value(
+    refs: RefTable, function: Callable[..., Any], args: Sequence[Any]
+) -> AbstractContextManager[object]:
+    """Keep the value whose method *function* calls inside, if it does: no other member need."""
+    is_method = function is _call_method or function is _call_method_soon
+    return refs.awaited(args[0]) if is_method else nullcontext()
 
 
 def _result(endpoint: Endpoint, value: Future[Any]) -> Any:

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError, PparallelError
 from pparallel.interfaces.transport import Frames, Transport
 from pparallel.runtime.clock import Clock
 from pparallel.runtime.pending import fail, settle
-from pparallel.runtime.rpc import wire
 
 LONGEST = 30.0  #: seconds up to which the time between two attempts doubles
 GIVEN_UP = 2 * LONGEST  #: seconds after which an attempt is one that others have followed
-SOON = 0.5  #: seconds within which a member is told which of its answers have come
-MANY = 256  #: how many answers it keeps at most without being told, however small
-LARGE = 2**16  #: and how many bytes
+SOON = 0.5  #: seconds after which a member is told again that its answer has come
 
 #: Tells a member which requests are settled.
 Release = Callable[[str, Sequence[int]], Future[Any]]
@@ -30,7 +26,7 @@ class Retries:
     """Sends idempotent requests; one clock serves all of them.
 
     The other member answers a request that comes again as it did the first time. It keeps its
-    answers for that, and is told when it may forget them: soon, or at once where they are large.
+    answer for that, and is told when it may forget it.
     """
 
     def __init__(self, transport: Transport, first: float, release: Release, name: str) -> None:
@@ -38,9 +34,6 @@ class Retries:
         self._first = first
         self._release = release
         self._clock = Clock(f"{name}-retries")
-        self._lock = threading.RLock()
-        self._settled: defaultdict[str, list[int]] = defaultdict(list)
-        self._kept: defaultdict[str, int] = defaultdict(int)  # bytes of their answers
 
     def send(self, to: str, number: int, frames: Frames, timeout: float | None) -> Future[Frames]:
         """Send the request *number* and return a future of its answer."""
@@ -49,8 +42,7 @@ class Retries:
 
         def ended(answer: Future[Frames]) -> None:
             attempts.end()
-            size = 0 if answer.exception() else wire.size(answer.result())
-            self._settle(to, number, size)
+            self._tell(to, number)
 
         answer.add_done_callback(ended)
         attempts.start()
@@ -60,39 +52,16 @@ class Retries:
         """Send nothing more; safe to call again."""
         self._clock.close()
 
-    def _settle(self, to: str, number: int, size: int) -> None:
-        with self._lock:
-            settled = self._settled[to]
-            settled.append(number)
-            self._kept[to] += size
-            now = len(settled) >= MANY or self._kept[to] >= LARGE
-            later = len(settled) == 1
-        if now:
-            self._tell(to)
-        elif later:
-            self._clock.after(SOON, lambda: self._tell(to))
-
-    def _tell(self, to: str) -> None:
-        with self._lock:
-            settled = self._settled.pop(to, [])
-            self._kept.pop(to, None)
-        if not settled:
-            return
-
+    def _tell(self, to: str, number: int) -> None:
         def told(reply: Future[Any]) -> None:
             # Lost itself, perhaps; to say it twice does no harm.
             if isinstance(reply.exception(), (CallTimeoutError, PeerLostError)):
-                self._clock.after(SOON, lambda: self._tell_again(to, settled))
+                self._clock.after(SOON, partial(self._tell, to, number))
 
         try:
-            self._release(to, settled).add_done_callback(told)
+            self._release(to, [number]).add_done_callback(told)
         except (ClosedError, PeerLostError):
             return  # it forgets with the end of this member, or its own
-
-    def _tell_again(self, to: str, settled: list[int]) -> None:
-        with self._lock:
-            self._settled[to] += settled
-        self._tell(to)
 
 
 class _Attempts:

@@ -246,7 +246,7 @@ class ServiceGroup:
     # -- inside -------------------------------------------------------------------------------
 
     def _scoped(self, key: str) -> str:
-        return f"{self._name}/{key}"
+        return f"{len(self._name)}/{self._name}/{key}"  # names and keys may hold any character
 
     def _live(self) -> None:
         if self._destroyed:

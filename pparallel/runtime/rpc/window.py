@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 
 from pparallel.errors import CallTimeoutError, ClosedError
@@ -41,7 +41,7 @@ class Window:
         self._lock = threading.RLock()
         self._room = threading.Condition(self._lock)
         self._waiters = 0
-        self._used: Counter[str] = Counter()
+        self._used: defaultdict[str, int] = defaultdict(int)  # += is one step for signal handlers
         self._closed = False
 
     def take(
