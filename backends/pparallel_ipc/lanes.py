@@ -185,7 +185,13 @@ class ServedLane:
         dedicated.mark_alone()
         try:
             while True:
-                data, fds = self._next()
+                fds = NOTHING
+                try:
+                    data = self._receive()
+                except (OSError, MemoryError) as error:
+                    data = self._receive_after(error)
+                if data == _WITH_FILES:
+                    data, fds = messages.patiently(partial(messages.receive_with, self._sock))
                 if not data:
                     return
                 try:
@@ -205,16 +211,10 @@ class ServedLane:
         finally:
             self.close()
 
-    def _next(self) -> tuple[bytes, Sequence[int]]:
-        try:
-            data = self._receive()
-        except (OSError, MemoryError) as error:
-            if not is_exhausted(error):
-                raise
-            data = messages.patiently(partial(self._sock.recv, PACKET))
-        if data == _WITH_FILES:
-            return messages.patiently(partial(messages.receive_with, self._sock))
-        return data, NOTHING
+    def _receive_after(self, error: BaseException) -> bytes:
+        if not is_exhausted(error):
+            raise error
+        return messages.patiently(partial(self._sock.recv, PACKET))
 
     def _is_given_up(self) -> bool:
         poll = select.poll()

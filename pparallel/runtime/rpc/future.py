@@ -13,7 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 from typing_extensions import override
 
 from pparallel.interfaces.transport import Frames
-from pparallel.runtime.lean_future import FINISHED, LeanFuture
+from pparallel.runtime.lean_future import FINISHED, PENDING, LeanFuture, bare
 from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.rpc.callbacks import Callbacks, Waiters
 
@@ -123,8 +123,15 @@ class RpcFuture(LeanFuture[T], Generic[T]):
 
     def give(self, value: object) -> None:
         """End with a value that came as it is, unless it has ended meanwhile."""
-        self._is_decoded = True  # first: whoever waits looks at once
-        settle(cast("Future[Any]", self), value)
+        with bare:  # as set_result(), which costs as much as all the rest
+            if self._is_bare and self._state == PENDING:
+                self._is_decoded = True
+                self._result, self._state = value, FINISHED  # type: ignore[assignment] # a T
+        if self._state == PENDING:
+            self._is_decoded = True  # first: whoever waits looks at once
+            settle(cast("Future[Any]", self), value)
+        elif self._done_callbacks:
+            self._invoke_callbacks()
 
     def _decode(self) -> None:
         # Made here, for most have nothing to decode; of several threads one sets it.

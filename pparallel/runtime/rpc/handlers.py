@@ -227,20 +227,20 @@ class Handlers:
         """Run jobs in the calling thread, as long as nobody takes over."""
         self.here.stream = stream
         stream.thread = self.here.thread  # nobody looks before one of its jobs has begun
+        lock = self._lock
         try:
-            while (job := self._take(stream)) is not None:
+            while True:
+                with lock:
+                    if stream.owner is not stream or not stream.jobs or self._closed:
+                        return
+                    stream.began = stream.since = now = monotonic()  # as take()
+                    stream.look_at = now + LONG
+                    job = stream.jobs.popleft()
+                    if not stream.jobs:
+                        self._behind.discard(stream)
                 job()
         finally:
             self.leave()
-
-    def _take(self, stream: Stream) -> Job | None:
-        with self._lock:
-            if stream.owner is not stream or not stream.jobs or self._closed:
-                return None
-            job = stream.take()
-            if not stream.jobs:
-                self._behind.discard(stream)
-            return job
 
     def leave(self) -> None:
         """Say that the job for which this thread has entered is done."""

@@ -80,7 +80,10 @@ class Quick:
             name = (what[0], what[1]) if isinstance(what, Registered) and self._trusts else None
         if name is None:
             return None
-        return self._written((name, args, kwargs or None))
+        try:  # as _written(), a call more than which is felt here
+            return self._dumps((name, args, kwargs or None), _VERSION)
+        except (ValueError, MemoryError):
+            return None
 
     def name(self, what: FunctionType) -> Name | None:
         """Return the name by which a function travels, if it does."""
@@ -97,8 +100,10 @@ class Quick:
         if not (is_plain(args, kwargs) and self._trusts):
             return False
         # To write them tells their size sooner than to ask each for its own.
-        data = self._written((args, kwargs) if kwargs else args)
-        return data is not None and len(data) <= most
+        try:
+            return len(self._dumps((args, kwargs) if kwargs else args, _VERSION)) <= most
+        except (ValueError, MemoryError):
+            return False
 
     def read_call(self, body: Frames) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
         """Return what stands for a function or service, and what it is called with."""
@@ -121,6 +126,11 @@ class Quick:
             args = self._serializer.loads(frames[2:])
         function = _there(name) or self.function(name)
         value = run(function, args, kwargs)
+        if type(value) in PLAIN:  # as value(), which most calls are spared
+            try:
+                return [wire.QUICK_OK, self._dumps(value, _VERSION)]
+            except (ValueError, MemoryError):
+                return wire.join(Status.OK, self._serializer.dumps(value))
         if (written := self.value(value)) is not None:
             return [wire.QUICK_OK, written]
         return wire.join(Status.OK, self._serializer.dumps(value))

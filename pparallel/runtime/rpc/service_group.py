@@ -89,7 +89,7 @@ class ServiceGroup:
             self._live()  # it raises
         if type(to) is str and to in self._members:
             return to
-        if isinstance(to, int) and not isinstance(to, bool):
+        if type(to) is int or (isinstance(to, int) and not isinstance(to, bool)):
             names = self._endpoint.member.names
             if not 0 <= to < len(names):
                 message = f"there is no member of rank {to}; ranks go from 0 to {len(names) - 1}"
