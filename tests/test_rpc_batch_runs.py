@@ -21,7 +21,7 @@ from pparallel.runtime.rpc.batch_run import BatchRun
 from pparallel.runtime.rpc.batches import LARGE
 from pparallel.runtime.rpc.called import MANY_LATE, Called
 from pparallel.runtime.rpc.endpoint import Endpoint
-from pparallel.runtime.rpc.handlers import Handlers, Stream
+from pparallel.runtime.rpc.handlers import Handlers
 from pparallel.runtime.rpc.quick import Quick
 from pparallel.runtime.rpc.wire import Status
 from pparallel.runtime.user_code import run
@@ -167,17 +167,15 @@ def test_jobs_that_come_when_their_thread_goes(
     handlers: Handlers, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     acts: list[Callable[[], None]] = []
-    take = handlers._take
+    leave = handlers.leave
 
-    def looks(stream: Stream) -> Any:
-        found = take(stream)
-        if found is None:
-            monkeypatch.undo()
-            in_threads(1, lambda _: handlers.reserve("key", jobs("late"), acts.append))
-        return found
+    def leaves() -> None:
+        monkeypatch.undo()
+        in_threads(1, lambda _: handlers.reserve("key", jobs("late"), acts.append))
+        leave()
 
     assert handlers.reserve("key", jobs(1), acts.append) is not None
-    monkeypatch.setattr(handlers, "_take", looks)
+    monkeypatch.setattr(handlers, "leave", leaves)
     acts[0]()
     until(lambda: len(jobs.started) == 2, "it was lost")
     assert jobs.names() == [1, "late"]

@@ -20,7 +20,7 @@ from functools import partial
 
 from pparallel.interfaces.transport import Frames, Handler
 from pparallel.runtime import dedicated, poll_times
-from pparallel.runtime.links import FAILED, attempt, outcome
+from pparallel.runtime.links import FAILED, OK, attempt, outcome, told
 from pparallel.runtime.polling import Polling
 from pparallel.runtime.processes import close_private, private
 from pparallel.runtime.resources import is_exhausted
@@ -222,12 +222,14 @@ class ServedLane:
         return bool(poll.poll(0))
 
     def _handle_small(self, frames: Frames) -> None:
-        found = attempt(self._answerer.handler, self._answerer.peer, frames)
-        if isinstance(found, Future):
-            found.add_done_callback(partial(self._answerer.reply, self._send))
+        answerer, status = self._answerer, OK
+        try:  # as attempt(), a call more than which is felt here
+            reply = answerer.handler(answerer.peer, frames)
+        except Exception as error:  # noqa: BLE001 - its caller must know
+            status, reply = FAILED, told(error)
+        if isinstance(reply, Future):
+            reply.add_done_callback(partial(answerer.reply, self._send))
             return
-        status, reply = found
-        del found
         data = messages.small(reply, status=status)
         if data is None:
             status, begun = messages.begin(status, reply, self._answerer.parcels)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -110,8 +109,13 @@ class Line:
         else:
             self._put(post, number, frames, hold=hold)
 
-    def call(self, frames: Frames, timeout: float | None) -> Frames | None:
+    def call(self, frames: Frames, timeout: float | None, until: float) -> Frames | None:
         """Send a request in a lane and return its answer; ``None``: no lane can be taken.
+
+        Args:
+            frames: the request.
+            timeout: seconds; ``None``: no limit.
+            until: when they are over, by ``time.monotonic``.
 
         Raises:
             CallTimeoutError: it did not come within *timeout* seconds.
@@ -127,7 +131,7 @@ class Line:
             if made is None:
                 return None
             lane = made
-        found = self._exchange(lane, frames, timeout)
+        found = self._exchange(lane, frames, timeout, until)
         if found is None:
             return None
         data, files = found
@@ -140,11 +144,10 @@ class Line:
         return reply
 
     def _exchange(
-        self, lane: Lane, frames: Frames, timeout: float | None
+        self, lane: Lane, frames: Frames, timeout: float | None, until: float
     ) -> tuple[bytes, list[int]] | None:
         """Return the answer with its descriptors; ``None``: the peer has not read the request."""
         fds, head, keeps = NOTHING, None, False
-        until = math.inf if timeout is None else time.monotonic() + timeout
         try:
             message = messages.small(frames, until=until)
             if message is None:

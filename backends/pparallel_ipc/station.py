@@ -65,6 +65,7 @@ class Station:
         self.lines: dict[str, Line] = {}
         self._guests: dict[str, Guest] = {}
         self._connections: dict[Connection, str] = {}
+        self._late: dict[Connection, list[int]] = {}  # descriptors that wait for room
         self._refusal: Exception | None = None
         self._have_met = False
 
@@ -208,6 +209,7 @@ class Station:
         fds: list[int],
         until: float = math.inf,
     ) -> None:
+        self._late.pop(connection, None)
         if connection not in self._connections:  # it has ended meanwhile
             messages.close(fds)
             connection.close()
@@ -217,7 +219,7 @@ class Station:
             parcels = self._arenas.parcels(hello, fds, calling=True)
         except (RefusedError, OSError, ValueError, MemoryError) as error:
             again = partial(self._let_in, line, connection, hello, fds)
-            if not self._tries_again(error, connection, again, until):
+            if not self._tries_again(error, connection, fds, again, until):
                 messages.close(fds)
                 self._turned_away(connection, hello.name, error)
             return
@@ -226,7 +228,12 @@ class Station:
         line.established(connection, parcels)
 
     def _tries_again(
-        self, error: Exception, connection: Connection, act: Callable[..., None], until: float
+        self,
+        error: Exception,
+        connection: Connection,
+        fds: list[int],
+        act: Callable[..., None],
+        until: float,
     ) -> bool:
         """Have *act* called a little later, where what ran out may come back; not for ever."""
         now = time.monotonic()
@@ -234,6 +241,7 @@ class Station:
             return False
         self._hub.unregister(connection.sock.fileno())
         until = min(until, now + self._config.liveness_bound)
+        self._late[connection] = fds
         self._hub.later(_AGAIN, partial(act, until=until))
         return True
 
@@ -262,21 +270,28 @@ class Station:
         self, connection: Connection, hello: Hello, fds: list[int], until: float = math.inf
     ) -> None:
         name = hello.name
+        self._late.pop(connection, None)
+        with self._lock:
+            if not self._membership.closed:
+                self._connections[connection] = name
+        if connection not in self._connections or connection.sock.fileno() < 0:
+            self._connections.pop(connection, None)  # it has ended meanwhile
+            messages.close(fds)
+            connection.close()
+            return
         try:
             parcels = self._arenas.parcels(hello, fds, calling=False)
         except (OSError, ValueError, MemoryError) as error:
             again = partial(self._guest_came, connection, hello, fds)
-            if not self._tries_again(error, connection, again, until):
+            if not self._tries_again(error, connection, fds, again, until):
                 messages.close(fds)
-                connection.close()
                 self._membership.lose(name, f"cannot be served: {error}")
             return
         guest = Guest(name, self._handler, self._hub, connection.post, parcels)
         with self._lock:
-            if self._membership.closed:
+            if connection not in self._connections:  # it has ended meanwhile
                 connection.close()
                 return
-            self._connections[connection] = name
             self._guests[name] = guest
             is_last = self._have_met and self._membership.is_first
         connection.serve(partial(self._take_request, name, guest), self._connection_ended)
@@ -327,7 +342,7 @@ class Station:
         if line is not None:
             line.close()
         for each in gone:
-            each.close()
+            self._close(each)
         self._arenas.forget(name)
         for other in others:
             other.post.say((messages.LOST, name, reason))
@@ -376,12 +391,19 @@ class Station:
         for line in lines:
             line.close()
         for connection in connections:
-            connection.close()
+            self._close(connection)
         deadline = time.monotonic() + FLUSH
         for thread in threads:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
         self._arenas.close()
+
+    def _close(self, connection: Connection) -> None:
+        connection.close()
+        late = self._late.pop(connection, [])
+        fds = late[:]
+        del late[:]  # whoever is called later finds none to close
+        messages.close(fds)
 
     def _address(self, name: str) -> Path:
         return self._folder / str(self._member.names.index(name))

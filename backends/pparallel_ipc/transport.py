@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import stat
@@ -121,15 +122,15 @@ class IpcTransport(Transport):
 
     @override
     def call(self, to: str, frames: Frames, timeout: float | None = None) -> Frames:
-        began, left = time.monotonic(), timeout
+        until, left = math.inf if timeout is None else time.monotonic() + timeout, timeout
         line = self._lines.get(to)
         if line is None or self._closed:
             line = self._line(to)  # which connects
-            left = _left(timeout, began)
+            left = _left(until)
         try:
-            if line is not None and (reply := line.call(frames, left)) is not None:
+            if line is not None and (reply := line.call(frames, left, until)) is not None:
                 return reply
-            future, left = self.request(to, frames), _left(timeout, began)
+            future, left = self.request(to, frames), _left(until)
             with self.awaiting(to, future.done, left):
                 return awaited(future, to, left)
         except EOFError:
@@ -224,8 +225,8 @@ class IpcTransport(Transport):
         return key.get_secret_value().encode()
 
 
-def _left(timeout: float | None, began: float) -> float | None:
-    return None if timeout is None else max(0.0, timeout - (time.monotonic() - began))
+def _left(until: float) -> float | None:
+    return None if until == math.inf else max(0.0, until - time.monotonic())
 
 
 def _checked(folder: Path) -> Path:

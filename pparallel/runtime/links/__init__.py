@@ -7,7 +7,7 @@ end told once.
 
 from __future__ import annotations
 
-from pparallel.runtime.links.answering import FAILED, OK, answer, attempt, failure, outcome
+from pparallel.runtime.links.answering import FAILED, OK, answer, attempt, failure, outcome, told
 from pparallel.runtime.links.hello import Hello, RefusedError
 from pparallel.runtime.links.membership import Membership
 from pparallel.runtime.links.process import ProcessId, peer
@@ -24,4 +24,5 @@ __all__ = [
     "failure",
     "outcome",
     "peer",
+    "told",
 ]

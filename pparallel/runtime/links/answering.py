@@ -18,14 +18,14 @@ def attempt(handler: Handler, sender: str, frames: Frames) -> tuple[int, Frames]
     try:
         found = handler(sender, frames)
     except Exception as error:  # noqa: BLE001 - a handler must not raise; its caller must know
-        return FAILED, _told(error)
+        return FAILED, told(error)
     return found if isinstance(found, Future) else (OK, found)
 
 
 def outcome(done: Future[Frames]) -> tuple[int, Frames]:
     """Return how a request ended whose future is done, and the reply."""
     error = done.exception()
-    return (OK, done.result()) if error is None else (FAILED, _told(error))
+    return (OK, done.result()) if error is None else (FAILED, told(error))
 
 
 def answer(handler: Handler, sender: str, frames: Frames, reply: Reply) -> None:
@@ -46,5 +46,6 @@ def failure(peer: str, frames: Frames) -> RemoteError:
     return RemoteError(peer, kind, message, "")
 
 
-def _told(error: BaseException) -> list[bytes]:
+def told(error: BaseException) -> list[bytes]:
+    """Return the reply of a request that has FAILED with *error*."""
     return [type(error).__name__.encode(), str(error).encode(errors="replace")]

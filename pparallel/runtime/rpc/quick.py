@@ -69,7 +69,8 @@ class Quick:
             args: the arguments; ``None``: they travel beside it, as the serializer writes them.
             kwargs: those that have a name.
         """
-        if not is_plain(() if args is None else args, kwargs):
+        is_plainest = not kwargs and type(args) is tuple and PLAIN.issuperset(map(type, args))
+        if not (is_plainest or is_plain(() if args is None else args, kwargs)):
             return None
         name: Name | Told | None
         if type(what) is FunctionType:
@@ -124,7 +125,8 @@ class Quick:
             return None
         if args is None:
             args = self._serializer.loads(frames[2:])
-        function = _there(name) or self.function(name)
+        module = modules.get(name[0])  # as _there()
+        function = (module and module.__dict__.get(name[1])) or self.function(name)
         value = run(function, args, kwargs)
         if type(value) in PLAIN:  # as value(), which most calls are spared
             try:
