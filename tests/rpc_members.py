@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import pparallel
@@ -55,3 +57,40 @@ def add(a: int, b: int) -> int:
 def add_late(a: int, b: int) -> int:
     time.sleep(0.05)
     return a + b
+
+
+def same(value: int) -> int:
+    """Return what is given."""
+    return value
+
+
+def wait_interrupted(rt: Runtime, seconds: float) -> tuple[int, int] | None:
+    """Call and wait, interrupted at any point; return how often, and how many calls went wrong."""
+    group = rt.group()
+    if rt.rank == 1:
+        group.barrier(PATIENCE)
+        return None
+    is_inside, interrupts, futures = False, 0, list[Any]()
+
+    def interrupt(_: int, __: FrameType | None) -> None:
+        if is_inside:
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGALRM, interrupt)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        new = [group.rpc_async(1, same, args=(number,)) for number in range(20)]
+        futures += new
+        try:
+            is_inside = True
+            signal.setitimer(signal.ITIMER_REAL, 0.00003 + len(futures) % 50 * 0.00001)
+            for each in new:
+                each.result()
+        except KeyboardInterrupt:
+            interrupts += 1
+        finally:
+            is_inside = False
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    wrong = [at for at, each in enumerate(futures) if each.result(PATIENCE) != at % 20]
+    group.barrier(PATIENCE)
+    return interrupts, len(wrong)

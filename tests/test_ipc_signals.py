@@ -69,22 +69,27 @@ class RaisedError(Exception):
     """Raised by a signal's handler."""
 
 
+class LateError(RaisedError, TimeoutError):
+    """One that looks like the system's."""
+
+
 @pytest.fixture
 def finalizers_are_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a finalizer be where a handler raises: no test can keep that from happening."""
     hook = sys.unraisablehook
 
     def report(unraisable: Any) -> None:
-        if unraisable.exc_type is not RaisedError:
+        if not issubclass(unraisable.exc_type, RaisedError):
             hook(unraisable)
 
     monkeypatch.setattr(sys, "unraisablehook", report)
 
 
+@pytest.mark.parametrize("error", [RaisedError, LateError])
 @pytest.mark.usefixtures("finalizers_are_interrupted")
-def test_a_handler_that_raises_loses_no_answer() -> None:
+def test_a_handler_that_raises_loses_no_answer(error: type[Exception]) -> None:
     def interrupt(number: int, frame: FrameType | None) -> None:
-        raise RaisedError
+        raise error
 
     with pair(echo) as (a, b):
         times, until = 0, time.monotonic() + 2

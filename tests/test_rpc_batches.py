@@ -319,7 +319,12 @@ def test_what_cannot_be_sent(member: Member) -> None:
     member.problem = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         member.call(4)
+    member.problem = None
+    for tick in member.batches.ticker._there.copy():  # it is sent a little later
+        tick(0.0)
+    member.answer([0], [4], of=1)
     assert member.free() == ROOM
+    assert not member.batches.ticker._there
 
 
 @pytest.mark.usefixtures("patient")

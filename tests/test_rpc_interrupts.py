@@ -9,8 +9,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import pytest
-from rpc_members import between, launch
+from rpc_members import between, launch, wait_interrupted
 
+import pparallel
 from pparallel import Runtime
 from pparallel.errors import CallTimeoutError
 from pparallel.runtime.rpc import RpcGroup, current
@@ -99,6 +100,20 @@ def test_a_result_whose_reading_was_interrupted_is_read_again() -> None:
     with pytest.raises(KeyboardInterrupt):
         future.result(PATIENCE)
     assert future.result(PATIENCE) == "reply"
+
+
+@pytest.mark.parametrize("backend", ["ipc", "zmq"])
+def test_no_call_is_lost_whatever_a_signal_handler_interrupts(
+    backend: str, scale: Callable[[int], int]
+) -> None:
+    raw = {
+        "members": 2,
+        "launcher": {"backend": "process"},
+        "transport": {"backend": backend, "timeout": PATIENCE},
+    }
+    interrupts, wrong = pparallel.launch(raw, wait_interrupted, [scale(8) / 2])[0]
+    assert interrupts > 10
+    assert wrong == 0
 
 
 def test_a_future_keeps_its_time_out_where_the_transport_waits_too() -> None:

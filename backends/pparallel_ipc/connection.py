@@ -13,7 +13,7 @@ from typing import Any
 
 from pparallel.runtime import poll_times
 from pparallel.runtime.processes import close_private
-from pparallel.runtime.resources import is_exhausted
+from pparallel.runtime.resources import is_exhausted, is_of_handler
 from pparallel_ipc import messages
 from pparallel_ipc.hub import NOT_SERVED, READ, WRITE, Hub
 from pparallel_ipc.messages import Received
@@ -145,6 +145,9 @@ class Post:
             while self._entries and not self._is_dead:
                 self._send_one()
         except (OSError, MemoryError) as error:
+            if is_of_handler(error):
+                self._hub.hold(self)
+                raise
             if not self._has_to_wait(error):
                 self._is_dead = True  # the end will be seen where this connection is read
         if self._is_dead:
@@ -306,6 +309,8 @@ class Connection:
             except ConnectionResetError:  # told once: what came before the end is there still
                 continue
             except (OSError, MemoryError) as error:
+                if is_of_handler(error):
+                    raise
                 if is_exhausted(error):
                     time.sleep(_AGAIN)
                     return False

@@ -131,7 +131,12 @@ class Line:
             if made is None:
                 return None
             lane = made
-        found = self._exchange(lane, frames, timeout, until)
+        try:
+            found = self._exchange(lane, frames, timeout, until)
+        except TimeoutError as error:
+            if error.args != messages.TIMED_OUT:  # of a signal's handler
+                raise
+            raise CallTimeoutError(f"a request to {self._peer!r}", timeout or 0.0) from None
         if found is None:
             return None
         data, files = found
@@ -165,8 +170,6 @@ class Line:
                 self._parcels.drop(head)
                 head = None
             return None
-        except TimeoutError:
-            raise CallTimeoutError(f"a request to {self._peer!r}", timeout or 0.0) from None
         finally:
             if fds:
                 messages.close(fds)

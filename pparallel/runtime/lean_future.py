@@ -19,6 +19,8 @@ T = TypeVar("T")
 
 PENDING, FINISHED = "PENDING", "FINISHED"  #: as :mod:`concurrent.futures` writes its states
 
+_FIRST = (0,)
+
 #: Held for as long as it takes to look whether a future has a condition. One that has none has
 #: nobody who waits for it, and this lock is the one under which its state changes. Nothing is made
 #: or called while it is held, so that no finalizer runs then, which may wait for other threads.
@@ -77,28 +79,30 @@ class LeanFuture(Future[T], Generic[T]):
     @override
     def set_result(self, result: T) -> None:
         with bare:
-            is_bare = self._is_bare
-            if is_bare:
-                if self._state != PENDING:
-                    self._refuse()
+            is_bare, is_first = self._is_bare, self._state == PENDING
+            if is_bare and is_first:
                 self._result, self._state = result, FINISHED
         if not is_bare:
             super().set_result(result)
-        elif self._done_callbacks:
+            return
+        if self._done_callbacks:  # also those of whoever was interrupted before it called them
             self._invoke_callbacks()
+        if not is_first:
+            self._refuse()
 
     @override
     def set_exception(self, exception: BaseException | None) -> None:
         with bare:
-            is_bare = self._is_bare
-            if is_bare:
-                if self._state != PENDING:
-                    self._refuse()
+            is_bare, is_first = self._is_bare, self._state == PENDING
+            if is_bare and is_first:
                 self._exception, self._state = exception, FINISHED
         if not is_bare:
             super().set_exception(exception)
-        elif self._done_callbacks:
+            return
+        if self._done_callbacks:  # also those of whoever was interrupted before it called them
             self._invoke_callbacks()
+        if not is_first:
+            self._refuse()
 
     @override
     def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
@@ -136,20 +140,26 @@ class LeanFuture(Future[T], Generic[T]):
             raise CancelledError
 
     def _invoke_callbacks(self) -> None:
-        """Call what is to be called, each once, whichever threads come here."""
-        callbacks = self._done_callbacks
-        while callbacks:
-            try:
-                callback = callbacks.pop(0)
-            except IndexError:  # another thread has taken the last
-                return
-            try:
-                self._call(callback)
-            except SystemExit:  # it is not for the thread that happens to receive
-                logger.exception("What was to be called when %r is done has exited", self)
-            except BaseException:  # an interrupt of this thread: the others are called all the same
-                self._invoke_callbacks()
+        """Call what is to be called, each once, whichever threads come here.
+
+        One in which a signal's handler raises is called again: it may not have begun.
+        """
+        taken: list[Callable[[Future[T]], object]] = []
+        try:
+            while self._done_callbacks:
+                taken.extend(map(self._done_callbacks.pop, _FIRST))  # in one go
+                self._call(taken[0])
+                del taken[:]
+        except IndexError:  # another thread has taken the last
+            return
+        except BaseException as error:
+            if taken and not isinstance(error, SystemExit):
+                with suppress(BaseException):  # it may have ended, and find nothing more to do
+                    taken[0](self)
+            self._invoke_callbacks()
+            if not isinstance(error, SystemExit):  # which is not for the thread that receives
                 raise
+            logger.exception("What was to be called when %r is done has exited", self)
 
     def _call(self, callback: Callable[[Future[T]], object]) -> None:
         try:

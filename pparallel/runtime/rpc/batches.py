@@ -92,13 +92,13 @@ class Batches:
             if batch is not None:
                 batch.leave()
             room = self.window.take(to, _ROOM, timeout)
-            batch = _Batch(self, key, timeout, *room)
             try:
+                batch = _Batch(self, key, timeout, *room)
                 self.ticker.add(batch.tick)
+                self.held[key] = batch
             except ResourceExhaustedError:  # no thread can be started: nothing would send it
                 self.window.give_back(to, room[0])
                 return False
-            self.held[key] = batch
         many = len(batch.calls)
         # Looked at last: who closes flushes what it finds.
         if many >= TOGETHER or not self.under_way[to] or self._is_closed:
@@ -152,7 +152,8 @@ class _Batch:
         self._since = time.monotonic()  # when it began, and later when it left
         self.timeout = timeout
         self.calls: list[Call] = []
-        self._has_left = False
+        self._has_left = False  # or is about to
+        self._is_sent = False
         self._number = -1  # of its request, when it has left
         self._sent: Sequence[Call] = ()  # what it has left with
         self._futures: dict[int, RpcFuture[Any]] = {}  # of those that have not ended
@@ -170,32 +171,52 @@ class _Batch:
             return False
 
     def tick(self, now: float) -> None:
-        """Leave, if it is time."""
-        if now - self._since >= HELD:
+        """Leave, if it is time; or do what a signal's handler that raised has kept from being done.
+
+        A request that is sent once more has its number still, and is run once.
+        """
+        if not self._has_left and now - self._since >= HELD:
             self.leave()
+        elif self._has_left and self._lock.acquire(blocking=False):
+            try:
+                self._go()
+            finally:
+                self._lock.release()
 
     def leave(self) -> Exception | None:
         """Be sent, if it is not yet; return why that failed, and so the calls."""
-        batches, requests = self._batches, self._batches.requests
         with self._lock:
             if self._has_left:
                 return None
             self._has_left = True
-            self._number = requests.next_number(self._to)
+            return self._go()
+
+    def _go(self) -> Exception | None:
+        """Be sent; where a signal's handler raises, the ticker calls this again."""
+        batches, requests, error = self._batches, self._batches.requests, None
+        if not self._is_sent:
+            if self._number < 0:
+                self._number = requests.next_number(self._to)
             if batches.held.get(self._key) is self:
                 del batches.held[self._key]
-            batches.ticker.remove(self.tick)
-            self._sent = calls = tuple(self.calls)
-            if not calls:  # whoever began it has not come to add its call, and will begin another
-                batches.window.give_back(self._to, self._taken)
-                return None
-            batches.under_way[self._to].add(self)
-            self._since = time.monotonic()
-            futures, _, names, args, kwargs = zip(*calls, strict=True)
-            self._futures.update(enumerate(futures))
-            request = (_counted(names), args, kwargs)
-            encode = partial(requests.batch, self._key[1], self._number, request, self._left)
-            return self._send(encode, self._left)
+            self._sent = calls = self._sent or tuple(self.calls)
+            if calls:
+                batches.under_way[self._to].add(self)
+                self._since = time.monotonic()
+                futures, _, names, args, kwargs = zip(*calls, strict=True)
+                self._futures = self._futures or dict(enumerate(futures))
+                request = (_counted(names), args, kwargs)
+                encode = partial(requests.batch, self._key[1], self._number, request, self._left)
+                error = self._send(encode, self._left)
+            else:  # whoever began it has not come to add its call, and will begin another
+                self._give_back()
+            self._is_sent = True
+        batches.ticker.remove(self.tick)
+        return error
+
+    def _give_back(self) -> None:
+        taken, self._taken = self._taken, 0
+        self._batches.window.give_back(self._to, taken)
 
     def _send(self, encode: Callable[[], Frames], timeout: float | None) -> Exception | None:
         """Send a request; what fails, for want of memory too, ends the calls."""
@@ -203,15 +224,14 @@ class _Batch:
         reply.add_done_callback(self._replied)
         try:
             self._batches.sender.send(self._to, encode(), timeout, reply)
-        except BaseException as error:
+        except Exception as error:  # noqa: BLE001 - goes to those who wait
             fail(reply, error)
-            if not isinstance(error, Exception):
-                raise
             return error
         return None
 
     def _replied(self, reply: Future[Frames]) -> None:
         """Take results in: called by the transport, once for each request."""
+        self._is_sent = True
         self._batches.under_way[self._to].discard(self)
         try:
             self._take(reply)
@@ -224,7 +244,7 @@ class _Batch:
             if self._futures:
                 self._ask_again()
             else:
-                self._batches.window.give_back(self._to, self._taken)
+                self._give_back()
 
     def _take(self, reply: Future[Frames]) -> None:
         if error := reply.exception():

@@ -38,6 +38,14 @@ class Way(NamedTuple, Generic[T]):
     callbacks: Callbacks | None = None
 
 
+def _put_once(
+    callbacks: Callbacks, left: list[Callable[[Future[Any]], object]], future: Future[Any]
+) -> None:
+    """Have what is *left* called; what follows an interrupt finds nothing more."""
+    while left:
+        callbacks.put(left.pop(), future)
+
+
 class RpcFuture(LeanFuture[T], Generic[T]):
     """The result of a call, once it comes; also a :class:`concurrent.futures.Future`.
 
@@ -72,7 +80,7 @@ class RpcFuture(LeanFuture[T], Generic[T]):
         callbacks = self._way.callbacks
         if callbacks is not None and not self.done():
             callbacks.count_loop()  # that it was added may be all that asyncio does
-            fn = partial(callbacks.put, fn)
+            fn = partial(_put_once, callbacks, [fn])
         super().add_done_callback(fn)
 
     @override
