@@ -8,6 +8,7 @@ import socket
 import struct
 import threading
 import time
+import tracemalloc  # noqa: F401 - as pytest does where a thread fails, which may lack descriptors
 from collections import defaultdict, deque
 from collections.abc import Iterable
 from concurrent.futures import Future
