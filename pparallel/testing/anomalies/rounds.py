@@ -45,6 +45,7 @@ LIMIT = "limit"  #: the kind that lowers the system's limit on descriptors, in p
 MOST = 60  #: calls of one kind in one operation that are failed at most
 SPARE = 60  #: descriptors that the limit leaves at most
 LOSSES = 3  #: allowed losses likewise: each costs a new job
+NOTICED = 0.05  #: seconds by which a connection that is broken may be seen to be after an operation
 BAD = 2  #: failed rounds of an operation and a kind after which the rest of them are left out
 
 #: outcomes that are as they should be, and those that are not
@@ -285,6 +286,9 @@ class Rounds:
                 return Outcome(fault, UNREACHED, seconds=took)
             where = "not reached"
         later = self._bounded(fault.operation, perform)
+        if later is None and fault.errno in faults.BROKEN:
+            time.sleep(NOTICED)
+            later = self._bounded(fault.operation, perform)
         outcome = self._judge(fault, error, later)
         if outcome in ("raised", "recovered") and (left := self._left_open(patience)):
             return Outcome(fault, "left behind", left, where, round(time.monotonic() - began, 3))
