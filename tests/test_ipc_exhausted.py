@@ -6,6 +6,7 @@ import errno
 import os
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -15,10 +16,11 @@ import psutil
 import pytest
 from ipc_peer import echo, pair
 
-from pparallel.errors import CallTimeoutError, PeerLostError, ResourceExhaustedError
+from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError, ResourceExhaustedError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.shm import Arena
 from pparallel.testing.patience import PATIENCE, until
+from pparallel.testing.threads import in_threads
 from pparallel_ipc import IpcTransportConfig, messages
 from pparallel_ipc.guest import Guest
 from pparallel_ipc.hub import Hub
@@ -225,3 +227,18 @@ def test_a_time_out_begins_when_the_call_does(
         with pytest.raises(CallTimeoutError, match=r"1\.2"):
             a.call(b.name, [b"never"], 1.2)
         assert time.monotonic() - began < 2.0
+
+
+def test_who_leaves_while_it_connects_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pair(echo) as (a, b):
+        connect = socket.socket.connect
+
+        def leave(sock: socket.socket, address: Any) -> None:
+            connect(sock, address)
+            if threading.current_thread() is threading.main_thread():
+                in_threads(1, lambda _: a.close())
+
+        monkeypatch.setattr(socket.socket, "connect", leave)
+        with pytest.raises(ClosedError):
+            a.request(b.name, [b"never"], PATIENCE).result(PATIENCE)
+        monkeypatch.undo()

@@ -147,6 +147,7 @@ class Station:
 
         Raises:
             PeerLostError: it has ended.
+            ClosedError: this member is leaving.
             ResourceExhaustedError: this process cannot connect to it now.
         """
         with self._connecting_to(name):
@@ -161,6 +162,8 @@ class Station:
         except (OSError, MemoryError, RefusedError) as error:
             if is_exhausted(error):
                 raise explained(error, f"the connection to member {name!r}") from error
+            if self._membership.closed:
+                raise ClosedError(f"transport of {self._member.name!r}") from error
             why = error.strerror if isinstance(error, OSError) else error
             self._membership.lose(name, f"cannot be reached: {why}")
             self._membership.check(name)

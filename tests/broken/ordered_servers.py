@@ -822,7 +822,7 @@ class AsksTwice(HostedOrderedServer):
     @override
     def fetch(self, key: Hashable, version: Hashable | None) -> Found | None:
         held = self.versions(key)
-        threading.Event().wait(0.001)  # another member runs, as it may at any time
+        threading.Event().wait(0.01)  # another member runs, as it may at any time
         found = super().fetch(key, version)
         return found and (found[0], held[-1] if held else found[1])
 
