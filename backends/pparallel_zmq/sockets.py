@@ -187,7 +187,7 @@ class Sockets:
         """Return a socket that tells of the connections of another; see also :func:`close`."""
         name = f"inproc://monitor-{next(self._numbers)}"
         socket.monitor(name, events)
-        monitor: Socket = self._context.socket(zmq.PAIR, Socket)
+        monitor = _new(self._context, zmq.PAIR)
         monitor.rcvhwm = 0  # or libzmq's thread stands still once too much is to be told
         try:
             monitor.connect(name)
@@ -197,7 +197,7 @@ class Sockets:
         return monitor
 
     def _socket(self, kind: int, address: Address) -> Socket:
-        socket: Socket = self._context.socket(kind, Socket)
+        socket = _new(self._context, kind)
         socket.linger = int(LINGER * 1000)
         socket.maxmsgsize = self._limits.part + SEALED
         socket.sndhwm = socket.rcvhwm = self._config.high_water_mark
@@ -215,7 +215,7 @@ class Gatekeeper:
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keyring: Keyring) -> None:
         self._keyring = keyring
-        self._socket = context.socket(zmq.ROUTER)  # one answer that fails holds up no other
+        self._socket = _new(context, zmq.ROUTER)  # one answer that fails holds up no other
         self._socket.linger = 0
         self._thread = threading.Thread(target=self._run, name="pparallel-zap", daemon=True)
         try:
@@ -269,6 +269,19 @@ class Gatekeeper:
 
 def _is_this_user(address: str) -> bool:
     return address.startswith(f"{_LOCAL}{os.geteuid()}:")
+
+
+def _new(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> Socket:
+    """Return a new socket.
+
+    Raises:
+        OSError: there are too few descriptors; to pyzmq that is no error of the system.
+    """
+    try:
+        socket: Socket = context.socket(kind, Socket)
+    except zmq.ZMQError as error:
+        raise OSError(error.errno, str(error)) from None
+    return socket
 
 
 def _check_descriptors(what: str) -> None:
