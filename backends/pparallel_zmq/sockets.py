@@ -271,7 +271,7 @@ def _is_this_user(address: str) -> bool:
     return address.startswith(f"{_LOCAL}{os.geteuid()}:")
 
 
-def _new(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> Socket:
+def _new(context: zmq.Context[Any], kind: int) -> Socket:
     """Return a new socket.
 
     Raises:
