@@ -28,6 +28,7 @@ import stat
 import struct
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -55,8 +56,10 @@ BROKEN = frozenset({errno.EPIPE, errno.ECONNRESET})  #: they say that a connecti
 
 _ORDER = list(KINDS)
 _HEAD = struct.Struct("=BIIiiBI")  # kind + 1 or 0, generation, number, errno, pid, fired, reached
+_FIRED, _REACHED = 17, 18  # where the last two of these stand
 _WHERE = 3000  #: bytes for the stack of the call that failed
 _SIZE = _HEAD.size + _WHERE
+_PATIENCE = 1.0  #: seconds that the stack of a call that fails may take
 _memory = mmap.mmap  # the harness's own, whatever is replaced
 
 
@@ -105,7 +108,11 @@ class Switch:
     def disarm(self) -> tuple[bool, str]:
         """Let nothing fail; return whether the fault was reached, and the stack of the call."""
         self._block[0] = 0
+        deadline = time.monotonic() + _PATIENCE
         armed = Armed(*_HEAD.unpack_from(self._block))
+        while armed.fired and not armed.reached and time.monotonic() < deadline:
+            time.sleep(0.001)  # the call that fails is about to tell its stack
+            armed = Armed(*_HEAD.unpack_from(self._block))
         where = self._block[_HEAD.size :].rstrip(b"\0").decode(errors="replace")
         return bool(armed.fired), where
 
@@ -127,17 +134,27 @@ class Switch:
         count = next(self._counts.setdefault(armed.generation, itertools.count(1)))
         if count != armed.number:
             return None
-        self._fire(armed._replace(fired=1, reached=count))
-        return armed.errno
+        return armed.errno if self._fire(armed) else None
 
     def is_off(self) -> bool:
         """Whether nothing is armed: the first that each replaced function asks."""
         return not self._block[0]
 
-    def _fire(self, armed: Armed) -> None:
+    def _fire(self, armed: Armed) -> bool:
+        """Say that the fault was reached; return False if it was disarmed before that was said.
+
+        Who disarms it does so first and then looks here; this is the other way round. So none fires
+        that was found not to be reached, however long a thread stands still in between.
+        """
+        self._block[_FIRED] = 1
+        now = Armed(*_HEAD.unpack_from(self._block))
+        if (now.kind, now.generation) != (armed.kind, armed.generation):
+            self._block[_FIRED] = 0
+            return False
         stack = "".join(traceback.format_stack(sys._getframe(3), 12)).encode()[-_WHERE:]
         self._block[_HEAD.size : _HEAD.size + len(stack)] = stack
-        _HEAD.pack_into(self._block, 0, *armed)
+        struct.pack_into("=I", self._block, _REACHED, armed.number)
+        return True
 
     def error(self) -> int:
         """Return the error number that is armed."""
