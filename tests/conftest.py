@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 from collections.abc import Callable, Iterator
 
@@ -20,6 +21,27 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell has what it runs in the background ignore Ctrl-C, and so would all programs of the
     # tests: what they do then is tested.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Let the end of this process, where it is one of several, be seen whatever it has forked.
+
+    The first process of a run waits for the end of the pipes to the others: a fork that hangs
+    would keep them open, and the run would not end either.
+    """
+    for each in config.pluginmanager.get_plugins():
+        if channel := getattr(each, "channel", None):
+            pipes = channel.gateway._io
+            numbers = pipes.infile.fileno(), pipes.outfile.fileno()
+            os.register_at_fork(after_in_child=lambda: _let_go(*numbers))
+
+
+def _let_go(*descriptors: int) -> None:
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for each in descriptors:
+        os.dup2(null, each, inheritable=False)
+    os.close(null)
 
 
 def pytest_collection_finish() -> None:
