@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 from hypothesis import settings
@@ -34,7 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if channel := getattr(each, "channel", None):
             pipes = channel.gateway._io
             numbers = pipes.infile.fileno(), pipes.outfile.fileno()
-            os.register_at_fork(after_in_child=lambda: _let_go(*numbers))
+            os.register_at_fork(after_in_child=partial(_let_go, *numbers))
 
 
 def _let_go(*descriptors: int) -> None:
