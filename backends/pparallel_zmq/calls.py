@@ -15,14 +15,11 @@ from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.pending import Pending
 from pparallel_zmq import wire
 from pparallel_zmq.lanes import BrokenError, Lane
-from pparallel_zmq.links import Link
+from pparallel_zmq.links import BROKE, Link
 from pparallel_zmq.wire import Kind
 
 if TYPE_CHECKING:
     from pparallel_zmq.network import Network
-
-
-SPARE = 16  #: idle lanes to one member
 
 
 class _Here(threading.local):
@@ -42,7 +39,6 @@ class Calls:
     def __init__(self, network: Network, pending: Pending[Frames]) -> None:
         self._network, self._membership = network, network.membership
         self._pending, self._limits = pending, network.limits
-        self._idle: dict[str, list[Lane]] = {}  # the last one is used first
         self._patience = network.config.liveness_bound / 2
         self._numbers = itertools.count(1)
         self._here = _Here()
@@ -70,13 +66,13 @@ class Calls:
         number = next(self._numbers)
         part, raws = wire.pack(Kind.REQUEST, number, frames, self._limits)
         try:
-            lane = self._idle_lane(to)
+            lane = self._lane(link)
         except ResourceExhaustedError:
             return self._call_by_link(to, frames, timeout)
         try:
             return lane.call(link, part, raws, number, timeout)
         except BrokenError:
-            raise self._broken(to, link) from None
+            raise self._why_broken(to, link) from None
         except BaseException as error:
             if isinstance(error, CallTimeoutError) or not isinstance(error, Exception):
                 # It may be on its way still. What says that it is given up goes by the link, and
@@ -86,48 +82,20 @@ class Calls:
             raise
         finally:
             if lane.is_idle:
-                self._give_back(to, lane)
+                link.keep(lane)
             else:
                 lane.close()
 
-    def close(self) -> None:
-        """Close the idle lanes; those in use are closed by the threads that have them."""
-        for to in list(self._idle):
-            self.forget(to)
-
-    def forget(self, to: str) -> None:
-        """Close the idle lanes to member *to*."""
-        idle = self._idle.get(to, [])
-        while True:
-            try:
-                idle.pop().close()
-            except IndexError:
-                return
-
-    # A list's own operations are all the protection that idle lanes need, and the barrier that
-    # ZeroMQ asks for where a socket goes from one thread to another.
-
-    def _idle_lane(self, to: str) -> Lane:
-        """Return a lane to member *to* that no other thread uses.
+    def _lane(self, link: Link) -> Lane:
+        """Return a lane that no other thread uses.
 
         Raises:
             ResourceExhaustedError: there is none, and none can be made.
         """
         try:
-            return self._idle[to].pop()
-        except LookupError:
-            return self._network.lane(to)
-
-    def _give_back(self, to: str, lane: Lane) -> None:
-        idle = self._idle.get(to)
-        if idle is None:
-            idle = self._idle.setdefault(to, [])
-        if len(idle) >= SPARE:
-            lane.close()
-            return
-        idle.append(lane)
-        if self._network.is_closed:
-            self.forget(to)
+            return link.idle.pop()
+        except IndexError:
+            return self._network.lane(link.to)
 
     def _call_by_link(self, to: str, frames: Frames, timeout: float | None) -> Frames:
         future: Future[Frames] = LeanFuture()
@@ -141,7 +109,7 @@ class Calls:
         link.unanswered.add(number)
         last[to] = number
 
-    def _broken(self, to: str, link: Link) -> Exception:
+    def _why_broken(self, to: str, link: Link) -> Exception:
         """Return why a lane has broken; that is known soon after."""
         if not link.is_over:
             waiting = select.poll()
@@ -154,5 +122,4 @@ class Calls:
             return ClosedError(f"transport of {self._membership.me!r}")
         if not self._membership.expects(to):
             return PeerLostError(to, self._membership.reason(to))
-        message = "broke the connection; whether it has run what was asked of it is not known"
-        return PeerLostError(to, message)
+        return PeerLostError(to, BROKE)

@@ -25,11 +25,15 @@ from pparallel_zmq.streams import Incoming
 from pparallel_zmq.wire import BadMessageError, Kind, Message
 
 if TYPE_CHECKING:
+    from pparallel_zmq.lanes import Lane
     from pparallel_zmq.network import Network
 
 logger = logging.getLogger(__name__)
 
+SPARE = 16  #: lanes that are kept
 KEPT = 60.0  #: seconds that the connection to a member that was given up is kept
+LEFT = "has left"
+BROKE = "broke the connection; whether it has run what was asked of it is not known"
 
 _FAILED = (
     zmq.EVENT_HANDSHAKE_FAILED_AUTH,
@@ -63,7 +67,11 @@ class Link(Source):
         was_up: whether it has ever been connected to who was meant.
         trouble: what went wrong with the connection last.
         unanswered: the last request of each thread, until the other end has answered it.
+        idle: lanes to the member that no thread uses; who takes one out has it.
     """
+
+    # A list's own operations are all the protection that idle lanes need, and the barrier that
+    # ZeroMQ asks for where a socket goes from one thread to another.
 
     def __init__(self, network: Network, to: str, socket: Socket, monitor: Socket) -> None:
         self.to, self.ended = to, EventFd()
@@ -82,6 +90,7 @@ class Link(Source):
         self._port = Port(socket, self._reader, self, network.limits)
         self.fd = self._port.fd
         self.unanswered: set[int | None] = set()
+        self.idle: list[Lane] = []  # the last one is used first
         self._port.hold()  # until it is known who is there
         self._greet()
         self._events = _Events(self, monitor)
@@ -119,6 +128,22 @@ class Link(Source):
         for each in calls:
             fail(each, error())
 
+    def keep(self, lane: Lane) -> None:
+        """Keep a lane for the next call."""
+        if len(self.idle) >= SPARE:
+            lane.close()
+            return
+        self.idle.append(lane)
+        if self.is_over:
+            self._close_idle()
+
+    def _close_idle(self) -> None:
+        try:
+            while self.idle:
+                self.idle.pop().close()
+        except IndexError:  # another thread has taken the last
+            return
+
     def expect_leave(self, seconds: float) -> None:
         """Take the other end for gone when its connection ends, or after so long."""
         self._leaves = time.monotonic() + seconds
@@ -154,6 +179,7 @@ class Link(Source):
     @override
     def tick(self, now: float) -> float | None:
         if self.is_over:
+            self._close_idle()
             if now < self._closes:
                 return self._closes
             self._drop()
@@ -161,7 +187,7 @@ class Link(Source):
         if self._broken is not None:
             self._events.drain()  # this thread may have slept while the connection came back
         if self._leaves is not None and (now >= self._leaves or self._broken is not None):
-            self._network.left(self)
+            self._network.membership.lose(self.to, LEFT)
             return None
         if self._broken is None:
             return self._leaves
@@ -186,6 +212,7 @@ class Link(Source):
 
     @override
     def end(self) -> None:
+        self._close_idle()
         self._port.close(self._monitor)
 
     # -- messages -----------------------------------------------------------------------------
@@ -223,7 +250,7 @@ class Link(Source):
         elif kind == Kind.MORE:
             self._port.more(b"", number)
         elif kind == Kind.BYE:
-            self._network.left(self)
+            self._network.membership.lose(self.to, LEFT)
 
     def _reply(self, message: Message) -> None:
         number = message.number
@@ -284,9 +311,8 @@ class Link(Source):
         self.was_up, self._broken = True, None
         if not again:
             return
-        message = "broke the connection; whether it has run what was asked of it is not known"
-        self.fail_all(lambda: PeerLostError(self.to, message))
-        self._network.came_back(self)
+        self.fail_all(lambda: PeerLostError(self.to, BROKE))
+        self._close_idle()  # they are broken too
         self._greet()
 
     def _greet(self) -> None:

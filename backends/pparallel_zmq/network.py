@@ -26,7 +26,7 @@ from pparallel_zmq.address import TORCHRUN, Address, Store
 from pparallel_zmq.calls import Calls
 from pparallel_zmq.config import ZmqTransportConfig
 from pparallel_zmq.lanes import LAST, Lane
-from pparallel_zmq.links import Link
+from pparallel_zmq.links import LEFT, Link
 from pparallel_zmq.memory import Memory
 from pparallel_zmq.reader import Reader
 from pparallel_zmq.server import Server
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from pparallel.runtime.member import Member
 
 logger = logging.getLogger(__name__)
-
-LEFT = "has left"
 
 
 class Network:
@@ -209,17 +207,15 @@ class Network:
             raise RefusedError(f"where member {found.name!r} is met: {error}") from None
         self._link(found.name, place)
 
-    def _proof(self, to: str, challenge: bytes) -> bytes:
+    def _proof(self, client: str, server: str, challenge: bytes) -> bytes:
         if self._keyring is None or self._address.is_tcp:
             return b""  # CURVE has proven it, or nothing is to be
-        return self._keyring.proof(to, self._member.name, challenge)
+        return self._keyring.proof(client, server, challenge)
 
     def is_proven(self, to: str, proof: bytes) -> bool:
         """Return whether the other end of a link, by its answer to the hello, is member *to*."""
-        if self._keyring is None or self._address.is_tcp:
-            return True
-        me, challenge = self._member.name, self.hello.incarnation
-        return hmac.compare_digest(self._keyring.proof(me, to, challenge), proof)
+        expected = self._proof(self._member.name, to, self.hello.incarnation)
+        return hmac.compare_digest(expected, proof)
 
     def _tell(self, but: Link | None, kind: Kind, *frames: bytes) -> None:
         """Say something to all others but one, as the first member."""
@@ -243,9 +239,7 @@ class Network:
             except RefusedError as error:  # it has ended just now
                 logger.info("A member was told of and is not let in: %s", error)
         elif message.kind == Kind.LOST and len(frames) == 2:
-            membership.lose(frames[0].decode(), frames[1].decode())
-        elif message.kind == Kind.LEFT and len(frames) == 1:
-            self._leaving(frames[0].decode())
+            self._take_loss(*(each.decode() for each in frames))
 
     def _greeted(self, sender: str, route: bytes, data: bytes) -> None:
         try:
@@ -259,7 +253,8 @@ class Network:
             self._server.say(route, Kind.REFUSED, str(error).encode())
             return
         self._routes[sender] = route
-        self._server.say(route, Kind.WELCOME, self._proof(sender, found.incarnation))
+        proof = self._proof(sender, self._member.name, found.incarnation)
+        self._server.say(route, Kind.WELCOME, proof)
 
     def _admit(self, found: Hello) -> None:
         membership = self.membership
@@ -275,11 +270,14 @@ class Network:
             if found.name != self.membership.me and self.membership.expects(found.name):
                 self.membership.admit(found)
 
-    # -- what links tell ----------------------------------------------------------------------
+    def _take_loss(self, name: str, reason: str) -> None:
+        link = self.links.get(name)
+        if reason != LEFT or link is None or link.is_over:
+            self.membership.lose(name, reason)
+        else:  # what it has answered last may still be on its way
+            link.expect_leave(LAST)
 
-    def came_back(self, link: Link) -> None:
-        """Take other connections to that member for broken too."""
-        self.calls.forget(link.to)
+    # -- what links tell ----------------------------------------------------------------------
 
     def refused(self, link: Link, why: str) -> None:
         """Take what the other end says."""
@@ -303,38 +301,22 @@ class Network:
         else:
             self._cut(link, f"{why} from member {self._member.name!r}")
 
-    def left(self, link: Link) -> None:
-        """Take the other end's leave."""
-        self.membership.lose(link.to, LEFT)
-
-    def _leaving(self, name: str) -> None:
-        link = self.links.get(name)
-        if link is None or link.is_over:
-            self.membership.lose(name, LEFT)
-        else:  # what it has answered last may still be on its way
-            link.expect_leave(LAST)
-
     def _cut(self, link: Link, why: str) -> None:
         link.finish(keep=0.0)
-        self.calls.forget(link.to)
         link.fail_all(lambda: PeerLostError(link.to, why))
 
     def _ended(self, name: str, reason: str) -> None:
         """Tell of the end of a member, once."""
         link = self.links.get(name)
         if self.membership.is_first:
-            if reason == LEFT:
-                self._tell(link, Kind.LEFT, name.encode())
-            else:
-                told = reason.encode()
-                self._tell(link, Kind.LOST, name.encode(), told)
-                if link is not None:  # should it ever hear of it
-                    link.say(Kind.LOST, name.encode(), told)
+            told = name.encode(), reason.encode()
+            self._tell(link, Kind.LOST, *told)
+            if link is not None and reason != LEFT:  # should it ever hear of it
+                link.say(Kind.LOST, *told)
         for each in list(self._ever):
             if each.to == name:
                 each.finish()
         self._pending.lose(name, reason)
-        self.calls.forget(name)
         self._server.forget(name)
         self._lost(name, reason)
 
@@ -361,7 +343,6 @@ class Network:
             self._finish()
 
     def _finish(self) -> None:
-        self.calls.close()
         self._server.flush(LINGER)
         for route in list(self._routes.values()):
             self._server.say(route, Kind.BYE)

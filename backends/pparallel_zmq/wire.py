@@ -41,9 +41,8 @@ class Kind(IntEnum):
     PIECE = 7  #: bytes of a large request or reply
     MORE = 8  #: a piece was taken in, send another
     ABORT = 9  #: nobody waits for this request any more
-    LOST = 10  #: from the first member: that one is given up, and why
-    LEFT = 11  #: from the first member: that one has left
-    BYE = 12  #: back: I leave
+    LOST = 10  #: from the first member: that one has ended, and how
+    BYE = 11  #: back: I leave
 
 
 _AFTER = HEAD.size
