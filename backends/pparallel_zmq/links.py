@@ -6,7 +6,8 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future
+from threading import get_ident
 from typing import TYPE_CHECKING
 
 import zmq
@@ -16,11 +17,11 @@ from pparallel.errors import PeerLostError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.lean_future import when_done
 from pparallel.runtime.links import failure
-from pparallel.runtime.pending import fail
+from pparallel.runtime.pending import fail, settle
 from pparallel_zmq import wire
 from pparallel_zmq.port import BATCH, Port, Sending
 from pparallel_zmq.reader import EventFd, Source
-from pparallel_zmq.sockets import RETURN, Socket, events
+from pparallel_zmq.sockets import FAILED, RETURN, Socket, events
 from pparallel_zmq.streams import Incoming
 from pparallel_zmq.wire import BadMessageError, Kind, Message
 
@@ -35,12 +36,6 @@ KEPT = 60.0  #: seconds that the connection to a member that was given up is kep
 LEFT = "has left"
 BROKE = "broke the connection; whether it has run what was asked of it is not known"
 
-_FAILED = (
-    zmq.EVENT_HANDSHAKE_FAILED_AUTH,
-    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL,
-)
-
 
 class _Events(Source):
     """What becomes of a connection."""
@@ -51,8 +46,8 @@ class _Events(Source):
 
     @override
     def drain(self) -> bool:
-        for event, value in events(self._monitor):
-            self._link.happened(event, value)
+        for event, _ in events(self._monitor):
+            self._link.happened(event)
         return False
 
 
@@ -67,11 +62,7 @@ class Link(Source):
         was_up: whether it has ever been connected to who was meant.
         trouble: what went wrong with the connection last.
         unanswered: the last request of each thread, until the other end has answered it.
-        idle: lanes to the member that no thread uses; who takes one out has it.
     """
-
-    # A list's own operations are all the protection that idle lanes need, and the barrier that
-    # ZeroMQ asks for where a socket goes from one thread to another.
 
     def __init__(self, network: Network, to: str, socket: Socket, monitor: Socket) -> None:
         self.to, self.ended = to, EventFd()
@@ -90,15 +81,20 @@ class Link(Source):
         self._port = Port(socket, self._reader, self, network.limits)
         self.fd = self._port.fd
         self.unanswered: set[int | None] = set()
-        self.idle: list[Lane] = []  # the last one is used first
+        # Lanes that no thread uses; the last one is used first. A list's own operations are all the
+        # protection that they need, and the barrier that ZeroMQ asks for where a socket goes from
+        # one thread to another.
+        self._idle: list[Lane] = []
         self._port.hold()  # until it is known who is there
         self._greet()
         self._events = _Events(self, monitor)
         self._reader.add(self)
         self._reader.add(self._events)
 
-    def expect(self, number: int, future: Future[Frames]) -> None:
-        """Complete *future* with the reply to request *number*."""
+    def request(
+        self, part: bytes, raws: list[wire.Raw], number: int, future: Future[Frames]
+    ) -> None:
+        """Send a request, and complete *future* with the reply."""
         self._calls[number] = future
 
         def ended(_: Future[Frames]) -> None:
@@ -106,10 +102,7 @@ class Link(Source):
                 self.abort(number)
 
         when_done(future, ended)
-
-    def request(self, part: bytes, raws: list[wire.Raw], number: int, thread: int) -> None:
-        """Send a request."""
-        self._port.send(Sending(part, raws, number, thread=thread))
+        self._port.send(Sending(part, raws, number, thread=get_ident()))
 
     def say(self, kind: Kind, *frames: bytes) -> None:
         """Send a small message."""
@@ -128,19 +121,30 @@ class Link(Source):
         for each in calls:
             fail(each, error())
 
+    def take(self) -> Lane:
+        """Return a lane that no other thread uses.
+
+        Raises:
+            ResourceExhaustedError: there is none, and none can be made.
+        """
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._network.lane(self.to)
+
     def keep(self, lane: Lane) -> None:
         """Keep a lane for the next call."""
-        if len(self.idle) >= SPARE:
+        if len(self._idle) >= SPARE:
             lane.close()
             return
-        self.idle.append(lane)
+        self._idle.append(lane)
         if self.is_over:
             self._close_idle()
 
     def _close_idle(self) -> None:
         try:
-            while self.idle:
-                self.idle.pop().close()
+            while self._idle:
+                self._idle.pop().close()
         except IndexError:  # another thread has taken the last
             return
 
@@ -218,18 +222,23 @@ class Link(Source):
     # -- messages -----------------------------------------------------------------------------
 
     def _handle(self, message: Message, piece: memoryview | None) -> None:
-        kind, frames = message.kind, message.frames
-        if kind == Kind.WELCOME:
-            proof = bytes(memoryview(frames[0])) if frames else b""
-            if not self.is_welcome and self._network.is_proven(self.to, proof):
+        kind, number, frames = message.kind, message.number, message.frames
+        if not self.is_welcome and kind not in (Kind.WELCOME, Kind.REFUSED):
+            raise BadMessageError("it came before the member was known")
+        if kind == Kind.REPLY:
+            self._reply(message)
+        elif kind == Kind.PIECE and piece is not None:
+            self._piece(number, piece)
+        elif kind == Kind.MORE:
+            self._port.more(b"", number)
+        elif kind == Kind.BYE:
+            self._network.membership.lose(self.to, LEFT)
+        elif kind == Kind.WELCOME and frames:
+            if not self.is_welcome and self._network.is_proven(self.to, bytes(frames[0])):
                 self.is_welcome = True
                 self._port.release()
         elif kind == Kind.REFUSED and frames:
-            self._network.refused(self, bytes(memoryview(frames[0])).decode(errors="replace"))
-        elif not self.is_welcome:
-            raise BadMessageError("it came before the member was known")
-        else:
-            self._take(message, piece)
+            self._network.refused(self, bytes(frames[0]).decode(errors="replace"))
 
     def _failed(self, part: bytes, error: BaseException) -> None:
         """Fail the request, if the message that could not be handled is a reply to one."""
@@ -240,17 +249,6 @@ class Link(Source):
         future = self._calls.get(number)
         if future is not None:  # its end tells the other member that nobody waits any more
             fail(future, error)
-
-    def _take(self, message: Message, piece: memoryview | None) -> None:
-        kind, number = message.kind, message.number
-        if kind == Kind.REPLY:
-            self._reply(message)
-        elif kind == Kind.PIECE and piece is not None:
-            self._piece(number, piece)
-        elif kind == Kind.MORE:
-            self._port.more(b"", number)
-        elif kind == Kind.BYE:
-            self._network.membership.lose(self.to, LEFT)
 
     def _reply(self, message: Message) -> None:
         number = message.number
@@ -282,23 +280,22 @@ class Link(Source):
         if flags & wire.FAILED:
             self._port.drop(number)  # it may have been refused before all of it was there
             fail(future, failure(self.to, frames))
-            return
-        try:  # as settle() does
-            future.set_result(frames)
-        except InvalidStateError:
-            return
+        else:
+            settle(future, frames)
 
     # -- the connection -----------------------------------------------------------------------
 
-    def happened(self, event: int, value: int) -> None:
+    def happened(self, event: int) -> None:
         """Take note of what became of the connection."""
         self._reader.tick_soon()
         if event == zmq.EVENT_CONNECTED:
             self._is_connected = True
         elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self._up()
-        elif event in _FAILED:
-            self._refused(event, value)
+        elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+            self._network.refused(self, "it does not know the key of this member")
+        elif event & FAILED:
+            self.trouble = "who answers there does not prove to be it"
         elif event == zmq.EVENT_DISCONNECTED:
             self._is_connected = False
             if self._broken is None:
@@ -318,9 +315,3 @@ class Link(Source):
     def _greet(self) -> None:
         hello = wire.say(Kind.HELLO, self._network.hello.pack())
         self._port.send(Sending(hello, urgent=True))
-
-    def _refused(self, event: int, value: int) -> None:
-        if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-            self._network.refused(self, "it does not know the key of this member")
-        else:
-            self.trouble = "who answers there does not prove to be it"

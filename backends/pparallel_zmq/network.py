@@ -10,6 +10,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+import zmq
+
 from pparallel.errors import (
     AuthenticationError,
     CallTimeoutError,
@@ -18,19 +20,19 @@ from pparallel.errors import (
     PeerLostError,
 )
 from pparallel.interfaces.transport import Frames, Handler
+from pparallel.runtime.exchange import Exchange
 from pparallel.runtime.links import Hello, Membership, ProcessId, RefusedError
 from pparallel.runtime.pending import Pending
-from pparallel.runtime.resources import explaining, is_exhausted
+from pparallel.runtime.resources import is_exhausted
 from pparallel_zmq import address, keys
-from pparallel_zmq.address import TORCHRUN, Address, Store
-from pparallel_zmq.calls import Calls
+from pparallel_zmq.address import STORED, TORCHRUN, Address
 from pparallel_zmq.config import ZmqTransportConfig
 from pparallel_zmq.lanes import LAST, Lane
-from pparallel_zmq.links import LEFT, Link
+from pparallel_zmq.links import BROKE, LEFT, Link
 from pparallel_zmq.memory import Memory
 from pparallel_zmq.reader import Reader
 from pparallel_zmq.server import Server
-from pparallel_zmq.sockets import LINGER, Socket, Sockets, close
+from pparallel_zmq.sockets import LINGER, Socket, Sockets, close, making
 from pparallel_zmq.wire import Kind, Limits, Message
 
 if TYPE_CHECKING:
@@ -51,7 +53,6 @@ class Network:
         hello: what this member says of itself.
         membership: who is there.
         links: the last one to each member.
-        calls: sends requests.
         is_closed: whether no request may be sent any more.
     """
 
@@ -75,7 +76,7 @@ class Network:
             config.max_frames, config.max_message, config.piece_size, config.window
         )
         self._keyring = keys.keyring(config, member)
-        self._store: Store | None = None
+        self._exchange: Exchange | None = None  # where torchrun's members meet
         self._place = self._meeting_place()
         self._place.prepare()
         self.links: dict[str, Link] = {}
@@ -86,14 +87,13 @@ class Network:
         self._met = self.is_closed = False
         self.memory = Memory()
         self.membership = Membership(member.name, member.names, config.liveness_bound, self._ended)
-        self.calls = Calls(self, pending)
-        with ExitStack() as undo, explaining(f"the sockets of member {member.name!r}"):
+        with ExitStack() as undo, making(f"the sockets of member {member.name!r}"):
             self.serving = Reader("pparallel-zmq-serve")
             undo.callback(self.serving.close)
             self.calling = Reader("pparallel-zmq-call")
             undo.callback(self.calling.close)
             self._sockets = Sockets(member.name, self._keyring, config, self.limits)
-            undo.callback(self._sockets.destroy)
+            undo.callback(self._sockets.close)
             socket, self._address, monitor = self._bound()
             here = str(self._address)
             self.hello = Hello(member.name, os.urandom(16), ProcessId.here(), here)
@@ -116,9 +116,12 @@ class Network:
         try:
             self.membership.wait_for_all(limit)
         except CallTimeoutError:
-            if self.membership.hello(first) is None and not self.membership.is_first:
-                raise self._unmet(first, limit) from None
-            raise
+            if self.membership.is_first or self.membership.hello(first) is not None:
+                raise
+            trouble = self.links[first].trouble
+            what = f"the hello to the first member, {first!r} at {self._place}"
+            what += f" ({trouble})" if trouble else ","
+            raise CallTimeoutError(what, limit) from None
         except PeerLostError:
             if self._refusal is not None:
                 raise self._refusal from None
@@ -136,8 +139,9 @@ class Network:
         member, config = self._member, self.config
         if config.address is not None or not (member.rendezvous or "").startswith(TORCHRUN):
             return address.meeting_place(config, member)
-        self._store = Store(member, config.rendezvous_timeout)
-        return self._store.own(config.host) if member.rank == 0 else self._store.get()
+        where, timeout = member.rendezvous or "", config.rendezvous_timeout
+        self._exchange = Exchange(where, member.rank, member.world_size, timeout)
+        return address.torchrun_place(config, member, self._exchange)
 
     def _bound(self) -> tuple[Socket, Address, Socket | None]:
         mine = self._place
@@ -145,15 +149,15 @@ class Network:
             mine = self._place.of_another(self._member, self.config.host)
         try:
             socket, found, monitor = self._sockets.bound(mine)
-        except OSError as error:
-            if is_exhausted(error):
+        except zmq.ZMQError as error:
+            if is_exhausted(OSError(error.errno, "")):
                 raise
             message = f"member {self._member.name!r} cannot be met at {mine}: {error.strerror}"
             raise ConfigError(message, path="transport.address") from None
         if self.membership.is_first:
             self._place = found
-            if self._store is not None:
-                self._store.put(found)
+            if self._exchange is not None:
+                self._exchange.put(STORED, str(found).encode())
         return socket, found, monitor
 
     def link_to(self, to: str) -> Link:
@@ -171,33 +175,37 @@ class Network:
         return self._place if to == self.membership.first else Address.parse(found.address)
 
     def _link(self, to: str, place: Address) -> Link:
-        with self._linking:
+        with self._linking, making(f"a connection to member {to!r}"):
             link = self.links.get(to)
             if self.is_closed:
                 raise ClosedError(f"transport of {self._member.name!r}")
             if link is None or link.is_over:
-                link = self._made(to, place)
+                socket, monitor = self._sockets.connected(to, place, beats=True)
+                try:
+                    link = Link(self, to, socket, monitor)
+                except BaseException:
+                    close(socket, monitor)
+                    raise
                 self._ever.append(link)
                 self.links[to] = link
         return link
 
-    def _made(self, to: str, place: Address) -> Link:
-        socket, monitor = self._sockets.connected(to, place, beats=True)
-        try:
-            with explaining(f"a connection to member {to!r}"):
-                return Link(self, to, socket, monitor)
-        except BaseException:
-            close(socket, monitor)
-            raise
-
     def lane(self, to: str) -> Lane:
         """Return a new lane to member *to*."""
         place = self._address_of(to)
-        with self._linking:
+        with self._linking, making(f"a connection to member {to!r}"):
             if self.is_closed:
                 raise ClosedError(f"transport of {self._member.name!r}")
             socket, monitor = self._sockets.connected(to, place)
         return Lane(socket, monitor, self.limits, self.memory)
+
+    def why_over(self, to: str) -> Exception:
+        """Return why a link to member *to* is of no use any more."""
+        if self.is_closed:
+            return ClosedError(f"transport of {self._member.name!r}")
+        if not self.membership.expects(to):
+            return PeerLostError(to, self.membership.reason(to))
+        return PeerLostError(to, BROKE)
 
     def _connect(self, found: Hello) -> None:
         """As the first member, connect to one that was let in."""
@@ -235,7 +243,9 @@ class Network:
             return
         elif message.kind == Kind.ROSTER:
             try:
-                self._take_roster(frames)
+                for found in map(Hello.unpack, frames):
+                    if found.name != membership.me and membership.expects(found.name):
+                        membership.admit(found)
             except RefusedError as error:  # it has ended just now
                 logger.info("A member was told of and is not let in: %s", error)
         elif message.kind == Kind.LOST and len(frames) == 2:
@@ -247,7 +257,11 @@ class Network:
             if found.name != sender:
                 message = f"it says that it is {found.name!r}, and its key is that of {sender!r}"
                 raise RefusedError(message)
-            self._admit(found)
+            membership = self.membership
+            if membership.first in (membership.me, found.name):
+                membership.admit(found)
+            if membership.is_first:
+                self._connect(found)
         except RefusedError as error:
             self.membership.refused(sender, str(error))
             self._server.say(route, Kind.REFUSED, str(error).encode())
@@ -255,20 +269,6 @@ class Network:
         self._routes[sender] = route
         proof = self._proof(sender, self._member.name, found.incarnation)
         self._server.say(route, Kind.WELCOME, proof)
-
-    def _admit(self, found: Hello) -> None:
-        membership = self.membership
-        if membership.is_first:
-            membership.admit(found)
-            self._connect(found)
-        elif found.name == membership.first:
-            membership.admit(found)
-
-    def _take_roster(self, frames: list[bytes]) -> None:
-        for each in frames:
-            found = Hello.unpack(each)
-            if found.name != self.membership.me and self.membership.expects(found.name):
-                self.membership.admit(found)
 
     def _take_loss(self, name: str, reason: str) -> None:
         link = self.links.get(name)
@@ -319,14 +319,6 @@ class Network:
         self._pending.lose(name, reason)
         self._server.forget(name)
         self._lost(name, reason)
-
-    def _unmet(self, first: str, limit: float) -> Exception:
-        link = self.links.get(first)
-        trouble = link.trouble if link is not None else ""
-        what = f"the hello to the first member, {first!r} at {self._place},"
-        if trouble:
-            what = f"{what[:-1]} ({trouble})"
-        return CallTimeoutError(what, limit)
 
     # -- the end ------------------------------------------------------------------------------
 

@@ -220,12 +220,7 @@ class Server(Source):
         coming = self._coming.get((sender, number))
         if coming is None or coming[0] != route or piece is None:
             return  # it was given up meanwhile
-        try:
-            done = coming[1].feed(piece)
-        except BaseException:
-            self._no_longer((sender, number))
-            raise
-        if not done:
+        if not coming[1].feed(piece):
             self._port.send(Sending(wire.say(Kind.MORE, number=number), route=route))
             return
         self._no_longer((sender, number))
@@ -243,17 +238,9 @@ class Server(Source):
     def _answer(self, sender: str, route: bytes, number: int, frames: list[Buffer]) -> None:
         found = attempt(self._handler, sender, frames)
         if isinstance(found, Future):
-            found.add_done_callback(partial(self._answered, sender, route, number))
+            found.add_done_callback(partial(self._reply, sender, route, number))
         else:
-            self._reply(sender, route, number, *found)
-
-    def _answered(self, sender: str, route: bytes, number: int, done: Future[Frames]) -> None:
-        try:
-            status, frames = outcome(done)
-        except Exception as error:  # noqa: BLE001 - it was cancelled, which its caller must know
-            self._fail(sender, route, number, error)
-        else:
-            self._reply(sender, route, number, status, frames)
+            self._reply(sender, route, number, found)
 
     def _failed(self, received: Received, error: Exception) -> None:
         """Tell the sender of a request that it has failed; a hello is handled again later."""
@@ -279,10 +266,13 @@ class Server(Source):
         self._owed.append(act)
         self._reader.tick_soon()
 
-    def _reply(self, sender: str, route: bytes, number: int, status: int, frames: Frames) -> None:
+    def _reply(
+        self, sender: str, route: bytes, number: int, found: tuple[int, Frames] | Future[Frames]
+    ) -> None:
         try:
+            status, frames = outcome(found) if isinstance(found, Future) else found
             self._send(sender, route, number, status, frames)
-        except Exception as error:  # noqa: BLE001 - the caller is told whatever it is
+        except Exception as error:  # noqa: BLE001 - the caller is told; it may be cancelled, too
             self._fail(sender, route, number, error)
 
     def _send(self, sender: str, route: bytes, number: int, status: int, frames: Frames) -> None:
