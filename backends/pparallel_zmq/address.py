@@ -22,7 +22,6 @@ from pparallel.runtime.member import Member
 from pparallel_zmq.config import ZmqTransportConfig
 
 TORCHRUN = "torchrun://"  #: scheme of the store of those that torchrun starts
-STORED = "zmq"  #: what the first member's address is called there
 
 _FORMS = "tcp://HOST:PORT, ipc:///a/private/directory/name, or ipc"
 
@@ -95,8 +94,8 @@ class Address:
         """
         if self.is_tcp:
             return
-        if len(os.fsencode(self.path)) > zmq.IPC_PATH_MAX_LEN - 1:
-            longest = zmq.IPC_PATH_MAX_LEN - 1
+        longest = zmq.IPC_PATH_MAX_LEN - 1
+        if len(os.fsencode(self.path)) > longest:
             raise ConfigError(f"{self}: the path of a Unix socket has at most {longest} bytes")
         directory = Path(self.path).parent
         try:
@@ -174,7 +173,7 @@ def torchrun_place(config: ZmqTransportConfig, member: Member, exchange: Exchang
     Args:
         config: of the transport.
         member: the first, for which a place is found where it may bind, or one that waits for it.
-        exchange: where it is left, as :data:`STORED`.
+        exchange: where it is left, as ``zmq``.
 
     Raises:
         CallTimeoutError: it was not there in time.
@@ -182,6 +181,6 @@ def torchrun_place(config: ZmqTransportConfig, member: Member, exchange: Exchang
     if member.rank == 0:
         parts = urlsplit(member.rendezvous or "")
         return Address(config.host or facing(parts.hostname or "", parts.port or 0))
-    for _, found in exchange.arrivals([STORED], config.rendezvous_timeout, lambda: False):
+    for _, found in exchange.arrivals(["zmq"], config.rendezvous_timeout, lambda: False):
         return Address.parse(found.decode(errors="replace"))
     raise CallTimeoutError(f"the arrival of {member.names[0]}", config.rendezvous_timeout)

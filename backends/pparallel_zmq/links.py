@@ -20,8 +20,8 @@ from pparallel.runtime.links import failure
 from pparallel.runtime.pending import fail, settle
 from pparallel_zmq import wire
 from pparallel_zmq.port import BATCH, Port, Sending
-from pparallel_zmq.reader import EventFd, Source
-from pparallel_zmq.sockets import FAILED, RETURN, Socket, events
+from pparallel_zmq.reader import EventFd, Monitor, Source
+from pparallel_zmq.sockets import FAILED, RETURN, Socket
 from pparallel_zmq.streams import Incoming
 from pparallel_zmq.wire import BadMessageError, Kind, Message
 
@@ -35,20 +35,6 @@ SPARE = 16  #: lanes that are kept
 KEPT = 60.0  #: seconds that the connection to a member that was given up is kept
 LEFT = "has left"
 BROKE = "broke the connection; whether it has run what was asked of it is not known"
-
-
-class _Events(Source):
-    """What becomes of a connection."""
-
-    def __init__(self, link: Link, monitor: Socket) -> None:
-        self._link, self._monitor = link, monitor
-        self.fd = int(monitor.getsockopt(zmq.FD))
-
-    @override
-    def drain(self) -> bool:
-        for event, _ in events(self._monitor):
-            self._link.happened(event)
-        return False
 
 
 class Link(Source):
@@ -72,7 +58,6 @@ class Link(Source):
         self._bound = network.config.liveness_bound
         self._calls: dict[int, Future[Frames]] = {}
         self._coming: dict[int, Incoming] = {}
-        self._monitor = monitor
         self._leaves: float | None = None
         self._closes = math.inf
         self.was_up = False
@@ -86,10 +71,10 @@ class Link(Source):
         # one thread to another.
         self._idle: list[Lane] = []
         self._port.hold()  # until it is known who is there
-        self._greet()
-        self._events = _Events(self, monitor)
+        self.say(Kind.HELLO, network.hello.pack(), urgent=True)
+        self._monitor = Monitor(monitor, self._happened)
         self._reader.add(self)
-        self._reader.add(self._events)
+        self._reader.add(self._monitor)
 
     def request(
         self, part: bytes, raws: list[wire.Raw], number: int, future: Future[Frames]
@@ -104,14 +89,14 @@ class Link(Source):
         when_done(future, ended)
         self._port.send(Sending(part, raws, number, thread=get_ident()))
 
-    def say(self, kind: Kind, *frames: bytes) -> None:
+    def say(self, kind: Kind, *frames: bytes, number: int = 0, urgent: bool = False) -> None:
         """Send a small message."""
-        self._port.send(Sending(wire.say(kind, *frames)))
+        self._port.send(Sending(wire.say(kind, *frames, number=number), urgent=urgent))
 
     def abort(self, number: int) -> None:
         """Tell the other end that nobody waits for request *number* any more."""
         self._port.drop(number)
-        self._port.send(Sending(wire.say(Kind.ABORT, number=number)))
+        self.say(Kind.ABORT, number=number)
 
     def fail_all(self, error: Callable[[], Exception]) -> None:
         """Fail all requests that wait for a reply."""
@@ -186,10 +171,12 @@ class Link(Source):
             self._close_idle()
             if now < self._closes:
                 return self._closes
-            self._drop()
+            self._reader.remove(self)
+            self._reader.remove(self._monitor)
+            self.end()
             return None
         if self._broken is not None:
-            self._events.drain()  # this thread may have slept while the connection came back
+            self._monitor.drain()  # this thread may have slept while the connection came back
         if self._leaves is not None and (now >= self._leaves or self._broken is not None):
             self._network.membership.lose(self.to, LEFT)
             return None
@@ -209,15 +196,10 @@ class Link(Source):
         self._broken = now
         return None if self.is_over else now + self._bound
 
-    def _drop(self) -> None:
-        self._reader.remove(self)
-        self._reader.remove(self._events)
-        self.end()
-
     @override
     def end(self) -> None:
         self._close_idle()
-        self._port.close(self._monitor)
+        self._port.close(self._monitor.socket)
 
     # -- messages -----------------------------------------------------------------------------
 
@@ -271,7 +253,7 @@ class Link(Source):
             del self._coming[number]
             self._settle(number, incoming.flags, incoming.frames())
         else:
-            self._port.send(Sending(wire.say(Kind.MORE, number=number)))
+            self.say(Kind.MORE, number=number)
 
     def _settle(self, number: int, flags: int, frames: list[Buffer]) -> None:
         future = self._calls.pop(number, None)
@@ -285,8 +267,7 @@ class Link(Source):
 
     # -- the connection -----------------------------------------------------------------------
 
-    def happened(self, event: int) -> None:
-        """Take note of what became of the connection."""
+    def _happened(self, event: int, _: int) -> None:
         self._reader.tick_soon()
         if event == zmq.EVENT_CONNECTED:
             self._is_connected = True
@@ -310,8 +291,4 @@ class Link(Source):
             return
         self.fail_all(lambda: PeerLostError(self.to, BROKE))
         self._close_idle()  # they are broken too
-        self._greet()
-
-    def _greet(self) -> None:
-        hello = wire.say(Kind.HELLO, self._network.hello.pack())
-        self._port.send(Sending(hello, urgent=True))
+        self.say(Kind.HELLO, self._network.hello.pack(), urgent=True)

@@ -25,7 +25,7 @@ from pparallel.runtime.links import Hello, Membership, ProcessId, RefusedError
 from pparallel.runtime.pending import Pending
 from pparallel.runtime.resources import is_exhausted
 from pparallel_zmq import address, keys
-from pparallel_zmq.address import STORED, TORCHRUN, Address
+from pparallel_zmq.address import TORCHRUN, Address
 from pparallel_zmq.config import ZmqTransportConfig
 from pparallel_zmq.lanes import LAST, Lane
 from pparallel_zmq.links import BROKE, LEFT, Link
@@ -157,7 +157,7 @@ class Network:
         if self.membership.is_first:
             self._place = found
             if self._exchange is not None:
-                self._exchange.put(STORED, str(found).encode())
+                self._exchange.put("zmq", str(found).encode())
         return socket, found, monitor
 
     def link_to(self, to: str) -> Link:

@@ -57,15 +57,13 @@ _EVENTS = (
 class Sockets:
     """A context of the member's own, with a judge of who may connect if it has keys.
 
-    Attributes:
-        name: the member's name.
-        keyring: its keys; None: anybody may connect, and is who he says.
+    Without keys anybody may, and is who he says.
     """
 
     def __init__(
         self, name: str, keyring: Keyring | None, config: ZmqTransportConfig, limits: Limits
     ) -> None:
-        self.name, self.keyring = name, keyring
+        self._name, self._keyring = name, keyring
         self._config, self._limits = config, limits
         self._numbers = itertools.count()
         _check_descriptors()
@@ -94,10 +92,10 @@ class Sockets:
         socket.rcvhwm = self._config.high_water_mark + 1
         socket.sndhwm = 0  # replies never wait: there are no more than requests were let in
         socket.backlog = 128
-        if self.keyring is not None and address.is_tcp:
+        if self._keyring is not None and address.is_tcp:
             socket.curve_server = True
-            socket.curve_secretkey = self.keyring.secret
-        elif self.keyring is not None:
+            socket.curve_secretkey = self._keyring.secret
+        elif self._keyring is not None:
             socket.plain_server = True
         monitor = None
         if address.is_tcp:
@@ -147,15 +145,15 @@ class Sockets:
             socket.heartbeat_ttl = max(100, int(bound * 1000))
         socket.reconnect_ivl = max(10, int(bound * RETRY * 1000))
         socket.reconnect_ivl_max = max(100, int(bound * 1000))
-        if self.keyring is None:
-            socket.routing_id = self.name.encode() + b"\0" + secrets.token_bytes(16)
+        if self._keyring is None:
+            socket.routing_id = self._name.encode() + b"\0" + secrets.token_bytes(16)
         elif address.is_tcp:
-            socket.curve_serverkey = self.keyring.publics[to]
-            socket.curve_publickey = self.keyring.publics[self.name]
-            socket.curve_secretkey = self.keyring.secret
+            socket.curve_serverkey = self._keyring.publics[to]
+            socket.curve_publickey = self._keyring.publics[self._name]
+            socket.curve_secretkey = self._keyring.secret
         else:
-            socket.plain_username = self.name.encode()
-            socket.plain_password = self.keyring.password(self.name, to).encode()
+            socket.plain_username = self._name.encode()
+            socket.plain_password = self._keyring.password(self._name, to).encode()
 
     def close(self) -> None:
         """End the context; all sockets but that of :meth:`bound` are closed, or about to be.
