@@ -119,7 +119,7 @@ class Port:
     def drop(self, number: int, whose: str = "") -> None:
         """Send no more of what belongs to a request, by whatever route it goes."""
         if self._streams:
-            self._do(self._drop, number, whose)
+            self._do(self._and_look, self._drop, number, whose)
 
     @property
     def is_empty(self) -> bool:
