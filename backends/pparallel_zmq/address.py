@@ -94,8 +94,8 @@ class Address:
         """
         if self.is_tcp:
             return
-        if len(os.fsencode(self.path)) > zmq.IPC_PATH_MAX_LEN - 1:
-            longest = zmq.IPC_PATH_MAX_LEN - 1
+        longest = zmq.IPC_PATH_MAX_LEN - 1
+        if len(os.fsencode(self.path)) > longest:
             raise ConfigError(f"{self}: the path of a Unix socket has at most {longest} bytes")
         directory = Path(self.path).parent
         try:
@@ -117,10 +117,9 @@ def meeting_place(config: ZmqTransportConfig, member: Member) -> Address:
     Raises:
         ConfigError: it is said nowhere.
     """
-    if config.address is not None and (found := Address.parse(config.address)).is_chosen:
-        return found
-    if member.rendezvous and (found := Address.parse(member.rendezvous)).is_chosen:
-        return found
+    for text in (config.address, member.rendezvous or None):
+        if text is not None and (found := Address.parse(text)).is_chosen:
+            return found
     message = (
         f"{config.address!r} is for members that pparallel.launch() starts: where others start "
         f"them, give all the same one, as {_FORMS.rpartition(',')[0]}"
@@ -165,39 +164,23 @@ def facing(host: str, port: int) -> str:
     return str(ipaddress.ip_address(found.partition("%")[0]))
 
 
-class Store:
-    """Where the first of the members that torchrun starts leaves its address for the others.
+def torchrun_place(config: ZmqTransportConfig, member: Member, exchange: Exchange) -> Address:
+    """Return where members that torchrun starts meet: the first leaves its address for the others.
 
     Whoever reaches the store can change what it says. Who has no keys gains nothing by it: members
     prove to one another who they are, wherever they meet.
+
+    Args:
+        config: of the transport.
+        member: the first, for which a place is found where it may bind, or one that waits for it.
+        exchange: where it is left, as ``zmq``.
+
+    Raises:
+        CallTimeoutError: it was not there in time.
     """
-
-    def __init__(self, member: Member, timeout: float) -> None:
-        """Connect; this imports torch.
-
-        Raises:
-            CallTimeoutError: nobody listened there in time.
-        """
-        place = member.rendezvous or ""
-        self._first, self._timeout = member.names[0], timeout
-        self._exchange = Exchange(place, member.rank, member.world_size, timeout)
-        parts = urlsplit(place)
-        self._host, self._port = parts.hostname or "", parts.port or 0
-
-    def own(self, host: str | None) -> Address:
-        """Return where the first member may bind."""
-        return Address(host=host or facing(self._host, self._port))
-
-    def put(self, address: Address) -> None:
-        """Leave the first member's address."""
-        self._exchange.put("zmq", str(address).encode())
-
-    def get(self) -> Address:
-        """Wait for the first member's address and return it.
-
-        Raises:
-            CallTimeoutError: it was not there in time.
-        """
-        for _, found in self._exchange.arrivals(["zmq"], self._timeout, lambda: False):
-            return Address.parse(found.decode(errors="replace"))
-        raise CallTimeoutError(f"the arrival of {self._first}", self._timeout)
+    if member.rank == 0:
+        parts = urlsplit(member.rendezvous or "")
+        return Address(config.host or facing(parts.hostname or "", parts.port or 0))
+    for _, found in exchange.arrivals(["zmq"], config.rendezvous_timeout, lambda: False):
+        return Address.parse(found.decode(errors="replace"))
+    raise CallTimeoutError(f"the arrival of {member.names[0]}", config.rendezvous_timeout)

@@ -43,6 +43,9 @@ class Keyring:
 
     Attributes:
         me: the member's name.
+        secret: the secret half of its pair.
+        publics: the public half of each member's pair, by name.
+        owners: whose public key it is, by its 32 bytes.
     """
 
     def __init__(self, me: str, names: Sequence[str], keys: Mapping[str, SecretStr]) -> None:
@@ -52,25 +55,12 @@ class Keyring:
             ConfigError: one is missing, or is none.
         """
         self.me = me
-        self._secret = _curve(_found(keys, SECRET), SECRET)
-        self._publics = {name: _curve(_found(keys, PUBLIC + name), PUBLIC + name) for name in names}
+        self.secret = _curve(_found(keys, SECRET), SECRET)
+        self.publics = {name: _curve(_found(keys, PUBLIC + name), PUBLIC + name) for name in names}
         self._shared = {name: _found(keys, SHARED + name).encode() for name in names if name != me}
-        self._names = {z85.decode(key): name for name, key in self._publics.items()}
-        if len(self._names) != len(names):
+        self.owners = {z85.decode(key): name for name, key in self.publics.items()}
+        if len(self.owners) != len(names):
             raise ConfigError("two members have the same public key: write new keys")
-
-    @property
-    def pair(self) -> tuple[bytes, bytes]:
-        """The public and the secret half of this member's own pair."""
-        return self._publics[self.me], self._secret
-
-    def public(self, name: str) -> bytes:
-        """Return the public half of the pair of member *name*."""
-        return self._publics[name]
-
-    def owner(self, public: bytes) -> str | None:
-        """Return whose public key it is, given as its 32 bytes."""
-        return self._names.get(public)
 
     def password(self, client: str, server: str) -> str:
         """Return what member *client* says to *server* to be let in."""

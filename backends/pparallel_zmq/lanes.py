@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import zmq
 from typing_extensions import Buffer
@@ -14,11 +14,13 @@ from pparallel.runtime import poll_times
 from pparallel.runtime.links import failure
 from pparallel.runtime.polling import Polling
 from pparallel_zmq import wire
-from pparallel_zmq.links import Link
 from pparallel_zmq.memory import Memory
 from pparallel_zmq.sockets import Socket, ZeroCopy, close, events
 from pparallel_zmq.streams import Incoming, Outgoing
 from pparallel_zmq.wire import HEAD, BadMessageError, Kind, Limits, Raw
+
+if TYPE_CHECKING:
+    from pparallel_zmq.links import Link
 
 QUICK = 0.005  #: seconds that a reply is waited for with nothing else in mind
 LAST = 0.25  #: seconds that the reply of a member that leaves may take to come

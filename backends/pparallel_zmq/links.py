@@ -6,7 +6,8 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future
+from threading import get_ident
 from typing import TYPE_CHECKING
 
 import zmq
@@ -16,40 +17,24 @@ from pparallel.errors import PeerLostError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.lean_future import when_done
 from pparallel.runtime.links import failure
-from pparallel.runtime.pending import fail
+from pparallel.runtime.pending import fail, settle
 from pparallel_zmq import wire
 from pparallel_zmq.port import BATCH, Port, Sending
-from pparallel_zmq.reader import EventFd, Source
-from pparallel_zmq.sockets import RETURN, Socket, events
+from pparallel_zmq.reader import EventFd, Monitor, Source
+from pparallel_zmq.sockets import FAILED, RETURN, Socket
 from pparallel_zmq.streams import Incoming
 from pparallel_zmq.wire import BadMessageError, Kind, Message
 
 if TYPE_CHECKING:
+    from pparallel_zmq.lanes import Lane
     from pparallel_zmq.network import Network
 
 logger = logging.getLogger(__name__)
 
+SPARE = 16  #: lanes that are kept
 KEPT = 60.0  #: seconds that the connection to a member that was given up is kept
-
-_FAILED = (
-    zmq.EVENT_HANDSHAKE_FAILED_AUTH,
-    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL,
-)
-
-
-class _Events(Source):
-    """What becomes of a connection."""
-
-    def __init__(self, link: Link, monitor: Socket) -> None:
-        self._link, self._monitor = link, monitor
-        self.fd = int(monitor.getsockopt(zmq.FD))
-
-    @override
-    def drain(self) -> bool:
-        for event, value in events(self._monitor):
-            self._link.happened(event, value)
-        return False
+LEFT = "has left"
+BROKE = "broke the connection; whether it has run what was asked of it is not known"
 
 
 class Link(Source):
@@ -73,7 +58,6 @@ class Link(Source):
         self._bound = network.config.liveness_bound
         self._calls: dict[int, Future[Frames]] = {}
         self._coming: dict[int, Incoming] = {}
-        self._monitor = monitor
         self._leaves: float | None = None
         self._closes = math.inf
         self.was_up = False
@@ -82,14 +66,20 @@ class Link(Source):
         self._port = Port(socket, self._reader, self, network.limits)
         self.fd = self._port.fd
         self.unanswered: set[int | None] = set()
+        # Lanes that no thread uses; the last one is used first. A list's own operations are all the
+        # protection that they need, and the barrier that ZeroMQ asks for where a socket goes from
+        # one thread to another.
+        self._idle: list[Lane] = []
         self._port.hold()  # until it is known who is there
-        self._greet()
-        self._events = _Events(self, monitor)
+        self.say(Kind.HELLO, network.hello.pack(), urgent=True)
+        self._monitor = Monitor(monitor, self._happened)
         self._reader.add(self)
-        self._reader.add(self._events)
+        self._reader.add(self._monitor)
 
-    def expect(self, number: int, future: Future[Frames]) -> None:
-        """Complete *future* with the reply to request *number*."""
+    def request(
+        self, part: bytes, raws: list[wire.Raw], number: int, future: Future[Frames]
+    ) -> None:
+        """Send a request, and complete *future* with the reply."""
         self._calls[number] = future
 
         def ended(_: Future[Frames]) -> None:
@@ -97,19 +87,16 @@ class Link(Source):
                 self.abort(number)
 
         when_done(future, ended)
+        self._port.send(Sending(part, raws, number, thread=get_ident()))
 
-    def request(self, part: bytes, raws: list[wire.Raw], number: int, thread: int) -> None:
-        """Send a request."""
-        self._port.send(Sending(part, raws, number, thread=thread))
-
-    def say(self, kind: Kind, *frames: bytes) -> None:
+    def say(self, kind: Kind, *frames: bytes, number: int = 0, urgent: bool = False) -> None:
         """Send a small message."""
-        self._port.send(Sending(wire.say(kind, *frames)))
+        self._port.send(Sending(wire.say(kind, *frames, number=number), urgent=urgent))
 
     def abort(self, number: int) -> None:
         """Tell the other end that nobody waits for request *number* any more."""
         self._port.drop(number)
-        self._port.send(Sending(wire.say(Kind.ABORT, number=number)))
+        self.say(Kind.ABORT, number=number)
 
     def fail_all(self, error: Callable[[], Exception]) -> None:
         """Fail all requests that wait for a reply."""
@@ -118,6 +105,33 @@ class Link(Source):
         self._coming.clear()
         for each in calls:
             fail(each, error())
+
+    def take(self) -> Lane:
+        """Return a lane that no other thread uses.
+
+        Raises:
+            ResourceExhaustedError: there is none, and none can be made.
+        """
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._network.lane(self.to)
+
+    def keep(self, lane: Lane) -> None:
+        """Keep a lane for the next call."""
+        if len(self._idle) >= SPARE:
+            lane.close()
+            return
+        self._idle.append(lane)
+        if self.is_over:
+            self._close_idle()
+
+    def _close_idle(self) -> None:
+        try:
+            while self._idle:
+                self._idle.pop().close()
+        except IndexError:  # another thread has taken the last
+            return
 
     def expect_leave(self, seconds: float) -> None:
         """Take the other end for gone when its connection ends, or after so long."""
@@ -154,14 +168,17 @@ class Link(Source):
     @override
     def tick(self, now: float) -> float | None:
         if self.is_over:
+            self._close_idle()
             if now < self._closes:
                 return self._closes
-            self._drop()
+            self._reader.remove(self)
+            self._reader.remove(self._monitor)
+            self.end()
             return None
         if self._broken is not None:
-            self._events.drain()  # this thread may have slept while the connection came back
+            self._monitor.drain()  # this thread may have slept while the connection came back
         if self._leaves is not None and (now >= self._leaves or self._broken is not None):
-            self._network.left(self)
+            self._network.membership.lose(self.to, LEFT)
             return None
         if self._broken is None:
             return self._leaves
@@ -179,30 +196,31 @@ class Link(Source):
         self._broken = now
         return None if self.is_over else now + self._bound
 
-    def _drop(self) -> None:
-        self._reader.remove(self)
-        self._reader.remove(self._events)
-        self.end()
-
     @override
     def end(self) -> None:
-        self._port.close(self._monitor)
+        self._close_idle()
+        self._port.close(self._monitor.socket)
 
     # -- messages -----------------------------------------------------------------------------
 
     def _handle(self, message: Message, piece: memoryview | None) -> None:
-        kind, frames = message.kind, message.frames
-        if kind == Kind.WELCOME:
-            proof = bytes(memoryview(frames[0])) if frames else b""
-            if not self.is_welcome and self._network.is_proven(self.to, proof):
+        kind, number, frames = message.kind, message.number, message.frames
+        if not self.is_welcome and kind not in (Kind.WELCOME, Kind.REFUSED):
+            raise BadMessageError("it came before the member was known")
+        if kind == Kind.REPLY:
+            self._reply(message)
+        elif kind == Kind.PIECE and piece is not None:
+            self._piece(number, piece)
+        elif kind == Kind.MORE:
+            self._port.more(b"", number)
+        elif kind == Kind.BYE:
+            self._network.membership.lose(self.to, LEFT)
+        elif kind == Kind.WELCOME and frames:
+            if not self.is_welcome and self._network.is_proven(self.to, bytes(frames[0])):
                 self.is_welcome = True
                 self._port.release()
         elif kind == Kind.REFUSED and frames:
-            self._network.refused(self, bytes(memoryview(frames[0])).decode(errors="replace"))
-        elif not self.is_welcome:
-            raise BadMessageError("it came before the member was known")
-        else:
-            self._take(message, piece)
+            self._network.refused(self, bytes(frames[0]).decode(errors="replace"))
 
     def _failed(self, part: bytes, error: BaseException) -> None:
         """Fail the request, if the message that could not be handled is a reply to one."""
@@ -213,17 +231,6 @@ class Link(Source):
         future = self._calls.get(number)
         if future is not None:  # its end tells the other member that nobody waits any more
             fail(future, error)
-
-    def _take(self, message: Message, piece: memoryview | None) -> None:
-        kind, number = message.kind, message.number
-        if kind == Kind.REPLY:
-            self._reply(message)
-        elif kind == Kind.PIECE and piece is not None:
-            self._piece(number, piece)
-        elif kind == Kind.MORE:
-            self._port.more(b"", number)
-        elif kind == Kind.BYE:
-            self._network.left(self)
 
     def _reply(self, message: Message) -> None:
         number = message.number
@@ -246,7 +253,7 @@ class Link(Source):
             del self._coming[number]
             self._settle(number, incoming.flags, incoming.frames())
         else:
-            self._port.send(Sending(wire.say(Kind.MORE, number=number)))
+            self.say(Kind.MORE, number=number)
 
     def _settle(self, number: int, flags: int, frames: list[Buffer]) -> None:
         future = self._calls.pop(number, None)
@@ -255,23 +262,21 @@ class Link(Source):
         if flags & wire.FAILED:
             self._port.drop(number)  # it may have been refused before all of it was there
             fail(future, failure(self.to, frames))
-            return
-        try:  # as settle() does
-            future.set_result(frames)
-        except InvalidStateError:
-            return
+        else:
+            settle(future, frames)
 
     # -- the connection -----------------------------------------------------------------------
 
-    def happened(self, event: int, value: int) -> None:
-        """Take note of what became of the connection."""
+    def _happened(self, event: int, _: int) -> None:
         self._reader.tick_soon()
         if event == zmq.EVENT_CONNECTED:
             self._is_connected = True
         elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self._up()
-        elif event in _FAILED:
-            self._refused(event, value)
+        elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+            self._network.refused(self, "it does not know the key of this member")
+        elif event & FAILED:
+            self.trouble = "who answers there does not prove to be it"
         elif event == zmq.EVENT_DISCONNECTED:
             self._is_connected = False
             if self._broken is None:
@@ -284,17 +289,6 @@ class Link(Source):
         self.was_up, self._broken = True, None
         if not again:
             return
-        message = "broke the connection; whether it has run what was asked of it is not known"
-        self.fail_all(lambda: PeerLostError(self.to, message))
-        self._network.came_back(self)
-        self._greet()
-
-    def _greet(self) -> None:
-        hello = wire.say(Kind.HELLO, self._network.hello.pack())
-        self._port.send(Sending(hello, urgent=True))
-
-    def _refused(self, event: int, value: int) -> None:
-        if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-            self._network.refused(self, "it does not know the key of this member")
-        else:
-            self.trouble = "who answers there does not prove to be it"
+        self.fail_all(lambda: PeerLostError(self.to, BROKE))
+        self._close_idle()  # they are broken too
+        self.say(Kind.HELLO, self._network.hello.pack(), urgent=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import threading
 import time
 from typing import Any
 
@@ -14,21 +13,21 @@ LEAST = 2**20  #: bytes; below it the allocator has pages at hand itself
 KEPT = 256 * 2**20  #: bytes that are kept for the next message
 IDLE = 5.0  #: seconds after which they are given back
 
+_Free = tuple[float, mmap.mmap]  #: since when
+
 
 class Memory:
     """Lends memory that comes back by itself when nothing refers to it any more.
 
     A slice of a mapping would not do to know that: what is made of a slice refers to the mapping
     behind it. Everything made of a ctypes array keeps that very array alive.
+
+    A list's own operations are all the protection there is: finalizers append, anywhere.
     """
 
     def __init__(self) -> None:
-        self._back: list[mmap.mmap] = []  # finalizers append; they may run anywhere
-        self._free: list[tuple[float, mmap.mmap]] = []
-        self._lock = threading.Lock()
+        self._free: list[_Free] = []  # as they came back
         self._closed = False
-
-    # Nobody waits for the lock: a finalizer may call this while its thread holds it.
 
     def take(self, size: int) -> Buffer:
         """Return *size* bytes of writable memory, the caller's alone; they hold anything.
@@ -37,61 +36,46 @@ class Memory:
             size: at least :data:`LEAST`.
         """
         capacity = _capacity(size)
-        block = self._find(capacity) or mmap.mmap(-1, capacity)
+        self.trim()
+        for each in self._free[::-1]:
+            if len(each[1]) == capacity and self._remove(each):
+                block = each[1]
+                break
+        else:
+            block = mmap.mmap(-1, capacity)
         lent = _kind(capacity).from_buffer(block)
-        lent.block, lent.back = block, self._back
+        lent.block, lent.free = block, self._free
         return memoryview(lent).cast("B")[:size]
 
     def trim(self) -> None:
-        """Give back what has not been wanted for a while."""
-        if not self._back and not self._free:
+        """Give back what has not been wanted for a while, and what is too much."""
+        if not self._free:
             return
-        if not self._lock.acquire(blocking=False):
-            return
-        try:
-            self._collect()
-            until = time.monotonic() - IDLE
-            self._free = [each for each in self._free if each[0] > until]
-        finally:
-            self._lock.release()
+        until, total = time.monotonic() - IDLE, 0
+        for each in self._free[::-1]:
+            total += len(each[1])
+            if self._closed or total > KEPT or each[0] < until:
+                self._remove(each)
 
     def close(self) -> None:
         """Keep nothing any more; what is lent stays its holder's."""
         self._closed = True
         self.trim()
 
-    def _find(self, capacity: int) -> mmap.mmap | None:
-        if not self._lock.acquire(blocking=False):
-            return None
+    def _remove(self, free: _Free) -> bool:
         try:
-            self._collect()
-            for number, (_, block) in enumerate(self._free):
-                if len(block) == capacity:
-                    del self._free[number]
-                    return block
-        finally:
-            self._lock.release()
-        return None
-
-    def _collect(self) -> None:
-        now = time.monotonic()
-        while self._back:
-            self._free.append((now, self._back.pop()))
-        total = 0
-        kept = []
-        for each in sorted(self._free, key=lambda free: -free[0]):
-            total += len(each[1])
-            if total <= KEPT and not self._closed:
-                kept.append(each)
-        self._free = kept
+            self._free.remove(free)
+        except ValueError:  # another thread has
+            return False
+        return True
 
 
 class _Lent:
     block: mmap.mmap
-    back: list[mmap.mmap]
+    free: list[_Free]
 
     def __del__(self) -> None:
-        self.back.append(self.block)
+        self.free.append((time.monotonic(), self.block))
 
 
 _kinds: dict[int, Any] = {}

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+import zmq
+
 from pparallel.errors import (
     AuthenticationError,
     CallTimeoutError,
@@ -18,27 +20,25 @@ from pparallel.errors import (
     PeerLostError,
 )
 from pparallel.interfaces.transport import Frames, Handler
+from pparallel.runtime.exchange import Exchange
 from pparallel.runtime.links import Hello, Membership, ProcessId, RefusedError
 from pparallel.runtime.pending import Pending
-from pparallel.runtime.resources import explaining, is_exhausted
+from pparallel.runtime.resources import is_exhausted
 from pparallel_zmq import address, keys
-from pparallel_zmq.address import TORCHRUN, Address, Store
-from pparallel_zmq.calls import Calls
+from pparallel_zmq.address import TORCHRUN, Address
 from pparallel_zmq.config import ZmqTransportConfig
 from pparallel_zmq.lanes import LAST, Lane
-from pparallel_zmq.links import Link
+from pparallel_zmq.links import BROKE, LEFT, Link
 from pparallel_zmq.memory import Memory
 from pparallel_zmq.reader import Reader
 from pparallel_zmq.server import Server
-from pparallel_zmq.sockets import LINGER, Socket, Sockets, close
+from pparallel_zmq.sockets import LINGER, Socket, Sockets, close, making
 from pparallel_zmq.wire import Kind, Limits, Message
 
 if TYPE_CHECKING:
     from pparallel.runtime.member import Member
 
 logger = logging.getLogger(__name__)
-
-LEFT = "has left"
 
 
 class Network:
@@ -53,7 +53,6 @@ class Network:
         hello: what this member says of itself.
         membership: who is there.
         links: the last one to each member.
-        calls: sends requests.
         is_closed: whether no request may be sent any more.
     """
 
@@ -77,7 +76,7 @@ class Network:
             config.max_frames, config.max_message, config.piece_size, config.window
         )
         self._keyring = keys.keyring(config, member)
-        self._store: Store | None = None
+        self._exchange: Exchange | None = None  # where torchrun's members meet
         self._place = self._meeting_place()
         self._place.prepare()
         self.links: dict[str, Link] = {}
@@ -88,14 +87,13 @@ class Network:
         self._met = self.is_closed = False
         self.memory = Memory()
         self.membership = Membership(member.name, member.names, config.liveness_bound, self._ended)
-        self.calls = Calls(self, pending)
-        with ExitStack() as undo, explaining(f"the sockets of member {member.name!r}"):
+        with ExitStack() as undo, making(f"the sockets of member {member.name!r}"):
             self.serving = Reader("pparallel-zmq-serve")
             undo.callback(self.serving.close)
             self.calling = Reader("pparallel-zmq-call")
             undo.callback(self.calling.close)
             self._sockets = Sockets(member.name, self._keyring, config, self.limits)
-            undo.callback(self._sockets.destroy)
+            undo.callback(self._sockets.close)
             socket, self._address, monitor = self._bound()
             here = str(self._address)
             self.hello = Hello(member.name, os.urandom(16), ProcessId.here(), here)
@@ -118,9 +116,12 @@ class Network:
         try:
             self.membership.wait_for_all(limit)
         except CallTimeoutError:
-            if self.membership.hello(first) is None and not self.membership.is_first:
-                raise self._unmet(first, limit) from None
-            raise
+            if self.membership.is_first or self.membership.hello(first) is not None:
+                raise
+            trouble = self.links[first].trouble
+            what = f"the hello to the first member, {first!r} at {self._place}"
+            what += f" ({trouble})" if trouble else ","
+            raise CallTimeoutError(what, limit) from None
         except PeerLostError:
             if self._refusal is not None:
                 raise self._refusal from None
@@ -138,8 +139,9 @@ class Network:
         member, config = self._member, self.config
         if config.address is not None or not (member.rendezvous or "").startswith(TORCHRUN):
             return address.meeting_place(config, member)
-        self._store = Store(member, config.rendezvous_timeout)
-        return self._store.own(config.host) if member.rank == 0 else self._store.get()
+        where, timeout = member.rendezvous or "", config.rendezvous_timeout
+        self._exchange = Exchange(where, member.rank, member.world_size, timeout)
+        return address.torchrun_place(config, member, self._exchange)
 
     def _bound(self) -> tuple[Socket, Address, Socket | None]:
         mine = self._place
@@ -147,15 +149,15 @@ class Network:
             mine = self._place.of_another(self._member, self.config.host)
         try:
             socket, found, monitor = self._sockets.bound(mine)
-        except OSError as error:
-            if is_exhausted(error):
+        except zmq.ZMQError as error:
+            if is_exhausted(OSError(error.errno, "")):
                 raise
             message = f"member {self._member.name!r} cannot be met at {mine}: {error.strerror}"
             raise ConfigError(message, path="transport.address") from None
         if self.membership.is_first:
             self._place = found
-            if self._store is not None:
-                self._store.put(found)
+            if self._exchange is not None:
+                self._exchange.put("zmq", str(found).encode())
         return socket, found, monitor
 
     def link_to(self, to: str) -> Link:
@@ -173,33 +175,37 @@ class Network:
         return self._place if to == self.membership.first else Address.parse(found.address)
 
     def _link(self, to: str, place: Address) -> Link:
-        with self._linking:
+        with self._linking, making(f"a connection to member {to!r}"):
             link = self.links.get(to)
             if self.is_closed:
                 raise ClosedError(f"transport of {self._member.name!r}")
             if link is None or link.is_over:
-                link = self._made(to, place)
+                socket, monitor = self._sockets.connected(to, place, beats=True)
+                try:
+                    link = Link(self, to, socket, monitor)
+                except BaseException:
+                    close(socket, monitor)
+                    raise
                 self._ever.append(link)
                 self.links[to] = link
         return link
 
-    def _made(self, to: str, place: Address) -> Link:
-        socket, monitor = self._sockets.connected(to, place, beats=True)
-        try:
-            with explaining(f"a connection to member {to!r}"):
-                return Link(self, to, socket, monitor)
-        except BaseException:
-            close(socket, monitor)
-            raise
-
     def lane(self, to: str) -> Lane:
         """Return a new lane to member *to*."""
         place = self._address_of(to)
-        with self._linking:
+        with self._linking, making(f"a connection to member {to!r}"):
             if self.is_closed:
                 raise ClosedError(f"transport of {self._member.name!r}")
             socket, monitor = self._sockets.connected(to, place)
         return Lane(socket, monitor, self.limits, self.memory)
+
+    def why_over(self, to: str) -> Exception:
+        """Return why a link to member *to* is of no use any more."""
+        if self.is_closed:
+            return ClosedError(f"transport of {self._member.name!r}")
+        if not self.membership.expects(to):
+            return PeerLostError(to, self.membership.reason(to))
+        return PeerLostError(to, BROKE)
 
     def _connect(self, found: Hello) -> None:
         """As the first member, connect to one that was let in."""
@@ -209,17 +215,15 @@ class Network:
             raise RefusedError(f"where member {found.name!r} is met: {error}") from None
         self._link(found.name, place)
 
-    def _proof(self, to: str, challenge: bytes) -> bytes:
+    def _proof(self, client: str, server: str, challenge: bytes) -> bytes:
         if self._keyring is None or self._address.is_tcp:
             return b""  # CURVE has proven it, or nothing is to be
-        return self._keyring.proof(to, self._member.name, challenge)
+        return self._keyring.proof(client, server, challenge)
 
     def is_proven(self, to: str, proof: bytes) -> bool:
         """Return whether the other end of a link, by its answer to the hello, is member *to*."""
-        if self._keyring is None or self._address.is_tcp:
-            return True
-        me, challenge = self._member.name, self.hello.incarnation
-        return hmac.compare_digest(self._keyring.proof(me, to, challenge), proof)
+        expected = self._proof(self._member.name, to, self.hello.incarnation)
+        return hmac.compare_digest(expected, proof)
 
     def _tell(self, but: Link | None, kind: Kind, *frames: bytes) -> None:
         """Say something to all others but one, as the first member."""
@@ -239,13 +243,13 @@ class Network:
             return
         elif message.kind == Kind.ROSTER:
             try:
-                self._take_roster(frames)
+                for found in map(Hello.unpack, frames):
+                    if found.name != membership.me and membership.expects(found.name):
+                        membership.admit(found)
             except RefusedError as error:  # it has ended just now
                 logger.info("A member was told of and is not let in: %s", error)
         elif message.kind == Kind.LOST and len(frames) == 2:
-            membership.lose(frames[0].decode(), frames[1].decode())
-        elif message.kind == Kind.LEFT and len(frames) == 1:
-            self._leaving(frames[0].decode())
+            self._take_loss(*(each.decode() for each in frames))
 
     def _greeted(self, sender: str, route: bytes, data: bytes) -> None:
         try:
@@ -253,33 +257,27 @@ class Network:
             if found.name != sender:
                 message = f"it says that it is {found.name!r}, and its key is that of {sender!r}"
                 raise RefusedError(message)
-            self._admit(found)
+            membership = self.membership
+            if membership.first in (membership.me, found.name):
+                membership.admit(found)
+            if membership.is_first:
+                self._connect(found)
         except RefusedError as error:
             self.membership.refused(sender, str(error))
             self._server.say(route, Kind.REFUSED, str(error).encode())
             return
         self._routes[sender] = route
-        self._server.say(route, Kind.WELCOME, self._proof(sender, found.incarnation))
+        proof = self._proof(sender, self._member.name, found.incarnation)
+        self._server.say(route, Kind.WELCOME, proof)
 
-    def _admit(self, found: Hello) -> None:
-        membership = self.membership
-        if membership.is_first:
-            membership.admit(found)
-            self._connect(found)
-        elif found.name == membership.first:
-            membership.admit(found)
-
-    def _take_roster(self, frames: list[bytes]) -> None:
-        for each in frames:
-            found = Hello.unpack(each)
-            if found.name != self.membership.me and self.membership.expects(found.name):
-                self.membership.admit(found)
+    def _take_loss(self, name: str, reason: str) -> None:
+        link = self.links.get(name)
+        if reason != LEFT or link is None or link.is_over:
+            self.membership.lose(name, reason)
+        else:  # what it has answered last may still be on its way
+            link.expect_leave(LAST)
 
     # -- what links tell ----------------------------------------------------------------------
-
-    def came_back(self, link: Link) -> None:
-        """Take other connections to that member for broken too."""
-        self.calls.forget(link.to)
 
     def refused(self, link: Link, why: str) -> None:
         """Take what the other end says."""
@@ -303,48 +301,24 @@ class Network:
         else:
             self._cut(link, f"{why} from member {self._member.name!r}")
 
-    def left(self, link: Link) -> None:
-        """Take the other end's leave."""
-        self.membership.lose(link.to, LEFT)
-
-    def _leaving(self, name: str) -> None:
-        link = self.links.get(name)
-        if link is None or link.is_over:
-            self.membership.lose(name, LEFT)
-        else:  # what it has answered last may still be on its way
-            link.expect_leave(LAST)
-
     def _cut(self, link: Link, why: str) -> None:
         link.finish(keep=0.0)
-        self.calls.forget(link.to)
         link.fail_all(lambda: PeerLostError(link.to, why))
 
     def _ended(self, name: str, reason: str) -> None:
         """Tell of the end of a member, once."""
         link = self.links.get(name)
         if self.membership.is_first:
-            if reason == LEFT:
-                self._tell(link, Kind.LEFT, name.encode())
-            else:
-                told = reason.encode()
-                self._tell(link, Kind.LOST, name.encode(), told)
-                if link is not None:  # should it ever hear of it
-                    link.say(Kind.LOST, name.encode(), told)
+            told = name.encode(), reason.encode()
+            self._tell(link, Kind.LOST, *told)
+            if link is not None and reason != LEFT:  # should it ever hear of it
+                link.say(Kind.LOST, *told)
         for each in list(self._ever):
             if each.to == name:
                 each.finish()
         self._pending.lose(name, reason)
-        self.calls.forget(name)
         self._server.forget(name)
         self._lost(name, reason)
-
-    def _unmet(self, first: str, limit: float) -> Exception:
-        link = self.links.get(first)
-        trouble = link.trouble if link is not None else ""
-        what = f"the hello to the first member, {first!r} at {self._place},"
-        if trouble:
-            what = f"{what[:-1]} ({trouble})"
-        return CallTimeoutError(what, limit)
 
     # -- the end ------------------------------------------------------------------------------
 
@@ -361,7 +335,6 @@ class Network:
             self._finish()
 
     def _finish(self) -> None:
-        self.calls.close()
         self._server.flush(LINGER)
         for route in list(self._routes.values()):
             self._server.say(route, Kind.BYE)

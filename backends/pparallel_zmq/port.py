@@ -95,7 +95,7 @@ class Port:
         self._late: deque[Callable[[], object]] = deque()  # what interrupted it
         self._backlog: deque[tuple[bytes, list[Raw]]] = deque()
         self._streams: dict[Stream, tuple[Sending, Outgoing]] = {}  # large ones that are being sent
-        self._behind: dict[int, deque[Sending]] = {}  # what waits for the end of those, by thread
+        self._behind: dict[int, list[Sending]] = {}  # what waits for the end of those, by thread
         self._held = self._closed = False
         self.fd = int(socket.getsockopt(zmq.FD))
 
@@ -110,7 +110,7 @@ class Port:
 
     def send(self, message: Sending) -> None:
         """Send a message."""
-        self._do(self._and_look, self._send_in_order, message)
+        self._do(self._and_look, self._send, message)
 
     def more(self, route: bytes, number: int) -> None:
         """Send the next piece of a message, for the receiver has taken one in."""
@@ -119,7 +119,7 @@ class Port:
     def drop(self, number: int, whose: str = "") -> None:
         """Send no more of what belongs to a request, by whatever route it goes."""
         if self._streams:
-            self._do(self._drop, number, whose)
+            self._do(self._and_look, self._drop, number, whose)
 
     @property
     def is_empty(self) -> bool:
@@ -225,20 +225,17 @@ class Port:
 
     # -- what leaves --------------------------------------------------------------------------
 
-    def _send_in_order(self, message: Sending) -> None:
-        behind = self._behind.get(message.thread)
-        if behind is None:
-            self._send(message)
-        else:
-            behind.append(message)
-
     def _send(self, message: Sending) -> None:
+        """Send a message, after those of its thread."""
+        if message.thread in self._behind:
+            self._behind[message.thread].append(message)
+            return
         is_sent = self._put(message.route, [message.part], urgent=message.urgent)
         if message.raws and is_sent:
             stream = message.route, message.number
             self._streams[stream] = message, Outgoing(message.raws, self._limits.piece)
             if message.thread:
-                self._behind[message.thread] = deque()
+                self._behind[message.thread] = []
             self._send_pieces(stream, self._limits.window)
 
     def _send_pieces(self, stream: Stream, count: int) -> None:
@@ -254,12 +251,8 @@ class Port:
     def _finished(self, stream: Stream) -> None:
         """Forget a message that has been sent, and send those of its thread that waited."""
         thread = self._streams.pop(stream)[0].thread
-        behind = self._behind.pop(thread, None) if thread else None
-        while behind:
-            self._send(behind.popleft())
-            if thread in self._behind:  # it is large, too
-                self._behind[thread].extend(behind)
-                return
+        for each in self._behind.pop(thread, ()):
+            self._send(each)  # behind another one if that is large, too
 
     def _put(self, route: bytes, parts: list[Raw], *, urgent: bool = False) -> bool:
         """Send the parts of a message, now or later; return whether the connection is there."""

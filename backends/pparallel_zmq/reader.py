@@ -8,18 +8,21 @@ import os
 import select
 import threading
 import time
+from collections.abc import Callable
+
+import zmq
+from typing_extensions import override
 
 from pparallel.runtime import poll_times
 from pparallel.runtime.leading import Leaders
 from pparallel.runtime.polling import Polling
 from pparallel.runtime.processes import close_private, private
+from pparallel_zmq.sockets import Socket, events
 
 logger = logging.getLogger(__name__)
 
 PAUSE = 0.01  #: seconds for which nothing is received after what has failed
 LAST = 1.0  #: seconds that the end waits for functions that run
-
-Ready = list[tuple[int, int]]  #: descriptors, and what poll says of them
 
 
 class EventFd:
@@ -69,6 +72,21 @@ class Source:
 
     def end(self) -> None:
         """Close what is this source's own: nothing more is drained."""
+
+
+class Monitor(Source):
+    """What becomes of the connections of a socket."""
+
+    def __init__(self, socket: Socket, happened: Callable[[int, int], None]) -> None:
+        """Call *happened* with each event of *socket*, and with its value."""
+        self.socket, self._happened = socket, happened
+        self.fd = int(socket.getsockopt(zmq.FD))
+
+    @override
+    def drain(self) -> bool:
+        for event, value in events(self.socket):
+            self._happened(event, value)
+        return False
 
 
 class Reader:
@@ -179,10 +197,10 @@ class Reader:
             elif (source := self._sources.get(number)) is not None:
                 self._woken.add(source)
 
-    def _sleep(self) -> Ready:
+    def _sleep(self) -> list[tuple[int, int]]:
         return self._polled.poll(poll_times.milliseconds(self._left))
 
-    def _look(self) -> Ready | None:
+    def _look(self) -> list[tuple[int, int]] | None:
         return self._polled.poll(0) or None
 
     def _poll(self) -> select.poll:

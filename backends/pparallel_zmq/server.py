@@ -23,8 +23,8 @@ from pparallel.runtime.resources import is_exhausted
 from pparallel_zmq import wire
 from pparallel_zmq.memory import IDLE
 from pparallel_zmq.port import BATCH, Port, Received, Sending
-from pparallel_zmq.reader import Source
-from pparallel_zmq.sockets import Socket, events
+from pparallel_zmq.reader import Monitor, Source
+from pparallel_zmq.sockets import Socket
 from pparallel_zmq.streams import Incoming
 from pparallel_zmq.wire import BadMessageError, Kind, Message
 
@@ -39,7 +39,7 @@ SELDOM = 10.0  #: seconds between two warnings of them
 ABORTED = 1024  #: requests of one sender that are remembered as given up before they came
 
 
-class Strangers(Source):
+class Strangers:
     """Closes connections to a TCP port that have proven nothing: the oldest, where there are many.
 
     libzmq accepts in a thread of its own, without a limit, and burns a core once no descriptor is
@@ -48,9 +48,7 @@ class Strangers(Source):
     a member that comes is not among the oldest for as long.
     """
 
-    def __init__(self, monitor: zmq.Socket[bytes]) -> None:
-        self.monitor = monitor
-        self.fd = int(monitor.getsockopt(zmq.FD))
+    def __init__(self) -> None:
         self._unproven: dict[int, int] = {}  # inode of the socket, by descriptor, in order
         self._most = min(STRANGERS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
         self._warned = -SELDOM
@@ -59,16 +57,14 @@ class Strangers(Source):
         """Keep a connection: it is a member's."""
         self._unproven.pop(descriptor, None)
 
-    @override
-    def drain(self) -> bool:
-        for event, descriptor in events(self.monitor):
-            self._unproven.pop(descriptor, None)
-            if event == zmq.EVENT_ACCEPTED:
-                with suppress(OSError):  # it is closed already
-                    self._unproven[descriptor] = os.fstat(descriptor).st_ino
-        while len(self._unproven) > self._most:
+    def happened(self, event: int, descriptor: int) -> None:
+        """Count a connection that was accepted, or has ended."""
+        self._unproven.pop(descriptor, None)
+        if event == zmq.EVENT_ACCEPTED:
+            with suppress(OSError):  # it is closed already
+                self._unproven[descriptor] = os.fstat(descriptor).st_ino
+        if len(self._unproven) > self._most:
             self._shut(next(iter(self._unproven)))
-        return False
 
     def _shut(self, descriptor: int) -> None:
         inode = self._unproven.pop(descriptor)
@@ -105,8 +101,9 @@ class Server(Source):
         """
         self._network, self._handler, self._reader = network, handler, network.serving
         self._limits, self._memory = network.limits, network.memory
-        self._strangers = None if monitor is None else Strangers(monitor)
-        proven = None if self._strangers is None else self._strangers.proven
+        strangers = Strangers()
+        self._monitor = None if monitor is None else Monitor(monitor, strangers.happened)
+        proven = None if monitor is None else strangers.proven
         self._port = Port(socket, self._reader, self, self._limits, proven)
         # Large requests that are being received, and by which connection.
         self._coming: dict[tuple[str, int], tuple[bytes, Incoming]] = {}
@@ -115,8 +112,8 @@ class Server(Source):
         self._aborted: dict[str, OrderedDict[int, None]] = {}
         self.fd = self._port.fd
         self._reader.add(self)
-        if self._strangers is not None:
-            self._reader.add(self._strangers)
+        if self._monitor is not None:
+            self._reader.add(self._monitor)
 
     def say(self, route: bytes, kind: Kind, *frames: bytes) -> None:
         """Send a small message to whoever is at the other end of *route*."""
@@ -138,8 +135,8 @@ class Server(Source):
 
     @override
     def drain(self) -> bool:
-        if self._strangers is not None:
-            self._strangers.drain()  # it knows a connection before its first message comes
+        if self._monitor is not None:
+            self._monitor.drain()  # it tells of a connection before its first message comes
         received = self._port.take()
         for each in received:
             self._receive(each)
@@ -154,7 +151,7 @@ class Server(Source):
 
     @override
     def end(self) -> None:
-        self._port.close(None if self._strangers is None else self._strangers.monitor)
+        self._port.close(None if self._monitor is None else self._monitor.socket)
         self._coming.clear()
         self._owed.clear()
 
@@ -220,12 +217,7 @@ class Server(Source):
         coming = self._coming.get((sender, number))
         if coming is None or coming[0] != route or piece is None:
             return  # it was given up meanwhile
-        try:
-            done = coming[1].feed(piece)
-        except BaseException:
-            self._no_longer((sender, number))
-            raise
-        if not done:
+        if not coming[1].feed(piece):
             self._port.send(Sending(wire.say(Kind.MORE, number=number), route=route))
             return
         self._no_longer((sender, number))
@@ -243,17 +235,9 @@ class Server(Source):
     def _answer(self, sender: str, route: bytes, number: int, frames: list[Buffer]) -> None:
         found = attempt(self._handler, sender, frames)
         if isinstance(found, Future):
-            found.add_done_callback(partial(self._answered, sender, route, number))
+            found.add_done_callback(partial(self._reply, sender, route, number))
         else:
-            self._reply(sender, route, number, *found)
-
-    def _answered(self, sender: str, route: bytes, number: int, done: Future[Frames]) -> None:
-        try:
-            status, frames = outcome(done)
-        except Exception as error:  # noqa: BLE001 - it was cancelled, which its caller must know
-            self._fail(sender, route, number, error)
-        else:
-            self._reply(sender, route, number, status, frames)
+            self._reply(sender, route, number, found)
 
     def _failed(self, received: Received, error: Exception) -> None:
         """Tell the sender of a request that it has failed; a hello is handled again later."""
@@ -279,10 +263,13 @@ class Server(Source):
         self._owed.append(act)
         self._reader.tick_soon()
 
-    def _reply(self, sender: str, route: bytes, number: int, status: int, frames: Frames) -> None:
+    def _reply(
+        self, sender: str, route: bytes, number: int, found: tuple[int, Frames] | Future[Frames]
+    ) -> None:
         try:
+            status, frames = outcome(found) if isinstance(found, Future) else found
             self._send(sender, route, number, status, frames)
-        except Exception as error:  # noqa: BLE001 - the caller is told whatever it is
+        except Exception as error:  # noqa: BLE001 - the caller is told; it may be cancelled, too
             self._fail(sender, route, number, error)
 
     def _send(self, sender: str, route: bytes, number: int, status: int, frames: Frames) -> None:

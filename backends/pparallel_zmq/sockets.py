@@ -10,7 +10,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import zmq
@@ -40,8 +40,8 @@ PAUSE = 0.01  #: seconds after a connection could not be judged
 SEALED = 256  #: bytes that encryption may add to a part
 
 _EVENT = struct.Struct("=hi")
-_LOCAL = "localhost:"  #: and uid:gid:pid, is how libzmq tells of the peer at a Unix socket
 
+FAILED = int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
 #: What is to be told of connections that were accepted, and of one that was made.
 _ACCEPTED = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
 _EVENTS = (
@@ -50,26 +50,23 @@ _EVENTS = (
     | zmq.EVENT_CONNECT_RETRIED
     | zmq.EVENT_HANDSHAKE_SUCCEEDED
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | FAILED
 )
 
 
 class Sockets:
     """A context of the member's own, with a judge of who may connect if it has keys.
 
-    Attributes:
-        name: the member's name.
-        keyring: its keys; None: anybody may connect, and is who he says.
+    Without keys anybody may, and is who he says.
     """
 
     def __init__(
         self, name: str, keyring: Keyring | None, config: ZmqTransportConfig, limits: Limits
     ) -> None:
-        self.name, self.keyring = name, keyring
+        self._name, self._keyring = name, keyring
         self._config, self._limits = config, limits
         self._numbers = itertools.count()
-        _check_descriptors(f"the sockets of member {name!r}")
+        _check_descriptors()
         self._context: zmq.Context[Any] = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, self._context.get(zmq.SOCKET_LIMIT))
         self._gatekeeper: Gatekeeper | None = None
@@ -86,7 +83,7 @@ class Sockets:
         """Return the socket where others reach this member, its address, and on TCP a monitor.
 
         Raises:
-            OSError: the address is taken, or is not of this machine.
+            ZMQError: the address is taken, or is not of this machine.
         """
         socket = self._socket(zmq.ROUTER, address)
         self._bound = socket, None
@@ -95,19 +92,16 @@ class Sockets:
         socket.rcvhwm = self._config.high_water_mark + 1
         socket.sndhwm = 0  # replies never wait: there are no more than requests were let in
         socket.backlog = 128
-        if self.keyring is not None and address.is_tcp:
+        if self._keyring is not None and address.is_tcp:
             socket.curve_server = True
-            socket.curve_secretkey = self.keyring.pair[1]
-        elif self.keyring is not None:
+            socket.curve_secretkey = self._keyring.secret
+        elif self._keyring is not None:
             socket.plain_server = True
         monitor = None
-        try:
-            if address.is_tcp:
-                monitor = self._monitor(socket, _ACCEPTED)
-                self._bound = socket, monitor
-            socket.bind(str(address))
-        except zmq.ZMQError as error:
-            raise OSError(error.errno, str(error)) from None
+        if address.is_tcp:
+            monitor = self._monitor(socket, _ACCEPTED)
+            self._bound = socket, monitor
+        socket.bind(str(address))
         if address.is_tcp:
             found = Address.parse(socket.get_string(zmq.LAST_ENDPOINT))
             address = Address(address.host, found.port)
@@ -122,16 +116,9 @@ class Sockets:
             beats: whether to ask for signs of life, and break the connection if none come.
 
         Raises:
-            ResourceExhaustedError: there are no descriptors or no memory for it; nothing is left.
+            OSError, ZMQError: there are no descriptors or no memory for it; nothing is left.
         """
-        _check_descriptors(f"a connection to member {to!r}")
-        with explaining(f"a connection to member {to!r}"):
-            try:
-                return self._connected(to, address, beats)
-            except zmq.ZMQError as error:  # to pyzmq that is no error of the system
-                raise OSError(error.errno, str(error)) from None
-
-    def _connected(self, to: str, address: Address, beats: bool) -> tuple[Socket, Socket]:
+        _check_descriptors()
         socket = self._socket(zmq.DEALER, address)
         try:
             self._set(socket, to, address, beats)
@@ -158,26 +145,23 @@ class Sockets:
             socket.heartbeat_ttl = max(100, int(bound * 1000))
         socket.reconnect_ivl = max(10, int(bound * RETRY * 1000))
         socket.reconnect_ivl_max = max(100, int(bound * 1000))
-        if self.keyring is None:
-            socket.routing_id = self.name.encode() + b"\0" + secrets.token_bytes(16)
+        if self._keyring is None:
+            socket.routing_id = self._name.encode() + b"\0" + secrets.token_bytes(16)
         elif address.is_tcp:
-            socket.curve_serverkey = self.keyring.public(to)
-            socket.curve_publickey, socket.curve_secretkey = self.keyring.pair
+            socket.curve_serverkey = self._keyring.publics[to]
+            socket.curve_publickey = self._keyring.publics[self._name]
+            socket.curve_secretkey = self._keyring.secret
         else:
-            socket.plain_username = self.name.encode()
-            socket.plain_password = self.keyring.password(self.name, to).encode()
+            socket.plain_username = self._name.encode()
+            socket.plain_password = self._keyring.password(self._name, to).encode()
 
-    def destroy(self) -> None:
-        """End the context where the member could not be opened: only :meth:`bound` was called.
+    def close(self) -> None:
+        """End the context; all sockets but that of :meth:`bound` are closed, or about to be.
 
         pyzmq's own ``destroy()`` would close the gatekeeper's socket under its thread.
         """
         if self._bound is not None:
             close(*self._bound)
-        self.close()
-
-    def close(self) -> None:
-        """End the context; all sockets must have been closed, or be about to be."""
         self._context.term()
         if self._gatekeeper is not None:
             self._gatekeeper.join()
@@ -187,7 +171,7 @@ class Sockets:
         """Return a socket that tells of the connections of another; see also :func:`close`."""
         name = f"inproc://monitor-{next(self._numbers)}"
         socket.monitor(name, events)
-        monitor = _new(self._context, zmq.PAIR)
+        monitor: Socket = self._context.socket(zmq.PAIR, Socket)
         monitor.rcvhwm = 0  # or libzmq's thread stands still once too much is to be told
         try:
             monitor.connect(name)
@@ -197,7 +181,7 @@ class Sockets:
         return monitor
 
     def _socket(self, kind: int, address: Address) -> Socket:
-        socket = _new(self._context, kind)
+        socket: Socket = self._context.socket(kind, Socket)
         socket.linger = int(LINGER * 1000)
         socket.maxmsgsize = self._limits.part + SEALED
         socket.sndhwm = socket.rcvhwm = self._config.high_water_mark
@@ -213,9 +197,10 @@ class Gatekeeper:
     id is attached by libzmq to every message of that connection.
     """
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keyring: Keyring) -> None:
+    def __init__(self, context: zmq.Context[Any], keyring: Keyring) -> None:
         self._keyring = keyring
-        self._socket = _new(context, zmq.ROUTER)  # one answer that fails holds up no other
+        # One answer that fails holds up no other.
+        self._socket: Socket = context.socket(zmq.ROUTER, Socket)
         self._socket.linger = 0
         self._thread = threading.Thread(target=self._run, name="pparallel-zap", daemon=True)
         try:
@@ -260,44 +245,37 @@ class Gatekeeper:
     def _judge(self, address: bytes, mechanism: bytes, *credentials: bytes) -> str | None:
         """Return the name of the member that these credentials are of."""
         if mechanism == b"CURVE" and len(credentials) == 1:
-            return self._keyring.owner(credentials[0])
-        if mechanism == b"PLAIN" and len(credentials) == 2 and _is_this_user(address.decode()):
+            return self._keyring.owners.get(credentials[0])
+        own = f"localhost:{os.geteuid()}:"  # and gid:pid, is how libzmq tells of the peer
+        if mechanism == b"PLAIN" and len(credentials) == 2 and address.startswith(own.encode()):
             name = credentials[0].decode(errors="replace")
             return name if self._keyring.admits(name, credentials[1]) else None
         return None
 
 
-def _is_this_user(address: str) -> bool:
-    return address.startswith(f"{_LOCAL}{os.geteuid()}:")
+@contextmanager
+def making(what: str) -> Iterator[None]:
+    """Raise ``ResourceExhaustedError`` where sockets cannot be made for want of something."""
+    with explaining(what):
+        try:
+            yield
+        except zmq.ZMQError as error:  # to pyzmq that is no error of the system
+            raise OSError(error.errno, str(error)) from None
 
 
-def _new(context: zmq.Context[Any], kind: int) -> Socket:
-    """Return a new socket.
-
-    Raises:
-        OSError: there are too few descriptors; to pyzmq that is no error of the system.
-    """
-    try:
-        socket: Socket = context.socket(kind, Socket)
-    except zmq.ZMQError as error:
-        raise OSError(error.errno, str(error)) from None
-    return socket
-
-
-def _check_descriptors(what: str) -> None:
+def _check_descriptors() -> None:
     """Refuse to go on where libzmq 4.3.5 would end the process for want of descriptors.
 
     It does so where it starts a context (``epoll.cpp:38``), binds (``ip_resolver.cpp:542``), and
     accepts at a Unix socket (``ipc_listener.cpp:297``), perhaps what this same process connects.
 
     Raises:
-        ResourceExhaustedError: there are too few.
+        OSError: there are too few.
     """
     held: list[int] = []
     try:
-        with explaining(what):
-            while len(held) < DESCRIPTORS:
-                held.append(os.eventfd(0))
+        while len(held) < DESCRIPTORS:
+            held.append(os.eventfd(0))
     finally:
         for each in held:
             os.close(each)
@@ -348,7 +326,7 @@ class ZeroCopy:
             return True
         with cls._lock:
             try:
-                _check_descriptors("a message without a copy")
+                _check_descriptors()
                 gc.start()
             except (OSError, RuntimeError, MemoryError) as error:
                 gc.thread = None

@@ -77,14 +77,11 @@ class Incoming:
         if not 0 < size <= self._left:
             raise BadMessageError("a piece of another size than was announced")
         self._left -= size
-        start = 0
-        while start < size:
+        while piece:
             if self._room == 0:
                 self._begin()
-                continue
-            count = min(self._room, size - start)
-            self._add(piece[start : start + count])
-            start += count
+            part, piece = piece[: self._room], piece[self._room :]
+            self._add(part)
         return self._left == 0
 
     def frames(self) -> list[Buffer]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import select
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
@@ -11,39 +13,47 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from pparallel.errors import ClosedError, PeerLostError
+from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError, ResourceExhaustedError
 from pparallel.interfaces.transport import Frames, Handler, Meeting, Transport
-from pparallel.runtime.delivery import own
+from pparallel.runtime.delivery import Delivery
 from pparallel.runtime.lean_future import LeanFuture
-from pparallel.runtime.links import FAILED, answer, failure
-from pparallel.runtime.pending import Pending, fail, settle
-from pparallel_zmq import address, keys
-from pparallel_zmq.calls import Calls
+from pparallel.runtime.pending import Pending
+from pparallel_zmq import address, keys, wire
 from pparallel_zmq.config import ZmqTransportConfig
+from pparallel_zmq.lanes import BrokenError
+from pparallel_zmq.links import Link
 from pparallel_zmq.network import Network
+from pparallel_zmq.wire import Kind
 
 if TYPE_CHECKING:
     from pparallel.runtime.member import Member
 
 
-FLUSH = 1.0  #: seconds that closing waits for requests of the member itself
+class _Here(threading.local):
+    """What the calling thread has asked of each member last, if not by a lane."""
+
+    def __init__(self) -> None:
+        self.last: dict[str, int] = {}
 
 
 class ZmqTransport(Transport):
     """Carries requests by ZeroMQ.
 
     Each member has one socket where all others reach it, read by one thread, and a connection to
-    each member that it calls, read by another. A synchronous call has a connection to itself, on
-    which the calling thread sends and waits; only after requests whose replies are not there yet
-    does it take the way of those, so that it stays behind them.
+    each member that it calls, its link, read by another. A synchronous call has a connection to
+    itself, its lane, on which the calling thread sends and waits.
+
+    What one thread sends to one member arrives in order: a call takes the link, too, until the last
+    request before it has been answered.
     """
 
     def __init__(self, config: ZmqTransportConfig, *, member: Member) -> None:
         self._config, self._member = config, member
         self._pending: Pending[Frames] = Pending(f"transport of {member.name!r}")
-        self._alone: _Alone | None = None
+        self._to_self: Delivery | None = None
         self._network: Network | None = None
-        self._calls: Calls | None = None  # the network's
+        self._numbers = itertools.count(1)
+        self._here = _Here()
         self._pid = 0
         self._lock = threading.RLock()
         self._closed = False
@@ -68,8 +78,7 @@ class ZmqTransport(Transport):
                 self._network = Network(
                     self._config, self._member, handler, self._pending, self.lost
                 )
-                self._calls = self._network.calls
-        self._alone = _Alone(self.name, handler, self._pending)
+        self._to_self = Delivery(self.name, handler)
         if self._network is not None:
             self._network.meet()
 
@@ -79,8 +88,8 @@ class ZmqTransport(Transport):
             if self._closed or self._pid not in (0, os.getpid()):
                 return  # in a child that was forked it is the parent's
             self._closed = True
-        if self._alone is not None:
-            self._alone.finish()
+        if self._to_self is not None:
+            self._to_self.finish()
         self._pending.close()  # first: what others answer to our leaving is no answer to a request
         if self._network is not None:
             self._network.close()
@@ -93,20 +102,60 @@ class ZmqTransport(Transport):
 
     @override
     def send(self, to: str, frames: Frames, timeout: float | None, future: Future[Frames]) -> None:
-        alone = self._opened()
+        to_self, network = self._opened(), self._network
         if to == self._member.name:
-            alone.send(frames, timeout, future)
-        elif self._calls is None:
+            self._pending.watch(future, to, timeout)
+            to_self.deliver(to, frames, future)
+            return
+        if network is None:
             raise PeerLostError(to, "is not a member")
-        else:
-            self._calls.send(to, frames, timeout, future)
+        network.membership.check(to)
+        link = network.link_to(to)
+        number = next(self._numbers)
+        part, raws = wire.pack(Kind.REQUEST, number, frames, network.limits)
+        self._pending.watch(future, to, timeout)
+        self._note(link, number)
+        link.request(part, raws, number, future)
+        if link.is_over:
+            link.fail_all(lambda: network.why_over(to))
 
     @override
     def call(self, to: str, frames: Frames, timeout: float | None = None) -> Frames:
-        calls = self._calls
-        if calls is None or to == self._member.name or self._closed or self._pid != os.getpid():
+        network = self._network
+        link = None if network is None else network.links.get(to)
+        if (
+            network is None
+            or link is None
+            or link.is_over
+            or not link.is_welcome
+            or self._here.last.get(to) in link.unanswered
+            or self._closed
+            or self._pid != os.getpid()
+        ):
             return self.request(to, frames, timeout).result()
-        return calls.call(to, frames, timeout)
+        network.membership.check(to)
+        number = next(self._numbers)
+        part, raws = wire.pack(Kind.REQUEST, number, frames, network.limits)
+        try:
+            lane = link.take()
+        except ResourceExhaustedError:
+            return self.request(to, frames, timeout).result()
+        try:
+            return lane.call(link, part, raws, number, timeout)
+        except BrokenError:
+            raise self._why_broken(network, link) from None
+        except BaseException as error:
+            if isinstance(error, CallTimeoutError) or not isinstance(error, Exception):
+                # It may be on its way still. What says that it is given up goes by the link, and
+                # so does what this thread sends next: it comes there first.
+                link.abort(number)
+                self._note(link, number)
+            raise
+        finally:
+            if lane.is_idle:
+                link.keep(lane)
+            else:
+                lane.close()
 
     @classmethod
     @override
@@ -115,45 +164,25 @@ class ZmqTransport(Transport):
         with address.held(config) as place:
             yield Meeting(str(place), keys.fresh(names))
 
-    def _opened(self) -> _Alone:
-        if self._closed or self._alone is None or self._pid != os.getpid():
+    def _opened(self) -> Delivery:
+        if self._closed or self._to_self is None or self._pid != os.getpid():
             why = "is closed" if self._closed else "is not open"
             if self._pid not in (0, os.getpid()):
                 why = "is that of the process that this one was forked from"
             raise ClosedError(f"transport of {self.name!r}", why)
-        return self._alone
+        return self._to_self
 
+    def _note(self, link: Link, number: int) -> None:
+        """Remember what this thread has asked of a member last, if not by a lane."""
+        last = self._here.last
+        link.unanswered.discard(last.get(link.to))
+        link.unanswered.add(number)
+        last[link.to] = number
 
-class _Alone:
-    """Handles requests of the member itself, in the thread that sends them."""
-
-    def __init__(self, name: str, handler: Handler, pending: Pending[Frames]) -> None:
-        self._name, self._handler, self._pending = name, handler, pending
-        self._handled = threading.Condition()
-        self._handling: list[int] = []  # threads that are inside the handler
-
-    def send(self, frames: Frames, timeout: float | None, future: Future[Frames]) -> None:
-        """Handle a request, whose reply completes *future*."""
-        self._pending.watch(future, self._name, timeout)
-
-        def reply(status: int, frames: Frames) -> None:
-            if status == FAILED:
-                fail(future, failure(self._name, frames))
-            else:
-                settle(future, own(frames))
-
-        me = threading.get_ident()
-        with self._handled:
-            self._handling.append(me)
-        try:
-            answer(self._handler, self._name, own(frames), reply)
-        finally:
-            with self._handled:
-                self._handling.remove(me)
-                self._handled.notify_all()
-
-    def finish(self) -> None:
-        """Let replies that are known be given; handlers never block, so that it is soon done."""
-        me = threading.get_ident()
-        with self._handled:
-            self._handled.wait_for(lambda: all(each == me for each in self._handling), FLUSH)
+    def _why_broken(self, network: Network, link: Link) -> Exception:
+        """Return why a lane has broken; that is known soon after."""
+        if not link.is_over:
+            waiting = select.poll()
+            waiting.register(link.ended.fd, select.POLLIN)
+            waiting.poll(self._config.liveness_bound / 2 * 1000)
+        return network.why_over(link.to)

@@ -11,7 +11,6 @@ One that is large leaves the frames out: they follow one after another as the by
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from enum import IntEnum
 from pickle import PickleBuffer
 from typing import NamedTuple, TypeAlias
@@ -41,9 +40,8 @@ class Kind(IntEnum):
     PIECE = 7  #: bytes of a large request or reply
     MORE = 8  #: a piece was taken in, send another
     ABORT = 9  #: nobody waits for this request any more
-    LOST = 10  #: from the first member: that one is given up, and why
-    LEFT = 11  #: from the first member: that one has left
-    BYE = 12  #: back: I leave
+    LOST = 10  #: from the first member: that one has ended, and how
+    BYE = 11  #: back: I leave
 
 
 _AFTER = HEAD.size
@@ -51,19 +49,6 @@ _AFTER = HEAD.size
 # tenth of such a call otherwise.
 _PAIR = struct.Struct(f"{HEAD.format}QQ")
 _PAIR_END = _PAIR.size
-
-
-class _Tables(dict[int, struct.Struct]):
-    """The form of a table of so many sizes; those of short ones are kept."""
-
-    def __missing__(self, count: int) -> struct.Struct:
-        made = struct.Struct(f"<{count}Q")
-        if count < 64:
-            self[count] = made
-        return made
-
-
-_tables = _Tables()
 
 
 class BadMessageError(Exception):
@@ -82,19 +67,6 @@ class Limits(NamedTuple):
     def part(self) -> int:
         """Bytes that one part of a message on a socket may have."""
         return max(self.piece, INLINE + 8 * self.frames) + HEAD.size
-
-    def check(self, sizes: Sequence[int]) -> None:
-        """Refuse to send what no member would take.
-
-        Raises:
-            SerializationError: there are too many frames, or they are too large.
-        """
-        if len(sizes) > self.frames:
-            message = f"at most {self.frames} are allowed; raise transport.max_frames"
-            raise SerializationError(f"a message of {len(sizes)} frames", message)
-        if (total := sum(sizes) // 2) > self.size:
-            message = f"at most {self.size} are allowed; raise transport.max_message"
-            raise SerializationError(f"a message of {total} bytes", message)
 
 
 class Message(NamedTuple):
@@ -135,9 +107,13 @@ def pack(
             table.append(size << 1 | (not raw.readonly))
         total += size
     count = len(table)
-    if count > limits.frames or total > limits.size:
-        limits.check(table)
-    sizes = _tables[count].pack(*table)
+    if count > limits.frames:
+        message = f"at most {limits.frames} are allowed; raise transport.max_frames"
+        raise SerializationError(f"a message of {count} frames", message)
+    if total > limits.size:
+        message = f"at most {limits.size} are allowed; raise transport.max_message"
+        raise SerializationError(f"a message of {total} bytes", message)
+    sizes = struct.pack(f"<{count}Q", *table)
     if total > INLINE:
         return HEAD.pack(kind, flags | LARGE, 0, count, number) + sizes, raws
     return b"".join((HEAD.pack(kind, flags, 0, count, number), sizes, *raws)), []
@@ -170,7 +146,7 @@ def unpack(part: bytes, limits: Limits) -> Message:
     at = _AFTER + 8 * count
     if count > limits.frames or at > len(part) or zero:
         raise BadMessageError("the head announces what is not there")
-    table = _tables[count].unpack_from(part, _AFTER)
+    table = struct.unpack_from(f"<{count}Q", part, _AFTER)
     if flags & LARGE:
         total = sum(each >> 1 for each in table)
         if total > limits.size or total <= INLINE or at != len(part):
