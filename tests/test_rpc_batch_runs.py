@@ -50,6 +50,7 @@ class Jobs:
 
     def __init__(self) -> None:
         self.started: list[tuple[Any, str]] = []
+        self.ended: list[Any] = []  # of those that block
         self.go = threading.Event()
 
     def __call__(self, *names: Any) -> list[Callable[[], None]]:
@@ -64,7 +65,8 @@ class Jobs:
     def _start(self, name: Any) -> None:
         self.started.append((name, threading.current_thread().name))
         if str(name).startswith("block"):
-            assert self.go.wait(PATIENCE)
+            self.go.wait(PATIENCE)
+            self.ended.append(name)
 
 
 @pytest.fixture
@@ -116,6 +118,23 @@ def test_others_take_over_from_one_that_takes_long(handlers: Handlers, jobs: Job
     runs.join(PATIENCE)
     until(lambda: handlers._running == 0, "one still runs")
     handlers.hand_over(stream)  # harmless now
+
+
+def test_their_thread_comes_when_another_has_taken_over(handlers: Handlers, jobs: Jobs) -> None:
+    acts: list[Callable[[], None]] = []
+    stream = handlers.reserve("key", jobs("block"), acts.append)
+    assert stream is not None
+
+    def take_long() -> None:  # what their thread runs before them
+        handlers.hand_over(stream)
+        until(lambda: "block" in jobs.names(), "nobody took over")
+        handlers.submit("key", *jobs(1))
+
+    run(take_long, ())
+    acts[0]()
+    handlers.submit("key", *jobs(2))
+    until(lambda: jobs.names() == ["block", 1, 2], "those behind it were not started")
+    assert not jobs.ended, "they started when it had ended"
 
 
 def test_a_job_that_waits_lets_those_behind_it_go_on(handlers: Handlers, jobs: Jobs) -> None:

@@ -225,14 +225,14 @@ class Handlers:
 
     def _run_reserved(self, stream: Stream) -> None:
         """Run jobs in the calling thread, as long as nobody takes over."""
-        self.here.stream = stream
-        stream.thread = self.here.thread  # nobody looks before one of its jobs has begun
-        lock = self._lock
+        here, lock = self.here, self._lock
+        here.stream = stream
         try:
             while True:
                 with lock:
                     if stream.owner is not stream or not stream.jobs or self._closed:
                         return
+                    stream.thread = here.thread  # only now: another may have taken it over
                     stream.began = stream.since = now = monotonic()  # as take()
                     stream.look_at = now + LONG
                     job = stream.jobs.popleft()
