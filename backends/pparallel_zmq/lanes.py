@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -46,7 +47,8 @@ class Lane:
         self._limits, self._memory = limits, memory
         self.is_idle = True
         self._send_now: Callable[..., object] = socket.send
-        self._asked: list[tuple[Any, int]] = [(socket, zmq.POLLIN)]
+        self._poll = select.poll()
+        self._poll.register(int(socket.getsockopt(zmq.FD)), select.POLLIN)
         self._wait = Polling(self._wait_shortly, self._look).receive
         self._deadline: float | None = None
         self._ended = -1  # of the link
@@ -135,8 +137,12 @@ class Lane:
             return None
 
     def _wait_shortly(self) -> bytes | None:
-        """Receive, as :meth:`_look`; what waits in recv would begin anew with each signal."""
-        zmq.zmq_poll(self._asked, _QUICK)
+        """Receive, as :meth:`_look`; what waits in recv would begin anew with each signal.
+
+        The descriptor tells of changes only: one that a piece's way out has taken in is not seen,
+        and the reply comes by the general wait.
+        """
+        self._poll.poll(_QUICK)
         return self._look()
 
     def _wait_for(self, event: int) -> None:
