@@ -30,15 +30,13 @@ class Retries:
     """
 
     def __init__(self, transport: Transport, first: float, release: Release, name: str) -> None:
-        self._transport = transport
-        self._first = first
-        self._release = release
-        self._clock = Clock(f"{name}-retries")
+        self.transport, self.first, self._release = transport, first, release
+        self.clock = Clock(f"{name}-retries")
 
     def send(self, to: str, number: int, frames: Frames, timeout: float | None) -> Future[Frames]:
         """Send the request *number* and return a future of its answer."""
         answer: Future[Frames] = Future()
-        attempts = _Attempts(self._transport, self._clock, to, frames, timeout, self._first, answer)
+        attempts = _Attempts(self, to, frames, timeout, answer)
 
         def ended(answer: Future[Frames]) -> None:
             attempts.end()
@@ -50,13 +48,13 @@ class Retries:
 
     def close(self) -> None:
         """Send nothing more; safe to call again."""
-        self._clock.close()
+        self.clock.close()
 
     def _tell(self, to: str, number: int) -> None:
         def told(reply: Future[Any]) -> None:
             # Lost itself, perhaps; to say it twice does no harm.
             if isinstance(reply.exception(), (CallTimeoutError, PeerLostError)):
-                self._clock.after(SOON, partial(self._tell, to, number))
+                self.clock.after(SOON, partial(self._tell, to, number))
 
         try:
             self._release(to, [number]).add_done_callback(told)
@@ -69,18 +67,15 @@ class _Attempts:
 
     def __init__(
         self,
-        transport: Transport,
-        clock: Clock,
+        retries: Retries,
         to: str,
         frames: Frames,
         timeout: float | None,
-        delay: float,
         answer: Future[Frames],
     ) -> None:
-        self._transport, self._clock, self._to = transport, clock, to
-        self._timeout = timeout
+        self._retries, self._to, self._timeout = retries, to, timeout
         self._deadline = math.inf if timeout is None else time.monotonic() + timeout
-        self._delay = delay
+        self._delay = retries.first
         self._waiting: tuple[Frames, Future[Frames]] | None = (frames, answer)
 
     def start(self) -> None:
@@ -89,24 +84,22 @@ class _Attempts:
             return
         left = self._deadline - time.monotonic()
         if left <= 0:
-            self._fail(self._too_late())
+            self._fail(CallTimeoutError(f"a request to {self._to!r}", self._timeout or 0.0))
             return
         # First, for it may raise: an attempt that nobody repeats is not made.
-        self._clock.after(min(self._delay, left), self.start)
+        self._retries.clock.after(min(self._delay, left), self.start)
         self._delay = min(2 * self._delay, LONGEST)
-        self._send(self._waiting[0], min(left, GIVEN_UP))
-
-    def end(self) -> None:
-        """Send nothing more, and hold nothing: an attempt may wait in vain for long."""
-        self._waiting = None
-
-    def _send(self, frames: Frames, timeout: float) -> None:
+        transport, frames = self._retries.transport, self._waiting[0]
         try:
-            sent = self._transport.request(self._to, frames, timeout)
+            sent = transport.request(self._to, frames, min(left, GIVEN_UP))
         except Exception as error:  # noqa: BLE001 - handed to whoever waits for the answer
             self._failed(error)
         else:
             sent.add_done_callback(self._came)
+
+    def end(self) -> None:
+        """Send nothing more, and hold nothing: an attempt may wait in vain for long."""
+        self._waiting = None
 
     def _came(self, sent: Future[Frames]) -> None:
         if error := sent.exception():
@@ -127,9 +120,6 @@ class _Attempts:
 
     def _is_there(self) -> bool:
         try:
-            return self._to in self._transport.members()
+            return self._to in self._retries.transport.members()
         except PparallelError:
             return False
-
-    def _too_late(self) -> CallTimeoutError:
-        return CallTimeoutError(f"a request to {self._to!r}", self._timeout or 0.0)
