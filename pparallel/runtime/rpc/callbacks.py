@@ -13,8 +13,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from pparallel.errors import ClosedError, ResourceExhaustedError
-from pparallel.runtime.resources import start_thread
+from pparallel.errors import ClosedError
 from pparallel.runtime.rpc.handlers import Handlers
 from pparallel.runtime.user_code import run
 
@@ -29,7 +28,6 @@ class Callbacks:
     """Calls users' callbacks on threads of their own, for those that receive must not be kept.
 
     Nor do handler threads run them: a function may keep the last of those until its callback runs.
-    What is left when the member has closed is called on one more thread.
     """
 
     def __init__(
@@ -46,8 +44,6 @@ class Callbacks:
         self._name, self._acting = name, acting
         self._threads = Handlers(MOST, f"{name}-callbacks")
         self._due: deque[tuple[Callback, Future[Any]]] = deque()
-        self._draining = threading.Lock()  # only ever tried
-        self._thread: threading.Thread | None = None
 
     def put(self, callback: Callback, future: Future[Any]) -> None:
         """Have *callback* called with *future*, after those put before it."""
@@ -55,7 +51,7 @@ class Callbacks:
         try:
             self._threads.submit(id(future), self._run_next)
         except ClosedError:
-            self.close()
+            self._run_next()
 
     def count_loop(self) -> None:
         """Have a handler thread count as waiting whenever its event loop, if it runs one, does."""
@@ -75,35 +71,19 @@ class Callbacks:
         selector.select = select_waiting
 
     def close(self) -> None:
-        """Call what is left on another thread; safe to call again."""
-        self._threads.close()
-        if not (self._due and self._draining.acquire(blocking=False)):
-            return
-        thread = threading.Thread(target=self._drain, name=f"{self._name}-callbacks", daemon=True)
-        try:
-            self._thread = start_thread(thread)
-        except ResourceExhaustedError:
-            self._drain()
+        """Call what is left, and then nothing more; safe to call again."""
+        self._threads.close(runs_rest=True)
 
     def join(self, timeout: float) -> None:
-        """Wait until what is called has ended."""
-        self._threads.join(timeout)
-        thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(timeout)
-
-    def _drain(self) -> None:
-        while True:
+        """Wait until what is called has ended; call here what no thread could be started for."""
+        if self._threads.join(timeout):
             while self._due:
                 self._run_next()
-            self._draining.release()
-            if not (self._due and self._draining.acquire(blocking=False)):
-                return
 
     def _run_next(self) -> None:
         try:
             callback, future = self._due.popleft()
-        except IndexError:  # another thread has called it, for this has closed
+        except IndexError:  # another thread has called it
             return
         try:
             with self._acting():

@@ -60,12 +60,6 @@ class Stream:
         self.look_at = now + LONG  # when to look whether that job has entered its function
         self.purge_at = 64
 
-    def take(self) -> Job:
-        """Return the next job, which starts now."""
-        self.began = self.since = now = monotonic()
-        self.look_at = now + LONG
-        return self.jobs.popleft()
-
     def is_under_way(self, now: float) -> bool:
         """Return whether the running job has entered its function, so that the next may start."""
         if now < self.look_at:
@@ -227,18 +221,8 @@ class Handlers:
         """Run jobs in the calling thread, as long as nobody takes over."""
         self.here.stream = stream
         stream.thread = self.here.thread  # nobody looks before one of its jobs has begun
-        lock = self._lock
         try:
-            while True:
-                with lock:
-                    if stream.owner is not stream or not stream.jobs or self._closed:
-                        return
-                    stream.began = stream.since = now = monotonic()  # as take()
-                    stream.look_at = now + LONG
-                    job = stream.jobs.popleft()
-                    if not stream.jobs:
-                        self._behind.discard(stream)
-                job()
+            self._run(stream, stream)
         finally:
             self.leave()
 
@@ -299,13 +283,16 @@ class Handlers:
             with self._work:
                 self._running += 1
 
-    def close(self) -> None:
-        """Start nothing more; jobs that run are not waited for."""
+    def close(self, *, runs_rest: bool = False) -> None:
+        """Take nothing more, and start nothing, unless the rest is to be run; wait for nothing."""
         with self._work:
             self._closed = True
-            self._streams.clear()
-            self._ready.clear()
-            self._behind.clear()
+            if not runs_rest:
+                for stream in self._streams.values():
+                    stream.jobs.clear()
+                self._streams.clear()
+                self._ready.clear()
+                self._behind.clear()
             self._work.notify_all()
 
     def join(self, timeout: float) -> bool:
@@ -395,7 +382,7 @@ class Handlers:
         with self._work:
             if counted:
                 self._running -= 1
-            while not self._closed:
+            while not self._closed or self._ready:
                 now = monotonic()
                 if self._running < self._size and (stream := self._choose(now)):
                     stream.owner, stream.thread = token, self.here.thread
@@ -429,22 +416,26 @@ class Handlers:
     def _run(self, stream: Stream, token: object) -> None:
         while True:
             with self._work:
-                if stream.owner is not token or self._closed:
+                if stream.owner is not token:
                     return
                 if not stream.jobs:
                     stream.owner = None
                     self._streams.pop(stream.key, None)
                     self._behind.discard(stream)
                     return
-                job = stream.take()
+                stream.began = stream.since = now = monotonic()
+                stream.look_at = now + LONG
+                job = stream.jobs.popleft()
                 if not stream.jobs:
                     self._behind.discard(stream)
-                elif stream not in self._behind:
+                elif token is not stream and stream not in self._behind:
                     self._behind.add(stream)
                     self._call_a_thread()  # to watch over those behind this one
             try:
                 job()
             except BaseException:  # jobs report their own errors; this one is a defect
+                if token is stream:  # or an interrupt of the thread that receives
+                    raise
                 logger.exception("A handler of %s failed", self._name)
             if self._slow and stream.owner is token:
                 self._learn(stream)
