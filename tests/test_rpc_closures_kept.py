@@ -225,8 +225,8 @@ def test_safe_takes_no_function_by_its_number() -> None:
             ]
             for number, (flags, body) in enumerate(bodies):
                 for kind in (Kind.CALL, Kind.REGISTERED):
-                    frames = wire.join(kind, body, flags=flags, session=1, number=2 * number + kind)
-                    reply = rt.transport.call(rt.members[1], frames, PATIENCE)
+                    header = wire.header(kind, flags, len(body), 1, 0, 2 * number + kind, 0.0)
+                    reply = rt.transport.call(rt.members[1], [header, *body], PATIENCE)
                     assert wire.split(reply).kind != Status.OK
         group.barrier(PATIENCE)
 

@@ -20,7 +20,7 @@ from pparallel.errors import (
 from pparallel.interfaces.serializer import Serializer
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime import dedicated, remote_errors
-from pparallel.runtime.dedicated import ELSEWHERE, LEADING
+from pparallel.runtime.dedicated import LEADING
 from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.pending import settle
 from pparallel.runtime.rpc import current, wire
@@ -32,7 +32,7 @@ from pparallel.runtime.rpc.job import Job
 from pparallel.runtime.rpc.quick import Quick
 from pparallel.runtime.rpc.refs import RefTable, Registered
 from pparallel.runtime.rpc.service import Reply, Request, Service
-from pparallel.runtime.rpc.wire import IDEMPOTENT, QUICK, QUICK_CALL, Kind, Status
+from pparallel.runtime.rpc.wire import CALLS, IDEMPOTENT, QUICK, Kind, Status
 from pparallel.runtime.ticker import Ticker
 
 if TYPE_CHECKING:
@@ -98,8 +98,8 @@ class Called(ABC):
     def _handle(self, sender: str, frames: Frames) -> Frames | Future[Frames]:
         """Answer one request; called by the transport, on any thread, and never blocks."""
         where = dedicated.here.role.kind
-        if where and frames and bytes(frames[0][:2]) == QUICK_CALL:  # type: ignore[index] # a buffer of bytes
-            return self._handle_quick_call(sender, frames, where == LEADING)
+        if where and frames and bytes(frames[0][:2]) in CALLS:  # type: ignore[index] # a buffer of bytes
+            return self._handle_here(sender, frames, where == LEADING)
         try:
             message = wire.split(frames)
         except SerializationError as error:
@@ -113,15 +113,13 @@ class Called(ABC):
             arrivals.keep(number, answer)
         return answer
 
-    def _handle_quick_call(
-        self, sender: str, frames: Frames, quickly: bool
-    ) -> Frames | Future[Frames]:
-        """Answer what is asked most, in a thread in which it may run.
+    def _handle_here(self, sender: str, frames: Frames, quickly: bool) -> Frames | Future[Frames]:
+        """Answer a call in this thread, which the transport lets do it.
 
         It does what the other two methods do, without what they need for all the rest: where two
         processes take turns on a core, each function costs a multiple of what it does in a loop.
         """
-        _, _, _, session, thread, number, _ = wire.fields(frames[0])
+        kind, flags, _, session, thread, number, _ = wire.fields(frames[0])
         arrivals = self._arrivals.get((sender, session))
         if arrivals is None:
             arrivals = self._arrivals_of(sender, session)
@@ -135,7 +133,8 @@ class Called(ABC):
         if current.acting.get() is not self:
             current.act_for(self._me)
         try:
-            return self.quick.run(frames) or Job(self._me, sender, wire.split(frames)).answer()
+            reply = self.quick.run(frames) if flags and kind == Kind.CALL else None
+            return reply or Job(self._me, sender, wire.split(frames)).answer()
         except BaseException as error:  # noqa: BLE001 - goes back to the caller
             return self.failed(error)
         finally:
@@ -148,9 +147,6 @@ class Called(ABC):
             if message.kind in (Kind.BATCH, Kind.REST):
                 return self._run_batch(sender, message)
             key = sender, message.thread
-            where = dedicated.kind() if message.kind != Kind.REMOTE else ELSEWHERE
-            if where and self.handlers.enter(key, quickly=where == LEADING):
-                return self._run_here(Job(self._me, sender, message))
             reply: Future[Frames] = LeanFuture()
             kept = None
             if message.kind == Kind.REMOTE:
@@ -183,14 +179,6 @@ class Called(ABC):
         except ResourceExhaustedError as error:
             logger.warning("%s replies to calls only when all have ended: %s", self.name, error)
         return reply
-
-    def _run_here(self, job: Job) -> Frames:
-        """Run a function in this thread, which the transport lets it do."""
-        current.act_for(self._me)
-        try:
-            return job.answer()
-        finally:
-            self.handlers.leave()
 
     def _run_service(self, sender: str, message: wire.Message) -> Frames | Future[Frames]:
         quickly = bool(message.flags & QUICK)

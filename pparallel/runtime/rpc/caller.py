@@ -226,7 +226,7 @@ class Caller:
                 again = reply
                 if entry is not None:
                     owner = entry[0]
-                    there = self._requests.readdressed(owner, frames)
+                    there = wire.renumbered(frames, self._requests.next_number(owner))
                     again = self._send(owner, there, limit, idempotent)
                 again.add_done_callback(future.follow)
             except Exception as error:  # noqa: BLE001 - handed to whoever waits for the call
@@ -339,7 +339,7 @@ class Caller:
             return self.quick.read(frames[1])
         message = wire.split(frames)
         if message.number:  # of a function that the other member keeps from now on
-            self._requests.kept(sender, message.number)
+            self._requests.sent.kept(sender, message.number)
         if message.kind == Status.NOT_REGISTERED:
             group, key = current.loads(cast("Endpoint", self), message.body)
             raise NotRegisteredHereError(group, key, sender)

@@ -28,6 +28,7 @@ class Requests:
 
     Attributes:
         session: tells this member from one that had its name before.
+        sent: the functions that are known by a number.
     """
 
     def __init__(self, serializer: Serializer, quick: Quick, members: Sequence[str]) -> None:
@@ -35,7 +36,7 @@ class Requests:
         self.session = secrets.randbits(32)
         self._serializer, self._quick = serializer, quick
         self._numbers = defaultdict(itertools.count, {each: itertools.count() for each in members})
-        self._sent = SentFunctions(serializer)
+        self.sent = SentFunctions(serializer)
         self._closed: Callable[[], BaseException] | None = None
 
     def close(self, why: Callable[[], BaseException]) -> None:
@@ -114,14 +115,6 @@ class Requests:
         header = wire.header(Kind.REST, QUICK, 1, self.session, get_ident(), number, 0.0)
         return [header, self._quick.dumps(batch)]
 
-    def readdressed(self, to: str, frames: Frames) -> Frames:
-        """Return the request *frames* as one to another member, or a new one to the same."""
-        return wire.renumbered(frames, next(self._numbers[to]))
-
-    def kept(self, by: str, function: int) -> None:
-        """Send the function of that number no more: member *by* has said that it keeps it."""
-        self._sent.kept(by, function)
-
     def _with_data(
         self,
         to: str,
@@ -145,7 +138,7 @@ class Requests:
         return told if told is not None and told[1] is None else None
 
     def _told(self, to: str, what: object) -> Told | None:
-        return self._sent.told(to, what) if self._quick.trusts else None
+        return self.sent.told(to, what) if self._quick.trusts else None
 
     def _join(
         self,
@@ -156,16 +149,11 @@ class Requests:
         limit: float | None = None,
         idempotent: bool = False,
     ) -> Frames:
-        return wire.join(
-            kind,
-            body,
-            buffers,
-            flags=IDEMPOTENT if idempotent else 0,
-            session=self.session,
-            thread=get_ident(),
-            number=next(self._numbers[to]),
-            limit=limit,
+        flags, number = IDEMPOTENT if idempotent else 0, next(self._numbers[to])
+        header = wire.header(
+            kind, flags, len(body), self.session, get_ident(), number, limit or 0.0
         )
+        return [header, *body, *buffers]
 
     def _call_body(
         self,
