@@ -38,11 +38,6 @@ class Arrivals:
         """How many replies are kept."""
         return len(self._answers)
 
-    @property
-    def missing(self) -> int:
-        """How many numbers are known not to have arrived yet."""
-        return sum(last - first + 1 for first, last in self._gaps)
-
     def take(self, number: int, idempotent: int = 0) -> bool:
         """Return whether the request *number* is to be run: it has not arrived before.
 

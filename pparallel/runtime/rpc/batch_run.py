@@ -9,7 +9,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from itertools import chain, count, islice, repeat, starmap
@@ -100,14 +100,10 @@ class BatchRun:
         endpoint = self._endpoint
         endpoint.ticker.remove(self.tick)
         endpoint.keep_late(self._key, self)  # first: from then on its sender may ask for it
-        with self._lock:
-            self._is_late = True
-            told = self._told()
-            self._forget()
+        self._is_late = True
         if self.stream is not None:
             endpoint.handlers.hand_over(self.stream)
-        if told is not None:
-            settle(*told)
+        self._tell()
 
     def _run(
         self, index: int, name: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None
@@ -153,17 +149,19 @@ class BatchRun:
         if is_last or self._is_late:
             self._tell(is_last)
 
-    def _tell(self, is_last: bool) -> None:
-        """Tell of what there is, for it is time."""
-        with self._lock:
-            self._is_over = self._is_over or is_last
-            told = self._told()
-            self._forget()
+    def _tell(self, is_last: bool = False) -> None:
+        """Tell whoever waits of what there is, if it is time."""
         if is_last:
-            self.over = time.monotonic()
+            self._is_over, self.over = True, time.monotonic()
             self._endpoint.ticker.remove(self.tick)
-        if told is not None:
-            settle(*told)
+        frames: Frames | None = None
+        with self._lock:
+            reply = self._reply
+            if reply is not None and self._is_ready():
+                self._reply, frames = None, self._take()
+            self._forget()
+        if reply is not None and frames is not None:
+            settle(reply, frames)
 
     def _is_told(self) -> bool:
         return not (self._values or self._framed)
@@ -172,14 +170,6 @@ class BatchRun:
         """Have nobody ask for more, if there is none; called with the lock held."""
         if self._is_late and self._is_over and self._is_told():
             self._endpoint.late_batches.pop(self._key, None)
-
-    def _told(self) -> tuple[Future[Frames], Frames] | None:
-        """Return who waits for a reply, and it, if it is time; called with the lock held."""
-        reply = self._reply
-        if reply is None or not self._is_ready():
-            return None
-        self._reply = None
-        return reply, self._take()
 
     def _is_ready(self) -> bool:
         return self._is_over or (self._is_late and not self._is_told())
@@ -197,7 +187,8 @@ class BatchRun:
         values = self._values
         pairs = [values.popleft() for _ in range(len(values))]  # others may append meanwhile
         try:
-            body = self._endpoint.quick.dumps((*_columns(pairs), counts))
+            columns: Iterable[Sequence[Any]] = zip(*pairs, strict=True) if pairs else ((), ())
+            body = self._endpoint.quick.dumps((*columns, counts))
         except Exception as error:  # noqa: BLE001 - for want of memory: those who wait are told
             self._framed.clear()
             self._forget()
@@ -207,10 +198,3 @@ class BatchRun:
             self._endpoint.keep_late(self._key, self)
         self._forget()
         return [wire.QUICK_OK, body, *frames]
-
-
-def _columns(pairs: Sequence[tuple[int, object]]) -> tuple[Sequence[int], Sequence[object]]:
-    if not pairs:
-        return (), ()
-    indices, values = zip(*pairs, strict=True)
-    return indices, values

@@ -83,6 +83,7 @@ class Caller:
             self._decode_call, self._waiting, self._explain, self.callbacks
         )
         self._of_services = Way(self._decode_service, self._waiting, self._explain)
+        self._of_frames = Way(lambda _, frames: frames, self._waiting, self._explain)
         self._ended: BaseException | None = None
         self._failing: BaseException | None = None  # why it will soon: another member has failed
 
@@ -108,9 +109,7 @@ class Caller:
     ) -> Future[Reply]:
         """Return a future of what the service *key* of member *to* answers."""
         frames = self._requests.service(to, key, body, buffers)
-        future = RpcFuture(self._of_services, to)
-        self._send(to, frames, timeout).add_done_callback(future.follow)
-        return future
+        return self._send(self._of_services, to, frames, timeout)
 
     def arena(self, of: str | None = None) -> Arena | None:
         """Return this member's shared memory, or that of member *of* as far as it sees it."""
@@ -175,15 +174,13 @@ class Caller:
                 except (ClosedError, PeerLostError) as error:
                     raise self._explain(error) from None
         frames = self._requests.call(to, what, args, kwargs, limit, idempotent)
-        if not (idempotent or isinstance(what, Registered)):
-            return self._send_call(to, frames, limit)
+        size = wire.size(frames)
+        if not isinstance(what, Registered):
+            return self._send(self._of_calls, to, frames, limit, idempotent, size)
         future = RpcFuture(self._of_calls, to)
-        if isinstance(what, Registered):
-            self._send_in_window(to, frames, limit, idempotent).add_done_callback(
-                lambda reply: self._follow(future, reply, what, frames, limit, idempotent)
-            )
-        else:
-            self._send_in_window(to, frames, limit, True).add_done_callback(future.follow)
+        self._send(self._of_frames, to, frames, limit, idempotent, size).add_done_callback(
+            lambda reply: self._follow(future, reply, what, frames, limit, idempotent)
+        )
         return future
 
     def remote(
@@ -199,8 +196,9 @@ class Caller:
         limit = self.limit(timeout)
         ref = self.refs.held(to, self.refs.new_id())
         frames = self._requests.remote(to, what, args, kwargs, limit, idempotent, ref.ref_id)
-        ref._confirmed = confirmed = RpcFuture(self._of_calls, to)
-        self._send_in_window(to, frames, limit, idempotent).add_done_callback(confirmed.follow)
+        size = wire.size(frames)
+        confirmed = self._send(self._of_calls, to, frames, limit, idempotent, size)
+        ref._confirmed = confirmed
         if idempotent:
             confirmed.result()  # what is asked of the reference must not overtake a second attempt
         return ref
@@ -227,7 +225,7 @@ class Caller:
                 if entry is not None:
                     owner = entry[0]
                     there = wire.renumbered(frames, self._requests.next_number(owner))
-                    again = self._send(owner, there, limit, idempotent)
+                    again = self._send(self._of_frames, owner, there, limit, idempotent)
                 again.add_done_callback(future.follow)
             except Exception as error:  # noqa: BLE001 - handed to whoever waits for the call
                 fail(future, error)
@@ -266,38 +264,38 @@ class Caller:
             raise self._explain(error) from None
 
     def _send(
-        self, to: str, frames: Frames, timeout: float | None, idempotent: bool = False
-    ) -> Future[Frames]:
+        self,
+        way: Way[T],
+        to: str,
+        frames: Frames,
+        timeout: float | None,
+        idempotent: bool = False,
+        size: int = 0,
+    ) -> RpcFuture[T]:
+        """Send a request, for which there is to be room; return the future of its reply.
+
+        Args:
+            way: of the future.
+            to: a member.
+            frames: the request.
+            timeout: seconds.
+            idempotent: whether to send it again.
+            size: bytes that count in the window; 0: it does not wait for room.
+        """
         if self._held:
             self.batches.flush(to)
-        if idempotent:
-            return self._retries.send(to, wire.split(frames).number, frames, timeout)
+        ended = None
+        if size:
+            taken, timeout = self._window.take(to, size, timeout)
+            ended = partial(self._window.give_back, to, taken)
+        future = RpcFuture(way, to, ended)
+        reply: Future[Any] = future
         try:
-            return self._transport.request(to, frames, timeout)
-        except (ClosedError, PeerLostError) as error:
-            raise self._explain(error) from None
-
-    def _send_in_window(
-        self, to: str, frames: Frames, timeout: float | None, idempotent: bool
-    ) -> Future[Frames]:
-        taken, left = self._window.take(to, wire.size(frames), timeout)
-        try:
-            reply = self._send(to, frames, left, idempotent)
-        except BaseException:
-            self._window.give_back(to, taken)
-            raise
-        reply.add_done_callback(partial(self._window.give_back, to, taken))
-        return reply
-
-    def _send_call(self, to: str, frames: Frames, timeout: float | None) -> RpcFuture[Any]:
-        """Send the request of a call, and return the future that the reply completes."""
-        if self._held:
-            self.batches.flush(to)
-        taken, left = self._window.take(to, wire.size(frames), timeout)
-        ended = partial(self._window.give_back, to, taken)
-        future: RpcFuture[Any] = RpcFuture(self._of_calls, to, ended)
-        try:
-            self._transport.send(to, frames, left, future)
+            if idempotent:
+                number = wire.split(frames).number
+                self._retries.send(to, number, frames, timeout).add_done_callback(future.follow)
+            else:
+                self._transport.send(to, frames, timeout, reply)
         except BaseException as error:
             fail(future, error)  # and the window has what was taken
             if isinstance(error, (ClosedError, PeerLostError)):
