@@ -105,7 +105,7 @@ class Handlers:
         self._behind: set[Stream] = set()  # owned, with jobs behind the running one
         self._threads: set[threading.Thread] = set()
         self._slow: dict[Hashable, int] = {}  # quick jobs that are to come first
-        self._dropped: deque[tuple[Job, Exception]] = deque()  # to be told without the lock
+        self._dropped: deque[Job] = deque()  # what tells their callers, without the lock
         self._warned = -math.inf  # when the log had it last that there are no more threads
         self._running = 0
         self._idle = 0
@@ -129,7 +129,7 @@ class Handlers:
                 self._behind.add(stream)
             stream.jobs.extend(jobs)
             if len(stream.jobs) > stream.purge_at:
-                self._purge(stream)
+                self._drop(stream)
             self._call_a_thread()
         if self._dropped:
             self._drop_jobs()
@@ -332,36 +332,31 @@ class Handlers:
         if self._running:
             return
         for stream in [*self._ready, *self._behind]:
-            kept = [job for job in stream.jobs if not self._will_drop(job, error)]
-            stream.jobs = deque(kept)
-            if not kept and stream in self._ready:
-                self._ready.remove(stream)
-                self._streams.pop(stream.key, None)
-            if not kept:
+            self._drop(stream, error)
+            if not stream.jobs:
                 self._behind.discard(stream)
+                if stream in self._ready:
+                    self._ready.remove(stream)
+                    self._streams.pop(stream.key, None)
 
-    def _purge(self, stream: Stream) -> None:
-        """Take out the jobs for whose results nobody waits any more; called with the lock held."""
+    def _drop(self, stream: Stream, error: Exception | None = None) -> None:
+        """Take out the jobs that nobody waits for, or all for an *error*; with the lock held."""
         now, kept = monotonic(), deque[Job]()
         for job in stream.jobs:
-            if _expires(job) > now or not self._will_drop(job, None):
+            owner: Any = getattr(getattr(job, "func", None), "__self__", None)
+            if hasattr(owner, "drop") and (error is not None or owner.expires <= now):
+                late = CallTimeoutError("a call that waited for a thread", 0)
+                self._dropped.append(partial(owner.drop, error or late, *job.args))  # type: ignore[attr-defined] # a partial
+            else:
                 kept.append(job)
         stream.jobs = kept
         stream.purge_at = max(64, 2 * len(kept))
 
-    def _will_drop(self, job: Job, error: Exception | None) -> bool:
-        """Note that *job* is to be dropped, if it can be."""
-        if getattr(_owner(job), "drop", None) is None:
-            return False
-        self._dropped.append((job, error or CallTimeoutError("a call that waited for a thread", 0)))
-        return True
-
     def _drop_jobs(self) -> None:
         """Tell the callers of jobs that are not run; called without the lock."""
         while self._dropped:
-            job, error = self._dropped.popleft()
-            logger.debug("%s does not run a call: %s", self._name, error)
-            _owner(job).drop(error, *job.args)  # type: ignore[attr-defined] # a partial
+            logger.debug("%s does not run a call: no thread, or too late", self._name)
+            self._dropped.popleft()()
 
     def _serve(self) -> None:
         token = object()
@@ -440,11 +435,3 @@ class Handlers:
             if self._slow and stream.owner is token:
                 self._learn(stream)
             del job  # what it holds is released before this thread blocks again
-
-
-def _owner(job: Job) -> Any:
-    return getattr(getattr(job, "func", None), "__self__", None)
-
-
-def _expires(job: Job) -> float:
-    return getattr(_owner(job), "expires", math.inf)
