@@ -17,8 +17,7 @@ import pparallel
 from pparallel.errors import ClosedError, SerializationError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.rpc import wire
-from pparallel.runtime.rpc.batch_run import BatchRun
-from pparallel.runtime.rpc.batches import LARGE
+from pparallel.runtime.rpc.batches import LARGE, BatchRun
 from pparallel.runtime.rpc.called import MANY_LATE, Called
 from pparallel.runtime.rpc.endpoint import Endpoint
 from pparallel.runtime.rpc.handlers import Handlers

@@ -19,7 +19,7 @@ from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
 from pparallel.interfaces.transport import Frames, Handler, Transport
 from pparallel.runtime.clock import Clock
 from pparallel.runtime.rpc import retries
-from pparallel.runtime.rpc.arrivals import Arrivals
+from pparallel.runtime.rpc.called import Arrivals
 from pparallel.runtime.rpc.retries import Retries
 from pparallel.testing.patience import until
 from pparallel.testing.threads import in_threads

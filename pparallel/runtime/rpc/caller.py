@@ -20,9 +20,8 @@ from pparallel.runtime.member import Member
 from pparallel.runtime.pending import fail
 from pparallel.runtime.rpc import current, wire
 from pparallel.runtime.rpc.batches import SMALL, Batches
-from pparallel.runtime.rpc.callbacks import Callbacks
 from pparallel.runtime.rpc.directory import FIND
-from pparallel.runtime.rpc.future import RpcFuture, Way
+from pparallel.runtime.rpc.future import Callbacks, RpcFuture, Way
 from pparallel.runtime.rpc.handlers import Handlers
 from pparallel.runtime.rpc.job import NotRegisteredHereError
 from pparallel.runtime.rpc.quick import Quick

@@ -21,8 +21,7 @@ from pparallel.interfaces.serializer import Serializer
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.plain import PLAIN
 from pparallel.runtime.rpc import wire
-from pparallel.runtime.rpc.captures import travels_by_name
-from pparallel.runtime.rpc.closures import Told
+from pparallel.runtime.rpc.closures import Told, travels_by_name
 from pparallel.runtime.rpc.refs import Registered
 from pparallel.runtime.rpc.wire import Status
 from pparallel.runtime.user_code import run
