@@ -75,6 +75,7 @@ class _Here(threading.local):
 
     def __init__(self) -> None:
         self.thread = get_ident()
+        self.spares: list[Stream] = []  # of jobs that it has run: to make one costs more than that
 
 
 class Handlers:
@@ -164,7 +165,15 @@ class Handlers:
             if quickly and key in self._slow:
                 return False
             self._running += 1
-            here.stream = self._streams[key] = Stream(key, here.thread, quickly=quickly)
+            try:
+                stream = here.spares.pop()  # in one step, for signal handlers
+            except IndexError:
+                stream = Stream(key, here.thread, quickly=quickly)
+            else:
+                stream.key, stream.quickly = key, quickly
+                stream.began = stream.since = now = monotonic()
+                stream.look_at = now + LONG
+            here.stream = self._streams[key] = stream
         return True
 
     def reserve(
@@ -243,6 +252,8 @@ class Handlers:
                     self._ready.append(stream)
                 else:
                     self._streams.pop(stream.key, None)
+                    self._behind.discard(stream)
+                    here.spares.append(stream)
             if self._ready or self._behind:
                 self._call_a_thread()
         if self._dropped:
