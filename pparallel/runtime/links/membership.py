@@ -136,7 +136,7 @@ class Membership:
             PeerLostError: it has ended, or is no member.
         """
         if name not in self._here:
-            raise PeerLostError(name, self._lost.get(name, self._absence(name)))
+            raise PeerLostError(name, self.reason(name))
 
     def names(self) -> list[str]:
         """Return the names of those that are here."""
@@ -163,7 +163,8 @@ class Membership:
 
     def reason(self, name: str) -> str:
         """Return why *name* is not here."""
-        return self._lost.get(name, self._absence(name))
+        absence = "has not arrived yet" if name in self._names else "is not a member"
+        return self._lost.get(name, absence)
 
     def close(self) -> None:
         """Wake whoever waits, and watch nobody any more; safe to call again."""
@@ -191,6 +192,3 @@ class Membership:
     def _explained(self, name: str) -> str:
         why = self._refused.get(name)
         return name if why is None else f"{name} (refused: {why})"
-
-    def _absence(self, name: str) -> str:
-        return "has not arrived yet" if name in self._names else "is not a member"

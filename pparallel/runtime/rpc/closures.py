@@ -31,6 +31,19 @@ from pparallel.runtime.plain import PLAIN
 MOST = 512  #: functions that are kept of one sender
 LARGEST = 2**16  #: bytes of a function that is kept
 
+MAIN = frozenset({"__main__", "__mp_main__"})  #: modules that are others in other processes
+DEEPEST = 8  #: tuples in one another that are looked through
+LONGEST = 2**14  #: bytes or characters that are compared
+
+_READ = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
+_WRITTEN = {"STORE_GLOBAL", "DELETE_GLOBAL"}
+_CELL_WRITTEN = {"STORE_DEREF", "DELETE_DEREF"}
+_WAYS_AROUND = frozenset({"eval", "exec", "globals"})  # to globals, unseen in the code
+
+_NAMES = ("__module__", "__qualname__", "__name__")
+
+_MISSING, _END = object(), object()
+
 News = tuple[bytes, bytes]  #: a function as the serializer writes it, and the globals it shares
 Told = tuple[int, News | None]  #: the number of a function, and the function where it is new
 
@@ -66,13 +79,12 @@ class SentFunctions:
         self._number = itertools.count(1)
         self._kept: dict[str, set[int]] = {}
 
-    def __len__(self) -> int:
-        return len(self._numbers)
-
     def told(self, to: str, function: object) -> Told | None:
         """Return what stands for *function* in a call of it; ``None``: it must go along itself."""
-        if type(function) is not FunctionType or not _is_nameless(function):
+        if type(function) is not FunctionType:
             return None
+        if "<" not in function.__qualname__ and function.__module__ not in MAIN:
+            return None  # it has a name
         code = function.__code__
         last = self._last.get(id(code)) or self._put(_Last(Reads(code), []))
         captured = last.reads.captured(function) if last.reads.lasting else None
@@ -133,9 +145,6 @@ class KeptFunctions:
         self._kept: dict[tuple[str, int], dict[int, _Kept]] = {}  # by sender and its session
         self._ended: set[str] = set()
 
-    def __len__(self) -> int:
-        return sum(map(len, list(self._kept.values())))
-
     def function(self, sender: str, session: int, told: Told) -> tuple[FunctionType, int]:
         """Return the function that *told* stands for, and its number if it is new and kept.
 
@@ -143,7 +152,9 @@ class KeptFunctions:
             SerializationError: it cannot be read, or never came.
         """
         number, news = told
-        kept = self._of(sender, session)
+        kept = self._kept.setdefault((sender, session), {})
+        if sender in self._ended:  # what came before may run only now
+            self._kept.pop((sender, session), None)
         found = kept.get(number)
         if found is not None and _is_as_it_was(found):
             return found.function, number if news else 0
@@ -169,15 +180,6 @@ class KeptFunctions:
         for key in [key for key in list(self._kept) if key[0] == sender]:
             self._kept.pop(key, None)
 
-    def _of(self, sender: str, session: int) -> dict[int, _Kept]:
-        key = sender, session
-        kept = self._kept.get(key)
-        if kept is None:
-            kept = self._kept.setdefault(key, {})
-            if sender in self._ended:  # what came before may run only now
-                self._kept.pop(key, None)
-        return kept
-
     def _load(self, data: Buffer) -> FunctionType:
         function = self._serializer.loads([data])
         if type(function) is not FunctionType:
@@ -187,26 +189,9 @@ class KeptFunctions:
 
 
 def _is_as_it_was(kept: _Kept) -> bool:
-    now = kept.reads.captured(kept.function)
-    return now is not None and same(now, kept.captured)
-
-
-def _is_nameless(function: FunctionType) -> bool:
-    return "<" in function.__qualname__ or function.__module__ in MAIN
-
-
-MAIN = frozenset({"__main__", "__mp_main__"})  #: modules that are others in other processes
-DEEPEST = 8  #: tuples in one another that are looked through
-LONGEST = 2**14  #: bytes or characters that are compared
-
-_READ = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
-_WRITTEN = {"STORE_GLOBAL", "DELETE_GLOBAL"}
-_CELL_WRITTEN = {"STORE_DEREF", "DELETE_DEREF"}
-_WAYS_AROUND = frozenset({"eval", "exec", "globals"})  # to globals, unseen in the code
-
-_NAMES = ("__module__", "__qualname__", "__name__")
-
-_MISSING, _END = object(), object()
+    """Return whether it takes along the very same objects: ``1`` is not ``True``."""
+    now, then = kept.reads.captured(kept.function), kept.captured
+    return now is not None and len(now) == len(then) and all(map(is_, now, then))
 
 
 class Reads:
@@ -270,14 +255,11 @@ class Reads:
         return marshal.dumps(described, 2)
 
 
-def same(some: list[Any], others: list[Any]) -> bool:
-    """Return whether both are the very same objects: ``1`` is not ``True``."""
-    return len(some) == len(others) and all(map(is_, some, others))
-
-
 def is_stable(captured: list[Any], serializer: Serializer) -> bool:
     """Return whether nothing in there can change: it is plain, or travels by its name."""
-    named = [each for each in captured[1:] if not (_is_plain(each) or _is_mark(each))]
+    named = [
+        each for each in captured[1:] if not (_is_plain(each) or each is _MISSING or each is _END)
+    ]
     return all(map(_may_have_a_name, named)) and all(
         type(each) is ModuleType or travels_by_name(each, serializer) for each in named
     )
@@ -312,10 +294,6 @@ def _is_plain(value: Any, depth: int = DEEPEST) -> bool:
     if kind is tuple:
         return depth > 0 and all(_is_plain(each, depth - 1) for each in value)
     return kind in PLAIN
-
-
-def _is_mark(value: object) -> bool:
-    return value is _MISSING or value is _END
 
 
 def _described(value: Any) -> Any:
