@@ -18,9 +18,9 @@ from typing_extensions import override
 from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
 from pparallel.interfaces.transport import Frames, Handler, Transport
 from pparallel.runtime.clock import Clock
-from pparallel.runtime.rpc import retries
+from pparallel.runtime.rpc import caller
 from pparallel.runtime.rpc.called import Arrivals
-from pparallel.runtime.rpc.retries import Retries
+from pparallel.runtime.rpc.caller import Retries
 from pparallel.testing.patience import until
 from pparallel.testing.threads import in_threads
 
@@ -223,7 +223,7 @@ class Told:
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Told:
-    monkeypatch.setattr(retries, "SOON", 0.02)
+    monkeypatch.setattr(caller, "SOON", 0.02)
     return Told()
 
 

@@ -1,8 +1,10 @@
-"""The side of a member that calls: frames out, replies in."""
+"""The side of a member that calls: frames out, replies in, what is lost sent again."""
 
 from __future__ import annotations
 
 import copy
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack
@@ -12,22 +14,22 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from typing_extensions import Buffer
 
-from pparallel.errors import ClosedError, PeerLostError, PparallelError
+from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError, PparallelError
 from pparallel.interfaces.serializer import Serializer
 from pparallel.interfaces.transport import Frames, Transport, TransportConfig
 from pparallel.runtime import remote_errors
+from pparallel.runtime.clock import Clock
 from pparallel.runtime.member import Member
-from pparallel.runtime.pending import fail
+from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.rpc import current, wire
 from pparallel.runtime.rpc.batches import SMALL, Batches
+from pparallel.runtime.rpc.called import NotRegisteredHereError
 from pparallel.runtime.rpc.directory import FIND
 from pparallel.runtime.rpc.future import Callbacks, RpcFuture, Way
 from pparallel.runtime.rpc.handlers import Handlers
-from pparallel.runtime.rpc.job import NotRegisteredHereError
 from pparallel.runtime.rpc.quick import Quick
 from pparallel.runtime.rpc.refs import RefTable, Registered, RemoteRef
 from pparallel.runtime.rpc.requests import Requests
-from pparallel.runtime.rpc.retries import Retries
 from pparallel.runtime.rpc.service import Reply
 from pparallel.runtime.rpc.window import Window
 from pparallel.runtime.rpc.wire import Status
@@ -42,6 +44,13 @@ RELEASE = "rpc.release"  #: tells which answers need not be kept any more
 #: there are no more of them than threads.
 WIDE = 2**20
 FOR_EVER = 1e9  #: seconds from which on a time-out is none
+
+LONGEST = 30.0  #: seconds up to which the time between two attempts doubles
+GIVEN_UP = 2 * LONGEST  #: seconds after which an attempt is one that others have followed
+SOON = 0.5  #: seconds after which a member is told again that its answer has come
+
+#: Tells a member which requests are settled.
+Release = Callable[[str, Sequence[int]], Future[Any]]
 
 T = TypeVar("T")
 
@@ -346,3 +355,106 @@ class Caller:
         with current.acting_for(cast("Endpoint", self)):
             error = remote_errors.unpack(body, sender, self.serializer)
         raise self._explain(error) if isinstance(error, PeerLostError) else error
+
+
+class Retries:
+    """Sends idempotent requests; one clock serves all of them.
+
+    The other member answers a request that comes again as it did the first time. It keeps its
+    answer for that, and is told when it may forget it.
+    """
+
+    def __init__(self, transport: Transport, first: float, release: Release, name: str) -> None:
+        self.transport, self.first, self._release = transport, first, release
+        self.clock = Clock(f"{name}-retries")
+
+    def send(self, to: str, number: int, frames: Frames, timeout: float | None) -> Future[Frames]:
+        """Send the request *number* and return a future of its answer."""
+        answer: Future[Frames] = Future()
+        attempts = _Attempts(self, to, frames, timeout, answer)
+
+        def ended(answer: Future[Frames]) -> None:
+            attempts.end()
+            self._tell(to, number)
+
+        answer.add_done_callback(ended)
+        attempts.start()
+        return answer
+
+    def close(self) -> None:
+        """Send nothing more; safe to call again."""
+        self.clock.close()
+
+    def _tell(self, to: str, number: int) -> None:
+        def told(reply: Future[Any]) -> None:
+            # Lost itself, perhaps; to say it twice does no harm.
+            if isinstance(reply.exception(), (CallTimeoutError, PeerLostError)):
+                self.clock.after(SOON, partial(self._tell, to, number))
+
+        try:
+            self._release(to, [number]).add_done_callback(told)
+        except (ClosedError, PeerLostError):
+            return  # it forgets with the end of this member, or its own
+
+
+class _Attempts:
+    """One request on its way, and its answer."""
+
+    def __init__(
+        self,
+        retries: Retries,
+        to: str,
+        frames: Frames,
+        timeout: float | None,
+        answer: Future[Frames],
+    ) -> None:
+        self._retries, self._to, self._timeout = retries, to, timeout
+        self._deadline = math.inf if timeout is None else time.monotonic() + timeout
+        self._delay = retries.first
+        self._waiting: tuple[Frames, Future[Frames]] | None = (frames, answer)
+
+    def start(self) -> None:
+        """Send the request, now and again until there is an answer."""
+        if self._waiting is None:
+            return
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            self._fail(CallTimeoutError(f"a request to {self._to!r}", self._timeout or 0.0))
+            return
+        # First, for it may raise: an attempt that nobody repeats is not made.
+        self._retries.clock.after(min(self._delay, left), self.start)
+        self._delay = min(2 * self._delay, LONGEST)
+        transport, frames = self._retries.transport, self._waiting[0]
+        try:
+            sent = transport.request(self._to, frames, min(left, GIVEN_UP))
+        except Exception as error:  # noqa: BLE001 - handed to whoever waits for the answer
+            self._failed(error)
+        else:
+            sent.add_done_callback(self._came)
+
+    def end(self) -> None:
+        """Send nothing more, and hold nothing: an attempt may wait in vain for long."""
+        self._waiting = None
+
+    def _came(self, sent: Future[Frames]) -> None:
+        if error := sent.exception():
+            self._failed(error)
+        elif (waiting := self._waiting) is not None:
+            settle(waiting[1], sent.result())
+
+    def _failed(self, error: BaseException) -> None:
+        if isinstance(error, CallTimeoutError):
+            return  # the clock knows whether that was the last attempt
+        if isinstance(error, PeerLostError) and self._is_there():
+            return  # only the connection broke: the clock sends it again
+        self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if (waiting := self._waiting) is not None:
+            fail(waiting[1], error)
+
+    def _is_there(self) -> bool:
+        try:
+            return self._to in self._retries.transport.members()
+        except PparallelError:
+            return False

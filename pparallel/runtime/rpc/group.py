@@ -9,9 +9,9 @@ from typing_extensions import override
 
 from pparallel.errors import CallTimeoutError, DirectoryError
 from pparallel.runtime.rpc import current, directory
+from pparallel.runtime.rpc.called import NotRegisteredHereError
 from pparallel.runtime.rpc.endpoint import Endpoint
 from pparallel.runtime.rpc.future import RpcFuture
-from pparallel.runtime.rpc.job import NotRegisteredHereError
 from pparallel.runtime.rpc.refs import Registered, RemoteRef
 from pparallel.runtime.rpc.service_group import ServiceGroup
 
