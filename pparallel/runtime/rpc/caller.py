@@ -85,8 +85,7 @@ class Caller:
         self._retries = Retries(transport, config.retry_after, self._release, member.name)
         self.batches = Batches(transport, self._requests, self.quick, self._window, member.name)
         self._held = self.batches.held
-        acting = partial(current.acting_for, cast("Endpoint", self))
-        self.callbacks = Callbacks(handlers, member.name, acting)
+        self.callbacks = Callbacks(cast("Endpoint", self))
         self._of_calls: Way[Any] = Way(
             self._decode_call, self._waiting, self._explain, self.callbacks
         )

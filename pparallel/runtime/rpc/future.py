@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from functools import partial
 from sys import modules
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 from typing_extensions import override
 
@@ -19,8 +19,12 @@ from pparallel.errors import ClosedError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.lean_future import FINISHED, PENDING, LeanFuture, bare
 from pparallel.runtime.pending import fail, settle
+from pparallel.runtime.rpc import current
 from pparallel.runtime.rpc.handlers import Handlers
 from pparallel.runtime.user_code import run
+
+if TYPE_CHECKING:
+    from pparallel.runtime.rpc.endpoint import Endpoint
 
 logger = logging.getLogger(__name__)
 
@@ -174,19 +178,9 @@ class Callbacks:
     Nor do handler threads run them: a function may keep the last of those until its callback runs.
     """
 
-    def __init__(
-        self, handlers: Handlers, name: str, acting: Callable[[], AbstractContextManager[None]]
-    ) -> None:
-        """Call nothing yet.
-
-        Args:
-            handlers: whose threads run functions, which may wait for callbacks.
-            name: of the member.
-            acting: returns what is entered while one runs.
-        """
-        self.handlers = handlers
-        self._name, self._acting = name, acting
-        self._threads = Handlers(MOST, f"{name}-callbacks")
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint, self.handlers = endpoint, endpoint.handlers
+        self._threads = Handlers(MOST, f"{endpoint.name}-callbacks")
         self._due: deque[tuple[Callback, Future[Any]]] = deque()
 
     def put(self, callback: Callback, future: Future[Any]) -> None:
@@ -230,10 +224,12 @@ class Callbacks:
         except IndexError:  # another thread has called it
             return
         try:
-            with self._acting():
+            with current.acting_for(self._endpoint):
                 run(callback, (future,))
         except BaseException:  # also SystemExit: it would end a thread that has other work
-            logger.exception("%s: what was called when a call had ended failed", self._name)
+            logger.exception(
+                "%s: what was called when a call had ended failed", self._endpoint.name
+            )
 
 
 class Waiters(list[Any]):
@@ -249,21 +245,15 @@ class Waiters(list[Any]):
     @override
     def append(self, waiter: Any) -> None:
         # Each future's condition is held, so that nobody has set the event yet.
-        if self._handlers.is_running_here() and type(waiter.event) is threading.Event:
-            waiter.event = _Event(self._handlers, waiter.event)
+        event = waiter.event
+        if self._handlers.is_running_here() and "wait" not in vars(event):
+            wait = event.wait
+
+            def wait_counted(timeout: float | None = None) -> Any:
+                if event.is_set():
+                    return True
+                with self._handlers.waiting():
+                    return wait(timeout)
+
+            event.wait = wait_counted
         super().append(waiter)
-
-
-class _Event(threading.Event):
-    def __init__(self, handlers: Handlers, replaced: threading.Event) -> None:
-        super().__init__()
-        self._handlers = handlers
-        if replaced.is_set():
-            self.set()
-
-    @override
-    def wait(self, timeout: float | None = None) -> bool:
-        if self.is_set():
-            return True
-        with self._handlers.waiting():
-            return super().wait(timeout)
