@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 from typing_extensions import override
 
-from pparallel.errors import ClosedError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.lean_future import FINISHED, PENDING, LeanFuture, bare
 from pparallel.runtime.pending import fail, settle
@@ -186,10 +185,7 @@ class Callbacks:
     def put(self, callback: Callback, future: Future[Any]) -> None:
         """Have *callback* called with *future*, after those put before it."""
         self._due.append((callback, future))
-        try:
-            self._threads.submit(id(future), self._run_next)
-        except ClosedError:
-            self._run_next()
+        self._threads.submit(id(future), self._run_next)
 
     def count_loop(self) -> None:
         """Have a handler thread count as waiting whenever its event loop, if it runs one, does."""
@@ -209,7 +205,7 @@ class Callbacks:
         selector.select = select_waiting
 
     def close(self) -> None:
-        """Call what is left, and then nothing more; safe to call again."""
+        """Have no thread wait for callbacks any more; safe to call again."""
         self._threads.close(runs_rest=True)
 
     def join(self, timeout: float) -> None:

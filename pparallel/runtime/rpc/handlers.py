@@ -110,17 +110,17 @@ class Handlers:
         self._warned = -math.inf  # when the log had it last that there are no more threads
         self._running = 0
         self._idle = 0
-        self._closed = False
+        self._closed = self._runs_rest = False
         self.here = _Here()
 
     def submit(self, key: Hashable, *jobs: Job) -> None:
         """Run *jobs* after those submitted before them under the same *key* have started.
 
         Raises:
-            ClosedError: after :meth:`close`.
+            ClosedError: after :meth:`close`, unless that said to run the rest.
         """
         with self._work:
-            if self._closed:
+            if self._closed and not self._runs_rest:
                 raise ClosedError(f"member {self._name!r}")
             stream = self._streams.get(key)
             if stream is None:
@@ -295,9 +295,13 @@ class Handlers:
                 self._running += 1
 
     def close(self, *, runs_rest: bool = False) -> None:
-        """Take nothing more, and start nothing, unless the rest is to be run; wait for nothing."""
+        """Start nothing more, and wait for nothing.
+
+        Args:
+            runs_rest: run what is left and what may come yet, but have no thread wait for it.
+        """
         with self._work:
-            self._closed = True
+            self._closed, self._runs_rest = True, runs_rest
             if not runs_rest:
                 for stream in self._streams.values():
                     stream.jobs.clear()
@@ -388,7 +392,7 @@ class Handlers:
         with self._work:
             if counted:
                 self._running -= 1
-            while not self._closed or self._ready:
+            while not self._closed or self._ready or self._behind:
                 now = monotonic()
                 if self._running < self._size and (stream := self._choose(now)):
                     stream.owner, stream.thread = token, self.here.thread
