@@ -447,7 +447,7 @@ def test_every_result_is_told_once_whatever_happens_at_the_same_time(
 
 def test_batches_that_nobody_asks_for_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     class Alone(Called):
-        name, serializer, closed = "alone", SERIALIZER, False
+        name, serializer = "alone", SERIALIZER
 
     called = Alone()
     running, over = (

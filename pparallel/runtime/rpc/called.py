@@ -6,7 +6,6 @@ import logging
 import math
 import threading
 import time
-from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -52,7 +51,7 @@ MOST_SESSIONS = 8  #: of one member, of which the requests are told apart
 UNSENDABLE = "the error of a call could not be sent, as for want of memory; the log of {} has it"
 
 
-class Called(ABC):
+class Called:
     """Runs the functions that other members call, and the services that they ask.
 
     Services run on the thread that received the request and never block; user functions run on
@@ -76,11 +75,6 @@ class Called(ABC):
         self._me = cast("Endpoint", self)  # there is no other kind
         error = remote_errors.Envelope("RuntimeError", UNSENDABLE.format(self.name), "", None, None)
         self._unsendable = wire.join(Status.FAILED, self.serializer.dumps(tuple(error)))
-
-    @property
-    @abstractmethod
-    def closed(self) -> bool:
-        """Whether nothing can be asked any more."""
 
     def serve(self, key: str, service: Service) -> None:
         """Answer requests for *key* with *service*."""
@@ -135,7 +129,7 @@ class Called(ABC):
             if not self.handlers.enter((sender, thread), quickly=quickly):
                 return self._answer(sender, wire.split(frames))
         except ClosedError as error:
-            return Future() if self.closed else self.failed(error)
+            return Future() if self._me.closed else self.failed(error)
         if current.acting.get() is not self:
             current.act_for(self._me)
         try:
@@ -161,7 +155,7 @@ class Called(ABC):
             self.handlers.submit(key, job)
         except ClosedError as error:
             # The transport closes next and reports this member lost: that is the answer.
-            return Future() if self.closed else self.failed(error)
+            return Future() if self._me.closed else self.failed(error)
         except Exception as error:  # noqa: BLE001 - goes back to whoever asked
             return self.failed(error)
         return reply

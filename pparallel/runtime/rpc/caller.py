@@ -202,7 +202,7 @@ class Caller:
         """Run *what* in member *to*, keep its result there and return a reference to it."""
         limit = self.limit(timeout)
         ref = self.refs.held(to, self.refs.new_id())
-        frames = self._requests.remote(to, what, args, kwargs, limit, idempotent, ref.ref_id)
+        frames = self._requests.call(to, what, args, kwargs, limit, idempotent, ref.ref_id)
         size = wire.size(frames)
         confirmed = self._send(self._of_calls, to, frames, limit, idempotent, size)
         ref._confirmed = confirmed

@@ -63,11 +63,20 @@ class Requests:
         kwargs: Mapping[str, Any] | None,
         limit: float | None = None,
         idempotent: bool = False,
+        ref_id: str | None = None,
     ) -> Frames:
-        """Return the request to run a function, whose reply is wanted within *limit* seconds."""
+        """Return the request to run a function, whose reply is wanted within *limit* seconds.
+
+        With *ref_id*, its result is to be kept by that name.
+        """
         kind = Kind.REGISTERED if type(what) is Registered else Kind.CALL
-        told = None
-        if not idempotent:
+        told, buffers = None, NOTHING
+        if ref_id is not None:
+            # The name travels beside the body: the owner keeps a place for the value on arrival, so
+            # that a reference passed on meanwhile finds it.
+            kind, buffers = Kind.REMOTE, [ref_id.encode()]
+            told = None if idempotent else self._told(to, what)
+        elif not idempotent:
             beside = NOTHING
             data = self._quick.call(what, args, kwargs)
             if data is None:
@@ -80,25 +89,11 @@ class Requests:
                     kind, QUICK, frames, self.session, thread, number, limit or 0.0
                 )
                 return [header, data, *beside]
-        body = self._call_body(what, args, kwargs, told)
-        return self._join(to, kind, body, (), limit, idempotent)
-
-    def remote(
-        self,
-        to: str,
-        what: Callable[..., Any] | Registered,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any] | None,
-        limit: float | None,
-        idempotent: bool,
-        ref_id: str,
-    ) -> Frames:
-        """Return the request to run a function and keep its result as *ref_id*."""
-        told = None if idempotent else self._told(to, what)
-        body = self._call_body(what, args, kwargs, told)
-        # The name travels beside the body: the owner keeps a place for the value on arrival, so
-        # that a reference passed on meanwhile finds it.
-        return self._join(to, Kind.REMOTE, body, [ref_id.encode()], limit, idempotent)
+        # A name travels as data: with a serializer that sends nothing else, it is what can be
+        # called.
+        name = tuple(what) if isinstance(what, Registered) else told or what
+        body = self._body((name, args, dict(kwargs or {})), what)
+        return self._join(to, kind, body, buffers, limit, idempotent)
 
     def next_number(self, to: str) -> int:
         """Return the number of the next request to a member."""
@@ -154,18 +149,6 @@ class Requests:
             kind, flags, len(body), self.session, get_ident(), number, limit or 0.0
         )
         return [header, *body, *buffers]
-
-    def _call_body(
-        self,
-        what: Callable[..., Any] | Registered,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any] | None,
-        told: Told | None,
-    ) -> list[Buffer]:
-        # A name travels as data: with a serializer that sends nothing else, it is what can be
-        # called.
-        name = tuple(what) if isinstance(what, Registered) else told or what
-        return self._body((name, args, dict(kwargs or {})), what)
 
     def _body(self, body: object, what: object) -> list[Buffer]:
         if self._closed is not None:
