@@ -5,15 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
 from pparallel.runtime.links.hello import Hello, RefusedError
-from pparallel.runtime.links.watch import Watch
+from pparallel.runtime.links.watch import Ended, Watch
 
 logger = logging.getLogger(__name__)
-
-Ended = Callable[[str, str], None]  #: (name, what is known of its end)
 
 
 class Membership:
@@ -190,5 +188,4 @@ class Membership:
         return [name for name in self._names if name not in self._here]
 
     def _explained(self, name: str) -> str:
-        why = self._refused.get(name)
-        return name if why is None else f"{name} (refused: {why})"
+        return f"{name} (refused: {self._refused[name]})" if name in self._refused else name

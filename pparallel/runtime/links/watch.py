@@ -193,11 +193,10 @@ def _opened(process: ProcessId) -> int:
         pidfd = os.pidfd_open(process.pid)
     except ProcessLookupError:
         return -1
+    lives = False
     try:
-        if process.lives():
-            return pidfd
-    except BaseException:
-        os.close(pidfd)
-        raise
-    os.close(pidfd)
-    return -1
+        lives = process.lives()
+    finally:
+        if not lives:
+            os.close(pidfd)
+    return pidfd if lives else -1

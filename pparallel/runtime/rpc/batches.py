@@ -433,16 +433,13 @@ class BatchRun:
         if reply is not None and frames is not None:
             settle(reply, frames)
 
-    def _is_told(self) -> bool:
-        return not (self._values or self._framed)
-
     def _forget(self) -> None:
         """Have nobody ask for more, if there is none; called with the lock held."""
-        if self._is_late and self._is_over and self._is_told():
+        if self._is_late and self._is_over and not (self._values or self._framed):
             self._endpoint.late_batches.pop(self._key, None)
 
     def _is_ready(self) -> bool:
-        return self._is_over or (self._is_late and not self._is_told())
+        return self._is_over or (self._is_late and bool(self._values or self._framed))
 
     def _take(self) -> Frames:
         """Return the next reply; of large results, as many as go well into one message."""

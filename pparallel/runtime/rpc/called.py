@@ -146,13 +146,12 @@ class Called:
                 return self._run_service(sender, message)
             if message.kind in (Kind.BATCH, Kind.REST):
                 return self._run_batch(sender, message)
-            key = sender, message.thread
             reply: Future[Frames] = LeanFuture()
             kept = None
             if message.kind == Kind.REMOTE:
                 kept = self.refs.keep(bytes(message.buffers[0]).decode(), sender)
             job = partial(Job(self._me, sender, message, kept).run, reply)
-            self.handlers.submit(key, job)
+            self.handlers.submit((sender, message.thread), job)
         except ClosedError as error:
             # The transport closes next and reports this member lost: that is the answer.
             return Future() if self._me.closed else self.failed(error)
@@ -196,9 +195,8 @@ class Called:
 
         def ended(source: Future[Reply]) -> None:
             error = source.exception()
-            settle(
-                deferred, self.failed(error) if error else self._replied(source.result(), quickly)
-            )
+            frames = self.failed(error) if error else self._replied(source.result(), quickly)
+            settle(deferred, frames)
 
         reply.add_done_callback(ended)
         return deferred
@@ -342,7 +340,7 @@ class Arrivals:
 
     def _fill(self, number: int) -> bool:
         """Take *number* out of its gap; return whether it was missing."""
-        at = bisect_right(self._gaps, number, key=_first) - 1
+        at = bisect_right(self._gaps, number, key=itemgetter(0)) - 1
         if at < 0 or self._gaps[at][1] < number:
             return False
         first, last = self._gaps[at]
@@ -355,9 +353,6 @@ class Arrivals:
             answer = self._answers.get(number)
         if answer is not None:
             settle(answer, _copies(frames))
-
-
-_first = itemgetter(0)
 
 
 def _copies(frames: Sequence[Buffer]) -> Frames:

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -204,8 +204,7 @@ class Caller:
         ref = self.refs.held(to, self.refs.new_id())
         frames = self._requests.call(to, what, args, kwargs, limit, idempotent, ref.ref_id)
         size = wire.size(frames)
-        confirmed = self._send(self._of_calls, to, frames, limit, idempotent, size)
-        ref._confirmed = confirmed
+        ref._confirmed = confirmed = self._send(self._of_calls, to, frames, limit, idempotent, size)
         if idempotent:
             confirmed.result()  # what is asked of the reference must not overtake a second attempt
         return ref
@@ -444,16 +443,11 @@ class _Attempts:
     def _failed(self, error: BaseException) -> None:
         if isinstance(error, CallTimeoutError):
             return  # the clock knows whether that was the last attempt
-        if isinstance(error, PeerLostError) and self._is_there():
-            return  # only the connection broke: the clock sends it again
+        with suppress(PparallelError):
+            if isinstance(error, PeerLostError) and self._to in self._retries.transport.members():
+                return  # only the connection broke: the clock sends it again
         self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
         if (waiting := self._waiting) is not None:
             fail(waiting[1], error)
-
-    def _is_there(self) -> bool:
-        try:
-            return self._to in self._retries.transport.members()
-        except PparallelError:
-            return False

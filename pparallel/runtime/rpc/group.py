@@ -292,9 +292,8 @@ class RpcGroup(ServiceGroup):
 
     def _find(self, kind: str, key: str) -> tuple[str, str] | None:
         self._live()
-        found: tuple[str, str] | None = self._ask_first(
-            directory.FIND, (self._name, kind, key)
-        ).body
+        reply = self._ask_first(directory.FIND, (self._name, kind, key))
+        found: tuple[str, str] | None = reply.body
         return found
 
     def _owner(self, key: str) -> tuple[Registered, str]:
@@ -305,10 +304,8 @@ class RpcGroup(ServiceGroup):
         if owner is None:
             found = self._find("service", key)
             if found is None:
-                message = (
-                    f"{key!r} is not found on Group [{self._name}]: it is not registered in it"
-                )
-                raise DirectoryError(message)
+                where = f"Group [{self._name}]"
+                raise DirectoryError(f"{key!r} is not found on {where}: it is not registered in it")
             owner = self._endpoint.owners[name] = found[0]
         return name, owner
 

@@ -400,7 +400,9 @@ class Handlers:
                     if self._ready or self._behind:
                         self._call_a_thread()
                     return stream
-                hand_over = self._next_hand_over()
+                # When a stream is to be handed over, if one is and this thread may take it.
+                looks = [each.look_at for each in self._behind if self._running < self._size]
+                hand_over = min(looks, default=None)
                 if hand_over is None and now >= until:
                     return None
                 self._idle += 1
@@ -416,12 +418,6 @@ class Handlers:
                 self._behind.discard(stream)
                 return stream
         return None
-
-    def _next_hand_over(self) -> float | None:
-        """Return when a stream is to be handed over, if one is and this thread may take it."""
-        if self._running >= self._size:
-            return None
-        return min((each.look_at for each in self._behind), default=None)
 
     def _run(self, stream: Stream, token: object) -> None:
         while True:
