@@ -37,6 +37,10 @@ class Line:
             self.sent.kept(to, new)
         return "both" if told[1] else "number", found(*args)
 
+    def size(self) -> int:
+        """Return how many functions the member that runs them keeps."""
+        return sum(map(len, list(self.kept._kept.values())))
+
     def ways(self, function: Callable[..., Any], *args: Any) -> list[str]:
         return [self.call(function, *args)[0] for _ in range(3)]
 

@@ -16,7 +16,7 @@ from typing_extensions import override
 
 import pparallel
 from pparallel.errors import ClosedError, PeerLostError
-from pparallel.interfaces.transport import Frames
+from pparallel.interfaces.transport import Frames, Transport
 from pparallel.runtime.rpc import batches, wire
 from pparallel.runtime.rpc.batches import SMALL, TOGETHER, Batches, Call
 from pparallel.runtime.rpc.future import RpcFuture, Way
@@ -53,7 +53,7 @@ class Member:
         self.window = Window(room, lambda: False)
         self.sent: list[tuple[Kind, int, Any, Future[Frames]]] = []
         self.problem: BaseException | None = None
-        self.batches = Batches(self, requests, self.quick, self.window, "test")
+        self.batches = Batches(cast("Transport", self), requests, self.quick, self.window, "test")
 
     def send(self, to: str, frames: Frames, timeout: float | None, future: Future[Frames]) -> None:
         if self.problem is not None:

@@ -288,7 +288,8 @@ def send_pickles(rt: Runtime, path: Path) -> None:
         kinds = itertools.product(Kind, (0, QUICK), bodies)
         for number, (kind, flags, body) in enumerate(kinds):
             buffers = [b"m0:99", evil]
-            frames = wire.join(kind, body, buffers, flags=flags, session=1, number=number)
+            header = wire.header(kind, flags, len(body), 1, 0, number, 0.0)
+            frames = [header, *body, *buffers]
             reply = rt.transport.call(rt.members[1], frames, PATIENCE)
             assert wire.split(reply).kind != Status.OK
     group.barrier(PATIENCE)

@@ -10,8 +10,6 @@ from pparallel.interfaces.transport import Frames, Handler
 
 OK, FAILED = range(2)  #: how a request ended, where the handler itself may fail
 
-Reply = Callable[[int, Frames], None]
-
 
 def attempt(handler: Handler, sender: str, frames: Frames) -> tuple[int, Frames] | Future[Frames]:
     """Have *handler* handle a request; return how it ended with the reply, or a future of that."""
@@ -28,7 +26,9 @@ def outcome(done: Future[Frames]) -> tuple[int, Frames]:
     return (OK, done.result()) if error is None else (FAILED, told(error))
 
 
-def answer(handler: Handler, sender: str, frames: Frames, reply: Reply) -> None:
+def answer(
+    handler: Handler, sender: str, frames: Frames, reply: Callable[[int, Frames], None]
+) -> None:
     """Have *handler* handle a request, and call *reply* with how it ended and what it answered.
 
     That is at once, or in another thread when the handler's future is done.

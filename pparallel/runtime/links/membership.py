@@ -5,15 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
 from pparallel.runtime.links.hello import Hello, RefusedError
-from pparallel.runtime.links.watch import Watch
+from pparallel.runtime.links.watch import Ended, Watch
 
 logger = logging.getLogger(__name__)
-
-Ended = Callable[[str, str], None]  #: (name, what is known of its end)
 
 
 class Membership:
@@ -136,7 +134,7 @@ class Membership:
             PeerLostError: it has ended, or is no member.
         """
         if name not in self._here:
-            raise PeerLostError(name, self._lost.get(name, self._absence(name)))
+            raise PeerLostError(name, self.reason(name))
 
     def names(self) -> list[str]:
         """Return the names of those that are here."""
@@ -163,7 +161,8 @@ class Membership:
 
     def reason(self, name: str) -> str:
         """Return why *name* is not here."""
-        return self._lost.get(name, self._absence(name))
+        absence = "has not arrived yet" if name in self._names else "is not a member"
+        return self._lost.get(name, absence)
 
     def close(self) -> None:
         """Wake whoever waits, and watch nobody any more; safe to call again."""
@@ -189,8 +188,4 @@ class Membership:
         return [name for name in self._names if name not in self._here]
 
     def _explained(self, name: str) -> str:
-        why = self._refused.get(name)
-        return name if why is None else f"{name} (refused: {why})"
-
-    def _absence(self, name: str) -> str:
-        return "has not arrived yet" if name in self._names else "is not a member"
+        return f"{name} (refused: {self._refused[name]})" if name in self._refused else name

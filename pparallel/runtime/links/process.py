@@ -53,8 +53,7 @@ class ProcessId(NamedTuple):
 
     def is_stopped(self) -> bool:
         """Return whether a signal has stopped it, as Ctrl-Z does."""
-        found = look(self.pid)
-        return found is not None and found == (STOPPED, self.started)
+        return look(self.pid) == (STOPPED, self.started)
 
     def lives(self) -> bool:
         """Return whether it runs, and the number is not another's by now."""

@@ -59,20 +59,18 @@ class Watch:
             process: where it lives.
             judged: whether it is for this member to say that it has been stopped for too long.
         """
-        if process.watchable:
-            self._add(_Watched(name, process, judged))
-
-    def _add(self, watched: _Watched) -> None:
-        pidfd = -1
+        if not process.watchable:
+            return
+        watched, pidfd = _Watched(name, process, judged), -1
         try:
-            with explaining(f"watching the process of member {watched.name!r}"):
-                pidfd = private(lambda: _opened(watched.process))
+            with explaining(f"watching the process of member {name!r}"):
+                pidfd = private(lambda: _opened(process))
         except ResourceExhaustedError as error:
             logger.warning("It is tried again: %s", error)
             self._late.append(watched)
         else:
             if pidfd < 0:
-                self._ended(watched.name, f"has died (process {watched.process.pid})")
+                self._ended(name, f"has died (process {process.pid})")
                 return
         with self._lock:
             if self._closed:
@@ -131,19 +129,17 @@ class Watch:
     def _look(self) -> None:
         late, self._late = self._late, []
         for each in late:
-            self._add(each)
+            self.add(each.name, each.process, judged=each.judged)
         ready = self._wait()
         now = time.monotonic()
-        for pidfd, watched in self._all():
+        with self._lock:
+            all_watched = list(self._watched.items())
+        for pidfd, watched in all_watched:
             if pidfd in ready:
                 self._report(pidfd, watched, f"has died (process {watched.process.pid})")
             elif watched.judged and self._is_given_up(pidfd, watched, now):
                 how = f"was stopped by a signal for {self._bound:g} s"
                 self._report(pidfd, watched, f"{how} (process {watched.process.pid})")
-
-    def _all(self) -> list[tuple[int, _Watched]]:
-        with self._lock:
-            return list(self._watched.items())
 
     def _wait(self) -> set[int]:
         poll = select.poll()
@@ -152,7 +148,9 @@ class Watch:
                 self._stopped.pop(pidfd, None)
             close_private(*self._dropped)
             self._dropped.clear()
-            looks = self._nudge < 0 or self._late or any(map(_is_judged, self._watched.values()))
+            looks = (
+                self._nudge < 0 or self._late or any(each.judged for each in self._watched.values())
+            )
             for pidfd in (*self._watched, *([self._nudge] if self._nudge >= 0 else ())):
                 poll.register(pidfd, select.POLLIN)
         ready = {number for number, _ in poll.poll(self._bound * _LOOK * 1000 if looks else None)}
@@ -177,10 +175,7 @@ class Watch:
             if self._watched.pop(pidfd, None) is None:
                 return
             self._dropped.append(pidfd)
-        try:
-            self._ended(watched.name, reason)
-        except Exception:  # the ends of others are to be reported all the same
-            logger.exception("The end of member %s could not be told to all", watched.name)
+        self._ended(watched.name, reason)
 
     def _give_back(self) -> None:
         with self._lock:
@@ -192,21 +187,16 @@ class Watch:
             self._nudge = -1
 
 
-def _is_judged(watched: _Watched) -> bool:
-    return watched.judged
-
-
 def _opened(process: ProcessId) -> int:
     """Return a pidfd of a process that lives; -1: it does not."""
     try:
         pidfd = os.pidfd_open(process.pid)
     except ProcessLookupError:
         return -1
+    lives = False
     try:
-        if process.lives():
-            return pidfd
-    except BaseException:
-        os.close(pidfd)
-        raise
-    os.close(pidfd)
-    return -1
+        lives = process.lives()
+    finally:
+        if not lives:
+            os.close(pidfd)
+    return pidfd if lives else -1

@@ -10,50 +10,60 @@ to 32 of one thread to one member are one request, and their results one reply::
         and those frames
 
 The reply comes when all have ended. Where that takes longer it tells of those that have, and the
-caller asks for the rest; see :mod:`pparallel.runtime.rpc.batch_run`.
+caller asks for the rest.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 import time
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from itertools import groupby
+from itertools import chain, count, groupby, islice, repeat, starmap
+from sys import modules
 from threading import RLock, get_ident
 from types import FunctionType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from pparallel.errors import CallTimeoutError, ResourceExhaustedError
-from pparallel.interfaces.transport import Frames
+from typing_extensions import Buffer
+
+from pparallel.errors import CallTimeoutError, ResourceExhaustedError, SerializationError
+from pparallel.interfaces.transport import Frames, Transport
 from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.pending import fail, settle
-from pparallel.runtime.rpc import wire
+from pparallel.runtime.plain import PLAIN
+from pparallel.runtime.rpc import current, wire
 from pparallel.runtime.rpc.closures import Told
 from pparallel.runtime.rpc.future import RpcFuture
 from pparallel.runtime.rpc.quick import Name, Quick
 from pparallel.runtime.rpc.requests import Requests
 from pparallel.runtime.rpc.window import Window
+from pparallel.runtime.rpc.wire import Status
 from pparallel.runtime.ticker import Ticker
+from pparallel.runtime.user_code import run
+
+if TYPE_CHECKING:
+    from pparallel.runtime.rpc.endpoint import Endpoint
+    from pparallel.runtime.rpc.handlers import Job, Stream
 
 TOGETHER = 32  #: calls in a batch, at the most
 SMALL = 512  #: bytes of the arguments of a call, at the most
 HELD = 0.001  #: seconds after which a batch leaves as it is
+LATE = 0.001  #: seconds after which the results that are there do not wait for the others
 LARGE = 2**16  #: bytes of results from which on others come with the next reply
 
 _ROOM = TOGETHER * (SMALL + Window.OVERHEAD) - Window.OVERHEAD  # of a batch in the window
 
+_LONG = frozenset({bytes, str})
+_SHORT = PLAIN - _LONG
+
+Key = tuple[str, int, int]  #: sender, its session, and the number of its request
+
 #: Future, function, its name, arguments, named arguments: a tuple, for there are many.
 Call = tuple[RpcFuture[Any], FunctionType, Name | Told, Sequence[Any], Mapping[str, Any] | None]
-
-
-class Sender(Protocol):
-    """Sends requests: a transport."""
-
-    def send(self, to: str, frames: Frames, timeout: float | None, future: Future[Frames]) -> None:
-        """Send a request, whose reply completes *future*."""
 
 
 class Batches:
@@ -65,9 +75,10 @@ class Batches:
     """
 
     def __init__(
-        self, sender: Sender, requests: Requests, quick: Quick, window: Window, name: str
+        self, transport: Transport, requests: Requests, quick: Quick, window: Window, name: str
     ) -> None:
-        self.sender, self.requests, self.quick, self.window = sender, requests, quick, window
+        self.transport, self.requests = transport, requests
+        self.quick, self.window = quick, window
         self.held: dict[tuple[str, int], _Batch] = {}
         self.under_way: defaultdict[str, set[_Batch]] = defaultdict(set)  # by member
         self.ticker = Ticker(f"{name}-batches", HELD)
@@ -223,7 +234,7 @@ class _Batch:
         reply: LeanFuture[Frames] = LeanFuture()
         reply.add_done_callback(self._replied)
         try:
-            self._batches.sender.send(self._to, encode(), timeout, reply)
+            self._batches.transport.send(self._to, encode(), timeout, reply)
         except Exception as error:  # noqa: BLE001 - goes to those who wait
             fail(reply, error)
             return error
@@ -265,11 +276,11 @@ class _Batch:
                 future.give(value)
                 del futures[index]
         at = 2
-        for index, count in framed:
+        for index, many in framed:
             if index in futures:
-                settle(futures[index], frames[at : at + count])
+                settle(futures[index], frames[at : at + many])
                 del futures[index]
-            at += count
+            at += many
 
     def _fail(self, error: BaseException) -> None:
         for future in self._futures.values():
@@ -297,3 +308,160 @@ def _counted(names: Sequence[Name | Told]) -> list[tuple[Name | Told, int]]:
     if names.count(names[0]) == len(names):  # as it is most of the time
         return [(names[0], len(names))]
     return [(name, len(list(each))) for name, each in groupby(names)]
+
+
+class BatchRun:
+    """Runs calls, each once, and answers with their results.
+
+    Attributes:
+        stream: of its jobs, where the thread that received them is to run them.
+        over: when the last of them ended.
+        expires: when nobody waits for their results any more.
+    """
+
+    def __init__(self, endpoint: Endpoint, key: Key, request: Any, limit: float = 0.0) -> None:
+        """Know the calls, as :mod:`pparallel.runtime.rpc.batches` writes them.
+
+        Args:
+            endpoint: of the member that runs them.
+            key: of the request.
+            request: the calls.
+            limit: seconds within which their results are wanted; 0: no limit.
+        """
+        self._endpoint, self._key = endpoint, key
+        counted, args, kwargs = request
+        self._args, self._kwargs = args, kwargs
+        self._many = len(args)
+        names = chain.from_iterable(starmap(repeat, counted))
+        self._names = list(islice(names, self._many + 1))  # the number may be anything
+        if not len(self._names) == len(kwargs) == self._many:
+            raise SerializationError("a batch of calls", "something is missing", loading=True)
+        self.stream: Stream | None = None
+        self.over = math.inf
+        self._began = began = time.monotonic()
+        self.expires = began + limit if limit else math.inf
+        self._lock = RLock()
+        # A call that ends puts its result here first, then looks whether it is to be told of: no
+        # lock is taken for most. Whoever says that results are late looks here afterwards.
+        self._values: deque[tuple[int, object]] = deque()  # with which call had it
+        self._framed: deque[tuple[int, Frames]] = deque()  # of those that are not small data
+        self._ended = count(1)
+        self._is_over = not self._many  # no call is left
+        self._is_late = False
+        self._reply: Future[Frames] | None = None
+
+    def jobs(self) -> list[Job]:
+        """Return the calls, to be run in order by whatever threads."""
+        each = self._names, self._args, self._kwargs
+        return list(map(partial, repeat(self._run), count(), *each))
+
+    def reply(self) -> Frames | Future[Frames]:
+        """Return the next reply, or what will be it: the sender waits for one at a time."""
+        with self._lock:
+            if self._is_ready():
+                return self._take()
+            self._reply = reply = LeanFuture[Frames]()
+        return reply
+
+    def tick(self, now: float) -> None:
+        """Tell what is there, if it is time."""
+        if now - self._began < LATE:
+            return
+        endpoint = self._endpoint
+        endpoint.ticker.remove(self.tick)
+        endpoint.keep_late(self._key, self)  # first: from then on its sender may ask for it
+        self._is_late = True
+        if self.stream is not None:
+            endpoint.handlers.hand_over(self.stream)
+        self._tell()
+
+    def _run(
+        self, index: int, name: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None
+    ) -> None:
+        endpoint = self._endpoint
+        if self._is_late and time.monotonic() >= self.expires:
+            what = f"a call to {endpoint.name!r} that waited there for a thread"
+            self.drop(CallTimeoutError(what, self.expires - self._began), index)
+            return
+        if current.acting.get() is not endpoint:
+            current.act_for(endpoint)
+        try:
+            module = modules.get(name[0])  # as Quick.function(), to call which is felt here
+            function = None if module is None else module.__dict__.get(name[1])
+            if function is None:
+                function = self._function(name)
+            value = run(function, args, kwargs)
+            kind = type(value)
+            if kind in _SHORT or (kind in _LONG and len(value) <= SMALL):
+                self._values.append((index, value))
+            elif kind in _LONG:
+                self._framed.append((index, [wire.QUICK_OK, endpoint.quick.dumps(value)]))
+            else:
+                reply = wire.join(Status.OK, endpoint.serializer.dumps(value))
+                self._framed.append((index, reply))
+        except BaseException as error:  # noqa: BLE001 - goes back to the caller
+            self._framed.append((index, endpoint.failed(error)))
+        is_last = next(self._ended) == self._many
+        if is_last or self._is_late:
+            self._tell(is_last)
+
+    def _function(self, name: Any) -> Callable[..., Any]:
+        """Return a function that was not found at once, by its name or number."""
+        if type(name[0]) is not int:
+            return self._endpoint.quick.function(name)
+        sender, session, _ = self._key
+        return self._endpoint.functions.function(sender, session, name)[0]
+
+    def drop(self, error: Exception, index: int, *_: object) -> None:
+        """Have a call end with *error* instead of running it."""
+        self._framed.append((index, self._endpoint.failed(error)))
+        is_last = next(self._ended) == self._many
+        if is_last or self._is_late:
+            self._tell(is_last)
+
+    def _tell(self, is_last: bool = False) -> None:
+        """Tell whoever waits of what there is, if it is time."""
+        if is_last:
+            self._is_over, self.over = True, time.monotonic()
+            self._endpoint.ticker.remove(self.tick)
+        frames: Frames | None = None
+        with self._lock:
+            reply = self._reply
+            if reply is not None and self._is_ready():
+                self._reply, frames = None, self._take()
+            self._forget()
+        if reply is not None and frames is not None:
+            settle(reply, frames)
+
+    def _forget(self) -> None:
+        """Have nobody ask for more, if there is none; called with the lock held."""
+        if self._is_late and self._is_over and not (self._values or self._framed):
+            self._endpoint.late_batches.pop(self._key, None)
+
+    def _is_ready(self) -> bool:
+        return self._is_over or (self._is_late and bool(self._values or self._framed))
+
+    def _take(self) -> Frames:
+        """Return the next reply; of large results, as many as go well into one message."""
+        counts: list[tuple[int, int]] = []
+        frames: list[Buffer] = []
+        size = 0
+        while self._framed and size <= LARGE:
+            index, each = self._framed.popleft()
+            counts.append((index, len(each)))
+            frames += each
+            size += wire.size(each)
+        values = self._values
+        pairs = [values.popleft() for _ in range(len(values))]  # others may append meanwhile
+        try:
+            columns: Iterable[Sequence[Any]] = zip(*pairs, strict=True) if pairs else ((), ())
+            body = self._endpoint.quick.dumps((*columns, counts))
+        except Exception as error:  # noqa: BLE001 - for want of memory: those who wait are told
+            self._framed.clear()
+            self._forget()
+            return self._endpoint.failed(error)
+        if self._framed and not self._is_late:
+            self._is_late = True
+            self._endpoint.keep_late(self._key, self)
+        self._forget()
+        return [wire.QUICK_OK, body, *frames]

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
+from operator import itemgetter
+from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
+from typing_extensions import Buffer
+
 from pparallel.errors import (
+    CallTimeoutError,
     ClosedError,
     DirectoryError,
     ResourceExhaustedError,
@@ -20,20 +26,19 @@ from pparallel.errors import (
 from pparallel.interfaces.serializer import Serializer
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime import dedicated, remote_errors
-from pparallel.runtime.dedicated import ELSEWHERE, LEADING
+from pparallel.runtime.dedicated import LEADING
 from pparallel.runtime.lean_future import LeanFuture
-from pparallel.runtime.pending import settle
+from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.rpc import current, wire
-from pparallel.runtime.rpc.arrivals import Arrivals
-from pparallel.runtime.rpc.batch_run import LATE, BatchRun, Key
+from pparallel.runtime.rpc.batches import LATE, BatchRun, Key
 from pparallel.runtime.rpc.closures import KeptFunctions
 from pparallel.runtime.rpc.handlers import Handlers
-from pparallel.runtime.rpc.job import Job
-from pparallel.runtime.rpc.quick import Quick
-from pparallel.runtime.rpc.refs import RefTable, Registered
+from pparallel.runtime.rpc.quick import Name, Quick
+from pparallel.runtime.rpc.refs import RefTable, Registered, methods_value
 from pparallel.runtime.rpc.service import Reply, Request, Service
-from pparallel.runtime.rpc.wire import IDEMPOTENT, QUICK, QUICK_CALL, Kind, Status
+from pparallel.runtime.rpc.wire import CALLS, IDEMPOTENT, QUICK, Kind, Status
 from pparallel.runtime.ticker import Ticker
+from pparallel.runtime.user_code import run
 
 if TYPE_CHECKING:
     from pparallel.runtime.rpc.endpoint import Endpoint
@@ -46,7 +51,7 @@ MOST_SESSIONS = 8  #: of one member, of which the requests are told apart
 UNSENDABLE = "the error of a call could not be sent, as for want of memory; the log of {} has it"
 
 
-class Called(ABC):
+class Called:
     """Runs the functions that other members call, and the services that they ask.
 
     Services run on the thread that received the request and never block; user functions run on
@@ -71,11 +76,6 @@ class Called(ABC):
         error = remote_errors.Envelope("RuntimeError", UNSENDABLE.format(self.name), "", None, None)
         self._unsendable = wire.join(Status.FAILED, self.serializer.dumps(tuple(error)))
 
-    @property
-    @abstractmethod
-    def closed(self) -> bool:
-        """Whether nothing can be asked any more."""
-
     def serve(self, key: str, service: Service) -> None:
         """Answer requests for *key* with *service*."""
         with self._serving:
@@ -98,8 +98,8 @@ class Called(ABC):
     def _handle(self, sender: str, frames: Frames) -> Frames | Future[Frames]:
         """Answer one request; called by the transport, on any thread, and never blocks."""
         where = dedicated.here.role.kind
-        if where and frames and bytes(frames[0][:2]) == QUICK_CALL:  # type: ignore[index] # a buffer of bytes
-            return self._handle_quick_call(sender, frames, where == LEADING)
+        if where and frames and bytes(frames[0][:2]) in CALLS:  # type: ignore[index] # a buffer of bytes
+            return self._handle_here(sender, frames, where == LEADING)
         try:
             message = wire.split(frames)
         except SerializationError as error:
@@ -113,15 +113,13 @@ class Called(ABC):
             arrivals.keep(number, answer)
         return answer
 
-    def _handle_quick_call(
-        self, sender: str, frames: Frames, quickly: bool
-    ) -> Frames | Future[Frames]:
-        """Answer what is asked most, in a thread in which it may run.
+    def _handle_here(self, sender: str, frames: Frames, quickly: bool) -> Frames | Future[Frames]:
+        """Answer a call in this thread, which the transport lets do it.
 
         It does what the other two methods do, without what they need for all the rest: where two
         processes take turns on a core, each function costs a multiple of what it does in a loop.
         """
-        _, _, _, session, thread, number, _ = wire.fields(frames[0])
+        kind, flags, _, session, thread, number, _ = wire.fields(frames[0])
         arrivals = self._arrivals.get((sender, session))
         if arrivals is None:
             arrivals = self._arrivals_of(sender, session)
@@ -131,11 +129,12 @@ class Called(ABC):
             if not self.handlers.enter((sender, thread), quickly=quickly):
                 return self._answer(sender, wire.split(frames))
         except ClosedError as error:
-            return Future() if self.closed else self.failed(error)
+            return Future() if self._me.closed else self.failed(error)
         if current.acting.get() is not self:
             current.act_for(self._me)
         try:
-            return self.quick.run(frames) or Job(self._me, sender, wire.split(frames)).answer()
+            reply = self.quick.run(frames) if flags and kind == Kind.CALL else None
+            return reply or Job(self._me, sender, wire.split(frames)).answer()
         except BaseException as error:  # noqa: BLE001 - goes back to the caller
             return self.failed(error)
         finally:
@@ -147,19 +146,15 @@ class Called(ABC):
                 return self._run_service(sender, message)
             if message.kind in (Kind.BATCH, Kind.REST):
                 return self._run_batch(sender, message)
-            key = sender, message.thread
-            where = dedicated.kind() if message.kind != Kind.REMOTE else ELSEWHERE
-            if where and self.handlers.enter(key, quickly=where == LEADING):
-                return self._run_here(Job(self._me, sender, message))
             reply: Future[Frames] = LeanFuture()
             kept = None
             if message.kind == Kind.REMOTE:
                 kept = self.refs.keep(bytes(message.buffers[0]).decode(), sender)
             job = partial(Job(self._me, sender, message, kept).run, reply)
-            self.handlers.submit(key, job)
+            self.handlers.submit((sender, message.thread), job)
         except ClosedError as error:
             # The transport closes next and reports this member lost: that is the answer.
-            return Future() if self.closed else self.failed(error)
+            return Future() if self._me.closed else self.failed(error)
         except Exception as error:  # noqa: BLE001 - goes back to whoever asked
             return self.failed(error)
         return reply
@@ -184,14 +179,6 @@ class Called(ABC):
             logger.warning("%s replies to calls only when all have ended: %s", self.name, error)
         return reply
 
-    def _run_here(self, job: Job) -> Frames:
-        """Run a function in this thread, which the transport lets it do."""
-        current.act_for(self._me)
-        try:
-            return job.answer()
-        finally:
-            self.handlers.leave()
-
     def _run_service(self, sender: str, message: wire.Message) -> Frames | Future[Frames]:
         quickly = bool(message.flags & QUICK)
         if quickly:
@@ -208,9 +195,8 @@ class Called(ABC):
 
         def ended(source: Future[Reply]) -> None:
             error = source.exception()
-            settle(
-                deferred, self.failed(error) if error else self._replied(source.result(), quickly)
-            )
+            frames = self.failed(error) if error else self._replied(source.result(), quickly)
+            settle(deferred, frames)
 
         reply.add_done_callback(ended)
         return deferred
@@ -269,3 +255,236 @@ class Called(ABC):
             if key[0] == name:
                 self.late_batches.pop(key, None)
         self.functions.forget(name)
+
+
+class Arrivals:
+    """The requests of one session of one sender, which numbers them from 0 on.
+
+    It remembers the highest number, the ranges of numbers below it that have not arrived, and the
+    replies to requests that may come again, until the sender says that it has them. So memory is
+    bounded by what is in flight, or was lost, and not by what was asked; a sender that leaves out
+    numbers on purpose costs no more than the requests that it sends.
+    """
+
+    #: Ranges of missing numbers that are remembered. More than these cannot be on their way at
+    #: once; a request below them that arrives after all is not run.
+    MOST_GAPS = 2**14
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._highest: float = -1
+        self._gaps: list[tuple[int, int]] = []  # first and last of each range, ascending
+        self._answers: dict[int, Future[Frames]] = {}
+
+    @property
+    def answers(self) -> int:
+        """How many replies are kept."""
+        return len(self._answers)
+
+    def take(self, number: int, idempotent: int = 0) -> bool:
+        """Return whether the request *number* is to be run: it has not arrived before.
+
+        The reply to an idempotent one is to be handed to :meth:`keep`.
+        """
+        with self._lock:
+            if number == self._highest + 1:
+                self._highest = number
+            elif number > self._highest:
+                self._skip_to(number)
+            elif not self._fill(number):
+                return False
+            if idempotent:
+                self._answers[number] = Future()
+            return True
+
+    def keep(self, number: int, answer: Frames | Future[Frames]) -> None:
+        """Remember the answer to a request, or what it will be."""
+        if isinstance(answer, Future):
+            answer.add_done_callback(lambda done: self._put(number, done.result()))
+        else:
+            self._put(number, answer)
+
+    def answer(self, number: int) -> Future[Frames]:
+        """Return the answer to a request that has arrived before.
+
+        A future that is never done stands for one that is not kept: it was given when the request
+        came first, and must not be overtaken by anything else.
+        """
+        with self._lock:
+            return self._answers.get(number) or Future()
+
+    def release(self, numbers: Iterable[int]) -> None:
+        """Forget the answers to requests that the sender no longer waits for.
+
+        Those that have not arrived are not run any more.
+        """
+        with self._lock:
+            for number in numbers:
+                if number > self._highest:
+                    self._skip_to(number)
+                self._fill(number)
+                self._answers.pop(number, None)
+
+    def end(self) -> None:
+        """Forget everything, and take nothing more: the sender has ended."""
+        with self._lock:
+            self._highest = float("inf")
+            self._gaps.clear()
+            self._answers.clear()
+
+    def _skip_to(self, number: int) -> None:
+        self._gaps.append((int(self._highest) + 1, number - 1))
+        self._highest = number
+        if len(self._gaps) > self.MOST_GAPS:
+            del self._gaps[: self.MOST_GAPS // 2]
+
+    def _fill(self, number: int) -> bool:
+        """Take *number* out of its gap; return whether it was missing."""
+        at = bisect_right(self._gaps, number, key=itemgetter(0)) - 1
+        if at < 0 or self._gaps[at][1] < number:
+            return False
+        first, last = self._gaps[at]
+        rest = [(first, number - 1), (number + 1, last)]
+        self._gaps[at : at + 1] = [each for each in rest if each[0] <= each[1]]
+        return True
+
+    def _put(self, number: int, frames: Frames) -> None:
+        with self._lock:
+            answer = self._answers.get(number)
+        if answer is not None:
+            settle(answer, _copies(frames))
+
+
+def _copies(frames: Sequence[Buffer]) -> Frames:
+    """Return *frames* as they are now: a result may lie in memory that goes on changing."""
+    return [frame if type(frame) is bytes else _copy(memoryview(frame)) for frame in frames]
+
+
+def _copy(frame: memoryview) -> Buffer:
+    return bytes(frame) if frame.readonly else bytearray(frame)
+
+
+class NotRegisteredHereError(DirectoryError):
+    """Raised when a member no longer has the service that it was called for; nothing was run."""
+
+    def __init__(self, group: str, key: str, member: str) -> None:
+        super().__init__(f"{key!r} is not registered in Group [{group}] by member {member!r}")
+
+
+class _NotHere(Exception):  # noqa: N818 - becomes a reply of its own kind
+    def __init__(self, name: Name) -> None:
+        self.name = name
+
+
+class Job:
+    """One call of a user function, on the side where it runs.
+
+    The result goes into *kept* where the caller wants a reference to it, else into the reply.
+    """
+
+    __slots__ = ("_endpoint", "_function", "_kept", "_message", "_sender", "expires")
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        sender: str,
+        message: wire.Message,
+        kept: Future[Any] | None = None,
+    ) -> None:
+        self._endpoint, self._sender, self._message = endpoint, sender, message
+        self._kept = kept
+        self._function = 0  # number of one that the sender need not send again
+        limit = message.limit
+        self.expires = monotonic() + limit if limit else math.inf
+
+    def run(self, reply: Future[Frames]) -> None:
+        """Run the function, and complete *reply*: called by a handler thread."""
+        if monotonic() >= self.expires:
+            what = f"a call to {self._endpoint.name!r} that waited there for a thread"
+            self.drop(CallTimeoutError(what, self._message.limit), reply)
+            return
+        with current.acting_for(self._endpoint):
+            settle(reply, self.answer() if self._kept is None else self._keep(self._kept, reply))
+
+    def drop(self, error: Exception, reply: Future[Frames]) -> None:
+        """Complete *reply* with *error* instead of running the function."""
+        if self._kept is not None:
+            fail(self._kept, error)
+        settle(reply, self._endpoint.failed(error))
+
+    def answer(self) -> Frames:
+        """Run the function in the thread of the caller, and return the reply; never raises."""
+        endpoint = self._endpoint
+        try:
+            function, args, kwargs = self._call()
+            value = run(function, args, kwargs)
+            data = endpoint.quick.value(value)
+            if data is not None and not self._function:
+                return [wire.QUICK_OK, data]
+            return self._numbered(wire.join(Status.OK, endpoint.serializer.dumps(value)))
+        except BaseException as error:  # noqa: BLE001 - goes back to the caller
+            return self._failed(error)
+
+    def _keep(self, kept: Future[Any], reply: Future[Frames]) -> Frames:
+        """Keep the result, and tell the caller before that the function runs."""
+        me = self._endpoint
+        try:
+            function, args, kwargs = self._call()
+            done = self._numbered(wire.join(Status.OK, me.serializer.dumps(None)))
+        except BaseException as error:  # noqa: BLE001 - goes back to the caller
+            missing = error.name if isinstance(error, _NotHere) else None
+            fail(kept, NotRegisteredHereError(*missing, me.name) if missing else error)
+            return self._failed(error)
+        try:
+            with methods_value(me.refs, function, args):
+                settle(reply, done)
+                kept.set_result(run(function, args, kwargs))
+        except BaseException as error:  # noqa: BLE001 - raised where the value is asked for
+            fail(kept, error)
+        return done
+
+    def _call(self) -> tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]:
+        """Return the function and its arguments; raises ``_NotHere`` for a service that is not."""
+        endpoint, message = self._endpoint, self._message
+        if message.flags & QUICK:
+            name, args, kwargs = endpoint.quick.read_call(message.body)
+            if message.kind == Kind.CALL:
+                if type(name[0]) is int:
+                    return self._sent(name), args, kwargs
+                return endpoint.quick.function(name), args, kwargs
+            what: Any = name
+        else:
+            what, args, kwargs = endpoint.serializer.loads(message.body)
+        if type(what) is tuple and type(what[0]) is int:
+            return self._sent(what), args, kwargs
+        if type(what) is tuple:  # the name of a registered function, which travels as data
+            service = endpoint.registered.get(Registered(*what))
+            if service is None:
+                raise _NotHere(what)
+            return service, args, kwargs
+        if not callable(what):
+            problem = f"a {type(what).__name__} is neither a function nor the name of a service"
+            raise TypeError(problem)
+        return what, args, kwargs
+
+    def _sent(self, told: Any) -> Callable[..., Any]:
+        """Return the function that the sender has sent, now or before."""
+        endpoint = self._endpoint
+        if not endpoint.quick.trusts:
+            raise SerializationError("a function", "none is taken from anybody", loading=True)
+        session = self._message.session
+        function, self._function = endpoint.functions.function(self._sender, session, told)
+        return function
+
+    def _numbered(self, reply: Frames) -> Frames:
+        return wire.renumbered(reply, self._function) if self._function else reply
+
+    def _failed(self, error: BaseException) -> Frames:
+        endpoint = self._endpoint
+        try:
+            if isinstance(error, _NotHere):
+                body = endpoint.serializer.dumps(tuple(error.name))
+                return wire.join(Status.NOT_REGISTERED, body)
+        except Exception as unsendable:  # noqa: BLE001 - as for want of memory
+            error = unsendable
+        return self._numbered(endpoint.failed(error))

@@ -1,34 +1,35 @@
-"""The side of a member that calls: frames out, replies in."""
+"""The side of a member that calls: frames out, replies in, what is lost sent again."""
 
 from __future__ import annotations
 
 import copy
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from typing_extensions import Buffer
 
-from pparallel.errors import ClosedError, PeerLostError, PparallelError
+from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError, PparallelError
 from pparallel.interfaces.serializer import Serializer
 from pparallel.interfaces.transport import Frames, Transport, TransportConfig
 from pparallel.runtime import remote_errors
+from pparallel.runtime.clock import Clock
 from pparallel.runtime.member import Member
-from pparallel.runtime.pending import fail
+from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.rpc import current, wire
 from pparallel.runtime.rpc.batches import SMALL, Batches
-from pparallel.runtime.rpc.callbacks import Callbacks
+from pparallel.runtime.rpc.called import NotRegisteredHereError
 from pparallel.runtime.rpc.directory import FIND
-from pparallel.runtime.rpc.future import RpcFuture, Way
+from pparallel.runtime.rpc.future import Callbacks, RpcFuture, Way
 from pparallel.runtime.rpc.handlers import Handlers
-from pparallel.runtime.rpc.job import NotRegisteredHereError
 from pparallel.runtime.rpc.quick import Quick
 from pparallel.runtime.rpc.refs import RefTable, Registered, RemoteRef
 from pparallel.runtime.rpc.requests import Requests
-from pparallel.runtime.rpc.retries import Retries
 from pparallel.runtime.rpc.service import Reply
 from pparallel.runtime.rpc.window import Window
 from pparallel.runtime.rpc.wire import Status
@@ -43,6 +44,13 @@ RELEASE = "rpc.release"  #: tells which answers need not be kept any more
 #: there are no more of them than threads.
 WIDE = 2**20
 FOR_EVER = 1e9  #: seconds from which on a time-out is none
+
+LONGEST = 30.0  #: seconds up to which the time between two attempts doubles
+GIVEN_UP = 2 * LONGEST  #: seconds after which an attempt is one that others have followed
+SOON = 0.5  #: seconds after which a member is told again that its answer has come
+
+#: Tells a member which requests are settled.
+Release = Callable[[str, Sequence[int]], Future[Any]]
 
 T = TypeVar("T")
 
@@ -77,12 +85,12 @@ class Caller:
         self._retries = Retries(transport, config.retry_after, self._release, member.name)
         self.batches = Batches(transport, self._requests, self.quick, self._window, member.name)
         self._held = self.batches.held
-        acting = partial(current.acting_for, cast("Endpoint", self))
-        self.callbacks = Callbacks(handlers, member.name, acting)
+        self.callbacks = Callbacks(cast("Endpoint", self))
         self._of_calls: Way[Any] = Way(
             self._decode_call, self._waiting, self._explain, self.callbacks
         )
         self._of_services = Way(self._decode_service, self._waiting, self._explain)
+        self._of_frames = Way(lambda _, frames: frames, self._waiting, self._explain)
         self._ended: BaseException | None = None
         self._failing: BaseException | None = None  # why it will soon: another member has failed
 
@@ -108,9 +116,7 @@ class Caller:
     ) -> Future[Reply]:
         """Return a future of what the service *key* of member *to* answers."""
         frames = self._requests.service(to, key, body, buffers)
-        future = RpcFuture(self._of_services, to)
-        self._send(to, frames, timeout).add_done_callback(future.follow)
-        return future
+        return self._send(self._of_services, to, frames, timeout)
 
     def arena(self, of: str | None = None) -> Arena | None:
         """Return this member's shared memory, or that of member *of* as far as it sees it."""
@@ -175,15 +181,13 @@ class Caller:
                 except (ClosedError, PeerLostError) as error:
                     raise self._explain(error) from None
         frames = self._requests.call(to, what, args, kwargs, limit, idempotent)
-        if not (idempotent or isinstance(what, Registered)):
-            return self._send_call(to, frames, limit)
+        size = wire.size(frames)
+        if not isinstance(what, Registered):
+            return self._send(self._of_calls, to, frames, limit, idempotent, size)
         future = RpcFuture(self._of_calls, to)
-        if isinstance(what, Registered):
-            self._send_in_window(to, frames, limit, idempotent).add_done_callback(
-                lambda reply: self._follow(future, reply, what, frames, limit, idempotent)
-            )
-        else:
-            self._send_in_window(to, frames, limit, True).add_done_callback(future.follow)
+        self._send(self._of_frames, to, frames, limit, idempotent, size).add_done_callback(
+            lambda reply: self._follow(future, reply, what, frames, limit, idempotent)
+        )
         return future
 
     def remote(
@@ -198,9 +202,9 @@ class Caller:
         """Run *what* in member *to*, keep its result there and return a reference to it."""
         limit = self.limit(timeout)
         ref = self.refs.held(to, self.refs.new_id())
-        frames = self._requests.remote(to, what, args, kwargs, limit, idempotent, ref.ref_id)
-        ref._confirmed = confirmed = RpcFuture(self._of_calls, to)
-        self._send_in_window(to, frames, limit, idempotent).add_done_callback(confirmed.follow)
+        frames = self._requests.call(to, what, args, kwargs, limit, idempotent, ref.ref_id)
+        size = wire.size(frames)
+        ref._confirmed = confirmed = self._send(self._of_calls, to, frames, limit, idempotent, size)
         if idempotent:
             confirmed.result()  # what is asked of the reference must not overtake a second attempt
         return ref
@@ -226,8 +230,8 @@ class Caller:
                 again = reply
                 if entry is not None:
                     owner = entry[0]
-                    there = self._requests.readdressed(owner, frames)
-                    again = self._send(owner, there, limit, idempotent)
+                    there = wire.renumbered(frames, self._requests.next_number(owner))
+                    again = self._send(self._of_frames, owner, there, limit, idempotent)
                 again.add_done_callback(future.follow)
             except Exception as error:  # noqa: BLE001 - handed to whoever waits for the call
                 fail(future, error)
@@ -266,38 +270,38 @@ class Caller:
             raise self._explain(error) from None
 
     def _send(
-        self, to: str, frames: Frames, timeout: float | None, idempotent: bool = False
-    ) -> Future[Frames]:
+        self,
+        way: Way[T],
+        to: str,
+        frames: Frames,
+        timeout: float | None,
+        idempotent: bool = False,
+        size: int = 0,
+    ) -> RpcFuture[T]:
+        """Send a request, for which there is to be room; return the future of its reply.
+
+        Args:
+            way: of the future.
+            to: a member.
+            frames: the request.
+            timeout: seconds.
+            idempotent: whether to send it again.
+            size: bytes that count in the window; 0: it does not wait for room.
+        """
         if self._held:
             self.batches.flush(to)
-        if idempotent:
-            return self._retries.send(to, wire.split(frames).number, frames, timeout)
+        ended = None
+        if size:
+            taken, timeout = self._window.take(to, size, timeout)
+            ended = partial(self._window.give_back, to, taken)
+        future = RpcFuture(way, to, ended)
+        reply: Future[Any] = future
         try:
-            return self._transport.request(to, frames, timeout)
-        except (ClosedError, PeerLostError) as error:
-            raise self._explain(error) from None
-
-    def _send_in_window(
-        self, to: str, frames: Frames, timeout: float | None, idempotent: bool
-    ) -> Future[Frames]:
-        taken, left = self._window.take(to, wire.size(frames), timeout)
-        try:
-            reply = self._send(to, frames, left, idempotent)
-        except BaseException:
-            self._window.give_back(to, taken)
-            raise
-        reply.add_done_callback(partial(self._window.give_back, to, taken))
-        return reply
-
-    def _send_call(self, to: str, frames: Frames, timeout: float | None) -> RpcFuture[Any]:
-        """Send the request of a call, and return the future that the reply completes."""
-        if self._held:
-            self.batches.flush(to)
-        taken, left = self._window.take(to, wire.size(frames), timeout)
-        ended = partial(self._window.give_back, to, taken)
-        future: RpcFuture[Any] = RpcFuture(self._of_calls, to, ended)
-        try:
-            self._transport.send(to, frames, left, future)
+            if idempotent:
+                number = wire.split(frames).number
+                self._retries.send(to, number, frames, timeout).add_done_callback(future.follow)
+            else:
+                self._transport.send(to, frames, timeout, reply)
         except BaseException as error:
             fail(future, error)  # and the window has what was taken
             if isinstance(error, (ClosedError, PeerLostError)):
@@ -339,7 +343,7 @@ class Caller:
             return self.quick.read(frames[1])
         message = wire.split(frames)
         if message.number:  # of a function that the other member keeps from now on
-            self._requests.kept(sender, message.number)
+            self._requests.sent.kept(sender, message.number)
         if message.kind == Status.NOT_REGISTERED:
             group, key = current.loads(cast("Endpoint", self), message.body)
             raise NotRegisteredHereError(group, key, sender)
@@ -349,3 +353,101 @@ class Caller:
         with current.acting_for(cast("Endpoint", self)):
             error = remote_errors.unpack(body, sender, self.serializer)
         raise self._explain(error) if isinstance(error, PeerLostError) else error
+
+
+class Retries:
+    """Sends idempotent requests; one clock serves all of them.
+
+    The other member answers a request that comes again as it did the first time. It keeps its
+    answer for that, and is told when it may forget it.
+    """
+
+    def __init__(self, transport: Transport, first: float, release: Release, name: str) -> None:
+        self.transport, self.first, self._release = transport, first, release
+        self.clock = Clock(f"{name}-retries")
+
+    def send(self, to: str, number: int, frames: Frames, timeout: float | None) -> Future[Frames]:
+        """Send the request *number* and return a future of its answer."""
+        answer: Future[Frames] = Future()
+        attempts = _Attempts(self, to, frames, timeout, answer)
+
+        def ended(answer: Future[Frames]) -> None:
+            attempts.end()
+            self._tell(to, number)
+
+        answer.add_done_callback(ended)
+        attempts.start()
+        return answer
+
+    def close(self) -> None:
+        """Send nothing more; safe to call again."""
+        self.clock.close()
+
+    def _tell(self, to: str, number: int) -> None:
+        def told(reply: Future[Any]) -> None:
+            # Lost itself, perhaps; to say it twice does no harm.
+            if isinstance(reply.exception(), (CallTimeoutError, PeerLostError)):
+                self.clock.after(SOON, partial(self._tell, to, number))
+
+        try:
+            self._release(to, [number]).add_done_callback(told)
+        except (ClosedError, PeerLostError):
+            return  # it forgets with the end of this member, or its own
+
+
+class _Attempts:
+    """One request on its way, and its answer."""
+
+    def __init__(
+        self,
+        retries: Retries,
+        to: str,
+        frames: Frames,
+        timeout: float | None,
+        answer: Future[Frames],
+    ) -> None:
+        self._retries, self._to, self._timeout = retries, to, timeout
+        self._deadline = math.inf if timeout is None else time.monotonic() + timeout
+        self._delay = retries.first
+        self._waiting: tuple[Frames, Future[Frames]] | None = (frames, answer)
+
+    def start(self) -> None:
+        """Send the request, now and again until there is an answer."""
+        if self._waiting is None:
+            return
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            self._fail(CallTimeoutError(f"a request to {self._to!r}", self._timeout or 0.0))
+            return
+        # First, for it may raise: an attempt that nobody repeats is not made.
+        self._retries.clock.after(min(self._delay, left), self.start)
+        self._delay = min(2 * self._delay, LONGEST)
+        transport, frames = self._retries.transport, self._waiting[0]
+        try:
+            sent = transport.request(self._to, frames, min(left, GIVEN_UP))
+        except Exception as error:  # noqa: BLE001 - handed to whoever waits for the answer
+            self._failed(error)
+        else:
+            sent.add_done_callback(self._came)
+
+    def end(self) -> None:
+        """Send nothing more, and hold nothing: an attempt may wait in vain for long."""
+        self._waiting = None
+
+    def _came(self, sent: Future[Frames]) -> None:
+        if error := sent.exception():
+            self._failed(error)
+        elif (waiting := self._waiting) is not None:
+            settle(waiting[1], sent.result())
+
+    def _failed(self, error: BaseException) -> None:
+        if isinstance(error, CallTimeoutError):
+            return  # the clock knows whether that was the last attempt
+        with suppress(PparallelError):
+            if isinstance(error, PeerLostError) and self._to in self._retries.transport.members():
+                return  # only the connection broke: the clock sends it again
+        self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if (waiting := self._waiting) is not None:
+            fail(waiting[1], error)

@@ -78,9 +78,8 @@ class _Acting:
 
 def act_for(endpoint: Endpoint) -> None:
     """Have what the calling thread does from now on be done for *endpoint*."""
-    if acting.get() is not endpoint:
-        acting.set(endpoint)
-        member.act_as(endpoint.member)
+    acting.set(endpoint)
+    member.act_as(endpoint.member)
 
 
 _ALREADY: AbstractContextManager[None] = nullcontext()

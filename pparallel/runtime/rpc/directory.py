@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pparallel.errors import DirectoryError, PeerLostError
 from pparallel.runtime.pending import fail, settle
-from pparallel.runtime.rpc.service import Reply, Request
+from pparallel.runtime.rpc.service import Reply, Request, Service
 
 if TYPE_CHECKING:
     from pparallel.runtime.rpc.endpoint import Endpoint
@@ -92,17 +92,18 @@ class Directory:
         self._groups: dict[str, tuple[list[str], set[str]]] = {}  # members, those still inside
         self._meetings: dict[tuple[str, ...], _Meeting] = {}
         self._lost: dict[str, str] = {}
-        for key, service in (
-            (CLAIM, self._claim),
-            (YIELD, self._yield),
-            (FIND, self._find),
-            (LEAVE, self._leave),
-            (WITHDRAW, self._withdraw),
-            (ENDED, self._ended),
-        ):
+        services: dict[str, Service] = {
+            CLAIM: self._claim,
+            YIELD: self._yield,
+            FIND: self._find,
+            ENTER: self._enter,
+            LEAVE: self._leave,
+            MEET: self._meet,
+            WITHDRAW: self._withdraw,
+            ENDED: self._ended,
+        }
+        for key, service in services.items():
             endpoint.serve(key, service)
-        endpoint.serve(ENTER, self._enter)
-        endpoint.serve(MEET, self._meet)
 
     def lose(self, member: str, reason: str) -> None:
         """End what *member* held, and the waiting for it."""

@@ -7,15 +7,8 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import wait
 from contextlib import suppress
-from typing import TypeVar
 
-from typing_extensions import override
-
-from pparallel.errors import (
-    ClosedError,
-    PeerLostError,
-    PparallelError,
-)
+from pparallel.errors import ClosedError, PeerLostError, PparallelError
 from pparallel.interfaces.serializer import Serializer
 from pparallel.interfaces.transport import Transport, TransportConfig
 from pparallel.runtime.member import Member
@@ -32,8 +25,6 @@ logger = logging.getLogger(__name__)
 FAILING = "job.failing"
 END = "job.end"
 GRACE = 1.0  #: seconds that telling the others of a failure may take
-
-T = TypeVar("T")
 
 
 class Endpoint(Caller, Called):
@@ -135,7 +126,6 @@ class Endpoint(Caller, Called):
             _tell(callback, reason)
 
     @property
-    @override
     def closed(self) -> bool:
         """Whether nothing can be asked any more."""
         return self._ended is not None

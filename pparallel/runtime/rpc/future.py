@@ -1,21 +1,35 @@
-"""The future of a call to another member."""
+"""The future of a call to another member, and the functions of users that are called then."""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from sys import modules
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 from typing_extensions import override
 
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.lean_future import FINISHED, PENDING, LeanFuture, bare
 from pparallel.runtime.pending import fail, settle
-from pparallel.runtime.rpc.callbacks import Callbacks, Waiters
+from pparallel.runtime.rpc import current
+from pparallel.runtime.rpc.handlers import Handlers
+from pparallel.runtime.user_code import run
+
+if TYPE_CHECKING:
+    from pparallel.runtime.rpc.endpoint import Endpoint
+
+logger = logging.getLogger(__name__)
+
+MOST = 64  #: callbacks that run at once, at the most
+
+Callback = Callable[[Future[Any]], object]
 
 T = TypeVar("T")
 
@@ -155,3 +169,87 @@ class RpcFuture(LeanFuture[T], Generic[T]):
                 failed = error
             if not self._is_decoded:  # else by a signal's handler meanwhile, in this thread
                 self._error, self._result, self._is_decoded = failed, value, True
+
+
+class Callbacks:
+    """Calls users' callbacks on threads of their own, for those that receive must not be kept.
+
+    Nor do handler threads run them: a function may keep the last of those until its callback runs.
+    """
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint, self.handlers = endpoint, endpoint.handlers
+        self._threads = Handlers(MOST, f"{endpoint.name}-callbacks")
+        self._due: deque[tuple[Callback, Future[Any]]] = deque()
+
+    def put(self, callback: Callback, future: Future[Any]) -> None:
+        """Have *callback* called with *future*, after those put before it."""
+        self._due.append((callback, future))
+        self._threads.submit(id(future), self._run_next)
+
+    def count_loop(self) -> None:
+        """Have a handler thread count as waiting whenever its event loop, if it runs one, does."""
+        if not self.handlers.is_running_here() or (asyncio := modules.get("asyncio")) is None:
+            return
+        selector = getattr(asyncio._get_running_loop(), "_selector", None)
+        if selector is None or "select" in vars(selector):
+            return
+        select = selector.select
+
+        def select_waiting(timeout: float | None = None) -> Any:
+            if timeout is not None and timeout <= 0:
+                return select(timeout)
+            with self.handlers.waiting():
+                return select(timeout)
+
+        selector.select = select_waiting
+
+    def close(self) -> None:
+        """Have no thread wait for callbacks any more; safe to call again."""
+        self._threads.close(runs_rest=True)
+
+    def join(self, timeout: float) -> None:
+        """Wait until what is called has ended; call here what no thread could be started for."""
+        if self._threads.join(timeout):
+            while self._due:
+                self._run_next()
+
+    def _run_next(self) -> None:
+        try:
+            callback, future = self._due.popleft()
+        except IndexError:  # another thread has called it
+            return
+        try:
+            with current.acting_for(self._endpoint):
+                run(callback, (future,))
+        except BaseException:  # also SystemExit: it would end a thread that has other work
+            logger.exception(
+                "%s: what was called when a call had ended failed", self._endpoint.name
+            )
+
+
+class Waiters(list[Any]):
+    """What :mod:`concurrent.futures` puts beside a future in ``wait`` and ``as_completed``.
+
+    A handler thread that waits so does not count as running, as in ``result``.
+    """
+
+    def __init__(self, handlers: Handlers) -> None:
+        super().__init__()
+        self._handlers = handlers
+
+    @override
+    def append(self, waiter: Any) -> None:
+        # Each future's condition is held, so that nobody has set the event yet.
+        event = waiter.event
+        if self._handlers.is_running_here() and "wait" not in vars(event):
+            wait = event.wait
+
+            def wait_counted(timeout: float | None = None) -> Any:
+                if event.is_set():
+                    return True
+                with self._handlers.waiting():
+                    return wait(timeout)
+
+            event.wait = wait_counted
+        super().append(waiter)

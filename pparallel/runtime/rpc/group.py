@@ -9,9 +9,9 @@ from typing_extensions import override
 
 from pparallel.errors import CallTimeoutError, DirectoryError
 from pparallel.runtime.rpc import current, directory
+from pparallel.runtime.rpc.called import NotRegisteredHereError
 from pparallel.runtime.rpc.endpoint import Endpoint
 from pparallel.runtime.rpc.future import RpcFuture
-from pparallel.runtime.rpc.job import NotRegisteredHereError
 from pparallel.runtime.rpc.refs import Registered, RemoteRef
 from pparallel.runtime.rpc.service_group import ServiceGroup
 
@@ -292,9 +292,8 @@ class RpcGroup(ServiceGroup):
 
     def _find(self, kind: str, key: str) -> tuple[str, str] | None:
         self._live()
-        found: tuple[str, str] | None = self._ask_first(
-            directory.FIND, (self._name, kind, key)
-        ).body
+        reply = self._ask_first(directory.FIND, (self._name, kind, key))
+        found: tuple[str, str] | None = reply.body
         return found
 
     def _owner(self, key: str) -> tuple[Registered, str]:
@@ -305,10 +304,8 @@ class RpcGroup(ServiceGroup):
         if owner is None:
             found = self._find("service", key)
             if found is None:
-                message = (
-                    f"{key!r} is not found on Group [{self._name}]: it is not registered in it"
-                )
-                raise DirectoryError(message)
+                where = f"Group [{self._name}]"
+                raise DirectoryError(f"{key!r} is not found on {where}: it is not registered in it")
             owner = self._endpoint.owners[name] = found[0]
         return name, owner
 

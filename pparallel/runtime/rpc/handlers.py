@@ -60,12 +60,6 @@ class Stream:
         self.look_at = now + LONG  # when to look whether that job has entered its function
         self.purge_at = 64
 
-    def take(self) -> Job:
-        """Return the next job, which starts now."""
-        self.began = self.since = now = monotonic()
-        self.look_at = now + LONG
-        return self.jobs.popleft()
-
     def is_under_way(self, now: float) -> bool:
         """Return whether the running job has entered its function, so that the next may start."""
         if now < self.look_at:
@@ -81,6 +75,7 @@ class _Here(threading.local):
 
     def __init__(self) -> None:
         self.thread = get_ident()
+        self.spares: list[Stream] = []  # of jobs that it has run: to make one costs more than that
 
 
 class Handlers:
@@ -111,21 +106,21 @@ class Handlers:
         self._behind: set[Stream] = set()  # owned, with jobs behind the running one
         self._threads: set[threading.Thread] = set()
         self._slow: dict[Hashable, int] = {}  # quick jobs that are to come first
-        self._dropped: deque[tuple[Job, Exception]] = deque()  # to be told without the lock
+        self._dropped: deque[Job] = deque()  # what tells their callers, without the lock
         self._warned = -math.inf  # when the log had it last that there are no more threads
         self._running = 0
         self._idle = 0
-        self._closed = False
+        self._closed = self._runs_rest = False
         self.here = _Here()
 
     def submit(self, key: Hashable, *jobs: Job) -> None:
         """Run *jobs* after those submitted before them under the same *key* have started.
 
         Raises:
-            ClosedError: after :meth:`close`.
+            ClosedError: after :meth:`close`, unless that said to run the rest.
         """
         with self._work:
-            if self._closed:
+            if self._closed and not self._runs_rest:
                 raise ClosedError(f"member {self._name!r}")
             stream = self._streams.get(key)
             if stream is None:
@@ -135,7 +130,7 @@ class Handlers:
                 self._behind.add(stream)
             stream.jobs.extend(jobs)
             if len(stream.jobs) > stream.purge_at:
-                self._purge(stream)
+                self._drop(stream)
             self._call_a_thread()
         if self._dropped:
             self._drop_jobs()
@@ -170,7 +165,15 @@ class Handlers:
             if quickly and key in self._slow:
                 return False
             self._running += 1
-            here.stream = self._streams[key] = Stream(key, here.thread, quickly=quickly)
+            try:
+                stream = here.spares.pop()  # in one step, for signal handlers
+            except IndexError:
+                stream = Stream(key, here.thread, quickly=quickly)
+            else:
+                stream.key, stream.quickly = key, quickly
+                stream.began = stream.since = now = monotonic()
+                stream.look_at = now + LONG
+            here.stream = self._streams[key] = stream
         return True
 
     def reserve(
@@ -225,20 +228,9 @@ class Handlers:
 
     def _run_reserved(self, stream: Stream) -> None:
         """Run jobs in the calling thread, as long as nobody takes over."""
-        here, lock = self.here, self._lock
-        here.stream = stream
+        self.here.stream = stream
         try:
-            while True:
-                with lock:
-                    if stream.owner is not stream or not stream.jobs or self._closed:
-                        return
-                    stream.thread = here.thread  # only now: another may have taken it over
-                    stream.began = stream.since = now = monotonic()  # as take()
-                    stream.look_at = now + LONG
-                    job = stream.jobs.popleft()
-                    if not stream.jobs:
-                        self._behind.discard(stream)
-                job()
+            self._run(stream, stream)
         finally:
             self.leave()
 
@@ -259,6 +251,8 @@ class Handlers:
                     self._ready.append(stream)
                 else:
                     self._streams.pop(stream.key, None)
+                    self._behind.discard(stream)
+                    here.spares.append(stream)
             if self._ready or self._behind:
                 self._call_a_thread()
         if self._dropped:
@@ -299,13 +293,20 @@ class Handlers:
             with self._work:
                 self._running += 1
 
-    def close(self) -> None:
-        """Start nothing more; jobs that run are not waited for."""
+    def close(self, *, runs_rest: bool = False) -> None:
+        """Start nothing more, and wait for nothing.
+
+        Args:
+            runs_rest: run what is left and what may come yet, but have no thread wait for it.
+        """
         with self._work:
-            self._closed = True
-            self._streams.clear()
-            self._ready.clear()
-            self._behind.clear()
+            self._closed, self._runs_rest = True, runs_rest
+            if not runs_rest:
+                for stream in self._streams.values():
+                    stream.jobs.clear()
+                self._streams.clear()
+                self._ready.clear()
+                self._behind.clear()
             self._work.notify_all()
 
     def join(self, timeout: float) -> bool:
@@ -345,36 +346,31 @@ class Handlers:
         if self._running:
             return
         for stream in [*self._ready, *self._behind]:
-            kept = [job for job in stream.jobs if not self._will_drop(job, error)]
-            stream.jobs = deque(kept)
-            if not kept and stream in self._ready:
-                self._ready.remove(stream)
-                self._streams.pop(stream.key, None)
-            if not kept:
+            self._drop(stream, error)
+            if not stream.jobs:
                 self._behind.discard(stream)
+                if stream in self._ready:
+                    self._ready.remove(stream)
+                    self._streams.pop(stream.key, None)
 
-    def _purge(self, stream: Stream) -> None:
-        """Take out the jobs for whose results nobody waits any more; called with the lock held."""
+    def _drop(self, stream: Stream, error: Exception | None = None) -> None:
+        """Take out the jobs that nobody waits for, or all for an *error*; with the lock held."""
         now, kept = monotonic(), deque[Job]()
         for job in stream.jobs:
-            if _expires(job) > now or not self._will_drop(job, None):
+            owner: Any = getattr(getattr(job, "func", None), "__self__", None)
+            if hasattr(owner, "drop") and (error is not None or owner.expires <= now):
+                late = CallTimeoutError("a call that waited for a thread", 0)
+                self._dropped.append(partial(owner.drop, error or late, *job.args))  # type: ignore[attr-defined] # a partial
+            else:
                 kept.append(job)
         stream.jobs = kept
         stream.purge_at = max(64, 2 * len(kept))
 
-    def _will_drop(self, job: Job, error: Exception | None) -> bool:
-        """Note that *job* is to be dropped, if it can be."""
-        if getattr(_owner(job), "drop", None) is None:
-            return False
-        self._dropped.append((job, error or CallTimeoutError("a call that waited for a thread", 0)))
-        return True
-
     def _drop_jobs(self) -> None:
         """Tell the callers of jobs that are not run; called without the lock."""
         while self._dropped:
-            job, error = self._dropped.popleft()
-            logger.debug("%s does not run a call: %s", self._name, error)
-            _owner(job).drop(error, *job.args)  # type: ignore[attr-defined] # a partial
+            logger.debug("%s does not run a call: no thread, or too late", self._name)
+            self._dropped.popleft()()
 
     def _serve(self) -> None:
         token = object()
@@ -395,15 +391,17 @@ class Handlers:
         with self._work:
             if counted:
                 self._running -= 1
-            while not self._closed:
+            while not self._closed or self._ready or self._behind:
                 now = monotonic()
                 if self._running < self._size and (stream := self._choose(now)):
-                    stream.owner, stream.thread = token, self.here.thread
+                    stream.owner = token
                     self._running += 1
                     if self._ready or self._behind:
                         self._call_a_thread()
                     return stream
-                hand_over = self._next_hand_over()
+                # When a stream is to be handed over, if one is and this thread may take it.
+                looks = [each.look_at for each in self._behind if self._running < self._size]
+                hand_over = min(looks, default=None)
                 if hand_over is None and now >= until:
                     return None
                 self._idle += 1
@@ -420,40 +418,31 @@ class Handlers:
                 return stream
         return None
 
-    def _next_hand_over(self) -> float | None:
-        """Return when a stream is to be handed over, if one is and this thread may take it."""
-        if self._running >= self._size:
-            return None
-        return min((each.look_at for each in self._behind), default=None)
-
     def _run(self, stream: Stream, token: object) -> None:
         while True:
             with self._work:
-                if stream.owner is not token or self._closed:
+                if stream.owner is not token:
                     return
                 if not stream.jobs:
                     stream.owner = None
                     self._streams.pop(stream.key, None)
                     self._behind.discard(stream)
                     return
-                job = stream.take()
+                stream.thread = self.here.thread  # only now: another may have taken it over
+                stream.began = stream.since = now = monotonic()
+                stream.look_at = now + LONG
+                job = stream.jobs.popleft()
                 if not stream.jobs:
                     self._behind.discard(stream)
-                elif stream not in self._behind:
+                elif token is not stream and stream not in self._behind:
                     self._behind.add(stream)
                     self._call_a_thread()  # to watch over those behind this one
             try:
                 job()
             except BaseException:  # jobs report their own errors; this one is a defect
+                if token is stream:  # or an interrupt of the thread that receives
+                    raise
                 logger.exception("A handler of %s failed", self._name)
             if self._slow and stream.owner is token:
                 self._learn(stream)
             del job  # what it holds is released before this thread blocks again
-
-
-def _owner(job: Job) -> Any:
-    return getattr(getattr(job, "func", None), "__self__", None)
-
-
-def _expires(job: Job) -> float:
-    return getattr(_owner(job), "expires", math.inf)

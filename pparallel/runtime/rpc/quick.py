@@ -21,8 +21,7 @@ from pparallel.interfaces.serializer import Serializer
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.plain import PLAIN
 from pparallel.runtime.rpc import wire
-from pparallel.runtime.rpc.captures import travels_by_name
-from pparallel.runtime.rpc.closures import Told
+from pparallel.runtime.rpc.closures import Told, travels_by_name
 from pparallel.runtime.rpc.refs import Registered
 from pparallel.runtime.rpc.wire import Status
 from pparallel.runtime.user_code import run
@@ -39,6 +38,7 @@ class Quick:
     functions at all, such as ``safe``, none is named, and none that is named is run.
 
     Attributes:
+        trusts: whether functions are sent at all, and run when they come.
         read: returns what was written; raises ``SerializationError`` where nothing is taken that
             is not written by the serializer.
     """
@@ -46,18 +46,13 @@ class Quick:
     def __init__(self, serializer: Serializer) -> None:
         self._serializer = serializer
         self._named: dict[object, Name] = {}  # functions that were found to travel by name
-        self._trusts = self._names(importlib.import_module) is not None
+        self.trusts = self._names(importlib.import_module) is not None
         self.read: Callable[[Buffer], Any] = self._refuse
-        if self._trusts:  # else there is no need of what reads more than data
+        if self.trusts:  # else there is no need of what reads more than data
             import marshal
 
             self._dumps: Callable[[Any, int], bytes] = marshal.dumps
             self.read = marshal.loads
-
-    @property
-    def trusts(self) -> bool:
-        """Whether functions are sent at all, and run when they come."""
-        return self._trusts
 
     def call(
         self, what: object, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None
@@ -78,7 +73,7 @@ class Quick:
         elif type(what) is tuple:
             name = what
         else:
-            name = (what[0], what[1]) if isinstance(what, Registered) and self._trusts else None
+            name = (what[0], what[1]) if isinstance(what, Registered) and self.trusts else None
         if name is None:
             return None
         try:  # as _written(), a call more than which is felt here
@@ -98,7 +93,7 @@ class Quick:
 
     def is_small(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None, most: int) -> bool:
         """Return whether these are at most *most* bytes of plain data."""
-        if not (is_plain(args, kwargs) and self._trusts):
+        if not (is_plain(args, kwargs) and self.trusts):
             return False
         # To write them tells their size sooner than to ask each for its own.
         try:
@@ -157,7 +152,7 @@ class Quick:
 
     def _is_plain(self, body: object) -> bool:
         if type(body) in PLAIN or (type(body) is tuple and PLAIN.issuperset(map(type, body))):
-            return self._trusts
+            return self.trusts
         return False
 
     def _refuse(self, _: Buffer) -> NoReturn:

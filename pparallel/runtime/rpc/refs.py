@@ -364,9 +364,8 @@ class MethodProxy:
         def call(*args: Any, **kwargs: Any) -> Any:
             ref = self._ref
             is_there = ref._confirmed is None or ref._confirmed.done()
-            what = _call_method if is_there else _call_method_soon
-            arguments = (ref.ref_id, name, *args)
-            result = self._how(ref.owner_name(), what, self._timeout, arguments, kwargs)
+            arguments = (ref.ref_id, is_there, name, *args)
+            result = self._how(ref.owner_name(), _call_method, self._timeout, arguments, kwargs)
             reply = result._confirmed if isinstance(result, RemoteRef) else result
             if isinstance(reply, RpcFuture):
                 reply.keeps = ref  # this member holds the value until the owner has answered
@@ -383,17 +382,15 @@ class Registered(NamedTuple):
 
 
 @passing_on
-def _call_method(ref_id: str, name: str, /, *args: Any, **kwargs: Any) -> Any:
-    """Call a method of a value that the caller holds until this has returned."""
-    endpoint = current.endpoint()
-    value = endpoint.refs.value(ref_id)
-    return run(getattr(_result(endpoint, value), name), args, kwargs)
+def _call_method(ref_id: str, is_there: bool, name: str, /, *args: Any, **kwargs: Any) -> Any:
+    """Call a method of a value that the caller holds until this has returned.
 
-
-@passing_on
-def _call_method_soon(ref_id: str, name: str, /, *args: Any, **kwargs: Any) -> Any:
-    """As :func:`_call_method`, where the request that makes the value may not have come yet."""
+    Unless it *is_there*, the request that makes it may not have come yet.
+    """
     endpoint = current.endpoint()
+    if is_there:
+        value = endpoint.refs.value(ref_id)
+        return run(getattr(_result(endpoint, value), name), args, kwargs)
     with endpoint.refs.awaited(ref_id) as value:
         return run(getattr(_result(endpoint, value), name), args, kwargs)
 
@@ -402,8 +399,7 @@ def methods_value(
     refs: RefTable, function: Callable[..., Any], args: Sequence[Any]
 ) -> AbstractContextManager[object]:
     """Keep the value whose method *function* calls inside, if it does: no other member need."""
-    is_method = function is _call_method or function is _call_method_soon
-    return refs.awaited(args[0]) if is_method else nullcontext()
+    return refs.awaited(args[0]) if function is _call_method else nullcontext()
 
 
 def _result(endpoint: Endpoint, value: Future[Any]) -> Any:

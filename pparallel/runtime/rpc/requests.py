@@ -28,6 +28,7 @@ class Requests:
 
     Attributes:
         session: tells this member from one that had its name before.
+        sent: the functions that are known by a number.
     """
 
     def __init__(self, serializer: Serializer, quick: Quick, members: Sequence[str]) -> None:
@@ -35,7 +36,7 @@ class Requests:
         self.session = secrets.randbits(32)
         self._serializer, self._quick = serializer, quick
         self._numbers = defaultdict(itertools.count, {each: itertools.count() for each in members})
-        self._sent = SentFunctions(serializer)
+        self.sent = SentFunctions(serializer)
         self._closed: Callable[[], BaseException] | None = None
 
     def close(self, why: Callable[[], BaseException]) -> None:
@@ -62,11 +63,20 @@ class Requests:
         kwargs: Mapping[str, Any] | None,
         limit: float | None = None,
         idempotent: bool = False,
+        ref_id: str | None = None,
     ) -> Frames:
-        """Return the request to run a function, whose reply is wanted within *limit* seconds."""
+        """Return the request to run a function, whose reply is wanted within *limit* seconds.
+
+        With *ref_id*, its result is to be kept by that name.
+        """
         kind = Kind.REGISTERED if type(what) is Registered else Kind.CALL
-        told = None
-        if not idempotent:
+        told, buffers = None, NOTHING
+        if ref_id is not None:
+            # The name travels beside the body: the owner keeps a place for the value on arrival, so
+            # that a reference passed on meanwhile finds it.
+            kind, buffers = Kind.REMOTE, [ref_id.encode()]
+            told = None if idempotent else self._told(to, what)
+        elif not idempotent:
             beside = NOTHING
             data = self._quick.call(what, args, kwargs)
             if data is None:
@@ -79,25 +89,11 @@ class Requests:
                     kind, QUICK, frames, self.session, thread, number, limit or 0.0
                 )
                 return [header, data, *beside]
-        body = self._call_body(what, args, kwargs, told)
-        return self._join(to, kind, body, (), limit, idempotent)
-
-    def remote(
-        self,
-        to: str,
-        what: Callable[..., Any] | Registered,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any] | None,
-        limit: float | None,
-        idempotent: bool,
-        ref_id: str,
-    ) -> Frames:
-        """Return the request to run a function and keep its result as *ref_id*."""
-        told = None if idempotent else self._told(to, what)
-        body = self._call_body(what, args, kwargs, told)
-        # The name travels beside the body: the owner keeps a place for the value on arrival, so
-        # that a reference passed on meanwhile finds it.
-        return self._join(to, Kind.REMOTE, body, [ref_id.encode()], limit, idempotent)
+        # A name travels as data: with a serializer that sends nothing else, it is what can be
+        # called.
+        name = tuple(what) if isinstance(what, Registered) else told or what
+        body = self._body((name, args, dict(kwargs or {})), what)
+        return self._join(to, kind, body, buffers, limit, idempotent)
 
     def next_number(self, to: str) -> int:
         """Return the number of the next request to a member."""
@@ -113,14 +109,6 @@ class Requests:
         number = next(self._numbers[to])
         header = wire.header(Kind.REST, QUICK, 1, self.session, get_ident(), number, 0.0)
         return [header, self._quick.dumps(batch)]
-
-    def readdressed(self, to: str, frames: Frames) -> Frames:
-        """Return the request *frames* as one to another member, or a new one to the same."""
-        return wire.renumbered(frames, next(self._numbers[to]))
-
-    def kept(self, by: str, function: int) -> None:
-        """Send the function of that number no more: member *by* has said that it keeps it."""
-        self._sent.kept(by, function)
 
     def _with_data(
         self,
@@ -145,7 +133,7 @@ class Requests:
         return told if told is not None and told[1] is None else None
 
     def _told(self, to: str, what: object) -> Told | None:
-        return self._sent.told(to, what) if self._quick.trusts else None
+        return self.sent.told(to, what) if self._quick.trusts else None
 
     def _join(
         self,
@@ -156,28 +144,11 @@ class Requests:
         limit: float | None = None,
         idempotent: bool = False,
     ) -> Frames:
-        return wire.join(
-            kind,
-            body,
-            buffers,
-            flags=IDEMPOTENT if idempotent else 0,
-            session=self.session,
-            thread=get_ident(),
-            number=next(self._numbers[to]),
-            limit=limit,
+        flags, number = IDEMPOTENT if idempotent else 0, next(self._numbers[to])
+        header = wire.header(
+            kind, flags, len(body), self.session, get_ident(), number, limit or 0.0
         )
-
-    def _call_body(
-        self,
-        what: Callable[..., Any] | Registered,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any] | None,
-        told: Told | None,
-    ) -> list[Buffer]:
-        # A name travels as data: with a serializer that sends nothing else, it is what can be
-        # called.
-        name = tuple(what) if isinstance(what, Registered) else told or what
-        return self._body((name, args, dict(kwargs or {})), what)
+        return [header, *body, *buffers]
 
     def _body(self, body: object, what: object) -> list[Buffer]:
         if self._closed is not None:

@@ -259,8 +259,7 @@ class ServiceGroup:
     def _undo(self, key: str, body: object) -> None:
         """Tell the first member that what it was asked has failed here; wait a moment for it."""
         with suppress(PparallelError):
-            first = self._endpoint.member.names[0]
-            self._endpoint.ask(first, key, body, timeout=_MOMENT)
+            self._ask_first(key, body, _MOMENT)
 
     def _meet(
         self, key: str, strict: bool, timeout: float | None, resumes: bool = False
@@ -291,11 +290,8 @@ class ServiceGroup:
 
     def _ended(self, place: tuple[str, ...] | None) -> set[str]:
         """Return the members of this group whose programs have ended, and are not at *place*."""
-        first = self._endpoint.member.names[0]
         try:
-            ended: list[str] = self._endpoint.ask(
-                first, directory.ENDED, place, timeout=_MOMENT
-            ).body
+            ended: list[str] = self._ask_first(directory.ENDED, place, _MOMENT).body
         except PparallelError:  # the reply that is waited for fails likewise
             return set()
         return set(ended) & set(self._members)

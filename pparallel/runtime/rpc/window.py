@@ -26,11 +26,7 @@ class Window:
 
     OVERHEAD = 1024  #: bytes that a call is taken to cost beyond its frames
 
-    def __init__(
-        self,
-        limit: int,
-        is_called: Callable[[], bool],
-    ) -> None:
+    def __init__(self, limit: int, is_called: Callable[[], bool]) -> None:
         """Make one that is empty.
 
         Args:

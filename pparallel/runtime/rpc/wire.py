@@ -55,7 +55,10 @@ class Status(IntEnum):
     NOT_REGISTERED = 2  #: nothing was run
 
 
-QUICK_CALL = bytes((Kind.CALL, QUICK))  #: how a quick request to run a function begins
+#: how requests begin that are run once, and are to return a result
+CALLS = frozenset(
+    bytes((kind, flags)) for kind in (Kind.CALL, Kind.REGISTERED) for flags in (0, QUICK)
+)
 QUICK_OK = header(Status.OK, QUICK, 1, 0, 0, 0, 0.0)  #: the header of a quick answer
 
 
@@ -72,24 +75,13 @@ class Message(NamedTuple):
     limit: float = 0.0
 
 
-def join(
-    kind: int,
-    body: Frames,
-    buffers: Sequence[Buffer] = (),
-    *,
-    flags: int = 0,
-    session: int = 0,
-    thread: int = 0,
-    number: int = 0,
-    limit: float | None = None,
-) -> list[Buffer]:
-    """Return the frames of a request or reply."""
-    first = header(kind, flags, len(body), session, thread, number, limit or 0.0)
-    return [first, *body, *buffers]
+def join(kind: int, body: Frames, buffers: Sequence[Buffer] = ()) -> list[Buffer]:
+    """Return the frames of a reply."""
+    return [header(kind, 0, len(body), 0, 0, 0, 0.0), *body, *buffers]
 
 
 def renumbered(frames: Frames, number: int) -> list[Buffer]:
-    """Return the frames of a request as one with another number."""
+    """Return the frames of a request or reply as one with another number."""
     kind, flags, count, session, thread, _, limit = fields(frames[0])
     return [header(kind, flags, count, session, thread, number, limit), *frames[1:]]
 
