@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import math
 import threading
-from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
 from threading import get_ident
 from typing import Any
 
@@ -23,7 +20,6 @@ from pparallel_ipc.lanes import NOTHING, Lane, new_pair
 from pparallel_ipc.messages import Packed
 
 _KEPT = 8  #: idle lanes that are kept
-_LENT = 0.005  #: seconds for which a thread that waits receives; what takes longer is not quick
 _LITTLE = 256  #: bytes of a request that may wait for others
 _FEW = 2  #: requests without an answer up to which the next is not held back
 
@@ -38,8 +34,6 @@ class Line:
     def __init__(self, peer: str, most_lanes: int) -> None:
         self._peer, self._most_lanes = peer, most_lanes
         self._post: Post | None = None
-        self._connection: Connection | None = None
-        self._waiters: list[object] = []  # threads that wait for an answer by it
         self._parcels = Parcels(None, {})
         self._lock = threading.RLock()  # a signal's handler may ask in the midst of it
         self._numbers = itertools.count()
@@ -57,7 +51,6 @@ class Line:
         """Go: the peer has let this member in. What was asked meanwhile is sent."""
         post = connection.post
         with self._lock:
-            self._connection = connection
             self._parcels = parcels
             self._send_early(post)
             self._post = post  # from now on others send past this: what was first has gone
@@ -180,30 +173,6 @@ class Line:
             else:
                 self._discard(lane)
         return answer
-
-    @contextmanager
-    def awaiting(self, is_done: Callable[[], bool], timeout: float | None) -> Iterator[None]:
-        """Say that this thread waits inside for an answer that does not come by a lane.
-
-        One that waits alone receives what comes, for a while; where several wait, the hub does.
-        """
-        waiters, me = self._waiters, object()
-        try:
-            waiters.append(me)
-            connection = self._connection
-            if connection is not None:
-                if connection.is_read_here():  # a signal's handler waits: nobody else reads
-                    longest = math.inf if timeout is None else timeout
-                    connection.receive(is_done, longest)
-                elif len(waiters) == 1:
-                    longest = _LENT if timeout is None else min(timeout, _LENT)
-                    connection.receive(lambda: is_done() or len(waiters) > 1, longest)
-                if len(waiters) > 1:
-                    connection.take_back()
-            yield
-        finally:
-            if me in waiters:
-                waiters.remove(me)
 
     def flush(self) -> None:
         """Send what is held back."""
