@@ -126,15 +126,15 @@ def test_there_is_nothing_to_receive_from_this_member_or_an_unknown_one() -> Non
 
 def test_only_one_reads(monkeypatch: pytest.MonkeyPatch, scale: Callable[[int], int]) -> None:
     reading: list[int] = []
-    once = Line.answered
+    once = Line.take
 
-    def answered_(self: Line, entries: list[Any], fds: list[int]) -> None:
+    def take(self: Line, entries: list[Any], fds: list[int]) -> None:
         reading.append(1)
         assert len(reading) == 1
         once(self, entries, fds)
         reading.pop()
 
-    monkeypatch.setattr(Line, "answered", answered_)
+    monkeypatch.setattr(Line, "take", take)
     with pair(echo) as (a, _):
 
         def ask(thread: int) -> None:
@@ -153,7 +153,7 @@ def test_an_answer_that_is_none_ends_the_connection(
     with pair(soon) as (a, b):
         assert answered(a, b"first") == [b"first"]
         with monkeypatch.context() as changed:
-            changed.setattr(Line, "answered", fail)
+            changed.setattr(Line, "take", fail)
             future = a.request(b.name, [b"?"], None)
             with suppress(LookupError), a.awaiting(b.name, future.done, PATIENCE):
                 pass  # where this thread has received it, it cannot tell whose error that is
