@@ -113,9 +113,7 @@ def test_nobody_is_deaf_after_memory_to_receive_was_missing(
         assert copied(a.call(b.name, [b"after"], PATIENCE)) == [b"after"]
 
 
-@pytest.mark.parametrize(
-    ("owner", "name"), [(messages, "loads"), (Guest, "take"), (Line, "answered")]
-)
+@pytest.mark.parametrize(("owner", "name"), [(messages, "loads"), (Guest, "take"), (Line, "take")])
 def test_nobody_is_deaf_after_memory_to_decode_was_missing(
     monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
 ) -> None:
@@ -218,7 +216,7 @@ def test_a_time_out_begins_when_the_call_does(
         time.sleep(1.0)
         made = line(self, name)
         if has_lanes:
-            until(lambda: made._post is not None, "it is not connected")
+            until(lambda: not made._post._waits, "it is not connected")
         return made
 
     with pair(lambda _, __: Future()) as (a, b):

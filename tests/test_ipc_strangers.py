@@ -184,19 +184,22 @@ def admit(_: Hello) -> None:
 
 def test_what_is_proved_is_bound_to_what_was_said() -> None:
     me, key = os.getpid(), KEY.encode()
-    caller, called = Caller(hello("b"), key, me), Called(hello("a"), key, me, admit)
+    caller, called = Caller(hello("b"), key, me, "a"), Called(hello("a"), key, me, admit)
     challenge, nobody = called.take(caller.first())
     assert nobody is None
-    first, proof = caller.answer(challenge, "a")
-    assert first.name == "a"
+    proof, nobody = caller.take(challenge)
+    assert nobody is None
     welcome, who = called.take(proof)
-    caller.check_welcome(welcome)
     assert who is not None
     assert who.name == "b"
+    nothing, first = caller.take(welcome)
+    assert nothing == b""
+    assert first is not None
+    assert first.name == "a"
 
     for replay in (proof, bytes(len(proof)), challenge[-32:], b""):
         other = Called(hello("a"), key, me, admit)
-        other.take(Caller(hello("b"), key, me).first())
+        other.take(Caller(hello("b"), key, me, "a").first())
         with pytest.raises(AuthenticationError):
             other.take(replay)
 
@@ -207,14 +210,14 @@ def test_who_answers_must_know_the_key_and_be_who_was_called() -> None:
         (Called(hello("a"), b"another key", me, admit), "a", AuthenticationError),
         (Called(hello("c"), key, me, admit), "a", RefusedError),
     ):
-        caller = Caller(hello("b"), key, me)
+        caller = Caller(hello("b"), key, me, name)
         challenge, _ = there.take(caller.first())
         with pytest.raises(error):
-            caller.answer(challenge, name)
+            caller.take(challenge)
     with pytest.raises(RefusedError, match="too late"):
-        Caller(hello("b"), key, me).answer(handshake.refusal("too late"), "a")
+        Caller(hello("b"), key, me, "a").take(handshake.refusal("too late"))
     with pytest.raises(AuthenticationError):
-        Caller(hello("b"), key, me).answer(b"", "a")
+        Caller(hello("b"), key, me, "a").take(b"")
 
 
 @given(st.lists(st.binary(max_size=handshake.LONGEST + 10), max_size=4))
@@ -249,7 +252,7 @@ def nothing_is_unpickled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[objec
 
 def garbage(number: int) -> list[bytes]:
     """Return what stranger *number* says: of many kinds."""
-    right = Caller(hello("b"), b"a wrong key", os.getpid()).first()
+    right = Caller(hello("b"), b"a wrong key", os.getpid(), "a").first()
     kinds = [
         [],
         [b""],

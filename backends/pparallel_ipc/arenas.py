@@ -42,6 +42,10 @@ class Arenas:
         """Return one's own, or that of member *name*; ``None``: there is none, or not yet."""
         return self._own if own else self._others.get(name)
 
+    def outbound(self) -> Parcels:
+        """Return what carries large data to a member that this one connects to."""
+        return Parcels(self._own, {})
+
     def parcels(self, hello: Hello, fds: Sequence[int], *, calling: bool) -> Parcels:
         """Return what carries large data to and from a member.
 
@@ -69,7 +73,7 @@ class Arenas:
         if other is not None:
             return Parcels(self._own, {place: other})
         # The other end takes the caller's arena for number 0, and the called one's for 1.
-        return Parcels(self._own if calling else None, {})
+        return self.outbound() if calling else Parcels(None, {})
 
     def forget(self, name: str) -> None:
         """Let go of what a member had that has ended."""

@@ -24,6 +24,8 @@ from collections.abc import Callable
 from pparallel.errors import AuthenticationError
 from pparallel.runtime.links import Hello, ProcessId, RefusedError
 from pparallel.runtime.links.hello import LONGEST as HELLO
+from pparallel_ipc import messages
+from pparallel_ipc.connection import Connection
 
 NONCE = 32  #: random bytes of each end
 PROOF = 32  #: bytes of a SHA-256 digest
@@ -32,20 +34,30 @@ LONGEST = HELLO + NONCE + PROOF
 _WELCOME, _REFUSED = b"+", b"-"
 _CALLER, _CALLED = b"caller", b"called"
 
+LetIn = Callable[[Connection, Hello, list[int]], None]  #: who is there, and what came along
+Failed = Callable[[Connection, str, Exception], None]  #: who was there, if it is known, and why
+
 
 class Caller:
-    """The end that connects."""
+    """The end that connects; it is given packets as they come, as :class:`Called` is.
 
-    def __init__(self, me: Hello, key: bytes, pid: int) -> None:
+    Attributes:
+        name: of the member that is to be there.
+        knows: whether the other end has proved itself.
+    """
+
+    def __init__(self, me: Hello, key: bytes, pid: int, name: str) -> None:
+        self.name, self.knows = name, False
         self._key, self._pid = key, pid
         self._said = me.pack() + os.urandom(NONCE)
+        self._hello: Hello | None = None
 
     def first(self) -> bytes:
         """Return what is said first."""
         return self._said
 
-    def answer(self, said: bytes, name: str) -> tuple[Hello, bytes]:
-        """Return who is there, given what it said, and what is to be said to that.
+    def take(self, said: bytes) -> tuple[bytes, Hello | None]:
+        """Return what to say to a packet, if anything; and who is there, once it lets this one in.
 
         Raises:
             AuthenticationError: it does not know the job's key.
@@ -53,26 +65,28 @@ class Caller:
         """
         if said.startswith(_REFUSED):
             raise RefusedError(said[1:].decode(errors="replace"))
+        if self._hello is not None:
+            if said != _WELCOME:
+                raise RefusedError("what came is no welcome")
+            return b"", self._hello
         words, proof = said[:-PROOF], said[-PROOF:]
         self._said += words
         if not hmac.compare_digest(proof, _proof(self._key, _CALLED, self._said)):
-            message = f"who answers for member {name!r} does not know this job's key"
+            message = f"who answers for member {self.name!r} does not know this job's key"
             raise AuthenticationError(message)
         hello = _known(Hello.unpack(words[:-NONCE]), self._pid)
-        if hello.name != name:
-            raise RefusedError(f"where {name!r} should be is {hello.name!r}")
-        return hello, _proof(self._key, _CALLER, self._said)
-
-    @staticmethod
-    def check_welcome(said: bytes) -> None:
-        """Raise ``RefusedError`` unless this member has been let in."""
-        if said != _WELCOME:
-            why = said[1:].decode(errors="replace") or "the connection was closed"
-            raise RefusedError(why)
+        if hello.name != self.name:
+            raise RefusedError(f"where {self.name!r} should be is {hello.name!r}")
+        self._hello, self.knows = hello, True
+        return _proof(self._key, _CALLER, self._said), None
 
 
 class Called:
-    """The end that is connected to; it is given packets as they come, and never waits."""
+    """The end that is connected to; it is given packets as they come, and never waits.
+
+    Attributes:
+        knows: whether the other end has proved itself.
+    """
 
     def __init__(self, me: Hello, key: bytes, pid: int, admit: Callable[[Hello], None]) -> None:
         """Know who may come.
@@ -84,7 +98,7 @@ class Called:
             admit: lets a member in that has proved itself, or raises ``RefusedError``.
         """
         self._me, self._key, self._pid, self._admit = me, key, pid, admit
-        self._said = b""
+        self._said, self.knows = b"", False
         self._hello: Hello | None = None
 
     @property
@@ -108,8 +122,66 @@ class Called:
             return mine + _proof(self._key, _CALLED, self._said), None
         if not hmac.compare_digest(said, _proof(self._key, _CALLER, self._said)):
             raise AuthenticationError("it does not know this job's key")
+        self.knows = True
         self._admit(self._hello)
         return _WELCOME, self._hello
+
+
+class Introduction:
+    """A connection whose ends have not let one another in yet, in the hub's hands."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        end: Caller | Called,
+        arena: int,
+        let_in: LetIn,
+        failed: Failed,
+    ) -> None:
+        """Begin.
+
+        Args:
+            connection: the connection.
+            end: this one.
+            arena: the descriptor that goes along once the other end has proved itself; -1: none.
+            let_in: called when both ends have let one another in.
+            failed: called if that does not come about.
+        """
+        self._connection, self._end, self._arena = connection, end, arena
+        self._let_in, self._failed = let_in, failed
+        self._is_over = False
+        connection.hub.register(connection.sock.fileno(), self._event)
+
+    def fail(self, error: Exception) -> None:
+        """End it, unless it has ended."""
+        if not self._is_over:
+            self._is_over = True
+            self._connection.hub.unregister(self._connection.sock.fileno())
+            self._failed(self._connection, self._end.name, error)
+
+    def _event(self, said: int) -> None:
+        sock, end = self._connection.sock, self._end
+        fds: list[int] = []
+        try:
+            data, fds = messages.receive_with(sock)
+            if not data:
+                raise ConnectionResetError("the connection was closed")
+            word, hello = end.take(data)
+            if hello is None:  # nothing comes along yet
+                messages.close(fds)
+                fds = []
+            if word:
+                along = [self._arena] if end.knows and self._arena >= 0 else ()
+                messages.introduce(sock, word, along)
+        except BlockingIOError:
+            return
+        except (OSError, RefusedError, AuthenticationError) as error:
+            messages.close(fds)
+            self.fail(error)
+            return
+        if hello is not None:
+            self._is_over = True
+            self._let_in(self._connection, hello, fds)
 
 
 def refusal(why: str) -> bytes:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import math
 import threading
-from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
 from threading import get_ident
 from typing import Any
 
@@ -18,29 +15,28 @@ from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.resources import is_exhausted
 from pparallel.runtime.shm import Parcels
 from pparallel_ipc import messages
-from pparallel_ipc.connection import Connection, Post
+from pparallel_ipc.connection import Post
 from pparallel_ipc.lanes import NOTHING, Lane, new_pair
 from pparallel_ipc.messages import Packed
 
 _KEPT = 8  #: idle lanes that are kept
-_LENT = 0.005  #: seconds for which a thread that waits receives; what takes longer is not quick
 _LITTLE = 256  #: bytes of a request that may wait for others
 _FEW = 2  #: requests without an answer up to which the next is not held back
 
 
 class Line:
-    """The calling end of a connection.
+    """The calling end of a connection. What it sends waits until the peer has let this member in.
 
     A call from a thread that has nothing else on its way takes a lane. All other requests share the
     connection: they keep their order, and leave many at a time.
+
+    Attributes:
+        parcels: what carries large data to and from the peer.
     """
 
-    def __init__(self, peer: str, most_lanes: int) -> None:
+    def __init__(self, peer: str, post: Post, parcels: Parcels, most_lanes: int) -> None:
         self._peer, self._most_lanes = peer, most_lanes
-        self._post: Post | None = None
-        self._connection: Connection | None = None
-        self._waiters: list[object] = []  # threads that wait for an answer by it
-        self._parcels = Parcels(None, {})
+        self._post, self.parcels = post, parcels
         self._lock = threading.RLock()  # a signal's handler may ask in the midst of it
         self._numbers = itertools.count()
         self._waiting: dict[int, Future[Frames]] = {}  # until answered, given up or not
@@ -48,25 +44,9 @@ class Line:
         self._latest: dict[int, int] = {}  # by thread: its last request that shared the connection
         self._idle: list[Lane] = []
         self._lanes: set[Lane] = set()
-        self._early: list[tuple[Any, Frames]] = []
         self._is_ended = False
 
     # -- life -------------------------------------------------------------------------------
-
-    def established(self, connection: Connection, parcels: Parcels) -> None:
-        """Go: the peer has let this member in. What was asked meanwhile is sent."""
-        post = connection.post
-        with self._lock:
-            self._connection = connection
-            self._parcels = parcels
-            self._send_early(post)
-            self._post = post  # from now on others send past this: what was first has gone
-            self._send_early(post)
-        post.flush()
-
-    def _send_early(self, post: Post) -> None:
-        while self._early:
-            self._put(post, *self._early.pop(0), hold=True)
 
     def end(self) -> None:
         """Wake whoever waits in a lane; safe to call again."""
@@ -87,7 +67,7 @@ class Line:
         for each in idle:
             each.close()
         for head in heads:
-            self._parcels.drop(head)
+            self.parcels.drop(head)
 
     # -- asking -----------------------------------------------------------------------------
 
@@ -96,18 +76,11 @@ class Line:
         number = next(self._numbers)
         self._waiting[number] = future
         self._latest[get_ident()] = number
-        post = self._post
-        if post is None:
-            with self._lock:
-                post = self._post
-                if post is None:
-                    self._early.append((number, frames))
-                    return
         hold = len(self._waiting) > _FEW
         if (size := messages.small_size(frames)) >= 0:
-            post.put((number, (frames, ())), size, (), hold=hold and size < _LITTLE)
+            self._post.put((number, (frames, ())), size, (), hold=hold and size < _LITTLE)
         else:
-            self._put(post, number, frames, hold=hold)
+            self._put(number, frames, hold=hold)
 
     def call(self, frames: Frames, timeout: float | None, until: float) -> Frames | None:
         """Send a request in a lane and return its answer; ``None``: no lane can be taken.
@@ -143,7 +116,7 @@ class Line:
         status, answer = messages.loads(data)
         if status == OK and type(answer[0]) is list and not answer[1]:
             return answer[0]
-        reply = messages.unpack(answer, self._parcels, files)
+        reply = messages.unpack(answer, self.parcels, files)
         if status != OK:
             raise failure(self._peer, reply)
         return reply
@@ -156,7 +129,7 @@ class Line:
         try:
             message = messages.small(frames, until=until)
             if message is None:
-                sized = packed, _, fds = messages.pack(frames, self._parcels)
+                sized = packed, _, fds = messages.pack(frames, self.parcels)
                 message, head = messages.dumps((*packed, until)), messages.droppable(sized)
             answer = lane.exchange(message, fds, timeout)
             if not answer[0]:
@@ -167,7 +140,7 @@ class Line:
             if lane.has_answered:  # it is served: that it has not read this one is not certain
                 raise EOFError from None
             if head is not None:
-                self._parcels.drop(head)
+                self.parcels.drop(head)
                 head = None
             return None
         finally:
@@ -181,38 +154,9 @@ class Line:
                 self._discard(lane)
         return answer
 
-    @contextmanager
-    def awaiting(self, is_done: Callable[[], bool], timeout: float | None) -> Iterator[None]:
-        """Say that this thread waits inside for an answer that does not come by a lane.
-
-        One that waits alone receives what comes, for a while; where several wait, the hub does.
-        """
-        waiters, me = self._waiters, object()
-        try:
-            waiters.append(me)
-            connection = self._connection
-            if connection is not None:
-                if connection.is_read_here():  # a signal's handler waits: nobody else reads
-                    longest = math.inf if timeout is None else timeout
-                    connection.receive(is_done, longest)
-                elif len(waiters) == 1:
-                    longest = _LENT if timeout is None else min(timeout, _LENT)
-                    connection.receive(lambda: is_done() or len(waiters) > 1, longest)
-                if len(waiters) > 1:
-                    connection.take_back()
-            yield
-        finally:
-            if me in waiters:
-                waiters.remove(me)
-
-    def flush(self) -> None:
-        """Send what is held back."""
-        if self._post is not None:
-            self._post.flush()
-
     # -- answers ----------------------------------------------------------------------------
 
-    def answered(self, entries: list[Any], fds: list[int]) -> None:
+    def take(self, entries: list[Any], fds: list[int]) -> None:
         """Take answers in, and out of *entries*: called by who receives.
 
         Who was interrupted by a signal's handler may find that it has gone on here.
@@ -233,13 +177,13 @@ class Line:
             self._large.pop(number, None)
             if entries and entries[0] is entry:
                 del entries[0]
-        self.flush()
+        self._post.flush()
 
     def _unpack_answer(
         self, future: Future[Frames] | None, status: int, packed: Packed, fds: list[int]
     ) -> None:
         try:
-            frames = messages.unpack(packed, self._parcels, fds)
+            frames = messages.unpack(packed, self.parcels, fds)
             if future is not None:
                 self._complete(future, status, frames)
         except BaseException as error:
@@ -255,21 +199,20 @@ class Line:
         else:
             fail(future, failure(self._peer, frames))
 
-    def _put(self, post: Post, number: int, frames: Frames, *, hold: bool) -> None:
+    def _put(self, number: int, frames: Frames, *, hold: bool) -> None:
         try:
-            sized = packed, size, fds = messages.pack(frames, self._parcels)
+            sized = packed, size, fds = messages.pack(frames, self.parcels)
         except Exception as error:  # noqa: BLE001 - the future tells who asked
             fail(self._waiting.pop(number), error)
             return
         if (head := messages.droppable(sized)) is not None:
             self._large[number] = head
-        post.put((number, packed), size, fds, hold=hold)
+        self._post.put((number, packed), size, fds, hold=hold)
 
     # -- lanes ------------------------------------------------------------------------------
 
     def _new_lane(self) -> Lane | None:
-        post = self._post
-        if post is None or len(self._lanes) >= self._most_lanes:
+        if len(self._lanes) >= self._most_lanes:
             return None
         try:
             ours, theirs = new_pair()
@@ -289,7 +232,7 @@ class Line:
             if is_ended:
                 raise EOFError
             return None
-        post.say((messages.LANE,), [theirs.detach()])
+        self._post.say((messages.LANE,), [theirs.detach()])
         return lane
 
     def _discard(self, lane: Lane) -> None:

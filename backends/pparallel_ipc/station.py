@@ -26,8 +26,8 @@ from pparallel_ipc.arenas import Arenas
 from pparallel_ipc.connection import Connection
 from pparallel_ipc.door import Door
 from pparallel_ipc.guest import Guest
-from pparallel_ipc.handshake import Caller
-from pparallel_ipc.hub import READ, Hub
+from pparallel_ipc.handshake import Caller, Introduction
+from pparallel_ipc.hub import Hub
 from pparallel_ipc.line import Line
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Station:
     ) -> None:
         self._config, self._member, self._me = config, member, me
         self._membership, self._handler, self._key = membership, handler, key
-        self._hub = Hub(member.name)
+        self.hub = Hub(member.name)
         self._lock = threading.RLock()
         self._connecting = threading.RLock()
         self._folder = Path()
@@ -74,11 +74,11 @@ class Station:
     def open(self, folder: Path) -> None:
         """Have a place in *folder*, where others connect."""
         self._folder = folder
-        self._hub.start()
+        self.hub.start()
         self._arenas.open()
         self._door = Door(
             self._address(self._member.name),
-            self._hub,
+            self.hub,
             self._me,
             self._key,
             self._membership,
@@ -136,7 +136,7 @@ class Station:
         for start in range(0, len(hellos), _ROSTER):
             guest.post.say((messages.MEMBERS, hellos[start : start + _ROSTER]))
 
-    # -- lines ------------------------------------------------------------------------------
+    # -- connections ------------------------------------------------------------------------
 
     def arena(self, of: str) -> Arena | None:
         """Return the arena of a member, as far as this one has it."""
@@ -186,15 +186,16 @@ class Station:
             raise
 
     def _approach(self, name: str, sock: socket.socket) -> Line:
-        line = Line(name, self._config.lanes)
         try:
-            caller = Caller(self._me, self._key, peer(sock))
-            connection = Connection(sock, self._hub, calling=True)
+            caller = Caller(self._me, self._key, peer(sock), name)
+            connection = Connection(sock, self.hub, calling=True)
+            line = Line(name, connection.post, self._arenas.outbound(), self._config.lanes)
             with self._lock:
                 self._connections[connection] = name
             try:
+                messages.introduce(sock, caller.first())
                 let_in, arena = partial(self._let_in, line), self._arenas.descriptor
-                Approach(connection, name, caller, arena, let_in, self._turned_away)
+                Introduction(connection, caller, arena, let_in, self._turned_away)
             except BaseException:
                 self._connections.pop(connection, None)
                 raise
@@ -204,31 +205,53 @@ class Station:
         with self._lock:
             return self.lines.setdefault(name, line)
 
+    def _guest_came(self, connection: Connection, hello: Hello, fds: list[int]) -> None:
+        with self._lock:
+            if not self._membership.closed:
+                self._connections[connection] = hello.name
+        self._let_in(None, connection, hello, fds)
+
     def _let_in(
         self,
-        line: Line,
+        line: Line | None,
         connection: Connection,
         hello: Hello,
         fds: list[int],
         until: float = math.inf,
     ) -> None:
+        """Exchange messages with a member from now on: as a guest, if there is no line to it."""
+        name = hello.name
         self._late.pop(connection, None)
         if connection not in self._connections:  # it has ended meanwhile
             messages.close(fds)
             connection.close()
             return
         try:
-            self._membership.admit(hello)
-            parcels = self._arenas.parcels(hello, fds, calling=True)
+            if line is not None:
+                self._membership.admit(hello)
+            parcels = self._arenas.parcels(hello, fds, calling=connection.calling)
         except (RefusedError, OSError, ValueError, MemoryError) as error:
             again = partial(self._let_in, line, connection, hello, fds)
             if not self._tries_again(error, connection, fds, again, until):
                 messages.close(fds)
-                self._turned_away(connection, hello.name, error)
+                self._turned_away(connection, name, error)
             return
-        connection.serve(partial(self._take_answer, hello.name, line), self._connection_ended)
+        if line is not None:
+            line.parcels = parcels
+            connection.serve(partial(self._take, name, line), self._connection_ended)
+            connection.post.open()
+            return
+        guest = Guest(name, self._handler, self.hub, connection.post, parcels)
+        with self._lock:
+            if connection not in self._connections:  # it has ended meanwhile
+                connection.close()
+                return
+            self._guests[name] = guest
+            is_last = self._have_met and self._membership.is_first
+        connection.serve(partial(self._take, name, guest), self._connection_ended)
         connection.post.open()
-        line.established(connection, parcels)
+        if is_last:  # the others were told between its being let in and now
+            self._tell_who_is_here(guest)
 
     def _tries_again(
         self,
@@ -242,10 +265,10 @@ class Station:
         now = time.monotonic()
         if not is_exhausted(error) or now >= until:
             return False
-        self._hub.unregister(connection.sock.fileno())
+        self.hub.unregister(connection.sock.fileno())
         until = min(until, now + self._config.liveness_bound)
         self._late[connection] = fds
-        self._hub.later(_AGAIN, partial(act, until=until))
+        self.hub.later(_AGAIN, partial(act, until=until))
         return True
 
     def _turned_away(self, connection: Connection, name: str, error: Exception) -> None:
@@ -261,63 +284,18 @@ class Station:
                 self._refusal = error
         self._membership.lose(name, reason)
 
-    def _take_answer(self, name: str, line: Line, message: Any, fds: list[int]) -> None:
-        if message[0] == messages.MANY:
-            line.answered(message[1], fds)
-        else:
-            self._take_word(name, message)
-
-    # -- guests -----------------------------------------------------------------------------
-
-    def _guest_came(
-        self, connection: Connection, hello: Hello, fds: list[int], until: float = math.inf
-    ) -> None:
-        name = hello.name
-        self._late.pop(connection, None)
-        with self._lock:
-            if not self._membership.closed:
-                self._connections[connection] = name
-        if connection not in self._connections or connection.sock.fileno() < 0:
-            self._connections.pop(connection, None)  # it has ended meanwhile
-            messages.close(fds)
-            connection.close()
-            return
-        try:
-            parcels = self._arenas.parcels(hello, fds, calling=False)
-        except (OSError, ValueError, MemoryError) as error:
-            again = partial(self._guest_came, connection, hello, fds)
-            if not self._tries_again(error, connection, fds, again, until):
-                messages.close(fds)
-                self._membership.lose(name, f"cannot be served: {error}")
-            return
-        guest = Guest(name, self._handler, self._hub, connection.post, parcels)
-        with self._lock:
-            if connection not in self._connections:  # it has ended meanwhile
-                connection.close()
-                return
-            self._guests[name] = guest
-            is_last = self._have_met and self._membership.is_first
-        connection.serve(partial(self._take_request, name, guest), self._connection_ended)
-        connection.post.open()
-        if is_last:  # the others were told between its being let in and now
-            self._tell_who_is_here(guest)
-
-    def _take_request(self, name: str, guest: Guest, message: Any, fds: list[int]) -> None:
-        if message[0] == messages.MANY:
-            guest.take(message[1], fds)
-        elif message[0] == messages.LANE:
-            try:
-                guest.add_lane(fds)
-            except OSError as error:
-                logger.warning("%s has no lane for a call of %s: %s", self._me.name, name, error)
-        else:
-            self._take_word(name, message)
-
     # -- members ----------------------------------------------------------------------------
 
-    def _take_word(self, name: str, message: Any) -> None:
+    def _take(self, name: str, end: Line | Guest, message: Any, fds: list[int]) -> None:
         kind = message[0]
-        if kind == messages.BYE:
+        if kind == messages.MANY:
+            end.take(message[1], fds)
+        elif kind == messages.LANE and isinstance(end, Guest):
+            try:
+                end.add_lane(fds)
+            except OSError as error:
+                logger.warning("%s has no lane for a call of %s: %s", self._me.name, name, error)
+        elif kind == messages.BYE:
             self._membership.lose(name, "has left")
         elif kind == messages.LOST and name == self._membership.first:
             self._membership.lose(message[1], message[2])
@@ -377,7 +355,7 @@ class Station:
 
     def close(self) -> None:
         """Say goodbye, and give everything back."""
-        self._hub.close()  # first: nothing new comes from now on
+        self.hub.close()  # first: nothing new comes from now on
         if self._door is not None:
             self._door.close()
         with self._lock:
@@ -388,7 +366,7 @@ class Station:
         for connection in connections:
             connection.post.say((messages.BYE,))
         threads = [thread for guest in guests for thread in guest.threads()]
-        threads += self._hub.threads()
+        threads += self.hub.threads()
         for guest in guests:
             guest.close()
         for line in lines:
@@ -410,43 +388,3 @@ class Station:
 
     def _address(self, name: str) -> Path:
         return self._folder / str(self._member.names.index(name))
-
-
-class Approach:
-    """A connection that this end has made, until it is let in."""
-
-    def __init__(
-        self,
-        connection: Connection,
-        name: str,
-        caller: Caller,
-        arena: int,
-        let_in: Callable[[Connection, Hello, list[int]], None],
-        failed: Callable[[Connection, str, Exception], None],
-    ) -> None:
-        self._connection, self._name, self._caller = connection, name, caller
-        self._arena, self._let_in, self._failed = arena, let_in, failed
-        self._hello: Hello | None = None
-        messages.introduce(connection.sock, caller.first())
-        connection.hub.register(connection.sock.fileno(), self._event, READ)
-
-    def _event(self, said: int) -> None:
-        sock = self._connection.sock
-        fds: list[int] = []
-        try:
-            data, fds = messages.receive_with(sock)
-            if not data:
-                raise ConnectionResetError("the connection was closed")
-            if self._hello is None:
-                self._hello, proof = self._caller.answer(data, self._name)
-                messages.introduce(sock, proof, [self._arena] if self._arena >= 0 else ())
-                return
-            self._caller.check_welcome(data)
-        except BlockingIOError:
-            return
-        except (OSError, RefusedError, AuthenticationError) as error:
-            messages.close(fds)
-            self._connection.hub.unregister(sock.fileno())
-            self._failed(self._connection, self._name, error)
-            return
-        self._let_in(self._connection, self._hello, fds)
