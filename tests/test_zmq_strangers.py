@@ -9,15 +9,17 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import NamedTuple, TextIO
 
 import psutil
 import pytest
 from zmq_meetings import meeting
-from zmq_peer import opened, peers, transport
+from zmq_peer import Peer, opened, peers, transport
 
 from pparallel.interfaces.transport import Meeting
 from pparallel.testing.patience import until
 from pparallel_zmq.address import Address
+from pparallel_zmq.transport import ZmqTransport
 
 NAMES = ["m0", "m1", "m2"]
 PLACE = "tcp://127.0.0.1:0"
@@ -93,33 +95,61 @@ def has_room() -> bool:
     return True
 
 
-def waiting(met: Meeting) -> int:
-    """Return how many connections wait to be accepted: libzmq burns a core while it cannot."""
+def waiting(met: Meeting, connections: TextIO) -> int:
+    """Return how many connections wait to be accepted: libzmq burns a core while it cannot.
+
+    Args:
+        met: says where the member listens.
+        connections: ``/proc/net/tcp``, opened while that was possible.
+    """
     port = Address.parse(met.address).port
-    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+    connections.seek(0)
+    for line in connections.readlines()[1:]:
         _, local, _, state, queues, *_ = line.split()
         if int(local.partition(":")[2], 16) == port and int(state, 16) == 10:  # it listens
             return int(queues.partition(":")[2], 16)
     raise AssertionError("nothing listens there")
 
 
-def test_idle_strangers_leave_descriptors_for_the_member(few_descriptors: None) -> None:
+class Besieged(NamedTuple):
+    """A member to which strangers hold connections, and another one."""
+
+    own: ZmqTransport
+    other: Peer
+    met: Meeting
+    strangers: Strangers
+
+
+@contextmanager
+def besieged() -> Iterator[Besieged]:
     with meeting(NAMES, PLACE) as met, peers(["m1", "m2"], NAMES, met) as others:
         own = transport("m0", NAMES, met, liveness_bound=5.0)
         with opened(own) as heard:
             assert [each.opened() for each in others] == ["open", "open"]
-            most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4
             with strangers(met) as held:
-                # While libzmq accepts them one after another there may be none for a moment.
-                until(lambda: held.left() <= most, "strangers keep their connections")
-                until(has_room, "strangers have taken all descriptors")
-                assert held.left() > 0, "strangers were not let in at all"
-                assert waiting(met) == 0, "connections cannot be accepted"
-                for _ in range(20):
-                    assert own.call("m1", [b"here"], 10)
-                assert others[1].call("m0", "still") == ["m2", "still"]
-                assert has_room()
+                yield Besieged(own, others[1], met, held)
             assert not heard.all
+
+
+def test_idle_strangers_leave_descriptors_for_the_member(few_descriptors: None) -> None:
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4
+    with besieged() as member:
+        # While libzmq accepts them one after another there may be none for a moment.
+        until(lambda: member.strangers.left() <= most, "strangers keep their connections")
+        until(has_room, "strangers have taken all descriptors")
+        assert member.strangers.left() > 0, "strangers were not let in at all"
+
+
+def test_connections_of_idle_strangers_are_all_accepted(few_descriptors: None) -> None:
+    with Path("/proc/net/tcp").open() as connections, besieged() as member:
+        until(lambda: waiting(member.met, connections) == 0, "connections cannot be accepted")
+
+
+def test_calls_pass_while_strangers_hold_connections(few_descriptors: None) -> None:
+    with besieged() as member:
+        for _ in range(20):
+            assert member.own.call("m1", [b"here"], 10)
+        assert member.other.call("m0", "still") == ["m2", "still"]
 
 
 def test_member_joins_while_strangers_hold_connections(few_descriptors: None) -> None:
