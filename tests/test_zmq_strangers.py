@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import resource
 import socket
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
-import psutil
 import pytest
+from idle_strangers import Strangers, few_descriptors, has_room, strangers
 from zmq_meetings import meeting
 from zmq_peer import Peer, opened, peers, transport
 
@@ -23,76 +22,12 @@ from pparallel_zmq.transport import ZmqTransport
 
 NAMES = ["m0", "m1", "m2"]
 PLACE = "tcp://127.0.0.1:0"
-STRANGERS = 300
-FREE = 50  #: descriptors that a member needs for itself
-
-#: Holds connections that say nothing; tells how many the other end has left open, when asked.
-HOLDER = """
-import resource, select, socket, sys
-hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-held = [socket.create_connection((sys.argv[1], int(sys.argv[2]))) for _ in range(int(sys.argv[3]))]
-looking = select.poll()
-for each in held:
-    looking.register(each, select.POLLRDHUP)
-while True:
-    print(len(held) - len(looking.poll(0)), flush=True)
-    if not sys.stdin.readline():
-        break
-"""
 
 
-class Strangers:
-    """Idle connections to a member, which another process holds: this one may not open so many."""
-
-    def __init__(self, met: Meeting) -> None:
-        found = Address.parse(met.address)
-        command = [sys.executable, "-c", HOLDER, found.host, str(found.port), str(STRANGERS)]
-        self._process = psutil.Popen(command, stdin=-1, stdout=-1)
-        self._first: int | None = self._next()
-
-    def left(self) -> int:
-        """Return how many are open still."""
-        self._process.stdin.write(b"\n")
-        self._process.stdin.flush()
-        return self._next()
-
-    def end(self) -> None:
-        self._process.stdin.close()
-        self._process.wait(20)
-        self._process.stdout.close()
-
-    def _next(self) -> int:
-        return int(self._process.stdout.readline())
-
-
-@pytest.fixture
-def few_descriptors() -> Iterator[None]:
-    """Let this process open some 200 files more: fewer than there are strangers."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (psutil.Process().num_fds() + 200, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-
-@contextmanager
-def strangers(met: Meeting) -> Iterator[Strangers]:
-    found = Strangers(met)
-    try:
-        yield found
-    finally:
-        found.end()
-
-
-def has_room() -> bool:
-    """Return whether this process can open some files."""
-    with ExitStack() as stack:
-        try:
-            for _ in range(FREE):
-                stack.enter_context(Path("/dev/null").open("rb"))
-        except OSError:
-            return False
-    return True
+@pytest.fixture(name="few_descriptors")
+def few() -> Iterator[None]:
+    with few_descriptors():
+        yield
 
 
 def waiting(met: Meeting, connections: TextIO) -> int:
@@ -126,7 +61,7 @@ def besieged() -> Iterator[Besieged]:
         own = transport("m0", NAMES, met, liveness_bound=5.0)
         with opened(own) as heard:
             assert [each.opened() for each in others] == ["open", "open"]
-            with strangers(met) as held:
+            with strangers(met.address) as held:
                 yield Besieged(own, others[1], met, held)
             assert not heard.all
 
@@ -164,7 +99,7 @@ def test_member_joins_while_strangers_hold_connections(few_descriptors: None) ->
 
         def join() -> None:
             until(listens, "the first member does not listen")
-            stack.enter_context(strangers(met))
+            stack.enter_context(strangers(met.address))
             until(has_room, "strangers have taken all descriptors")
             stack.enter_context(peers(["m2"], NAMES, met))
 
