@@ -17,6 +17,7 @@ from typing_extensions import override
 import pparallel
 from pparallel.errors import CallTimeoutError, SerializationError
 from pparallel.testing.patience import PATIENCE, until
+from pparallel_serializers.outofband import OutOfBandSerializer
 
 TRANSPORTS = ["local", "ipc", "zmq"]
 ran: list[int] = []
@@ -179,7 +180,12 @@ def test_more_buffers_than_16_bits_count_of_a_reference_are_sent(job: Callable[.
     job(program)
 
 
-@pytest.mark.parametrize("make", [Unsendable, threading.Lock])
+def make_scattered() -> pickle.PickleBuffer:
+    """Return memory that fails as it is sent, when all else has been pickled."""
+    return pickle.PickleBuffer(memoryview(bytearray(8))[::2])
+
+
+@pytest.mark.parametrize("make", [Unsendable, threading.Lock, make_scattered])
 @pytest.mark.parametrize("job", TRANSPORTS, indirect=True)
 def test_a_value_of_a_reference_that_cannot_be_sent_is_an_error_of_the_caller(
     job: Callable[..., Any], make: Callable[[], Any]
@@ -192,4 +198,28 @@ def test_a_value_of_a_reference_that_cannot_be_sent_is_an_error_of_the_caller(
             assert group.rpc_sync("member-1", abs, args=(-1,)) == 1
         group.barrier()
 
+    job(program)
+
+
+@pytest.mark.parametrize("error", [RuntimeError, MemoryError])
+@pytest.mark.parametrize("job", TRANSPORTS, indirect=True)
+def test_a_serializer_that_fails_on_a_value_of_a_reference_is_an_error_of_the_caller(
+    job: Callable[..., Any], error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dumps = OutOfBandSerializer.dumps
+
+    def fail(serializer: OutOfBandSerializer, value: object) -> Any:
+        if type(value) is Unsendable:
+            raise error("no serializer raises it")
+        return dumps(serializer, value)
+
+    def program(rt: pparallel.Runtime) -> None:
+        group = rt.group()
+        if rt.rank == 0:
+            with pytest.raises(Exception, match="no serializer raises it"):
+                group.remote("member-1", Unsendable).to_here(PATIENCE)
+            assert group.rpc_sync("member-1", abs, args=(-1,)) == 1
+        group.barrier()
+
+    monkeypatch.setattr(OutOfBandSerializer, "dumps", fail)
     job(program)
