@@ -10,13 +10,23 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from contextlib import suppress
+from typing import Any, NoReturn
 
 import psutil
 import pytest
+from exhausted import no_descriptors
 from ipc_peer import echo, pair
+from typing_extensions import override
 
-from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError, ResourceExhaustedError
+from pparallel.errors import (
+    CallTimeoutError,
+    ClosedError,
+    PeerLostError,
+    PparallelError,
+    RemoteError,
+    ResourceExhaustedError,
+)
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.shm import Arena
 from pparallel.testing.patience import PATIENCE, until
@@ -143,6 +153,19 @@ def test_a_call_fails_that_finds_no_descriptor_to_connect_and_the_member_lives(
         assert copied(a.call(b.name, [b"second"], PATIENCE)) == [b"second"]
 
 
+@pytest.mark.parametrize("lane", [False, True])
+def test_a_member_that_was_called_without_descriptors_is_reached_later(lane: bool) -> None:
+    with pair(echo) as (a, b):
+        with no_descriptors(), suppress(OSError, PparallelError):
+            if lane:
+                a.call(b.name, [b"none"], 0.5)
+            else:
+                a.request(b.name, [b"none"], 0.5).result(PATIENCE)
+        assert a.members() == ["a", "b"]
+        assert copied(a.request(b.name, [b"first"], PATIENCE).result(PATIENCE)) == [b"first"]
+        assert copied(a.call(b.name, [b"second"], PATIENCE)) == [b"second"]
+
+
 @pytest.mark.parametrize("number", [*EXHAUSTED, errno.ETOOMANYREFS])
 @pytest.mark.parametrize("times", [1, 2, 3, 9])
 def test_introductions_are_late_when_the_system_has_no_room_for_them(
@@ -240,3 +263,35 @@ def test_who_leaves_while_it_connects_says_so(monkeypatch: pytest.MonkeyPatch) -
         with pytest.raises(ClosedError):
             a.request(b.name, [b"never"], PATIENCE).result(PATIENCE)
         monkeypatch.undo()
+
+
+class Unreadable(list[bytes]):
+    """Frames that the system cannot read when they are to be sent."""
+
+    @override
+    def __len__(self) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    @override
+    def __iter__(self) -> NoReturn:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+@pytest.mark.parametrize("lane", [False, True])
+def test_a_reply_that_cannot_be_sent_is_an_error_of_the_caller_and_logged(
+    caplog: pytest.LogCaptureFixture, lane: bool
+) -> None:
+    def reply(_: str, frames: Frames) -> Frames:
+        return Unreadable([b"x"]) if bytes(frames[0]) == b"unreadable" else frames
+
+    with pair(reply) as (a, b):
+        for _ in range(2):
+            a.call(b.name, [b"first"], PATIENCE)
+
+        def ask(*args: Any) -> Frames:
+            return a.call(*args) if lane else a.request(*args).result(PATIENCE)
+
+        with pytest.raises(RemoteError, match=os.strerror(errno.EIO)):
+            ask(b.name, [b"unreadable"], PATIENCE)
+        assert os.strerror(errno.EIO) in caplog.text
+        assert copied(a.call(b.name, [b"after"], PATIENCE)) == [b"after"]

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import pytest
 from exhausted import no_threads
+from rpc_members import add_late, between
+from rpc_members import launch as launch_members
 
 import pparallel
+from pparallel import Runtime
 from pparallel.errors import CallTimeoutError, ResourceExhaustedError
 from pparallel.interfaces.launcher import Launcher, LauncherConfig
 from pparallel.runtime.clock import Clock
 from pparallel.runtime.pending import Pending
+from pparallel.runtime.rpc.group import RpcGroup
 from pparallel.runtime.ticker import Ticker
 from pparallel.testing.patience import PATIENCE
 from pparallel_local import ThreadLauncherConfig
@@ -82,3 +86,39 @@ def test_no_thread_can_be_started_once(prepare: Callable[[ExitStack], Callable[[
             with no_threads(), pytest.raises(ResourceExhaustedError, match="threads"):
                 act()
         act()
+
+
+@pytest.mark.parametrize("backend", ["local", "ipc", "zmq"])
+def test_a_member_that_could_start_no_thread_serves_calls_afterwards(backend: str) -> None:
+    def program(rt: Runtime, group: RpcGroup) -> None:
+        with no_threads():
+            futures = []
+            for n in range(6):
+                with suppress(RuntimeError, OSError):
+                    futures.append(group.rpc_async(1, add_late, 0.5, (n, 1)))
+            for each in futures:
+                each.exception(PATIENCE)
+        later = [group.rpc_async(1, add_late, PATIENCE, (n, 1)) for n in range(6)]
+        assert [each.wait() for each in later] == [*range(1, 7)]
+
+    launch_members(between(program), backend=backend, handler_threads=2)
+
+
+@pytest.fixture
+def pending() -> Pending[None]:
+    """Requests for whose first time-out no thread could be started."""
+    made: Pending[None] = Pending("transport")
+    with no_threads(), suppress(RuntimeError, OSError):
+        made.add("other", 0.01)
+    return made
+
+
+def test_time_outs_are_kept_once_threads_can_be_started(pending: Pending[None]) -> None:
+    with closing(pending), pytest.raises(CallTimeoutError):
+        pending.add("other", 0.01).result(PATIENCE)
+
+
+def test_requests_without_a_thread_for_their_time_outs_close(pending: Pending[None]) -> None:
+    waiting = pending.add("other", None)
+    pending.close()
+    assert waiting.done()

@@ -308,6 +308,17 @@ def test_why_there_are_no_results_is_told_to_all(member: Member) -> None:
 
 
 @pytest.mark.usefixtures("patient")
+def test_each_call_of_a_batch_fails_with_an_error_of_its_own(member: Member) -> None:
+    futures = [member.call(n) for n in range(4)]
+    member.batches.flush_all()
+    member.sent[1][3].set_exception(PeerLostError("a", "has died"))
+    errors = [each.exception(0) for each in futures[1:]]
+    assert [type(each) for each in errors] == [PeerLostError] * 3
+    assert len({id(each) for each in errors}) == 3
+    member.sent[0][3].set_exception(PeerLostError("a", "has died"))
+
+
+@pytest.mark.usefixtures("patient")
 def test_what_cannot_be_sent(member: Member) -> None:
     futures = [member.call(n) for n in range(3)]
     member.problem = PeerLostError("a", "has died")

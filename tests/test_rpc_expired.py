@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
+from typing import Any, NoReturn
 
+import psutil
 import pytest
 import torch
+from typing_extensions import override
 
 import pparallel
 from pparallel.errors import CallTimeoutError, SerializationError
-from pparallel.testing.patience import PATIENCE
+from pparallel.testing.patience import PATIENCE, until
+from pparallel_serializers.outofband import OutOfBandSerializer
 
 TRANSPORTS = ["local", "ipc", "zmq"]
 ran: list[int] = []
@@ -54,16 +59,53 @@ def test_calls_that_have_expired_are_not_run(job: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize("job", TRANSPORTS, indirect=True)
-def test_a_window_is_one_for_each_member_and_keeps_time_outs(job: Callable[..., Any]) -> None:
+def test_memory_of_calls_that_expire_is_bounded(job: Callable[..., Any]) -> None:
+    """A function that is stuck holds its own call, and those behind it as long as they wait."""
+    most, size, many = 2**22, 2**16, 2000
+
+    def program(rt: pparallel.Runtime) -> None:
+        group = rt.group()
+        if rt.rank == 0:
+            stuck = group.rpc_async("member-1", block, 0, (0,))
+            until(lambda: bool(ran), "the function was not called")
+            before = psutil.Process().memory_info().rss
+            for n in range(many):
+                with suppress(CallTimeoutError):  # there may be no room for it
+                    group.rpc_async("member-1", block, 0.02, (n, bytes(size)))
+            grown = psutil.Process().memory_info().rss - before
+            assert grown < many * size / 2, f"{grown >> 20} MiB of calls are held"
+            release.set()
+            assert stuck.wait() == 0
+        group.barrier()
+
+    job(program, handler_threads=1, max_in_flight=most)
+
+
+@pytest.mark.parametrize("job", TRANSPORTS, indirect=True)
+def test_a_call_that_finds_no_room_keeps_its_time_out(job: Callable[..., Any]) -> None:
     def program(rt: pparallel.Runtime) -> None:
         group = rt.group()
         if rt.rank == 0:
             held = group.rpc_async("member-1", block, 0, (0, bytes(2**16)))
-            began = time.monotonic()
-            with pytest.raises(CallTimeoutError, match="max_in_flight"):
+            with pytest.raises(CallTimeoutError) as caught:
                 group.rpc_sync("member-1", block, 0.2, (1, bytes(2**16)))
-            assert time.monotonic() - began < PATIENCE / 2
+            assert not held.done(), "the time-out was kept once there was room"
+            assert "max_in_flight" in str(caught.value)
+            release.set()
+            assert held.wait() == 0
+        group.barrier()
+
+    job(program, max_in_flight=2**16)
+
+
+@pytest.mark.parametrize("job", TRANSPORTS, indirect=True)
+def test_a_slow_member_holds_up_no_calls_to_others(job: Callable[..., Any]) -> None:
+    def program(rt: pparallel.Runtime) -> None:
+        group = rt.group()
+        if rt.rank == 0:
+            held = group.rpc_async("member-1", block, 0, (0, bytes(2**16)))
             assert group.rpc_sync("member-0", len, args=(bytes(2**16),)) == 2**16
+            assert not held.done(), "it was sent once there was room"
             release.set()
             assert held.wait() == 0
         group.barrier()
@@ -90,27 +132,94 @@ def bounce(group: Any, payload: bytes, left: int) -> int:
     return 1 + int(group.rpc_sync(other, bounce, 60, (group, payload, left - 1)))
 
 
+class Unsendable:
+    """Fails as it is encoded, with an error that no serializer expects."""
+
+    @override
+    def __reduce__(self) -> NoReturn:
+        raise RuntimeError("it cannot be sent")
+
+
+def make_sparse(layout: str) -> Any:
+    block_size = [(2, 2)] if layout == "bsr" else []
+    return getattr(torch.eye(4), f"to_sparse_{layout}")(*block_size)
+
+
+def many_buffers() -> list[Any]:
+    """Return more buffers than a number of 16 bits counts, each of which is a frame of its own."""
+    return [pickle.PickleBuffer(bytearray(b"%d" % n)) for n in range(70_000)]
+
+
 @pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
+@pytest.mark.parametrize("layout", ["csr", "csc", "bsr"])
 @pytest.mark.parametrize("job", TRANSPORTS, indirect=True)
-def test_what_a_reference_stands_for_is_sent_or_refused(job: Callable[..., Any]) -> None:
-    """The reply is deferred: what fails as it is encoded reaches the caller all the same."""
+def test_a_sparse_tensor_that_a_reference_stands_for_is_sent(
+    job: Callable[..., Any], layout: str
+) -> None:
+    """The reply is deferred: what fails as it is encoded must reach the caller all the same."""
 
     def program(rt: pparallel.Runtime) -> None:
         group = rt.group()
         if rt.rank == 0:
-            dense = torch.eye(4)
-            sparse = group.remote("member-1", torch.Tensor.to_sparse_csr, args=(dense,))
-            assert torch.equal(sparse.to_here(PATIENCE).to_dense(), dense)
-            many = group.remote("member-1", many_buffers)
-            assert len(many.to_here(PATIENCE)) == 70_000
+            found = group.remote("member-1", make_sparse, args=(layout,)).to_here(PATIENCE)
+            assert torch.equal(found.to_dense(), torch.eye(4))
+        group.barrier()
+
+    job(program)
+
+
+@pytest.mark.parametrize("job", TRANSPORTS, indirect=True)
+def test_more_buffers_than_16_bits_count_of_a_reference_are_sent(job: Callable[..., Any]) -> None:
+    def program(rt: pparallel.Runtime) -> None:
+        group = rt.group()
+        if rt.rank == 0:
+            found = group.remote("member-1", many_buffers).to_here(PATIENCE)
+            assert [int(bytes(each)) for each in found] == [*range(70_000)]
+        group.barrier()
+
+    job(program)
+
+
+def make_scattered() -> pickle.PickleBuffer:
+    """Return memory that fails as it is sent, when all else has been pickled."""
+    return pickle.PickleBuffer(memoryview(bytearray(8))[::2])
+
+
+@pytest.mark.parametrize("make", [Unsendable, threading.Lock, make_scattered])
+@pytest.mark.parametrize("job", TRANSPORTS, indirect=True)
+def test_a_value_of_a_reference_that_cannot_be_sent_is_an_error_of_the_caller(
+    job: Callable[..., Any], make: Callable[[], Any]
+) -> None:
+    def program(rt: pparallel.Runtime) -> None:
+        group = rt.group()
+        if rt.rank == 0:
             with pytest.raises(SerializationError):
-                group.remote("member-1", threading.Lock).to_here(PATIENCE)
+                group.remote("member-1", make).to_here(PATIENCE)
             assert group.rpc_sync("member-1", abs, args=(-1,)) == 1
         group.barrier()
 
     job(program)
 
 
-def many_buffers() -> list[Any]:
-    """Return more buffers than a number of 16 bits counts."""
-    return [bytearray(b"1")] * 1 + [bytearray(b"2") for _ in range(69_999)]
+@pytest.mark.parametrize("error", [RuntimeError, MemoryError])
+@pytest.mark.parametrize("job", TRANSPORTS, indirect=True)
+def test_a_serializer_that_fails_on_a_value_of_a_reference_is_an_error_of_the_caller(
+    job: Callable[..., Any], error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dumps = OutOfBandSerializer.dumps
+
+    def fail(serializer: OutOfBandSerializer, value: object) -> Any:
+        if type(value) is Unsendable:
+            raise error("no serializer raises it")
+        return dumps(serializer, value)
+
+    def program(rt: pparallel.Runtime) -> None:
+        group = rt.group()
+        if rt.rank == 0:
+            with pytest.raises(Exception, match="no serializer raises it"):
+                group.remote("member-1", Unsendable).to_here(PATIENCE)
+            assert group.rpc_sync("member-1", abs, args=(-1,)) == 1
+        group.barrier()
+
+    monkeypatch.setattr(OutOfBandSerializer, "dumps", fail)
+    job(program)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import marshal
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType, MappingProxyType
@@ -186,3 +187,32 @@ def test_between_members() -> None:
         group.barrier(PATIENCE)
 
     assert pparallel.launch({"members": 2}, program) == [None] * 2
+
+
+@pytest.mark.parametrize("backend", ["local", "ipc"])
+def test_bytes_that_marshal_refuses_are_sent(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it refuses bytes of 2 GiB and more, for which these stand."""
+    dumps, most = marshal.dumps, 100_000
+
+    def refuse(value: Any, version: int = marshal.version) -> bytes:
+        written = dumps(value, version)
+        if len(written) > most:
+            raise ValueError("unmarshallable object")
+        return written
+
+    monkeypatch.setattr(marshal, "dumps", refuse)
+
+    def program(rt: Runtime) -> None:
+        group = rt.group()
+        if rt.rank == 0:
+            assert group.rpc_sync(1, bytes, PATIENCE, (most,)) == bytes(most)
+            assert group.rpc_async(1, given_back, PATIENCE, (bytes(most),)).wait()[0] == (
+                bytes(most),
+            )
+            assert group.rpc_sync(1, given_back, PATIENCE, (), {"x": bytes(most)})[1] == {
+                "x": bytes(most)
+            }
+        group.barrier(PATIENCE)
+
+    job = {"members": 2, "launcher": {"backend": "thread"}, "transport": {"backend": backend}}
+    assert pparallel.launch(job, program) == [None] * 2

@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 
 import pytest
-from rpc_members import between, launch
+from rpc_members import add, between, launch
 
 from pparallel import Runtime
 from pparallel.errors import CallTimeoutError
@@ -69,3 +69,28 @@ def test_a_barrier_refuses_what_is_no_timeout(timeout: float) -> None:
             rt.group().barrier(PATIENCE)
 
     launch(program)
+
+
+BACKENDS = ["local", "ipc", "zmq"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_infinite_timeout_is_no_limit(backend: str) -> None:
+    def program(rt: Runtime, group: RpcGroup) -> None:
+        for call in (group.rpc_sync, lambda *args: group.rpc_async(*args).wait()):
+            assert [call(1, add, math.inf, (n, 1)) for n in range(5)] == [*range(1, 6)]
+        assert group.remote(1, add, math.inf, (1, 2)).to_here(math.inf) == 3
+
+    launch(between(program), backend=backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_is_no_number_is_no_timeout(backend: str) -> None:
+    def program(rt: Runtime, group: RpcGroup) -> None:
+        for call in (group.rpc_sync, group.rpc_async, group.remote):
+            with pytest.raises(ValueError, match="timeout"):
+                call(1, add, math.nan, (1, 2))
+        with pytest.raises(ValueError, match="timeout"):
+            group.remote(1, add, PATIENCE, (1, 2)).to_here(math.nan)
+
+    launch(between(program), backend=backend)

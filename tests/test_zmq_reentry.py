@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import itertools
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -116,3 +118,41 @@ def test_time_out_is_kept_under_signals() -> None:
             with every_three_milliseconds(lambda: None), pytest.raises(TimeoutError):
                 call("m1", [b"never"], 0.5)
             assert time.monotonic() - began < 2
+
+
+@contextmanager
+def garbage_in_new_threads(make: Callable[[], object], every: int) -> Iterator[None]:
+    """Have threads that are started inside collect garbage at every so many steps."""
+    steps, is_over = itertools.count(1), False
+
+    def collect(_: FrameType, __: str, ___: object) -> None:
+        if not is_over and next(steps) % every == 0:
+            make()
+            gc.collect(0)
+
+    threading.setprofile(collect)
+    try:
+        yield
+    finally:
+        is_over = True
+        threading.setprofile(None)
+
+
+@pytest.mark.timeout(60)
+def test_finalizers_that_send_where_replies_are_received_never_block_it() -> None:
+    sent: list[Future[Frames]] = []
+    opened_ones: list[ZmqTransport] = []
+
+    def make() -> None:
+        if opened_ones and len(sent) < 500:
+            Sends(opened_ones[0], sent)
+
+    with garbage_in_new_threads(make, every=3), member() as own:
+        own.call("m1", [b"here"], 5)
+        opened_ones.append(own)
+        while len(sent) < 500:
+            for each in [own.request("m1", [b"here", b"%d" % n]) for n in range(20)]:
+                each.result(10)
+        opened_ones.clear()
+        for each in sent.copy():
+            assert bytes(memoryview(each.result(10)[2])) == b"late"

@@ -4,122 +4,87 @@ from __future__ import annotations
 
 import resource
 import socket
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import NamedTuple, TextIO
 
-import psutil
 import pytest
+from idle_strangers import Strangers, few_descriptors, has_room, strangers
 from zmq_meetings import meeting
-from zmq_peer import opened, peers, transport
+from zmq_peer import Peer, opened, peers, transport
 
 from pparallel.interfaces.transport import Meeting
 from pparallel.testing.patience import until
 from pparallel_zmq.address import Address
+from pparallel_zmq.transport import ZmqTransport
 
 NAMES = ["m0", "m1", "m2"]
 PLACE = "tcp://127.0.0.1:0"
-STRANGERS = 300
-FREE = 50  #: descriptors that a member needs for itself
-
-#: Holds connections that say nothing; tells how many the other end has left open, when asked.
-HOLDER = """
-import resource, select, socket, sys
-hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-held = [socket.create_connection((sys.argv[1], int(sys.argv[2]))) for _ in range(int(sys.argv[3]))]
-looking = select.poll()
-for each in held:
-    looking.register(each, select.POLLRDHUP)
-while True:
-    print(len(held) - len(looking.poll(0)), flush=True)
-    if not sys.stdin.readline():
-        break
-"""
 
 
-class Strangers:
-    """Idle connections to a member, which another process holds: this one may not open so many."""
-
-    def __init__(self, met: Meeting) -> None:
-        found = Address.parse(met.address)
-        command = [sys.executable, "-c", HOLDER, found.host, str(found.port), str(STRANGERS)]
-        self._process = psutil.Popen(command, stdin=-1, stdout=-1)
-        self._first: int | None = self._next()
-
-    def left(self) -> int:
-        """Return how many are open still."""
-        self._process.stdin.write(b"\n")
-        self._process.stdin.flush()
-        return self._next()
-
-    def end(self) -> None:
-        self._process.stdin.close()
-        self._process.wait(20)
-        self._process.stdout.close()
-
-    def _next(self) -> int:
-        return int(self._process.stdout.readline())
+@pytest.fixture(name="few_descriptors")
+def few() -> Iterator[None]:
+    with few_descriptors():
+        yield
 
 
-@pytest.fixture
-def few_descriptors() -> Iterator[None]:
-    """Let this process open some 200 files more: fewer than there are strangers."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (psutil.Process().num_fds() + 200, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+def waiting(met: Meeting, connections: TextIO) -> int:
+    """Return how many connections wait to be accepted: libzmq burns a core while it cannot.
 
-
-@contextmanager
-def strangers(met: Meeting) -> Iterator[Strangers]:
-    found = Strangers(met)
-    try:
-        yield found
-    finally:
-        found.end()
-
-
-def has_room() -> bool:
-    """Return whether this process can open some files."""
-    with ExitStack() as stack:
-        try:
-            for _ in range(FREE):
-                stack.enter_context(Path("/dev/null").open("rb"))
-        except OSError:
-            return False
-    return True
-
-
-def waiting(met: Meeting) -> int:
-    """Return how many connections wait to be accepted: libzmq burns a core while it cannot."""
+    Args:
+        met: says where the member listens.
+        connections: ``/proc/net/tcp``, opened while that was possible.
+    """
     port = Address.parse(met.address).port
-    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+    connections.seek(0)
+    for line in connections.readlines()[1:]:
         _, local, _, state, queues, *_ = line.split()
         if int(local.partition(":")[2], 16) == port and int(state, 16) == 10:  # it listens
             return int(queues.partition(":")[2], 16)
     raise AssertionError("nothing listens there")
 
 
-def test_idle_strangers_leave_descriptors_for_the_member(few_descriptors: None) -> None:
+class Besieged(NamedTuple):
+    """A member to which strangers hold connections, and another one."""
+
+    own: ZmqTransport
+    other: Peer
+    met: Meeting
+    strangers: Strangers
+
+
+@contextmanager
+def besieged() -> Iterator[Besieged]:
     with meeting(NAMES, PLACE) as met, peers(["m1", "m2"], NAMES, met) as others:
         own = transport("m0", NAMES, met, liveness_bound=5.0)
         with opened(own) as heard:
             assert [each.opened() for each in others] == ["open", "open"]
-            most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4
-            with strangers(met) as held:
-                # While libzmq accepts them one after another there may be none for a moment.
-                until(lambda: held.left() <= most, "strangers keep their connections")
-                until(has_room, "strangers have taken all descriptors")
-                assert held.left() > 0, "strangers were not let in at all"
-                assert waiting(met) == 0, "connections cannot be accepted"
-                for _ in range(20):
-                    assert own.call("m1", [b"here"], 10)
-                assert others[1].call("m0", "still") == ["m2", "still"]
-                assert has_room()
+            with strangers(met.address) as held:
+                yield Besieged(own, others[1], met, held)
             assert not heard.all
+
+
+def test_idle_strangers_leave_descriptors_for_the_member(few_descriptors: None) -> None:
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4
+    with besieged() as member:
+        # While libzmq accepts them one after another there may be none for a moment.
+        until(lambda: member.strangers.left() <= most, "strangers keep their connections")
+        until(has_room, "strangers have taken all descriptors")
+        assert member.strangers.left() > 0, "strangers were not let in at all"
+
+
+def test_connections_of_idle_strangers_are_all_accepted(few_descriptors: None) -> None:
+    with Path("/proc/net/tcp").open() as connections, besieged() as member:
+        until(lambda: waiting(member.met, connections) == 0, "connections cannot be accepted")
+
+
+def test_calls_pass_while_strangers_hold_connections(few_descriptors: None) -> None:
+    with besieged() as member:
+        for _ in range(20):
+            assert member.own.call("m1", [b"here"], 10)
+        assert member.other.call("m0", "still") == ["m2", "still"]
 
 
 def test_member_joins_while_strangers_hold_connections(few_descriptors: None) -> None:
@@ -134,7 +99,7 @@ def test_member_joins_while_strangers_hold_connections(few_descriptors: None) ->
 
         def join() -> None:
             until(listens, "the first member does not listen")
-            stack.enter_context(strangers(met))
+            stack.enter_context(strangers(met.address))
             until(has_room, "strangers have taken all descriptors")
             stack.enter_context(peers(["m2"], NAMES, met))
 

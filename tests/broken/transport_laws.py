@@ -6,6 +6,7 @@ import gc
 import os
 import socket
 import struct
+import sys
 import threading
 import time
 import tracemalloc  # noqa: F401 - as pytest does where a thread fails, which may lack descriptors
@@ -17,27 +18,35 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
+from idle_strangers import few_descriptors, has_room, strangers
 from typing_extensions import override
 
 import pparallel_local
+import pparallel_zmq
 from broken.harness import Backends, rejected_by
+from pparallel import Runtime
 from pparallel.errors import CallTimeoutError
-from pparallel.interfaces.transport import Frames, Handler
+from pparallel.interfaces.launcher import LauncherConfig
+from pparallel.interfaces.transport import Frames, Handler, TransportConfig
 from pparallel.plugin import Backend, hookimpl
 from pparallel.runtime.pending import fail, settle
 from pparallel.testing import TransportSuite
+from pparallel.testing.patience import PATIENCE, until
 from pparallel_local import LocalTransportConfig
 from pparallel_local.transport import LocalTransport
+from pparallel_zmq import ZmqTransportConfig
+from pparallel_zmq.transport import ZmqTransport
 
 # What a test that hung has left may fail while the next is run.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 
 backends = Backends(LocalTransportConfig, pparallel_local)
+zmq_backends = Backends(ZmqTransportConfig, pparallel_zmq)
 
 
 @hookimpl
 def pparallel_backends() -> Iterable[Backend]:
-    return backends.records
+    return [*backends.records, *zmq_backends.records]
 
 
 class NeverSendsADeferredReply(LocalTransport):
@@ -78,8 +87,7 @@ class WindowIgnoresDeadlines(LocalTransport):
     def request(self, to: str, frames: Frames, timeout: float | None = None) -> Future[Frames]:
         size, window = sum(memoryview(each).nbytes for each in frames), self.window(to)
         with self._changed:
-            while self._used[window] > self._room and not self.closed:
-                self._changed.wait(0.05)
+            self.wait_for_room(window, to, timeout)
             self._used[window] += size
         future = super().request(to, frames, timeout)
 
@@ -90,6 +98,10 @@ class WindowIgnoresDeadlines(LocalTransport):
 
         future.add_done_callback(ended)
         return future
+
+    def wait_for_room(self, window: str, to: str, timeout: float | None) -> None:
+        while self._used[window] > self._room and not self.closed:
+            self._changed.wait(0.05)
 
 
 @rejected_by("test_a_timeout_is_kept_under_back_pressure", hangs=True)
@@ -108,6 +120,24 @@ class WindowForAllMembers(WindowIgnoresDeadlines):
 @rejected_by("test_circles_do_not_deadlock", hangs=True)
 class TestWindowForAllMembers(TransportSuite):
     config = backends.config(WindowForAllMembers)
+
+
+class SlowMemberHoldsUpOthers(WindowIgnoresDeadlines):
+    """Has one window for all members, in which a call keeps its time-out."""
+
+    @override
+    def window(self, to: str) -> str:
+        return "all"
+
+    @override
+    def wait_for_room(self, window: str, to: str, timeout: float | None) -> None:
+        if not self._changed.wait_for(lambda: self._used[window] <= self._room, timeout):
+            raise CallTimeoutError(f"a request to {to!r}", timeout or 0.0)
+
+
+@rejected_by("test_a_timeout_is_kept_under_back_pressure")
+class TestSlowMemberHoldsUpOthers(TransportSuite):
+    config = backends.config(SlowMemberHoldsUpOthers)
 
 
 class CountsAThreadBeforeItStarts(LocalTransport):
@@ -185,6 +215,32 @@ class CountsItsClockBeforeItStarts(LocalTransport):
 @rejected_by("test_goes_on_after_no_thread_could_be_started", hangs=True)
 class TestCountsItsClockBeforeItStarts(TransportSuite):
     config = backends.config(CountsItsClockBeforeItStarts)
+
+
+class JoinsWhatNeverStarted(LocalTransport):
+    """Waits, as it closes, for threads that could not be started, too."""
+
+    def __init__(self, config: LocalTransportConfig, *, member: Any) -> None:
+        super().__init__(config, member=member)
+        self._threads: list[threading.Thread] = []
+
+    @override
+    def deliver(self, sender: str, frames: Frames, future: Future[Frames]) -> None:
+        with suppress(RuntimeError):
+            self._threads.append(threading.Thread(target=str))
+            self._threads[-1].start()
+        super().deliver(sender, frames, future)
+
+    @override
+    def close(self) -> None:
+        super().close()
+        for each in self._threads:
+            each.join()
+
+
+@rejected_by("test_goes_on_after_no_thread_could_be_started")
+class TestJoinsWhatNeverStarted(TransportSuite):
+    config = backends.config(JoinsWhatNeverStarted)
 
 
 class TakesWantForDeath(LocalTransport):
@@ -358,3 +414,37 @@ class CollectsUnderALock(PlainLock):
 @rejected_by("test_a_finalizer_may_send", hangs=True)
 class TestCollectsUnderALock(TransportSuite):
     config = backends.config(CollectsUnderALock)
+
+
+def besieged(rt: Runtime) -> None:
+    group = rt.group()
+    group.barrier(PATIENCE)
+    if rt.rank == 0:
+        with few_descriptors(), strangers(rt.member.rendezvous or ""):
+            until(has_room, "strangers have taken all descriptors")
+    group.barrier(PATIENCE)
+
+
+class StrangerSuite(TransportSuite):
+    """What a transport on a port must do besides: anybody may connect to it."""
+
+    def test_idle_strangers_leave_descriptors(
+        self, config: TransportConfig, launcher: LauncherConfig
+    ) -> None:
+        assert self.launch(launcher, config, 2, besieged) == [None] * 2
+
+
+class KeepsStrangers(ZmqTransport):
+    """Accepts connections without a limit, and closes none that prove nothing."""
+
+    @override
+    def open(self, handler: Handler) -> None:
+        super().open(handler)
+        limits = self._network and self._network._server._strangers
+        assert limits
+        limits._most = sys.maxsize
+
+
+@rejected_by("test_idle_strangers_leave_descriptors")
+class TestKeepsStrangers(StrangerSuite):
+    config = zmq_backends.config(KeepsStrangers, address="tcp://127.0.0.1:0")
