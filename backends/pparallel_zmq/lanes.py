@@ -29,6 +29,7 @@ LAST = 0.25  #: seconds that the reply of a member that leaves may take to come
 _NOW = int(zmq.NOBLOCK)
 _MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 _QUICK = int(QUICK * 1000)
+_EVENTS, _IN = int(zmq.EVENTS), int(zmq.POLLIN)
 
 
 class BrokenError(Exception):
@@ -47,6 +48,7 @@ class Lane:
         self._limits, self._memory = limits, memory
         self.is_idle = True
         self._send_now: Callable[..., object] = socket.send
+        self._events: Callable[[int], Any] = socket.getsockopt
         self._poll = select.poll()
         self._poll.register(int(socket.getsockopt(zmq.FD)), select.POLLIN)
         self._wait = Polling(self._wait_shortly, self._look).receive
@@ -139,10 +141,10 @@ class Lane:
     def _wait_shortly(self) -> bytes | None:
         """Receive, as :meth:`_look`; what waits in recv would begin anew with each signal.
 
-        The descriptor tells of changes only: one that a piece's way out has taken in is not seen,
-        and the reply comes by the general wait.
+        The descriptor tells of changes only, and from when all before were looked at.
         """
-        self._poll.poll(_QUICK)
+        if not self._events(_EVENTS) & _IN:
+            self._poll.poll(_QUICK)
         return self._look()
 
     def _wait_for(self, event: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import socket
 import struct
 import sys
@@ -34,7 +35,7 @@ from pparallel.testing import TransportSuite
 from pparallel.testing.patience import PATIENCE, until
 from pparallel_local import LocalTransportConfig
 from pparallel_local.transport import LocalTransport
-from pparallel_zmq import ZmqTransportConfig
+from pparallel_zmq import ZmqTransportConfig, server
 from pparallel_zmq.transport import ZmqTransport
 
 # What a test that hung has left may fail while the next is run.
@@ -439,10 +440,10 @@ class KeepsStrangers(ZmqTransport):
 
     @override
     def open(self, handler: Handler) -> None:
-        super().open(handler)
-        limits = self._network and self._network._server._strangers
-        assert limits
-        limits._most = sys.maxsize
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(server, "STRANGERS", sys.maxsize)
+            patch.setattr(resource, "getrlimit", lambda _: (sys.maxsize, sys.maxsize))
+            super().open(handler)
 
 
 @rejected_by("test_idle_strangers_leave_descriptors")
