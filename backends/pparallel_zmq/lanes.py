@@ -29,7 +29,6 @@ LAST = 0.25  #: seconds that the reply of a member that leaves may take to come
 _NOW = int(zmq.NOBLOCK)
 _MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 _QUICK = int(QUICK * 1000)
-_EVENTS, _IN = int(zmq.EVENTS), int(zmq.POLLIN)
 
 
 class BrokenError(Exception):
@@ -48,7 +47,7 @@ class Lane:
         self._limits, self._memory = limits, memory
         self.is_idle = True
         self._send_now: Callable[..., object] = socket.send
-        self._events: Callable[[int], Any] = socket.getsockopt
+        self._asked: list[tuple[Any, int]] = [(socket, int(zmq.POLLIN))]
         self._poll = select.poll()
         self._poll.register(int(socket.getsockopt(zmq.FD)), select.POLLIN)
         self._wait = Polling(self._wait_shortly, self._look).receive
@@ -143,7 +142,7 @@ class Lane:
 
         The descriptor tells of changes only, and from when all before were looked at.
         """
-        if not self._events(_EVENTS) & _IN:
+        if not zmq.zmq_poll(self._asked, 0):
             self._poll.poll(_QUICK)
         return self._look()
 
