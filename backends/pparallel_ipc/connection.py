@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import select
 import socket
 import time
 from collections import deque
@@ -10,6 +11,7 @@ from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import Any
 
+from pparallel.runtime import poll_times
 from pparallel.runtime.processes import close_private
 from pparallel.runtime.resources import is_exhausted, is_of_handler
 from pparallel_ipc import messages
@@ -209,7 +211,8 @@ class Connection:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, messages.SENDING)
         self.sock, self.hub = sock, hub
         self.post = Post(sock, hub)
-        self._turn = Turn()  # to read: the hub, and who drains or closes it
+        self._turn = Turn()  # to read; who does may close it
+        self._poll = _poll(sock.fileno())  # for who reads in place of the hub
         self._received: deque[Received] = deque()  # and not decoded yet
         self._message: tuple[Any, list[int]] | None = None  # decoded, and not passed on yet
         self._taken: Taken | None = None
@@ -220,6 +223,26 @@ class Connection:
         self._taken, self._ended = taken, ended
         self.hub.unregister(self.sock.fileno())
         self.hub.register(self.sock.fileno(), self._event)
+
+    def receive(self, is_done: Callable[[], bool], timeout: float) -> None:
+        """Read in the calling thread until *is_done*, for *timeout* seconds at most.
+
+        What comes is passed on in this thread, as long as it is an answer.
+        """
+        if self._taken is None:
+            return
+        until = time.monotonic() + timeout
+        # One that is read here already waits by its own poll, which serves one wait at a time.
+        poll = _poll(self.sock.fileno()) if self.is_read_here() else self._poll
+        self._turn.take(self._receive, poll, is_done, until)
+
+    def is_read_here(self) -> bool:
+        """Return whether the calling thread reads; a signal's handler may find that."""
+        return self._turn.owner == get_ident()
+
+    def take_back(self) -> None:
+        """Have the hub read again, and whoever does now leave off soon."""
+        self.hub.take_back(self.sock.fileno())
 
     def drain(self) -> None:
         """Pass on what has come, and not be told of the end any more."""
@@ -238,12 +261,28 @@ class Connection:
             self.hub.unregister(number)
             close_private(self.sock)
 
+    def _receive(self, poll: select.poll, is_done: Callable[[], bool], until: float) -> None:
+        number = self.sock.fileno()
+        if number < 0:
+            return
+        self.hub.lend(number)
+        while self._pass_on(by_hub=False):
+            if is_done():  # before the next wait: what has just come may be all that is missing
+                return
+            if not self._take_in():
+                left = until - time.monotonic()
+                if left <= 0 or not poll.poll(poll_times.milliseconds(left)):
+                    break
+        if self._message is not None:  # for the hub
+            self.hub.later(0.0, self._look)
+        self.hub.take_back(number)  # last: where a signal's handler raises, it looks by itself
+
     def _event(self, said: int) -> None:
         try:
             if said & WRITE:
                 self.post.can_write()
             if said & ~WRITE and not self._turn.take(self._read, _AT_ONCE):
-                time.sleep(_AGAIN)  # somebody drains it, or closes it, and is done soon
+                self.hub.lend(self.sock.fileno())  # somebody else reads; look again a little later
         except MemoryError:
             logger.warning("There is no memory for what has come; it is tried again")
             time.sleep(_AGAIN)
@@ -256,7 +295,7 @@ class Connection:
             self._event(READ)
 
     def _read(self, most: int) -> None:
-        while self._pass_on() and most and self._take_in():
+        while self._pass_on(by_hub=True) and most and self._take_in():
             most -= 1
 
     def _take_in(self) -> bool:
@@ -278,11 +317,11 @@ class Connection:
                 self._received.append(_END)
             return True
 
-    def _pass_on(self) -> bool:
-        """Pass on what has been received; return whether more may come.
+    def _pass_on(self, *, by_hub: bool) -> bool:
+        """Pass on what has been received; return whether all of it was, and more may come.
 
-        What stays, as what was called has raised, is passed on the next time. A finalizer that
-        waits, or a signal's handler that closes, may do the same in the midst of it.
+        What stays, as it is for the hub or what was called has raised, is passed on the next time.
+        A signal's handler may do the same in the midst of it.
         """
         received = self._received
         while received or self._message is not None:
@@ -297,6 +336,8 @@ class Connection:
                     continue
                 self._message = message
                 del received[0]  # without a call in between
+            if not by_hub and (message[0] is None or message[0][0] != messages.MANY):
+                return False
             if message[0] is None:
                 self._end()
                 return False
@@ -338,3 +379,9 @@ def _packed(entries: list[Entry]) -> Packet:
             break
         count += 1
     return messages.dumps((messages.MANY, [each[0] for each in entries[:count]])), (), count
+
+
+def _poll(number: int) -> select.poll:
+    poll = select.poll()
+    poll.register(number, select.POLLIN)
+    return poll

@@ -6,14 +6,12 @@ import errno
 import heapq
 import itertools
 import logging
-import math
 import os
 import select
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from threading import get_ident
 from typing import Protocol
 
 from pparallel.runtime import poll_times
@@ -23,8 +21,7 @@ from pparallel.runtime.processes import close_private, private
 logger = logging.getLogger(__name__)
 
 READ, WRITE = select.EPOLLIN, select.EPOLLOUT
-HELD = 0.001  #: seconds that a message waits for others
-OFTEN = 0.01  #: seconds after which who waits in the hub's thread looks whether that is over
+HELD = 0.001  #: seconds that a message waits for others, and a connection for who reads it
 LAST = 1.0  #: seconds that the end waits for what is being received
 
 NOT_SERVED = "A connection could not be served"
@@ -60,13 +57,16 @@ class Hub:
         self._poll.register(self._nudge, READ)
         self._events: dict[int, Event] = {}
         self._masks: dict[int, int] = {}
-        self._watched: dict[int, tuple[int]] = {}  # what epoll was told
+        self._watched: dict[
+            int, tuple[int]
+        ] = {}  # what epoll was told; differs from that while lent
         self.holders: set[Holder] = set()
+        self._lent: dict[int, bool] = {}  # descriptors that others read, and whether just now
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self._lock = threading.RLock()  # held while the nudge is used
         self._sleeps = False
-        self._receiver = 0  # the thread that receives; 0: none just now
+        self._due_back = 0.0  # when to look which are not used any more
         self._leaders = Leaders(f"{name}-ipc", self._receive, self.nudge, self._give_back)
         self.do = self._leaders.do
 
@@ -91,7 +91,7 @@ class Hub:
         modify = self._poll.modify
         try:  # a signal's handler runs after a call only, and may do the same
             self._masks[descriptor] = self._masks[descriptor] & ~remove | add
-            while (mask := self._masks[descriptor]) != self._watched[descriptor][0]:
+            while (mask := self._mask(descriptor)) != self._watched[descriptor][0]:
                 told = self._watched[descriptor] = (mask,)
                 modify(descriptor, mask)
                 if self._watched[descriptor] is not told:
@@ -99,8 +99,13 @@ class Hub:
         except (KeyError, OSError, ValueError) as error:
             logger.debug("%s is not watched any more: %r", descriptor, error)
 
+    def _mask(self, descriptor: int) -> int:
+        mask = self._masks[descriptor]
+        return mask & ~READ if self._lent.get(descriptor) else mask
+
     def unregister(self, descriptor: int) -> None:
         """Watch a descriptor no more; safe to call again. It is to be closed afterwards."""
+        self._lent.pop(descriptor, None)
         self._masks.pop(descriptor, None)
         self._watched.pop(descriptor, None)
         if self._events.pop(descriptor, None) is not None:
@@ -113,14 +118,28 @@ class Hub:
         if self._sleeps:
             self._wake()
 
-    def receive_until(self, is_done: Callable[[], bool], timeout: float | None) -> None:
-        """Go on receiving, if that is what the calling thread does, until *is_done*.
+    def lend(self, descriptor: int) -> None:
+        """Do not look whether *descriptor* is readable while somebody else does.
 
-        Whatever it calls, such as a finalizer, may wait for an answer, for *timeout* seconds.
+        That is until :meth:`take_back`, or until it has not been lent again for :data:`HELD`
+        seconds: who receives again and again in its own thread is not disturbed in between.
         """
-        until = math.inf if timeout is None else time.monotonic() + timeout
-        while self._receiver == get_ident() and not is_done() and time.monotonic() < until:
-            self._receive_once(OFTEN)
+        # In this order, should a signal's handler raise in between: what is lent, the thread of the
+        # hub takes back by itself.
+        is_lent = self._lent.get(descriptor)
+        self._lent[descriptor] = True
+        if self._sleeps:
+            self._wake()
+        if not is_lent:
+            self.change(descriptor)
+
+    def take_back(self, descriptor: int) -> None:
+        """Look at *descriptor* again; harmless if it is not lent."""
+        if descriptor in self._lent:
+            self._lent[descriptor] = False
+            self.change(descriptor)
+            if descriptor in self._lent and not self._lent[descriptor]:
+                del self._lent[descriptor]  # without a call in between
 
     def later(self, delay: float, act: Callable[[], None]) -> None:
         """Have *act* called in *delay* seconds."""
@@ -149,28 +168,24 @@ class Hub:
         return self._leaders.threads()
 
     def _receive(self) -> None:
-        self._receiver = get_ident()
-        try:
-            self._receive_once(math.inf)
-        finally:
-            self._receiver = 0
-
-    def _receive_once(self, longest: float) -> None:
         for each in list(self.holders):  # while another thread sends what is held, it stays there
             self.holders.discard(each)
             each.flush()
-        for descriptor, said in self._wait(longest):
+        if self._lent and time.monotonic() >= self._due_back:
+            self._take_back_unused()
+        for descriptor, said in self._wait():
             self._handle(descriptor, said)
         while self._timers and self._timers[0][0] <= time.monotonic():
             self._run_timer()
 
-    def _wait(self, longest: float) -> list[tuple[int, int]]:
+    def _wait(self) -> list[tuple[int, int]]:
+        timeout = None
         if self._timers:
-            longest = min(longest, max(0.0, self._timers[0][0] - time.monotonic()))
-        self._sleeps = True
-        if self.holders:
-            longest = min(longest, HELD)
-        found = self._poll.poll(poll_times.seconds(None if longest == math.inf else longest))
+            timeout = max(0.0, self._timers[0][0] - time.monotonic())
+        self._sleeps = not self._lent
+        if self.holders or self._lent:
+            timeout = HELD if timeout is None else min(timeout, HELD)
+        found = self._poll.poll(poll_times.seconds(timeout))
         self._sleeps = False
         return found
 
@@ -194,6 +209,16 @@ class Hub:
             act()
         except Exception:
             logger.exception("What was to be done later could not be done")
+
+    def _take_back_unused(self) -> None:
+        self._due_back = time.monotonic() + HELD
+        for descriptor, is_used in list(self._lent.items()):
+            if is_used:
+                self._lent[descriptor] = False
+            else:
+                self._lent.pop(descriptor, None)
+                self.change(descriptor)
+                self._handle(descriptor, READ)  # who read may have been interrupted
 
     def _give_back(self) -> None:
         with self._lock:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import math
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from threading import get_ident
 from typing import Any
 
@@ -15,11 +18,12 @@ from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.resources import is_exhausted
 from pparallel.runtime.shm import Parcels
 from pparallel_ipc import messages
-from pparallel_ipc.connection import Post
+from pparallel_ipc.connection import Connection
 from pparallel_ipc.lanes import NOTHING, Lane, new_pair
 from pparallel_ipc.messages import Packed
 
 _KEPT = 8  #: idle lanes that are kept
+_LENT = 0.005  #: seconds for which a thread that waits receives; what takes longer is not quick
 _LITTLE = 256  #: bytes of a request that may wait for others
 _FEW = 2  #: requests without an answer up to which the next is not held back
 
@@ -34,9 +38,12 @@ class Line:
         parcels: what carries large data to and from the peer.
     """
 
-    def __init__(self, peer: str, post: Post, parcels: Parcels, most_lanes: int) -> None:
+    def __init__(
+        self, peer: str, connection: Connection, parcels: Parcels, most_lanes: int
+    ) -> None:
         self._peer, self._most_lanes = peer, most_lanes
-        self._post, self.parcels = post, parcels
+        self._connection, self._post, self.parcels = connection, connection.post, parcels
+        self._waiters: list[object] = []  # threads that wait for an answer by it
         self._lock = threading.RLock()  # a signal's handler may ask in the midst of it
         self._numbers = itertools.count()
         self._waiting: dict[int, Future[Frames]] = {}  # until answered, given up or not
@@ -153,6 +160,32 @@ class Line:
             else:
                 self._discard(lane)
         return answer
+
+    @contextmanager
+    def awaiting(self, is_done: Callable[[], bool], timeout: float | None) -> Iterator[None]:
+        """Say that this thread waits inside for an answer that does not come by a lane.
+
+        One that waits alone receives what comes, for a while; where several wait, the hub does.
+        """
+        waiters, me = self._waiters, object()
+        try:
+            waiters.append(me)
+            connection = self._connection
+            if connection.is_read_here():  # a signal's handler waits: nobody else reads
+                connection.receive(is_done, math.inf if timeout is None else timeout)
+            elif len(waiters) == 1:
+                longest = _LENT if timeout is None else min(timeout, _LENT)
+                connection.receive(lambda: is_done() or len(waiters) > 1, longest)
+            if len(waiters) > 1:
+                connection.take_back()
+            yield
+        finally:
+            if me in waiters:
+                waiters.remove(me)
+
+    def flush(self) -> None:
+        """Send what is held back."""
+        self._post.flush()
 
     # -- answers ----------------------------------------------------------------------------
 

@@ -56,7 +56,7 @@ class Station:
     ) -> None:
         self._config, self._member, self._me = config, member, me
         self._membership, self._handler, self._key = membership, handler, key
-        self.hub = Hub(member.name)
+        self._hub = Hub(member.name)
         self._lock = threading.RLock()
         self._connecting = threading.RLock()
         self._folder = Path()
@@ -74,11 +74,11 @@ class Station:
     def open(self, folder: Path) -> None:
         """Have a place in *folder*, where others connect."""
         self._folder = folder
-        self.hub.start()
+        self._hub.start()
         self._arenas.open()
         self._door = Door(
             self._address(self._member.name),
-            self.hub,
+            self._hub,
             self._me,
             self._key,
             self._membership,
@@ -188,8 +188,8 @@ class Station:
     def _approach(self, name: str, sock: socket.socket) -> Line:
         try:
             caller = Caller(self._me, self._key, peer(sock), name)
-            connection = Connection(sock, self.hub, calling=True)
-            line = Line(name, connection.post, self._arenas.outbound(), self._config.lanes)
+            connection = Connection(sock, self._hub, calling=True)
+            line = Line(name, connection, self._arenas.outbound(), self._config.lanes)
             with self._lock:
                 self._connections[connection] = name
             try:
@@ -241,7 +241,7 @@ class Station:
             connection.serve(partial(self._take, name, line), self._connection_ended)
             connection.post.open()
             return
-        guest = Guest(name, self._handler, self.hub, connection.post, parcels)
+        guest = Guest(name, self._handler, self._hub, connection.post, parcels)
         with self._lock:
             if connection not in self._connections:  # it has ended meanwhile
                 connection.close()
@@ -265,10 +265,10 @@ class Station:
         now = time.monotonic()
         if not is_exhausted(error) or now >= until:
             return False
-        self.hub.unregister(connection.sock.fileno())
+        self._hub.unregister(connection.sock.fileno())
         until = min(until, now + self._config.liveness_bound)
         self._late[connection] = fds
-        self.hub.later(_AGAIN, partial(act, until=until))
+        self._hub.later(_AGAIN, partial(act, until=until))
         return True
 
     def _turned_away(self, connection: Connection, name: str, error: Exception) -> None:
@@ -355,7 +355,7 @@ class Station:
 
     def close(self) -> None:
         """Say goodbye, and give everything back."""
-        self.hub.close()  # first: nothing new comes from now on
+        self._hub.close()  # first: nothing new comes from now on
         if self._door is not None:
             self._door.close()
         with self._lock:
@@ -366,7 +366,7 @@ class Station:
         for connection in connections:
             connection.post.say((messages.BYE,))
         threads = [thread for guest in guests for thread in guest.threads()]
-        threads += self.hub.threads()
+        threads += self._hub.threads()
         for guest in guests:
             guest.close()
         for line in lines:

@@ -142,9 +142,10 @@ class IpcTransport(Transport):
     def awaiting(
         self, to: str, is_done: Callable[[], bool], timeout: float | None
     ) -> AbstractContextManager[object]:
-        if (station := self._station) is not None:
-            station.hub.receive_until(is_done, timeout)
-        return super().awaiting(to, is_done, timeout)
+        line = self._lines.get(to)
+        if line is None:
+            return super().awaiting(to, is_done, timeout)
+        return line.awaiting(is_done, timeout)
 
     def arena(self, of: str) -> Arena | None:
         """As :meth:`SharesMemory.arena`."""
