@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 from typing import Any, cast
 
 import pytest
@@ -60,6 +61,42 @@ def test_who_sends_wakes_the_reader_if_something_has_come(ends: Ends) -> None:
     assert len(ends.port.take()) == 1
     ends.port.send(Sending(PART))
     assert ends.woken == 1
+
+
+def test_who_is_interrupted_while_it_sends_wakes_the_reader(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert ends.port.take() == []  # the reader sleeps
+    ends.send(1)
+
+    def interrupt(*_: object, **__: object) -> None:
+        until(lambda: bool(ends.port._socket.events & zmq.POLLIN), "nothing has come")
+        raise KeyboardInterrupt  # of a signal's handler, once the news was taken from the reader
+
+    with monkeypatch.context() as changed:
+        changed.setattr(ends.port, "_send_part", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            ends.port.send(Sending(PART))
+    assert ends.woken == 1, "neither this message nor those after it are noticed"
+    assert len(ends.port.take()) == 1
+
+
+def test_what_is_behind_a_message_that_could_not_be_received_is_noticed(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends.send(5)
+    receive, calls = ends.port._receive_part, count(1)
+
+    def fail_second(*args: Any, **kwargs: Any) -> Any:
+        if next(calls) == 2:
+            raise MemoryError
+        return receive(*args, **kwargs)
+
+    with monkeypatch.context() as changed:
+        changed.setattr(ends.port, "_receive_part", fail_second)
+        assert len(ends.port.take()) == 1
+    assert ends.woken == 1, "neither these messages nor those after them are noticed"
+    assert len(ends.port.take()) == 4
 
 
 def test_what_is_held_leaves_in_order_when_it_is_released(ends: Ends) -> None:

@@ -162,6 +162,9 @@ class Port:
             try:
                 if not self._closed and not act(*args) and not self._closed:
                     self._look()
+            except BaseException:  # as of a signal's handler: nobody else tells what came meanwhile
+                self._reader.wake(self._source)
+                raise
             finally:
                 self._is_inside = False
         if self._late:
@@ -203,6 +206,7 @@ class Port:
             if not found:
                 raise
             logger.exception("A message could not be received")
+            return False  # others may be there
         return not self._backlog
 
     def _receive(self) -> Received:
