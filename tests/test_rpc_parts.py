@@ -112,6 +112,52 @@ def test_a_job_that_waits_lets_its_own_stream_go_on() -> None:
     assert handlers.join(5)
 
 
+def test_a_job_that_waits_late_lets_none_pass_the_next_one() -> None:
+    handlers = Handlers(4, "order")
+    entered: list[int] = []
+    read, waits, enters, passed = (threading.Event() for _ in range(4))
+
+    def first() -> None:
+        assert read.wait(10)
+        with handlers.waiting():
+            waits.set()
+            assert passed.wait(10)
+
+    def second() -> None:  # which takes long to read its arguments, on a thread that took over
+        read.set()
+        assert enters.wait(10)
+        run(entered.append, (2,))
+
+    def third() -> None:
+        run(entered.append, (3,))
+        passed.set()
+
+    handlers.submit("stream", partial(run, first, ()), second, third)
+    assert waits.wait(10)
+    assert not passed.wait(0.05), "the third has passed the second"
+    enters.set()
+    assert passed.wait(10)
+    assert entered == [2, 3]
+    handlers.close()
+    assert handlers.join(5)
+
+
+def test_a_thread_that_cannot_wait_is_not_counted_on(
+    handlers: Handlers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_run = threading.Event()
+
+    def fail(_: float) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as changed:
+        changed.setattr(handlers._work, "wait", fail)
+        handlers.submit("stream", lambda: None)
+        until(lambda: not handlers._threads, "the thread has not ended")
+    handlers.submit("stream", has_run.set)
+    assert has_run.wait(10), "it is left to a thread that has ended"
+
+
 def test_a_job_that_raises_ends_no_thread(
     handlers: Handlers, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -281,9 +281,10 @@ class Handlers:
     def _waiting(self, stream: Stream) -> Iterator[None]:
         with self._work:
             self._running -= 1
-            stream.since = stream.look_at = 0.0
-            if stream.jobs:
-                self._behind.add(stream)
+            if stream.thread == self.here.thread:  # else another has taken over, and runs the next
+                stream.since = stream.look_at = 0.0
+                if stream.jobs:
+                    self._behind.add(stream)
             self._call_a_thread()
         if self._dropped:
             self._drop_jobs()
@@ -381,9 +382,14 @@ class Handlers:
                 self.here.stream = stream
                 self._run(stream, token)
                 self.here.stream = None
+        except MemoryError:  # none to wait with
+            logger.exception("A thread that runs calls of others in %s has ended", self._name)
         finally:
             with self._work:
                 self._threads.discard(threading.current_thread())
+                self._call_a_thread()
+            if self._dropped:
+                self._drop_jobs()
 
     def _next(self, token: object, counted: bool) -> Stream | None:
         """Wait for a stream to work on; ``None`` ends the thread."""
@@ -405,8 +411,10 @@ class Handlers:
                 if hand_over is None and now >= until:
                     return None
                 self._idle += 1
-                self._work.wait(max(0.0, (until if hand_over is None else hand_over) - now))
-                self._idle -= 1
+                try:
+                    self._work.wait(max(0.0, (until if hand_over is None else hand_over) - now))
+                finally:  # also where there is no memory for that
+                    self._idle -= 1
         return None
 
     def _choose(self, now: float) -> Stream | None:
