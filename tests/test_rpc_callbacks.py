@@ -10,10 +10,11 @@ from concurrent.futures import Future, as_completed, wait
 from typing import Any
 
 import pytest
+from exhausted import no_threads
 from rpc_members import Gates, add, add_late, between, launch, wait_at_gate
 
 from pparallel import Runtime
-from pparallel.errors import ClosedError
+from pparallel.errors import ClosedError, ResourceExhaustedError
 from pparallel.runtime.rpc import current
 from pparallel.runtime.rpc.group import RpcGroup
 from pparallel.testing.patience import PATIENCE, until
@@ -74,6 +75,44 @@ def test_a_callback_acts_for_its_member() -> None:
         until(lambda: found == [rt.name], "the callback found another member")
 
     launch(between(program))
+
+
+@pytest.mark.parametrize("one_hangs", [False, True])
+def test_a_callback_is_called_once_threads_can_be_started_again(one_hangs: bool) -> None:
+    """Nothing else is to be called then, and what is called already may not end before."""
+    Gates.opened.clear()
+    started, called = threading.Event(), threading.Event()
+
+    def hang(_: object) -> None:
+        started.set()
+        called.wait(PATIENCE)
+
+    def program(rt: Runtime, group: RpcGroup) -> bool:
+        if one_hangs:
+            call_back(group, hang).result(PATIENCE)
+            assert started.wait(PATIENCE)
+        future = group.rpc_async(1, wait_at_gate)
+        future.add_done_callback(lambda _: called.set())
+        with no_threads("m0-callbacks-handler"):
+            Gates.opened.set()
+            assert future.result(PATIENCE)
+            assert not called.wait(0.3)
+        return called.wait(PATIENCE / 2)
+
+    assert launch(between(program))[0], "it is not called"
+
+
+def test_a_callback_is_refused_that_no_thread_would_call() -> None:
+    Gates.opened.clear()
+
+    def program(rt: Runtime, group: RpcGroup) -> bool:
+        future = group.rpc_async(1, wait_at_gate)
+        with no_threads(), pytest.raises(ResourceExhaustedError):
+            future.add_done_callback(print)
+        Gates.opened.set()
+        return bool(future.result(PATIENCE))
+
+    assert launch(between(program))[0]
 
 
 def test_callbacks_are_called_when_the_member_closes() -> None:

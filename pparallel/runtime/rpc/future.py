@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 from typing_extensions import override
 
 from pparallel.interfaces.transport import Frames
+from pparallel.runtime.clock import Clock
 from pparallel.runtime.lean_future import FINISHED, PENDING, LeanFuture, bare
 from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.rpc import current
@@ -90,9 +91,13 @@ class RpcFuture(LeanFuture[T], Generic[T]):
         """Have *fn* called with this future when it is done, on a thread that runs callbacks.
 
         If it is done already, *fn* is called at once by the calling thread.
+
+        Raises:
+            ResourceExhaustedError: no thread can be started; *fn* is not added.
         """
         callbacks = self._way.callbacks
         if callbacks is not None and not self.done():
+            callbacks.clock.start()  # by which *fn* is called, too, should no thread start then
             callbacks.count_loop()  # that it was added may be all that asyncio does
             fn = partial(_put_once, callbacks, [fn])
         super().add_done_callback(fn)
@@ -175,11 +180,15 @@ class Callbacks:
     """Calls users' callbacks on threads of their own, for those that receive must not be kept.
 
     Nor do handler threads run them: a function may keep the last of those until its callback runs.
+
+    Attributes:
+        clock: by whose thread it is tried again where none can be started.
     """
 
-    def __init__(self, endpoint: Endpoint) -> None:
-        self._endpoint, self.handlers = endpoint, endpoint.handlers
+    def __init__(self, endpoint: Endpoint, clock: Clock) -> None:
+        self._endpoint, self.handlers, self.clock = endpoint, endpoint.handlers, clock
         self._threads = Handlers(MOST, f"{endpoint.name}-callbacks")
+        self._threads.clock = clock
         self._due: deque[tuple[Callback, Future[Any]]] = deque()
 
     def put(self, callback: Callback, future: Future[Any]) -> None:

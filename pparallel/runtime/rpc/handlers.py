@@ -15,6 +15,7 @@ from typing import Any
 
 from pparallel.errors import CallTimeoutError, ClosedError, ResourceExhaustedError
 from pparallel.runtime import dedicated
+from pparallel.runtime.clock import Clock
 from pparallel.runtime.resources import start_thread
 from pparallel.runtime.user_code import has_entered
 
@@ -23,6 +24,7 @@ logger = logging.getLogger(__name__)
 Job = Callable[[], None]
 
 IDLE = 10.0  #: seconds after which a thread without work ends
+LATER = 0.1  #: seconds after which it is tried again to start a thread
 
 LONG = 0.005  #: seconds after which the jobs behind a running one are taken from its thread
 LOOK = 0.005  #: seconds after which one that had not entered its function is looked at again
@@ -94,6 +96,7 @@ class Handlers:
 
     Attributes:
         here: tells whether the calling thread runs a job.
+        clock: by whose thread, if it has one, it is tried again to start one here.
     """
 
     def __init__(self, size: int, name: str) -> None:
@@ -110,8 +113,9 @@ class Handlers:
         self._warned = -math.inf  # when the log had it last that there are no more threads
         self._running = 0
         self._idle = 0
-        self._closed = self._runs_rest = False
+        self._closed = self._runs_rest = self._tries_again = False
         self.here = _Here()
+        self.clock: Clock | None = None
 
     def submit(self, key: Hashable, *jobs: Job) -> None:
         """Run *jobs* after those submitted before them under the same *key* have started.
@@ -309,6 +313,7 @@ class Handlers:
                 self._ready.clear()
                 self._behind.clear()
             self._work.notify_all()
+            self._call_a_thread()
 
     def join(self, timeout: float) -> bool:
         """Wait until the threads have ended; return whether they all did."""
@@ -339,6 +344,9 @@ class Handlers:
     def _without_thread(self, error: ResourceExhaustedError) -> None:
         """Leave the jobs to the threads that there are, or drop them if all of those wait."""
         now = monotonic()
+        if self.clock is not None and not self._tries_again:
+            self._tries_again = True
+            self.clock.put(LATER, self._try_again)
         if now - self._warned > IDLE:
             self._warned = now
             logger.warning(
@@ -353,6 +361,13 @@ class Handlers:
                 if stream in self._ready:
                     self._ready.remove(stream)
                     self._streams.pop(stream.key, None)
+
+    def _try_again(self) -> None:
+        with self._lock:
+            self._tries_again = False
+            self._call_a_thread()
+        if self._dropped:
+            self._drop_jobs()
 
     def _drop(self, stream: Stream, error: Exception | None = None) -> None:
         """Take out the jobs that nobody waits for, or all for an *error*; with the lock held."""
