@@ -28,10 +28,12 @@ from pparallel.errors import (
     ResourceExhaustedError,
 )
 from pparallel.interfaces.transport import Frames
+from pparallel.runtime.links import ProcessId
 from pparallel.runtime.shm import Arena
 from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.threads import in_threads
-from pparallel_ipc import IpcTransportConfig, messages
+from pparallel_ipc import IpcTransportConfig, handshake, messages
+from pparallel_ipc.connection import Connection
 from pparallel_ipc.guest import Guest
 from pparallel_ipc.hub import Hub
 from pparallel_ipc.line import Line
@@ -191,6 +193,38 @@ def test_introductions_are_late_when_there_is_no_room_for_shared_memory(
         assert copied(b.request(a.name, [large], PATIENCE).result(PATIENCE)) == [large]
         assert has_failed()
     assert psutil.Process().num_fds() == before
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "none"),
+    [
+        (messages, "receive_with", MemoryError()),
+        (handshake, "_proof", MemoryError()),
+        (ProcessId, "of", OSError(errno.EMFILE, os.strerror(errno.EMFILE))),
+        (Connection, "serve", OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))),
+    ],
+)
+@pytest.mark.parametrize("times", [1, 2, 3, 4])
+def test_introductions_are_late_when_there_is_no_memory_or_descriptor_for_them(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, none: Exception, times: int
+) -> None:
+    """Of what runs out, a different look of the two members fails each time."""
+    with pair(echo) as (a, b):
+        has_failed = fail_once(monkeypatch, owner, name, none, times)
+        for one, other in ((a, b), (b, a)):
+            large = os.urandom(100_000)
+            assert copied(one.request(other.name, [large], PATIENCE).result(PATIENCE)) == [large]
+        assert a.members() == b.members() == ["a", "b"]
+        assert has_failed()
+
+
+def test_what_is_no_arena_is_closed_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fail_once(monkeypatch, Arena, "attach", ValueError("this is no arena"), 2)
+    with pytest.raises(PeerLostError, match="this is no arena"), pair(echo):
+        raise AssertionError("they have met")
+    assert "Bad file descriptor" not in caplog.text  # it may be another's by then
 
 
 def test_who_finds_no_room_for_shared_memory_for_long_is_told(

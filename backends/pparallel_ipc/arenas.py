@@ -7,7 +7,6 @@ import threading
 from collections.abc import Sequence
 
 from pparallel.runtime.links import Hello, ProcessId
-from pparallel.runtime.resources import is_exhausted
 from pparallel.runtime.shm import Arena, Parcels
 from pparallel_ipc import messages
 
@@ -51,7 +50,7 @@ class Arenas:
 
         Args:
             hello: the member's.
-            fds: the descriptor of its arena, or nothing; closed here, unless there is no room now.
+            fds: the descriptor of its arena, or nothing; closed here, unless this raises.
             calling: whether this member is the one that connects.
 
         Raises:
@@ -61,13 +60,8 @@ class Arenas:
         place, name = (_CALLED if calling else _CALLER), hello.name
         with self._lock:
             self._processes[name] = hello.process
-            try:
-                if fds and name not in self._others:
-                    self._others[name] = Arena.attach(fds[0])
-            except BaseException as error:
-                if not is_exhausted(error):
-                    messages.close(fds)
-                raise
+            if fds and name not in self._others:
+                self._others[name] = Arena.attach(fds[0])
             messages.close(fds)
             other = self._others.get(name)
         if other is not None:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import hmac
 import os
 from collections.abc import Callable
+from functools import partial
 
 from pparallel.errors import AuthenticationError
 from pparallel.runtime.links import Hello, ProcessId, RefusedError
@@ -40,6 +41,8 @@ Failed = Callable[[Connection, str, Exception], None]  #: who was there, if it i
 
 class Caller:
     """The end that connects; it is given packets as they come, as :class:`Called` is.
+
+    A packet for which there was no memory or descriptor may be given again.
 
     Attributes:
         name: of the member that is to be there.
@@ -70,15 +73,16 @@ class Caller:
                 raise RefusedError("what came is no welcome")
             return b"", self._hello
         words, proof = said[:-PROOF], said[-PROOF:]
-        self._said += words
-        if not hmac.compare_digest(proof, _proof(self._key, _CALLED, self._said)):
+        both = self._said + words
+        if not hmac.compare_digest(proof, _proof(self._key, _CALLED, both)):
             message = f"who answers for member {self.name!r} does not know this job's key"
             raise AuthenticationError(message)
         hello = _known(Hello.unpack(words[:-NONCE]), self._pid)
         if hello.name != self.name:
             raise RefusedError(f"where {self.name!r} should be is {hello.name!r}")
+        mine = _proof(self._key, _CALLER, both)
         self._hello, self.knows = hello, True
-        return _proof(self._key, _CALLER, self._said), None
+        return mine, None
 
 
 class Called:
@@ -116,10 +120,12 @@ class Called:
         if self._hello is None:
             if not NONCE < len(said) <= HELLO + NONCE:
                 raise RefusedError("what came is no hello of a member")
-            self._hello = _known(Hello.unpack(said[:-NONCE]), self._pid)
-            self._said = said + self._me.pack() + os.urandom(NONCE)
-            mine = self._said[len(said) :]
-            return mine + _proof(self._key, _CALLED, self._said), None
+            hello = _known(Hello.unpack(said[:-NONCE]), self._pid)
+            mine = self._me.pack() + os.urandom(NONCE)
+            both = said + mine
+            answer = mine + _proof(self._key, _CALLED, both)
+            self._said, self._hello = both, hello
+            return answer, None
         if not hmac.compare_digest(said, _proof(self._key, _CALLER, self._said)):
             raise AuthenticationError("it does not know this job's key")
         self.knows = True
@@ -163,10 +169,10 @@ class Introduction:
         sock, end = self._connection.sock, self._end
         fds: list[int] = []
         try:
-            data, fds = messages.receive_with(sock)
+            data, fds = messages.patiently(partial(messages.receive_with, sock), messages.LONG)
             if not data:
                 raise ConnectionResetError("the connection was closed")
-            word, hello = end.take(data)
+            word, hello = messages.patiently(partial(end.take, data), messages.LONG)
             if hello is None:  # nothing comes along yet
                 messages.close(fds)
                 fds = []
@@ -175,7 +181,7 @@ class Introduction:
                 messages.introduce(sock, word, along)
         except BlockingIOError:
             return
-        except (OSError, RefusedError, AuthenticationError) as error:
+        except Exception as error:  # noqa: BLE001 - told, for who waits would do so for ever
             messages.close(fds)
             self.fail(error)
             return

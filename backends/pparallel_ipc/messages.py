@@ -40,7 +40,7 @@ PACKET = 1 << 16  #: bytes that a receiver makes room for
 TIMED_OUT = ("timed out",)  #: as a socket's time-out says, which has no number
 HEADER = 64  #: bytes of an entry beside its frames, at most
 _AGAIN = 0.001  #: seconds after which what found no memory or descriptors is tried again
-_LONG = 1.0  #: seconds after which an introduction fails for want of them
+LONG = 1.0  #: seconds after which an introduction fails for want of them
 _FRAME = 10  #: bytes that marshal adds to a frame, and to say that it was sent writable
 SENDING = 1 << 20  #: bytes that may be on their way; the system may allow less
 
@@ -210,7 +210,7 @@ def introduce(sock: socket.socket, word: bytes, fds: Sequence[int] = ()) -> None
         except BlockingIOError as error:
             raise OSError(errno.ENOBUFS, error.strerror) from error
 
-    patiently(send, _LONG)
+    patiently(send, LONG)
 
 
 def send_with(sock: socket.socket, message: bytes, fds: Sequence[int]) -> None:

@@ -226,29 +226,30 @@ class Station:
             messages.close(fds)
             connection.close()
             return
+        is_last = False
         try:
             if line is not None:
                 self._membership.admit(hello)
             parcels = self._arenas.parcels(hello, fds, calling=connection.calling)
+            fds = []  # they are closed
+            end: Line | Guest
+            if line is not None:
+                end, line.parcels = line, parcels
+            else:
+                end = guest = Guest(name, self._handler, self._hub, connection.post, parcels)
+                with self._lock:
+                    if connection not in self._connections:  # it has ended meanwhile
+                        connection.close()
+                        return
+                    self._guests[name] = guest
+                    is_last = self._have_met and self._membership.is_first
+            connection.serve(partial(self._take, name, end), self._connection_ended)
         except (RefusedError, OSError, ValueError, MemoryError) as error:
             again = partial(self._let_in, line, connection, hello, fds)
             if not self._tries_again(error, connection, fds, again, until):
                 messages.close(fds)
                 self._turned_away(connection, name, error)
             return
-        if line is not None:
-            line.parcels = parcels
-            connection.serve(partial(self._take, name, line), self._connection_ended)
-            connection.post.open()
-            return
-        guest = Guest(name, self._handler, self._hub, connection.post, parcels)
-        with self._lock:
-            if connection not in self._connections:  # it has ended meanwhile
-                connection.close()
-                return
-            self._guests[name] = guest
-            is_last = self._have_met and self._membership.is_first
-        connection.serve(partial(self._take, name, guest), self._connection_ended)
         connection.post.open()
         if is_last:  # the others were told between its being let in and now
             self._tell_who_is_here(guest)
