@@ -227,6 +227,29 @@ def test_what_is_no_arena_is_closed_once(
     assert "Bad file descriptor" not in caplog.text  # it may be another's by then
 
 
+def test_the_end_of_a_connection_is_told_of_without_a_descriptor_to_look_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = threading.Event()
+
+    def wait(_: str, frames: Frames) -> Frames:
+        gate.wait(PATIENCE)
+        return frames
+
+    with pair(wait) as (a, b):
+        none = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        has_failed = fail_once(monkeypatch, ProcessId, "ends_within", none)
+        asked = b.request(a.name, [b"never"], None)
+        assert b._station is not None
+        for connection in list(b._station._connections):
+            if connection.calling:
+                connection.sock.shutdown(socket.SHUT_RDWR)
+        with pytest.raises(PeerLostError):
+            asked.result(PATIENCE)
+        assert has_failed()
+        gate.set()
+
+
 def test_who_finds_no_room_for_shared_memory_for_long_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -338,8 +338,9 @@ class Station:
 
     def _how_it_ended(self, name: str) -> str:
         hello = self._membership.hello(name)
-        if hello is not None and hello.process.ends_within(_DYING):
-            return f"has died (process {hello.process.pid})"
+        with suppress(OSError, MemoryError):  # whose end is told of also where nobody can look
+            if hello is not None and hello.process.ends_within(_DYING):
+                return f"has died (process {hello.process.pid})"
         return "has closed the connection"
 
     # -- closing ----------------------------------------------------------------------------
