@@ -15,7 +15,7 @@ from exhausted import no_descriptors, no_threads
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
+from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError, ResourceExhaustedError
 from pparallel.runtime import processes
 from pparallel.runtime.links import Hello, Membership, ProcessId, RefusedError
 from pparallel.runtime.links import hello as hello_module
@@ -192,6 +192,22 @@ def test_a_member_added_while_no_thread_starts_is_watched_with_the_next(
     watch.add("next", ProcessId.of(other.pid), judged=False)
     other.signal(signal.SIGKILL)
     until(lambda: len(ends) == 2, "the ends were not reported")
+
+
+def test_who_is_admitted_while_no_thread_starts_is_watched_once_all_are_here(
+    other: processes.Process, ends: list[tuple[str, str]]
+) -> None:
+    members = Membership("a", ["a", "b"], BOUND, lambda *each: ends.append(each))
+    try:
+        with no_threads():
+            members.admit(hello("b", ProcessId.of(other.pid)))
+            with pytest.raises(ResourceExhaustedError):
+                members.wait_for_all(PATIENCE)
+        members.wait_for_all(PATIENCE)
+        other.signal(signal.SIGKILL)
+        until(lambda: len(ends) == 1, "the end was not reported")
+    finally:
+        members.close()
 
 
 def test_a_callback_that_raises_ends_no_watch(

@@ -91,6 +91,7 @@ class Membership:
             CallTimeoutError: not all came within *timeout* seconds; it names who is missing.
             PeerLostError: one ended before all had come.
             ClosedError: this member was closed meanwhile.
+            ResourceExhaustedError: no thread can be started that watches them.
         """
         left = timeout if since is None else max(0.0, since + timeout - time.monotonic())
         with self._changed:
@@ -105,6 +106,7 @@ class Membership:
             if not done:
                 missing = ", ".join(map(self._explained, self._missing()))
                 raise CallTimeoutError(f"the arrival of {missing}", timeout)
+        self._watch.start()  # nobody may come or go from now on, with whom that is tried again
 
     def lose(self, name: str, reason: str) -> None:
         """Say that *name* has ended; only the first word on it counts."""

@@ -80,6 +80,16 @@ class Watch:
                 self._watched[pidfd] = watched
             self._start_or_nudge()
 
+    def start(self) -> None:
+        """Make sure that a thread runs, if there is anybody to watch.
+
+        Raises:
+            ResourceExhaustedError: none can be started.
+        """
+        with self._lock:
+            if self._thread is None and not self._closed and (self._watched or self._late):
+                self._thread = start_thread(self._new_thread())
+
     def remove(self, name: str) -> None:
         """Watch member *name* no more; harmless if it was not watched."""
         self._late = [each for each in self._late if each.name != name]
@@ -107,13 +117,15 @@ class Watch:
             with suppress(OSError):  # no descriptor: the thread looks now and then
                 self._nudge = private(lambda: os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
         if self._thread is None:
-            thread = threading.Thread(target=self._run, name="pparallel-watch", daemon=True)
             try:
-                self._thread = start_thread(thread)
+                self._thread = start_thread(self._new_thread())
             except ResourceExhaustedError as error:
                 logger.warning("The next member that comes or goes has it tried again: %s", error)
         elif self._nudge >= 0:
             os.eventfd_write(self._nudge, 1)
+
+    def _new_thread(self) -> threading.Thread:
+        return threading.Thread(target=self._run, name="pparallel-watch", daemon=True)
 
     def _run(self) -> None:
         try:
