@@ -66,6 +66,44 @@ def test_time_outs_that_had_no_thread_are_kept_as_soon_as_there_is_one() -> None
     pending.close()
 
 
+@contextmanager
+def no_memory_once(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have what is next put into *clock* find no memory; wait for that."""
+    put, failed = clock.put, threading.Event()
+
+    def fail(delay: float, what: Callable[[], None]) -> None:
+        if not failed.is_set():
+            failed.set()
+            raise MemoryError
+        put(delay, what)
+
+    monkeypatch.setattr(clock, "put", fail)
+    yield
+    assert failed.wait(PATIENCE)
+
+
+def test_a_ticker_that_had_no_memory_for_a_round_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticker, calls = Ticker("test-ticker", 0.001), list[float]()
+    ticker.add(calls.append)
+    with no_memory_once(ticker._clock, monkeypatch):
+        pass
+    calls.clear()
+    until(lambda: len(calls) > 2, "it is called no more")
+    ticker.close()
+
+
+def test_time_outs_are_kept_where_there_was_no_memory_for_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pending: Pending[None] = Pending("the test")
+    futures = [pending.add("a", seconds) for seconds in (0.05, 0.1)]
+    with no_memory_once(pending._clock, monkeypatch):
+        for each in futures:
+            with pytest.raises(CallTimeoutError):
+                each.result(PATIENCE)
+    pending.close()
+
+
 @pytest.mark.parametrize("failure", [LookupError, SystemExit, KeyboardInterrupt])
 def test_what_a_function_raises_ends_neither_clock_nor_ticker(
     failure: type[BaseException],

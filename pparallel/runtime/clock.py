@@ -16,13 +16,16 @@ from pparallel.runtime.resources import start_thread
 
 logger = logging.getLogger(__name__)
 
+AGAIN = 0.01  #: seconds after which a function that had no memory is called again
+
 Entry = tuple[float, int, Callable[[], None]]
 
 
 class Clock:
     """Calls functions later, on one thread that starts with the first of them.
 
-    The functions must not block, for those behind them wait. Signal handlers and finalizers may use
+    The functions must not block, for those behind them wait. One that raises ``MemoryError`` is
+    called again. Signal handlers and finalizers may use
     a clock at any moment: no lock is waited for where its thread runs.
     """
 
@@ -94,8 +97,13 @@ class Clock:
         what = None
         while not self._closed:
             try:
-                if (what := self._next()) is not None:
+                if what is None:
+                    what = self._next()
+                if what is not None:
                     what()
+            except MemoryError:  # it is called again: it may not have put in what follows it
+                time.sleep(AGAIN)
+                continue
             except BaseException:  # those behind it are to be called all the same
                 logger.exception("A function that %s called has failed", self._name)
             what = None  # what it holds is released before this thread waits again
