@@ -108,6 +108,16 @@ def test_announced_frames_cost_nothing_until_their_bytes_arrive() -> None:
     assert me.memory_info().rss - before < 20 * 2**20
 
 
+def test_memory_that_comes_back_after_the_end_is_given_back_at_once() -> None:
+    memory = Memory()
+    lent = [memory.take(2**20) for _ in range(3)]
+    memory.close()
+    last = lent.pop()  # which keeps what it was taken from
+    lent.clear()
+    assert not memory._free
+    assert len(memoryview(last)) == 2**20
+
+
 def test_large_message_of_frames_of_all_sizes_arrives_as_it_was_sent() -> None:
     sizes = [0, 1, 2**16, 0, 2**20 - 1, 2**20, 3 * 2**20 + 5, 7, 0]
     frames = [os.urandom(size) for size in sizes]

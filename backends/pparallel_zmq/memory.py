@@ -44,7 +44,7 @@ class Memory:
         else:
             block = mmap.mmap(-1, capacity)
         lent = _kind(capacity).from_buffer(block)
-        lent.block, lent.free = block, self._free
+        lent.block, lent.memory = block, self
         return memoryview(lent).cast("B")[:size]
 
     def trim(self) -> None:
@@ -69,13 +69,20 @@ class Memory:
             return False
         return True
 
+    def back(self, block: mmap.mmap) -> None:
+        """Take back what was lent: called by a finalizer."""
+        if not self._closed:
+            self._free.append((time.monotonic(), block))
+            if self._closed:  # meanwhile, by another thread
+                self.trim()
+
 
 class _Lent:
     block: mmap.mmap
-    free: list[_Free]
+    memory: Memory
 
     def __del__(self) -> None:
-        self.free.append((time.monotonic(), self.block))
+        self.memory.back(self.block)
 
 
 _kinds: dict[int, Any] = {}
