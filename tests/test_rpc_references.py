@@ -11,9 +11,10 @@ import pytest
 from rpc_members import Gates, between, launch, wait_at_gate
 
 from pparallel import Runtime
-from pparallel.errors import DirectoryError
+from pparallel.errors import DirectoryError, ResourceExhaustedError
+from pparallel.runtime.rpc import current
 from pparallel.runtime.rpc.group import RpcGroup
-from pparallel.runtime.rpc.refs import RefTable
+from pparallel.runtime.rpc.refs import RELEASE, RefTable
 from pparallel.testing.patience import PATIENCE, until
 
 
@@ -38,6 +39,10 @@ reported: list[int] = []
 def make_late() -> Counter:
     wait_at_gate()
     return Counter()
+
+
+def values_kept() -> int:
+    return len(current.endpoint().refs)
 
 
 def test_methods_of_references_run_at_their_owner() -> None:
@@ -118,6 +123,30 @@ def test_a_value_is_released_after_its_method_was_called() -> None:
         until(is_released, "the value was not released")
 
     launch(between(program))
+
+
+@pytest.mark.parametrize(
+    "none", [MemoryError(), ResourceExhaustedError("a connection", "descriptors", 24, "close some")]
+)
+def test_a_value_is_released_where_that_could_not_be_sent_at_first(
+    none: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def program(rt: Runtime, group: RpcGroup) -> bool:
+        ref, failures = group.remote(1, dict), [none]
+        assert ref.to_here(PATIENCE) == {}
+        ask = ref._endpoint.ask_async
+
+        def fail_once(to: str, key: str, *args: Any, **kwargs: Any) -> Any:
+            if key == RELEASE and failures:
+                raise failures.pop()
+            return ask(to, key, *args, **kwargs)
+
+        monkeypatch.setattr(ref._endpoint, "ask_async", fail_once)
+        del ref
+        until(lambda: group.rpc_sync(1, values_kept) == 0, "the value is kept")
+        return not failures
+
+    assert launch(between(program))[0]
 
 
 def test_a_group_that_is_destroyed_releases_its_paired_values() -> None:

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+AGAIN = 0.1  #: seconds after which a release is sent again that could not be sent
+
 T = TypeVar("T")
 
 SHARE, CLAIM, RELEASE, FETCH = "ref.share", "ref.claim", "ref.release", "ref.fetch"
@@ -234,6 +236,9 @@ class RefTable:
         for owner, counts in by_owner.items():
             try:
                 self._endpoint.ask_async(owner, RELEASE, list(counts.items()))
+            except (ResourceExhaustedError, MemoryError):  # which says nothing of the owner
+                self._dropped.extend((owner, each) for each in counts.elements())
+                self._releaser.put(AGAIN, self._release_all)
             except PparallelError:
                 continue  # the owner or this member has ended, and the holds with it
             except Exception:  # the others are to be released all the same
