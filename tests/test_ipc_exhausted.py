@@ -218,6 +218,37 @@ def test_introductions_are_late_when_there_is_no_memory_or_descriptor_for_them(
         assert has_failed()
 
 
+@pytest.mark.parametrize("what", ["wait", "flush", "later"])
+def test_a_hub_that_had_no_memory_goes_on(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    failures, flushed = [MemoryError()], threading.Event()
+
+    class Holder:
+        def flush(self) -> None:
+            if failures:
+                raise failures.pop()
+            flushed.set()
+
+    with pair(echo) as (a, b):
+        assert b._station is not None
+        hub, holder = b._station._hub, Holder()
+        if what == "wait":
+            wait = hub._wait
+
+            def fail_once() -> list[tuple[int, int]]:
+                holder.flush()
+                return wait()
+
+            monkeypatch.setattr(hub, "_wait", fail_once)
+            hub.nudge()
+        elif what == "flush":
+            hub.hold(holder)
+        else:
+            hub.later(0.0, holder.flush)
+        assert flushed.wait(PATIENCE)
+        assert copied(a.request(b.name, [b"next"], PATIENCE).result(PATIENCE)) == [b"next"]
+        assert not failures
+
+
 def test_what_is_no_arena_is_closed_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -170,7 +170,10 @@ class Hub:
     def _receive(self) -> None:
         for each in list(self.holders):  # while another thread sends what is held, it stays there
             self.holders.discard(each)
-            each.flush()
+            try:
+                each.flush()
+            except MemoryError:
+                self.holders.add(each)  # for the next round
         if self._lent and time.monotonic() >= self._due_back:
             self._take_back_unused()
         for descriptor, said in self._wait():
@@ -207,6 +210,8 @@ class Hub:
         _, _, act = heapq.heappop(self._timers)  # only this thread takes one out
         try:
             act()
+        except MemoryError:
+            self.later(HELD, act)
         except Exception:
             logger.exception("What was to be done later could not be done")
 

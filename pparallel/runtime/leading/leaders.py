@@ -26,7 +26,10 @@ logger = logging.getLogger(__name__)
 PATIENCE = 0.002  #: seconds after which another thread takes over from one that runs a request
 AGAIN = 0.5  #: seconds after which it is tried again to have a thread stand ready
 
+PAUSE = 0.01  #: seconds for which nothing is received after what has failed
+
 FAILED = "A request could not be handled"
+UNRECEIVED = "Nothing could be received; that is tried again"
 
 Act = Callable[[], None]
 
@@ -195,7 +198,11 @@ class Leaders:
             elif self._ended:
                 return True
             else:
-                self._receive()
+                try:
+                    self._receive()
+                except BaseException:  # without this thread nothing would be heard any more
+                    logger.exception(UNRECEIVED)
+                    time.sleep(PAUSE)
 
     def _work(self, me: threading.Thread, role: Role) -> bool:
         """Run what there is to do; return whether this thread leads still."""
