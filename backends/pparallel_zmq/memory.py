@@ -71,10 +71,9 @@ class Memory:
 
     def back(self, block: mmap.mmap) -> None:
         """Take back what was lent: called by a finalizer."""
-        if not self._closed:
-            self._free.append((time.monotonic(), block))
-            if self._closed:  # meanwhile, by another thread
-                self.trim()
+        self._free.append((time.monotonic(), block))
+        if self._closed:
+            self.trim()
 
 
 class _Lent:
