@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, as_completed, wait
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from rpc_members import Gates, add, add_late, between, launch, wait_at_gate
 from pparallel import Runtime
 from pparallel.errors import ClosedError, ResourceExhaustedError
 from pparallel.runtime.rpc import current
+from pparallel.runtime.rpc.endpoint import Endpoint
 from pparallel.runtime.rpc.group import RpcGroup
 from pparallel.testing.patience import PATIENCE, until
 
@@ -113,6 +115,26 @@ def test_a_callback_is_refused_that_no_thread_would_call() -> None:
         return bool(future.result(PATIENCE))
 
     assert launch(between(program))[0]
+
+
+def test_a_call_that_has_no_memory_to_begin_is_an_error_of_its_caller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    acting_for, failures = current.acting_for, [MemoryError()]
+
+    def fail_once(endpoint: Endpoint) -> AbstractContextManager[None]:
+        if failures and threading.current_thread().name == "m1-handler":
+            raise failures.pop()
+        return acting_for(endpoint)
+
+    def program(rt: Runtime, group: RpcGroup) -> None:
+        monkeypatch.setattr(current, "acting_for", fail_once)
+        with pytest.raises(MemoryError):  # a list goes by itself, and not where it arrives
+            group.rpc_async(1, len, args=([1],)).result(PATIENCE)
+        assert not failures
+        assert group.rpc_async(1, len, args=([1],)).result(PATIENCE) == 1
+
+    launch(between(program))
 
 
 def test_callbacks_are_called_when_the_member_closes() -> None:

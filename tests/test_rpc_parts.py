@@ -9,6 +9,7 @@ from functools import partial
 from time import monotonic
 
 import pytest
+from exhausted import no_threads
 from hypothesis import given
 from hypothesis import strategies as st
 from late_threads import held_back
@@ -22,6 +23,7 @@ from pparallel.errors import (
     SerializationError,
     WorkerLostError,
 )
+from pparallel.runtime.clock import Clock
 from pparallel.runtime.pending import Pending
 from pparallel.runtime.rpc import wire
 from pparallel.runtime.rpc.handlers import Handlers, Job
@@ -156,6 +158,24 @@ def test_a_thread_that_cannot_wait_is_not_counted_on(
         until(lambda: not handlers._threads, "the thread has not ended")
     handlers.submit("stream", has_run.set)
     assert has_run.wait(10), "it is left to a thread that has ended"
+
+
+def test_a_job_for_which_no_thread_started_once_waits_for_none_that_runs(
+    handlers: Handlers,
+) -> None:
+    handlers.clock = Clock("again")
+    started, gate = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        started.set()
+        assert gate.wait(10)
+
+    handlers.submit("first", wait)
+    assert started.wait(10)
+    with no_threads("test-handler"):
+        handlers.submit("second", gate.set)
+    assert gate.wait(5), "it waits for the first, which waits for it"
+    handlers.clock.close()
 
 
 def test_a_job_that_raises_ends_no_thread(

@@ -403,10 +403,16 @@ class Job:
             what = f"a call to {self._endpoint.name!r} that waited there for a thread"
             self.drop(CallTimeoutError(what, self._message.limit), reply)
             return
-        with current.acting_for(self._endpoint):
-            settle(reply, self.answer() if self._kept is None else self._keep(self._kept, reply))
+        try:
+            with current.acting_for(self._endpoint):
+                settle(
+                    reply, self.answer() if self._kept is None else self._keep(self._kept, reply)
+                )
+        except BaseException as error:
+            self.drop(error, reply)  # or its caller would wait for ever
+            raise
 
-    def drop(self, error: Exception, reply: Future[Frames]) -> None:
+    def drop(self, error: BaseException, reply: Future[Frames]) -> None:
         """Complete *reply* with *error* instead of running the function."""
         if self._kept is not None:
             fail(self._kept, error)

@@ -7,7 +7,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from threading import get_ident
 from time import monotonic
@@ -345,8 +345,9 @@ class Handlers:
         """Leave the jobs to the threads that there are, or drop them if all of those wait."""
         now = monotonic()
         if self.clock is not None and not self._tries_again:
-            self._tries_again = True
-            self.clock.put(LATER, self._try_again)
+            with suppress(ResourceExhaustedError):  # that is another thread, unless it runs already
+                self.clock.after(LATER, self._try_again)
+                self._tries_again = True
         if now - self._warned > IDLE:
             self._warned = now
             logger.warning(
