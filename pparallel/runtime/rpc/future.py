@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 from typing_extensions import override
 
+from pparallel.errors import ResourceExhaustedError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.lean_future import FINISHED, PENDING, LeanFuture, bare
 from pparallel.runtime.pending import fail, settle
@@ -175,7 +177,12 @@ class Callbacks:
     """Calls users' callbacks on threads of their own, for those that receive must not be kept.
 
     Nor do handler threads run them: a function may keep the last of those until its callback runs.
+
+    Attributes:
+        expires: never, as the handlers that run them ask.
     """
+
+    expires = math.inf
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint, self.handlers = endpoint, endpoint.handlers
@@ -185,7 +192,7 @@ class Callbacks:
     def put(self, callback: Callback, future: Future[Any]) -> None:
         """Have *callback* called with *future*, after those put before it."""
         self._due.append((callback, future))
-        self._threads.submit(id(future), self._run_next)
+        self._threads.submit(id(future), partial(self._run_next))
 
     def count_loop(self) -> None:
         """Have a handler thread count as waiting whenever its event loop, if it runs one, does."""
@@ -203,6 +210,21 @@ class Callbacks:
                 return select(timeout)
 
         selector.select = select_waiting
+
+    def drop(self, error: Exception) -> None:
+        """Have a callback called later, for which no thread could be started, as handlers do."""
+        try:
+            self._endpoint.batches.ticker.add(self._try_again)
+        except ResourceExhaustedError:
+            logger.warning("%s calls a callback with the next: %s", self._endpoint.name, error)
+
+    def _try_again(self, _: float) -> None:
+        self._endpoint.batches.ticker.remove(self._try_again)
+        self._threads.submit(id(self), partial(self._resume))
+
+    def _resume(self) -> None:
+        for _ in range(len(self._due)):
+            self._threads.submit(object(), self._run_next)
 
     def close(self) -> None:
         """Have no thread wait for callbacks any more; safe to call again."""
