@@ -85,7 +85,7 @@ def no_memory_once(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
 def test_a_ticker_that_had_no_memory_for_a_round_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     ticker, calls = Ticker("test-ticker", 0.001), list[float]()
     ticker.add(calls.append)
-    with no_memory_once(ticker._clock, monkeypatch):
+    with no_memory_once(ticker.clock, monkeypatch):
         pass
     calls.clear()
     until(lambda: len(calls) > 2, "it is called no more")

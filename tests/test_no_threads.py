@@ -104,6 +104,28 @@ def test_a_member_that_could_start_no_thread_serves_calls_afterwards(backend: st
     launch_members(between(program), backend=backend, handler_threads=2)
 
 
+_has_begun, _may_end = threading.Event(), threading.Event()
+
+
+def wait_between() -> None:
+    _has_begun.set()
+    assert _may_end.wait(PATIENCE)
+
+
+def test_a_callback_for_which_no_thread_could_be_started_is_called_later() -> None:
+    def program(rt: Runtime, group: RpcGroup) -> None:
+        future, called = group.rpc_async(1, wait_between), threading.Event()
+        assert _has_begun.wait(PATIENCE)
+        with no_threads():
+            future.add_done_callback(lambda _: called.set())
+            _may_end.set()
+            future.wait()
+            assert not called.wait(0.05)
+        assert called.wait(PATIENCE)
+
+    launch_members(between(program), backend="ipc", handler_threads=2)
+
+
 @pytest.fixture
 def pending() -> Pending[None]:
     """Requests for whose first time-out no thread could be started."""

@@ -15,7 +15,7 @@ from exhausted import no_threads
 from rpc_members import Gates, add, add_late, between, launch, wait_at_gate
 
 from pparallel import Runtime
-from pparallel.errors import ClosedError, ResourceExhaustedError
+from pparallel.errors import ClosedError
 from pparallel.runtime.rpc import current
 from pparallel.runtime.rpc.endpoint import Endpoint
 from pparallel.runtime.rpc.group import RpcGroup
@@ -102,19 +102,6 @@ def test_a_callback_is_called_once_threads_can_be_started_again(one_hangs: bool)
         return called.wait(PATIENCE / 2)
 
     assert launch(between(program))[0], "it is not called"
-
-
-def test_a_callback_is_refused_that_no_thread_would_call() -> None:
-    Gates.opened.clear()
-
-    def program(rt: Runtime, group: RpcGroup) -> bool:
-        future = group.rpc_async(1, wait_at_gate)
-        with no_threads(), pytest.raises(ResourceExhaustedError):
-            future.add_done_callback(print)
-        Gates.opened.set()
-        return bool(future.result(PATIENCE))
-
-    assert launch(between(program))[0]
 
 
 def test_a_call_that_has_no_memory_to_begin_is_an_error_of_its_caller(

@@ -10,7 +10,7 @@ import pytest
 import zmq
 
 from pparallel.testing.patience import until
-from pparallel_zmq.port import BATCH, Port, Sending
+from pparallel_zmq.port import BATCH, Port
 from pparallel_zmq.sockets import Socket
 from pparallel_zmq.wire import Kind, Limits, say
 
@@ -53,13 +53,13 @@ def ends() -> Iterator[Ends]:
 
 
 def test_who_sends_wakes_the_reader_if_something_has_come(ends: Ends) -> None:
-    ends.port.send(Sending(PART))
+    ends.port.send(PART)
     assert ends.woken == 0
     ends.send(1)
-    ends.port.send(Sending(PART))
+    ends.port.send(PART)
     assert ends.woken == 1
     assert len(ends.port.take()) == 1
-    ends.port.send(Sending(PART))
+    ends.port.send(PART)
     assert ends.woken == 1
 
 
@@ -76,7 +76,7 @@ def test_who_is_interrupted_while_it_sends_wakes_the_reader(
     with monkeypatch.context() as changed:
         changed.setattr(ends.port, "_send_part", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            ends.port.send(Sending(PART))
+            ends.port.send(PART)
     assert ends.woken == 1, "neither this message nor those after it are noticed"
     assert len(ends.port.take()) == 1
 
@@ -101,8 +101,8 @@ def test_what_is_behind_a_message_that_could_not_be_received_is_noticed(
 
 def test_what_is_held_leaves_in_order_when_it_is_released(ends: Ends) -> None:
     ends.port.hold()
-    ends.port.send(Sending(PART))
-    ends.port.send(Sending(say(Kind.HELLO), urgent=True))
+    ends.port.send(PART)
+    ends.port.send(say(Kind.HELLO), urgent=True)
     assert list(ends.port._backlog) == [(b"", [PART])]
     assert ends.woken == 0, "to be drained sends nothing yet"
     ends.port.release()
@@ -115,13 +115,13 @@ def test_room_that_a_sender_notices_wakes_the_reader() -> None:
         ends = Ends(context, most=1)
         try:
             while not ends.port._backlog:
-                ends.port.send(Sending(PART))
+                ends.port.send(PART)
             ends.port.take()  # the reader has seen that there is no room
             before, ends.woken = len(ends.port._backlog), 0
             ends.peer.recv()
 
             def is_woken() -> bool:
-                ends.port.send(Sending(PART))  # this takes the news from the reader
+                ends.port.send(PART)  # this takes the news from the reader
                 return ends.woken > 0
 
             until(is_woken, "what waits is never sent")

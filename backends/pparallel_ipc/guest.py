@@ -90,14 +90,12 @@ class Guest:
             if isinstance(found, Future):
                 found.add_done_callback(partial(answerer.reply, partial(self._put, number)))
                 return
-            status, reply = found
+            status, *box = found
             del found
-            if (size := messages.small_size(reply)) >= 0:
-                self.post.put((number, status, (reply, ())), size, (), hold=True)
+            if (size := messages.small_size(box[0])) >= 0:
+                self.post.put((number, status, (box[0], ())), size, (), hold=True)
                 return
-            status, begun = messages.begin(status, reply, self._parcels)
-            del reply
-            self._put(number, *messages.finish(status, begun))
+            self._put(number, *messages.pack_answer(status, box, self._parcels))
         except BaseException as error:  # noqa: BLE001 - its caller must know
             answerer.refuse(partial(self._put, number), error)
 

@@ -132,19 +132,17 @@ class Answerer:
             if isinstance(found, Future):
                 found.add_done_callback(partial(self.reply, send))
                 return
-            status, frames = found
+            status, *box = found
             del found
-            status, begun = messages.begin(status, frames, self.parcels)
-            del frames
-            send(*messages.finish(status, begun))
+            send(*messages.pack_answer(status, box, self.parcels))
         except BaseException as error:  # noqa: BLE001 - its caller must know
             self.refuse(send, error)
 
     def reply(self, send: Send, done: Future[Frames]) -> None:
         """Send the answer to a request whose future is done."""
         try:
-            status, begun = messages.begin(*outcome(done), self.parcels)
-            send(*messages.finish(status, begun))
+            status, *box = outcome(done)
+            send(*messages.pack_answer(status, box, self.parcels))
         except BaseException as error:  # noqa: BLE001 - its caller must know
             self.refuse(send, error)
 
@@ -189,7 +187,9 @@ class ServedLane:
                 try:
                     data = self._receive()
                 except (OSError, MemoryError) as error:
-                    data = self._receive_after(error)
+                    if not is_exhausted(error):
+                        raise
+                    data = messages.patiently(partial(self._sock.recv, PACKET))
                 if data == _WITH_FILES:
                     data, fds = messages.patiently(partial(messages.receive_with, self._sock))
                 if not data:
@@ -211,11 +211,6 @@ class ServedLane:
         finally:
             self.close()
 
-    def _receive_after(self, error: BaseException) -> bytes:
-        if not is_exhausted(error):
-            raise error
-        return messages.patiently(partial(self._sock.recv, PACKET))
-
     def _is_given_up(self) -> bool:
         poll = select.poll()
         poll.register(self._sock.fileno(), select.POLLRDHUP)
@@ -232,9 +227,9 @@ class ServedLane:
             return
         data = messages.small(reply, status=status)
         if data is None:
-            status, begun = messages.begin(status, reply, self._answerer.parcels)
+            box = [reply]
             del reply
-            self._send(*messages.finish(status, begun))
+            self._send(*messages.pack_answer(status, box, answerer.parcels))
             return
         self._last = None  # what went before has been read, or there would be no request
         try:

@@ -55,17 +55,13 @@ class Line:
 
     # -- life -------------------------------------------------------------------------------
 
-    def end(self) -> None:
-        """Wake whoever waits in a lane; safe to call again."""
+    def close(self) -> None:
+        """Wake whoever waits in a lane, and let go of what the peer will not read."""
         with self._lock:
             self._is_ended = True
             lanes = list(self._lanes)
         for each in lanes:
             each.end()
-
-    def close(self) -> None:
-        """End, and let go of what the peer will not read."""
-        self.end()
         with self._lock:
             idle, self._idle = self._idle, []
             heads = list(self._large.values())
@@ -158,7 +154,9 @@ class Line:
             if keeps:
                 self._idle.append(lane)
             else:
-                self._discard(lane)
+                with self._lock:
+                    self._lanes.discard(lane)
+                lane.close()
         return answer
 
     @contextmanager
@@ -267,8 +265,3 @@ class Line:
             return None
         self._post.say((messages.LANE,), [theirs.detach()])
         return lane
-
-    def _discard(self, lane: Lane) -> None:
-        with self._lock:
-            self._lanes.discard(lane)
-        lane.close()

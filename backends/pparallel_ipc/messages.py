@@ -15,7 +15,7 @@ import time
 from array import array
 from collections.abc import Callable, Sequence
 from pickle import PickleBuffer
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from typing_extensions import Buffer
 
@@ -23,7 +23,7 @@ from pparallel.interfaces.transport import Frames
 from pparallel.runtime.links import FAILED
 from pparallel.runtime.processes import close_private
 from pparallel.runtime.resources import is_exhausted
-from pparallel.runtime.shm import Parcel, Parcels
+from pparallel.runtime.shm import Parcels
 
 # What a message is, its first field; in a packet of its own, where not said otherwise.
 (
@@ -108,28 +108,31 @@ def small(frames: Frames, *, until: float = math.inf, status: int | None = None)
     return marshal.dumps(message, _VERSION)  # type: ignore[arg-type] # they are bytes
 
 
-class Begun(NamedTuple):
-    """Large frames that travel without a copy where nobody here refers to them once they leave."""
-
-    parcel: Parcel
-    parcels: Parcels
-
-
-def begin(status: int, frames: Frames, parcels: Parcels) -> tuple[int, Sized | Begun]:
-    """As :func:`pack`, for an answer that the caller lets go of before :func:`finish`.
+def pack_answer(status: int, box: list[Frames], parcels: Parcels) -> tuple[int, Sized]:
+    """As :func:`pack`, for an answer, which travels without a copy where nobody refers to it here.
 
     What lies in memory that another member has sent goes back or on as it is.
+
+    Args:
+        status: how the request ended.
+        box: has the frames, which are taken out; the caller holds them by no other name.
+        parcels: what carries large frames.
 
     Returns:
         How the request ended, which changes where there is no room for the answer, and the rest.
     """
+    frames = box.pop()
     raws, writable, size = _measured(frames)
     if size <= INLINE:
         return status, ((raws, writable), size, [])
     try:
-        return status, Begun(parcels.pack(raws, move=True), parcels)
+        parcel = parcels.pack(raws, move=True)
+        del frames, raws
+        head = parcel.head()
     except OSError as error:
         return FAILED, refused(error)
+    parcels.settle()
+    return status, ((head, ()), len(head), parcel.fds)
 
 
 def droppable(sized: Sized) -> bytes | None:
@@ -145,18 +148,6 @@ def refused(error: BaseException) -> Sized:
     """Return the answer to a request that could not be read, or whose answer cannot be sent."""
     told = [type(error).__name__.encode(), str(error).encode(errors="replace")[:1000]]
     return (told, ()), 1024, []
-
-
-def finish(status: int, begun: Sized | Begun) -> tuple[int, Sized]:
-    """Return how the request ended, and what :func:`begin` began as it stands in a message."""
-    if not isinstance(begun, Begun):
-        return status, begun
-    try:
-        head = begun.parcel.head()
-    except OSError as error:  # what could not move found no room either
-        return FAILED, refused(error)
-    begun.parcels.settle()
-    return status, ((head, ()), len(head), begun.parcel.fds)
 
 
 def unpack(packed: Packed, parcels: Parcels, fds: Sequence[int] = ()) -> list[Buffer]:

@@ -9,7 +9,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from pparallel.errors import AuthenticationError, CallTimeoutError, ClosedError,
 from pparallel.interfaces.transport import Handler
 from pparallel.runtime.links import Hello, Membership, RefusedError, peer
 from pparallel.runtime.processes import close_private, private
-from pparallel.runtime.resources import explained, is_exhausted
+from pparallel.runtime.resources import explained, is_exhausted, is_of_handler
 from pparallel.runtime.shm import Arena
 from pparallel_ipc import messages
 from pparallel_ipc.arenas import Arenas
@@ -37,7 +37,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FLUSH = 1.0  #: seconds that closing waits for answers that are known to leave
-_AGAIN = 0.005  #: seconds after which a member that has not arrived is looked for again
+_AGAIN = 0.002  #: seconds after which what may pass is tried again
+#: who has not arrived yet is not there, or does not listen, or has no room for so many
+_ABSENT = FileNotFoundError, ConnectionRefusedError, BlockingIOError
+_PATIENCE = 2.0  #: seconds in which one that has lets others in
 _ROSTER = 48  #: hellos in one message
 _DYING = 0.1  #: seconds by which the end of a process may follow that of its connections
 
@@ -99,8 +102,12 @@ class Station:
         membership = self._membership
         if not membership.is_first:
             with self._connecting_to(membership.first):
-                sock = self._reach(membership.first, began + timeout)
-                if sock is not None:
+                try:
+                    sock = self._connected(membership.first, began + timeout, _ABSENT)
+                except TimeoutError as error:
+                    if is_of_handler(error):  # else it is told below
+                        raise
+                else:
                     self._approach(membership.first, sock)
         try:
             membership.wait_for_all(timeout, began)
@@ -113,16 +120,6 @@ class Station:
             raise explained(shortage, f"letting members in: {error}") from shortage
         if membership.is_first:
             self._tell_all_who_is_here()
-
-    def _reach(self, name: str, deadline: float) -> socket.socket | None:
-        """Connect to a member that may not be there yet; ``None`` when it is too late."""
-        pause = threading.Event()
-        while time.monotonic() < deadline and not self._membership.closed:
-            try:
-                return self._connected(name)
-            except (FileNotFoundError, ConnectionRefusedError, BlockingIOError):
-                pause.wait(_AGAIN)
-        return None
 
     def _tell_all_who_is_here(self) -> None:
         with self._lock:
@@ -151,7 +148,9 @@ class Station:
             ResourceExhaustedError: this process cannot connect to it now.
         """
         with self._connecting_to(name):
-            return self.lines.get(name) or self._approach(name, self._connected(name))
+            line = self.lines.get(name)
+            until = time.monotonic() + _PATIENCE
+            return line or self._approach(name, self._connected(name, until))
 
     @contextmanager
     def _connecting_to(self, name: str) -> Iterator[None]:
@@ -169,15 +168,18 @@ class Station:
             self._membership.check(name)
             raise
 
-    def _connected(self, name: str) -> socket.socket:
+    def _connected(
+        self, name: str, until: float, passing: tuple[type[OSError], ...] = (BlockingIOError,)
+    ) -> socket.socket:
+        """Connect to a member; by default wait only where more come than the system lets wait."""
         sock = private(lambda: socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
         sock.setblocking(False)
         try:
-            for _ in range(1000):  # as long as more want to come in than the system lets wait
+            while time.monotonic() < until and not self._membership.closed:
                 try:
                     sock.connect(os.fspath(self._address(name)))
-                except BlockingIOError:
-                    threading.Event().wait(0.001)
+                except passing:
+                    time.sleep(_AGAIN)
                 else:
                     return sock
             raise TimeoutError(errno.ETIMEDOUT, "it does not let anybody in")
@@ -245,32 +247,20 @@ class Station:
                     is_last = self._have_met and self._membership.is_first
             connection.serve(partial(self._take, name, end), self._connection_ended)
         except (RefusedError, OSError, ValueError, MemoryError) as error:
-            again = partial(self._let_in, line, connection, hello, fds)
-            if not self._tries_again(error, connection, fds, again, until):
+            now = time.monotonic()
+            if is_exhausted(error) and now < until:  # it may come back, but not for ever
+                self._hub.unregister(connection.sock.fileno())
+                until = min(until, now + self._config.liveness_bound)
+                self._late[connection] = fds
+                again = partial(self._let_in, line, connection, hello, fds, until)
+                self._hub.later(_AGAIN, again)
+            else:
                 messages.close(fds)
                 self._turned_away(connection, name, error)
             return
         connection.post.open()
         if is_last:  # the others were told between its being let in and now
             self._tell_who_is_here(guest)
-
-    def _tries_again(
-        self,
-        error: Exception,
-        connection: Connection,
-        fds: list[int],
-        act: Callable[..., None],
-        until: float,
-    ) -> bool:
-        """Have *act* called a little later, where what ran out may come back; not for ever."""
-        now = time.monotonic()
-        if not is_exhausted(error) or now >= until:
-            return False
-        self._hub.unregister(connection.sock.fileno())
-        until = min(until, now + self._config.liveness_bound)
-        self._late[connection] = fds
-        self._hub.later(_AGAIN, partial(act, until=until))
-        return True
 
     def _turned_away(self, connection: Connection, name: str, error: Exception) -> None:
         with self._lock:

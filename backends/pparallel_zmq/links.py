@@ -19,7 +19,7 @@ from pparallel.runtime.lean_future import when_done
 from pparallel.runtime.links import failure
 from pparallel.runtime.pending import fail, settle
 from pparallel_zmq import wire
-from pparallel_zmq.port import BATCH, Port, Sending
+from pparallel_zmq.port import BATCH, Port
 from pparallel_zmq.reader import EventFd, Monitor, Source
 from pparallel_zmq.sockets import FAILED, RETURN, Socket
 from pparallel_zmq.streams import Incoming
@@ -87,11 +87,11 @@ class Link(Source):
                 self.abort(number)
 
         when_done(future, ended)
-        self._port.send(Sending(part, raws, number, thread=get_ident()))
+        self._port.send(part, raws, number, thread=get_ident())
 
     def say(self, kind: Kind, *frames: bytes, number: int = 0, urgent: bool = False) -> None:
         """Send a small message."""
-        self._port.send(Sending(wire.say(kind, *frames, number=number), urgent=urgent))
+        self._port.send(wire.say(kind, *frames, number=number), urgent=urgent)
 
     def abort(self, number: int) -> None:
         """Tell the other end that nobody waits for request *number* any more."""

@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import zmq
 
@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 BATCH = 16  #: messages that are taken in at a time
 
 Stream = tuple[bytes, int]  #: route and number
+_Sending = tuple[bytes, Sequence[Raw], int, bytes, int, str, bool]  #: what Port.send takes
 
 #: A message as it came from a socket: the connection it came by, which is empty on a socket that
 #: has one alone; who is on the other end, as was proven or, without keys, claimed; and its parts.
@@ -32,28 +33,6 @@ _IN_OR_OUT = int(zmq.POLLIN | zmq.POLLOUT)
 _NOW = int(zmq.NOBLOCK)
 _MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 _COPIED = 2**16  #: bytes, below which a copy takes less than to do without
-
-
-class Sending(NamedTuple):
-    """A message to be sent.
-
-    Attributes:
-        part: all of it, or its head if it is large.
-        raws: what follows a large one in pieces.
-        number: of the request that it belongs to.
-        route: by which connection.
-        thread: messages of the same one stay in order; 0: they need not.
-        whose: the member that has given it that number; empty: this one.
-        urgent: past what is held.
-    """
-
-    part: bytes
-    raws: Sequence[Raw] = ()
-    number: int = 0
-    route: bytes = b""
-    thread: int = 0
-    whose: str = ""
-    urgent: bool = False
 
 
 class Port:
@@ -94,8 +73,9 @@ class Port:
         self._is_inside = False  # an operation of the thread that holds the lock
         self._late: deque[Callable[[], object]] = deque()  # what interrupted it
         self._backlog: deque[tuple[bytes, list[Raw]]] = deque()
-        self._streams: dict[Stream, tuple[Sending, Outgoing]] = {}  # large ones that are being sent
-        self._behind: dict[int, list[Sending]] = {}  # what waits for the end of those, by thread
+        # Large ones that are being sent, each with its thread and whose it is.
+        self._streams: dict[Stream, tuple[int, str, Outgoing]] = {}
+        self._behind: dict[int, list[_Sending]] = {}  # what waits for the end of those, by thread
         self._held = self._closed = False
         self.fd = int(socket.getsockopt(zmq.FD))
 
@@ -108,9 +88,28 @@ class Port:
         self._held = False
         self._do(self._flush)
 
-    def send(self, message: Sending) -> None:
-        """Send a message."""
-        self._do(self._send, message)
+    def send(
+        self,
+        part: bytes,
+        raws: Sequence[Raw] = (),
+        number: int = 0,
+        route: bytes = b"",
+        thread: int = 0,
+        whose: str = "",
+        urgent: bool = False,
+    ) -> None:
+        """Send a message.
+
+        Args:
+            part: all of it, or its head if it is large.
+            raws: what follows a large one in pieces.
+            number: of the request that it belongs to.
+            route: by which connection.
+            thread: messages of the same one stay in order; 0: they need not.
+            whose: the member that has given it that number; empty: this one.
+            urgent: past what is held.
+        """
+        self._do(self._send, (part, raws, number, route, thread, whose, urgent))
 
     def more(self, route: bytes, number: int) -> None:
         """Send the next piece of a message, for the receiver has taken one in."""
@@ -184,8 +183,8 @@ class Port:
                 logger.exception("A message could not be sent")
 
     def _drop(self, number: int, whose: str) -> None:
-        for stream, (message, _) in list(self._streams.items()):
-            if stream[1] == number and message.whose == whose:
+        for stream, (_, name, _) in list(self._streams.items()):
+            if stream[1] == number and name == whose:
                 self._finished(stream)
 
     # -- what comes ---------------------------------------------------------------------------
@@ -230,24 +229,24 @@ class Port:
 
     # -- what leaves --------------------------------------------------------------------------
 
-    def _send(self, message: Sending) -> None:
+    def _send(self, message: _Sending) -> None:
         """Send a message, after those of its thread."""
-        if message.thread in self._behind:
-            self._behind[message.thread].append(message)
+        part, raws, number, route, thread, whose, urgent = message
+        if thread in self._behind:
+            self._behind[thread].append(message)
             return
-        is_sent = self._put(message.route, [message.part], urgent=message.urgent)
-        if message.raws and is_sent:
-            stream = message.route, message.number
-            self._streams[stream] = message, Outgoing(message.raws, self._limits.piece)
-            if message.thread:
-                self._behind[message.thread] = []
-            self._send_pieces(stream, self._limits.window)
+        is_sent = self._put(route, [part], urgent=urgent)
+        if raws and is_sent:
+            self._streams[route, number] = thread, whose, Outgoing(raws, self._limits.piece)
+            if thread:
+                self._behind[thread] = []
+            self._send_pieces((route, number), self._limits.window)
 
     def _send_pieces(self, stream: Stream, count: int) -> None:
         if stream not in self._streams:
             return
         route, number = stream
-        _, outgoing = self._streams[stream]
+        outgoing = self._streams[stream][2]
         head = HEAD.pack(Kind.PIECE, 0, 0, 0, number)
         is_sent = all(self._put(route, [head, each]) for each in outgoing.take(count))
         if outgoing.left == 0 or not is_sent:
@@ -255,7 +254,7 @@ class Port:
 
     def _finished(self, stream: Stream) -> None:
         """Forget a message that has been sent, and send those of its thread that waited."""
-        thread = self._streams.pop(stream)[0].thread
+        thread = self._streams.pop(stream)[0]
         for each in self._behind.pop(thread, ()):
             self._send(each)  # behind another one if that is large, too
 

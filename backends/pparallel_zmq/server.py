@@ -22,7 +22,7 @@ from pparallel.runtime.links import FAILED, attempt, outcome
 from pparallel.runtime.resources import is_exhausted
 from pparallel_zmq import wire
 from pparallel_zmq.memory import IDLE
-from pparallel_zmq.port import BATCH, Port, Received, Sending
+from pparallel_zmq.port import BATCH, Port, Received
 from pparallel_zmq.reader import Monitor, Source
 from pparallel_zmq.sockets import Socket
 from pparallel_zmq.streams import Incoming
@@ -117,7 +117,7 @@ class Server(Source):
 
     def say(self, route: bytes, kind: Kind, *frames: bytes) -> None:
         """Send a small message to whoever is at the other end of *route*."""
-        self._port.send(Sending(wire.say(kind, *frames), route=route))
+        self._port.send(wire.say(kind, *frames), route=route)
 
     def forget(self, name: str) -> None:
         """Drop what *name* has not sent in full: it has ended."""
@@ -158,32 +158,28 @@ class Server(Source):
     # -- messages -----------------------------------------------------------------------------
 
     def _receive(self, received: Received) -> None:
-        sender = received[1]
+        route, sender, part, piece = received
         try:
-            self._handle(received)
+            if not sender:
+                raise BadMessageError("nobody is known to have sent it")
+            message = wire.unpack(part, self._limits)
+            kind, number = message.kind, message.number
+            if kind == Kind.REQUEST:
+                if self._network.membership.expects(sender):
+                    self._request(sender, route, message)
+            elif kind == Kind.PIECE:
+                self._piece(sender, route, number, piece)
+            elif kind == Kind.MORE:
+                self._port.more(route, number)
+            elif kind == Kind.ABORT:
+                self._abort(sender, number)
+            else:
+                self._network.heard(sender, route, message)
         except BadMessageError as error:
             logger.warning("A message of %s was dropped: %s", sender, error)
         except Exception as error:
             logger.exception("A message of %s could not be handled", sender)
             self._failed(received, error)
-
-    def _handle(self, received: Received) -> None:
-        route, sender, part, piece = received
-        if not sender:
-            raise BadMessageError("nobody is known to have sent it")
-        message = wire.unpack(part, self._limits)
-        kind, number = message.kind, message.number
-        if kind == Kind.REQUEST:
-            if self._network.membership.expects(sender):
-                self._request(sender, route, message)
-        elif kind == Kind.PIECE:
-            self._piece(sender, route, number, piece)
-        elif kind == Kind.MORE:
-            self._port.more(route, number)
-        elif kind == Kind.ABORT:
-            self._abort(sender, number)
-        else:
-            self._network.heard(sender, route, message)
 
     def _request(self, sender: str, route: bytes, message: Message) -> None:
         aborted = self._aborted.get(sender)
@@ -218,7 +214,7 @@ class Server(Source):
         if coming is None or coming[0] != route or piece is None:
             return  # it was given up meanwhile
         if not coming[1].feed(piece):
-            self._port.send(Sending(wire.say(Kind.MORE, number=number), route=route))
+            self._port.send(wire.say(Kind.MORE, number=number), route=route)
             return
         self._no_longer((sender, number))
         frames = coming[1].frames()
@@ -274,4 +270,4 @@ class Server(Source):
 
     def _send(self, sender: str, route: bytes, number: int, status: int, frames: Frames) -> None:
         part, raws = wire.pack(Kind.REPLY, number, frames, self._limits, status)
-        self._port.send(Sending(part, raws, number, route, whose=sender))
+        self._port.send(part, raws, number, route, whose=sender)

@@ -21,6 +21,9 @@ class Ticker:
 
     To add and to remove one costs next to nothing while others come and go, which an entry in the
     clock for each does not. The functions must not block, for others wait.
+
+    Attributes:
+        clock: the clock.
     """
 
     def __init__(self, name: str, interval: float) -> None:
@@ -30,7 +33,7 @@ class Ticker:
             name: of the thread.
             interval: seconds between two rounds.
         """
-        self._clock, self._interval = Clock(name), interval
+        self.clock, self._interval = Clock(name), interval
         self._there: set[Tick] = set()
         self._awake = threading.Lock()  # held as long as there is a next round; nobody waits for it
         self._in_vain = 0
@@ -49,7 +52,7 @@ class Ticker:
         self._there.add(what)
         if not self._awake.locked() and self._awake.acquire(blocking=False):
             try:
-                self._clock.after(self._interval, self._round)
+                self.clock.after(self._interval, self._round)
             except BaseException:
                 self._there.discard(what)
                 self._awake.release()
@@ -61,7 +64,7 @@ class Ticker:
 
     def close(self) -> None:
         """Call nothing more; safe to call again."""
-        self._clock.close()
+        self.clock.close()
         self._there.clear()
 
     def _round(self) -> None:
@@ -75,7 +78,7 @@ class Ticker:
         try:
             self._call_all(time.monotonic())
         finally:  # also where there is no memory for that
-            self._clock.after(self._interval, self._round)
+            self.clock.after(self._interval, self._round)
 
     def _call_all(self, now: float) -> None:
         for each in self._there.copy():

@@ -85,8 +85,8 @@ class Caller:
         self._retries = Retries(transport, config.retry_after, self._release, member.name)
         self.batches = Batches(transport, self._requests, self.quick, self._window, member.name)
         self._held = self.batches.held
-        handlers.clock = self._retries.clock
-        self.callbacks = Callbacks(cast("Endpoint", self), self._retries.clock)
+        handlers.clock = clock = self.batches.ticker.clock
+        self.callbacks = Callbacks(cast("Endpoint", self), clock)
         self._of_calls: Way[Any] = Way(
             self._decode_call, self._waiting, self._explain, self.callbacks
         )
