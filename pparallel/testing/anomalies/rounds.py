@@ -253,7 +253,8 @@ class Rounds:
             if name not in warm:
                 warm[name] = performs(name)
                 self._bounded(name, warm[name], 3)
-                self._bounded(name, warm[name], 3)
+                for each in warm:  # faults may have broken what those before had opened and kept
+                    self._bounded(each, warm[each], 3)
                 self._open = {pid: _descriptors(pid) for pid in self._processes()}
             self._journal.write(begins=fault)
             outcome = self._round(fault, warm[name])
