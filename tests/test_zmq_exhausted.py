@@ -136,7 +136,7 @@ def test_sender_that_announces_more_than_one_message_may_hold_is_refused(
         server = network._server
         for number in range(3):  # what one member says that sends no pieces
             head = wire.HEAD.pack(wire.Kind.REQUEST, wire.LARGE, 0, 1, 2**40 + number)
-            server._handle((b"nobody", "m0", head + table, None))
+            server._receive((b"nobody", "m0", head + table, None))
         assert "larger than transport.max_message" in caplog.text
         server.forget("m0")
         assert one.call("m1", [b"echo", bytes(2**21)], 10)

@@ -45,6 +45,7 @@ LIMIT = "limit"  #: the kind that lowers the system's limit on descriptors, in p
 MOST = 60  #: calls of one kind in one operation that are failed at most
 SPARE = 60  #: descriptors that the limit leaves at most
 LOSSES = 3  #: allowed losses likewise: each costs a new job
+ANEW = 8  #: descriptors of what is made anew when it is next needed, where any faults follow others
 NOTICED = 0.05  #: seconds by which a connection that is broken may be seen to be after an operation
 BAD = 2  #: failed rounds of an operation and a kind after which the rest of them are left out
 
@@ -302,14 +303,15 @@ class Rounds:
     def _left_open(self, patience: float) -> str:
         """Return which process keeps more descriptors than before all faults, if one does."""
         deadline = time.monotonic() + patience
+        anew = 0 if self._order.plan is None else ANEW
         while True:
-            found = {pid: _descriptors(pid) for pid in self._processes()}
+            found = {pid: _descriptors(pid) - anew for pid in self._processes()}
             more = [pid for pid, count in found.items() if count > self._open.get(pid, count)]
             if not more:
                 return ""
             if time.monotonic() > deadline:
                 side = "this" if os.getpid() in more else "the peer"
-                return f"descriptors in {side}: {self._open} before, {found} now"
+                return f"descriptors in {side}: {self._open} before, {found} and {anew} more now"
             time.sleep(0.05)
 
     def _with_fault(self, fault: Fault, perform: Perform) -> tuple[BaseException | None, bool, str]:
