@@ -247,7 +247,7 @@ def test_a_call_that_finds_no_room_keeps_its_time_out() -> None:
     threading.Timer(0.1, window.give_back, ("a", taken)).start()
     _, left = window.take("a", 1, 60)
     assert left is not None
-    assert left <= 59.9
+    assert left < 59.95  # the timer began a little before
 
 
 def test_a_call_inside_a_called_function_passes_a_full_window() -> None:
