@@ -233,32 +233,32 @@ def _replace(switch: Switch, owner: Any, name: str, kind: str, fits: Fits) -> No
     def call(*args: Any, **kwargs: Any) -> Any:
         if switch.is_off() or not fits(switch.error(), args, kwargs):
             return original(*args, **kwargs)
-        if (error := switch.due(kind)) is not None and (failure := _exception(kind, error, args)):
-            raise failure
+        if (error := switch.due(kind)) is not None:
+            _fail(kind, error, args)
         return original(*args, **kwargs)
 
     call.__name__ = call.__qualname__ = name
     setattr(owner, name, call)
 
 
-def _exception(kind: str, error: int, args: tuple[Any, ...]) -> BaseException | None:
-    """Return what a call raises; ``None``: it is to be made, and finds the end of the connection.
+def _fail(kind: str, error: int, args: tuple[Any, ...]) -> None:
+    """Raise what a call raises; or return, and it is made, and finds the end of the connection.
 
     On a Unix socket the kernel reports a reset only of an end that was closed before it had read
     all. Here that end lives, and may have read it, or may yet; and what has come is received first.
     """
     if kind == "thread":
-        return RuntimeError("can't start new thread")
+        raise RuntimeError("can't start new thread")
     if kind == "memory":
-        return MemoryError("injected")
+        raise MemoryError("injected")
     if error in BROKEN and args and isinstance(args[0], socket.socket):
         ends = error == errno.ECONNRESET and args[0].family == socket.AF_UNIX
         if not (ends and _has_something(args[0])):
             with suppress(OSError):
                 args[0].shutdown(socket.SHUT_RDWR)  # the other end sees it too
         if ends:
-            return None
-    return OSError(error, f"{os.strerror(error)} (injected)")
+            return
+    raise OSError(error, f"{os.strerror(error)} (injected)")
 
 
 def _has_something(sock: socket.socket) -> bool:
