@@ -14,12 +14,12 @@ import socket
 import time
 from array import array
 from collections.abc import Callable, Sequence
-from pickle import PickleBuffer
 from typing import Any, TypeVar
 
 from typing_extensions import Buffer
 
 from pparallel.interfaces.transport import Frames
+from pparallel.runtime.flat_views import flat
 from pparallel.runtime.links import FAILED
 from pparallel.runtime.processes import close_private
 from pparallel.runtime.resources import is_exhausted
@@ -252,6 +252,6 @@ def _measured(frames: Frames) -> tuple[Frames, Sequence[int], int]:
 
 def _raw(frame: Buffer) -> memoryview | bytes:
     try:
-        return PickleBuffer(frame).raw()
+        return flat(frame)
     except BufferError:  # it has gaps
         return memoryview(frame).tobytes()

@@ -11,7 +11,6 @@ import ctypes
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from pickle import PickleBuffer
 from typing import Any, NamedTuple
 
 from typing_extensions import Buffer
@@ -20,6 +19,7 @@ from pparallel.errors import SerializationError
 from pparallel.interfaces.ordered_server import copy_into
 from pparallel.interfaces.serializer import Serializer
 from pparallel.machine.copying import copy_all
+from pparallel.runtime.flat_views import flat
 from pparallel.runtime.plain import PLAIN
 from pparallel.runtime.shm import address_of
 from pparallel_servers import tensors
@@ -219,7 +219,7 @@ class Flattener:
         return value
 
     def _of_buffers(self, buffers: Sequence[Buffer]) -> Flat | Sequence[Buffer]:
-        raws = [PickleBuffer(each).raw() for each in buffers]
+        raws = [flat(each) for each in buffers]
         lengths = [len(each) for each in raws]
         if sum(lengths) < LARGE:
             return buffers

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
-from pickle import PickleBuffer
 from typing import NamedTuple, TypeAlias
 
 from typing_extensions import Buffer
 
 from pparallel.errors import SerializationError
 from pparallel.interfaces.transport import Frames
+from pparallel.runtime.flat_views import flat
 
 HEAD = struct.Struct("<BBHIQ")
 INLINE = 2**16  #: bytes of all frames, up to which they travel with the head
@@ -101,7 +101,7 @@ def pack(
             raws.append(each)
             table.append(size << 1)
         else:
-            raw = PickleBuffer(each).raw()
+            raw = flat(each)
             size = raw.nbytes
             raws.append(raw)
             table.append(size << 1 | (not raw.readonly))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from pickle import PickleBuffer
 
 from typing_extensions import Buffer
 
+from pparallel.runtime.flat_views import flat
 from pparallel.runtime.shm.arena import Arena
 from pparallel.runtime.shm.block import Block
 from pparallel.runtime.shm.copying import address_of
@@ -76,7 +76,7 @@ class Packing:
         """Take the buffers' bytes, except of those that are to move."""
         entries = self._entries
         for each in buffers:
-            raw = PickleBuffer(each).raw()
+            raw = flat(each)
             nbytes = len(raw)
             if nbytes < INLINE:
                 # What is sealed later must not refer to what it was made of.
