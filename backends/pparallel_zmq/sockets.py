@@ -31,6 +31,7 @@ class Socket(zmq.Socket[bytes]):
 
 
 LINGER = 1.0  #: seconds that closing waits until what was sent has gone
+HEARD = 5.0  #: seconds that it waits at most until pyzmq has let go of that
 #: Parts of the liveness bound: between pings, without an answer to one, and to come back for a
 #: connection that broke. All three may pass before a member is given up.
 BEAT, SILENCE, RETURN = 0.1, 0.5, 0.35
@@ -341,7 +342,7 @@ class ZeroCopy:
         with cls._lock:
             cls._users -= 1
             # All of ours has been sent or dropped by now, and the thread is about to hear of it.
-            until = time.monotonic() + LINGER
+            until = time.monotonic() + HEARD
             while cls._users == 0 and gc.refs and time.monotonic() < until:
                 time.sleep(0.001)
             if cls._users == 0 and not gc.refs:
