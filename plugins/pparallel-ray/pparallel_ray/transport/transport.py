@@ -17,7 +17,7 @@ from typing_extensions import override
 from pparallel.errors import ClosedError, PeerLostError, RemoteError, SerializationError
 from pparallel.interfaces.transport import Frames, Handler, Meeting, Transport
 from pparallel.runtime.delivery import own
-from pparallel.runtime.lean_future import LeanFuture
+from pparallel.runtime.lean_future import LeanFuture, when_done
 from pparallel.runtime.links import FAILED, OK, Membership, answer, failure
 from pparallel.runtime.pending import Pending, awaited, fail, settle
 from pparallel_ray.cluster import Cluster
@@ -122,7 +122,7 @@ class RayTransport(Transport):
             return
         key = to, next(self._numbers)
         self._asked[key] = future
-        future.add_done_callback(lambda _: self._asked.pop(key, None))
+        when_done(future, lambda _: self._asked.pop(key, None))
         try:
             outbox.put(pack(Kind.REQUEST, key[1], frames))
         except BaseException as error:
