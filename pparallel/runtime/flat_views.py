@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pickle import PickleBuffer
 
 from typing_extensions import Buffer
@@ -20,8 +21,6 @@ def flat(buffer: Buffer) -> memoryview:
     if type(buffer) is memoryview and buffer.c_contiguous and buffer.nbytes:
         if buffer.ndim == 1 and buffer.format == "B":
             return buffer
-        try:
+        with suppress(TypeError):  # of a format that is not this machine's
             return buffer.cast("B")
-        except TypeError:  # only of formats of this machine
-            return PickleBuffer(buffer).raw()
     return PickleBuffer(buffer).raw()
