@@ -25,8 +25,8 @@ class Clock:
     """Calls functions later, on one thread that starts with the first of them.
 
     The functions must not block, for those behind them wait. One that raises ``MemoryError`` is
-    called again. Signal handlers and finalizers may use a clock at any moment: no lock is waited for
-    where its thread runs.
+    called again. Signal handlers and finalizers may use a clock at any moment: no lock is waited
+    for where its thread runs.
     """
 
     def __init__(self, name: str) -> None:
