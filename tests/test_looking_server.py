@@ -36,6 +36,8 @@ class NoteServer(LookingServer):
     @override
     def fetch(self, key: Hashable, version: Hashable | None) -> Found | None:
         self.fetches += 1
+        if version is None:
+            version = next(reversed(self.held), None)
         return (self.held[version], version) if version in self.held else None
 
     @override
@@ -90,6 +92,19 @@ def test_without_time_it_looks_once(server: NoteServer) -> None:
         server.looks = 0
         assert server.wait("k", None, timeout) is None
         assert server.looks == 1
+
+
+def test_what_is_new_is_found_though_others_push_meanwhile(server: NoteServer) -> None:
+    look = server.versions
+
+    def versions(key: Hashable) -> list[Any]:
+        seen = look(key)
+        server.held = {version + 5: f"v{version + 5}" for version in seen}
+        return seen
+
+    server.held = {1: "v1", 2: "v2"}
+    server.versions = versions  # type: ignore[method-assign]
+    assert server.wait("k", 1, 0) == ("v7", 7)
 
 
 def test_closing_ends_the_wait(server: NoteServer) -> None:

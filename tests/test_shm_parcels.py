@@ -14,6 +14,7 @@ from parcel_ends import ends as ends
 from typing_extensions import Buffer
 
 import pparallel
+from pparallel.errors import ClosedError
 from pparallel.runtime.shm import Parcels
 from pparallel.runtime.shm.heads import HEAD, INLINE
 from pparallel_serializers import DillSerializerConfig
@@ -253,6 +254,18 @@ def test_drop_lets_go_once(ends: Ends, wanted: list[Buffer]) -> None:
     found = ends.there.unpack(other)
     ends.here.drop(other)
     assert [bytes(each) for each in found] == wanted
+
+
+@pytest.mark.parametrize("wanted", [[ramp(INLINE)], [b"s", ramp(MB)], [ramp(50)] * 5000])
+def test_drop_finds_nothing_in_an_arena_that_is_closed(ends: Ends, wanted: list[Buffer]) -> None:
+    head = ends.here.pack(wanted).head()
+    ends.arenas[0].close()
+    ends.here.drop(head)
+    assert ends.attached[0].usage().blocks
+    ends.attached[0].close()
+    ends.there.drop(head)
+    with pytest.raises(ClosedError):
+        ends.there.unpack(head)
 
 
 def test_a_parcel_is_unpacked_once(ends: Ends) -> None:

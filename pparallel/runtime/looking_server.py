@@ -77,9 +77,10 @@ class LookingServer(OrderedServer):
             self._ended.set()
 
     def _newer(self, key: Hashable, version: Hashable | None) -> Found | None:
-        # What is fetched may have been overwritten since: it was the newest when that was done.
-        newest = self.versions(key)[-1:]
-        return None if newest in ([], [version]) else self.fetch(key, newest[0])
+        if self.versions(key)[-1:] in ([], [version]):
+            return None
+        found = self.fetch(key, None)  # by its version it may be held no more
+        return None if found is None or found[1] == version else found
 
 
 _servers: WeakSet[LookingServer] = WeakSet()

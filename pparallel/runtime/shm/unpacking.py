@@ -123,14 +123,17 @@ class Unpacking:
                 ledger.release(slot)
 
     def _ledger(self, place: int) -> Ledger:
-        found = self._known(place)
-        if found is None:
+        arena = self._arenas.get(place)
+        if arena is None:
             raise RuntimeError(f"a message lies in arena {place}, which is not known here")
-        return found
+        return arena.ledger
 
     def _known(self, place: int) -> Ledger | None:
-        arena = self._arenas.get(place)
-        return None if arena is None else arena.ledger
+        """Return where the arena is; None if it is closed, with all that lay in it, or unknown."""
+        try:
+            return self._ledger(place)
+        except RuntimeError:  # as ClosedError is
+            return None
 
 
 def _parts(head: memoryview) -> tuple[list[Entry], memoryview]:
