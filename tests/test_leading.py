@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from pparallel.runtime import dedicated
-from pparallel.runtime.dedicated import ALONE, ELSEWHERE, LEADING
+from pparallel.runtime.dedicated import ALONE, ELSEWHERE, LEADING, RECEIVING
 from pparallel.runtime.leading import Leaders, Patience
 from pparallel.testing.patience import PATIENCE, until
 
@@ -131,7 +131,7 @@ def source() -> Iterator[Source]:
         each.join(PATIENCE)
     assert len(made.ends) == 1
     assert made.most == 1
-    assert made.kinds == {ELSEWHERE}
+    assert made.kinds == {RECEIVING}
 
 
 def test_acts_start_in_order_whoever_runs_them(source: Source) -> None:

@@ -199,8 +199,11 @@ class Line:
             number, status, packed = entry
             frames, writable = packed
             future = self._waiting.get(number)
-            if writable or type(frames) is not list:
-                del entries[0]  # it can be unpacked once
+            is_plain = not writable and type(frames) is list
+            if not entries or entries[0] is not entry:
+                continue
+            if not is_plain:
+                del entries[0]  # it can be unpacked once; without a call in between
                 self._unpack_answer(future, status, packed, fds)
             elif future is not None:
                 self._complete(future, status, frames)

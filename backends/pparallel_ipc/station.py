@@ -230,12 +230,11 @@ class Station:
             return
         is_last = False
         try:
-            if line is not None:
-                self._membership.admit(hello)
             parcels = self._arenas.parcels(hello, fds, calling=connection.calling)
             fds = []  # they are closed
             end: Line | Guest
             if line is not None:
+                self._membership.admit(hello)
                 end, line.parcels = line, parcels
             else:
                 end = guest = Guest(name, self._handler, self._hub, connection.post, parcels)

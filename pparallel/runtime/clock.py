@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from pparallel.runtime import poll_times
+from pparallel.runtime import dedicated, poll_times
 from pparallel.runtime.resources import start_thread
 
 logger = logging.getLogger(__name__)
@@ -94,6 +94,7 @@ class Clock:
         if not self._running.acquire(blocking=False):
             return
         self._thread = threading.current_thread()
+        dedicated.mark_receiving()
         what = None
         while not self._closed:
             try:

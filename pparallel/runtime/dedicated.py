@@ -1,7 +1,8 @@
 """Threads of a transport in which a function of the user may run, so that no other has to.
 
 One that is *alone* serves one request at a time, and nobody else waits for it. One that *leads*
-receives for a whole member: it may run what is quick, and passes its role on before it blocks.
+receives for a whole member: between two messages it may run what is quick, and passes its role on
+before it blocks.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from pparallel.runtime import user_code
+
 Act = Callable[[], None]
 
-ELSEWHERE, ALONE, LEADING = range(3)  #: what the calling thread is
+#: What the calling thread is. Others wait for one that receives, or looks after those that do.
+RECEIVING, ELSEWHERE, ALONE, LEADING = range(-1, 3)
 
 
 class Role:
@@ -45,6 +49,11 @@ def mark_alone() -> None:
     here.role = Role(ALONE)
 
 
+def mark_receiving() -> None:
+    """Say that calls of others depend on the calling thread, which runs no function of a user."""
+    here.role = Role(RECEIVING)
+
+
 def mark_leading(pass_on: Callable[[], object], do: Callable[[Act], None]) -> Role:
     """Say that the calling thread receives for others.
 
@@ -70,3 +79,18 @@ def about_to_block() -> None:
     if role.kind == LEADING and role.pass_on is not None:
         role.kind = ALONE
         role.pass_on()
+
+
+def refuse_to_wait() -> None:
+    """Refuse that the calling thread, which is not elsewhere, waits outside a user's function.
+
+    Raises:
+        RuntimeError: a finalizer has interrupted it in the midst of what others wait for.
+    """
+    if not user_code.is_inside():
+        message = (
+            f"thread {threading.current_thread().name!r} receives what others wait for, and cannot"
+            " wait for an answer: a finalizer (__del__, weakref.finalize, gc.callbacks) runs in"
+            " whatever thread collects it, so have it start calls with rpc_async, and not wait"
+        )
+        raise RuntimeError(message)

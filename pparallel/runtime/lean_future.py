@@ -11,6 +11,9 @@ from typing import Any, Generic, NoReturn, TypeVar, cast
 
 from typing_extensions import override
 
+from pparallel.runtime import dedicated
+from pparallel.runtime.dedicated import RECEIVING
+
 logger = logging.getLogger(__name__)
 
 FAILED = "What was to be called when %r is done has failed"
@@ -118,6 +121,8 @@ class LeanFuture(Future[T], Generic[T]):
     def _wait(self, timeout: float | None) -> None:
         """Wait until it is done: a condition would miss what completes it in a signal's handler."""
         if not self.done():
+            if dedicated.here.role.kind == RECEIVING:
+                dedicated.refuse_to_wait()
             latch = threading.Lock()
             latch.acquire()
 

@@ -47,6 +47,14 @@ def has_entered(thread: int) -> bool:
     return False
 
 
+def is_inside() -> bool:
+    """Return whether the calling thread is in a function that it calls by :func:`run`."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not _CODE:
+        frame = frame.f_back
+    return frame is not None
+
+
 def _is_past_start(frame: FrameType) -> bool:
     return frame.f_lasti > 2 * frame.f_code.co_code[::2].find(_RESUME)
 

@@ -17,7 +17,7 @@ from functools import partial
 
 from pparallel.errors import ResourceExhaustedError
 from pparallel.runtime import dedicated
-from pparallel.runtime.dedicated import ELSEWHERE, LEADING, Role
+from pparallel.runtime.dedicated import ELSEWHERE, LEADING, RECEIVING, Role
 from pparallel.runtime.leading.patience import Patience
 from pparallel.runtime.resources import start_thread
 
@@ -189,6 +189,7 @@ class Leaders:
 
     def _lead(self, me: threading.Thread, role: Role) -> bool:
         """Receive, and run what comes; return whether this thread leads still, at the end."""
+        role.kind = RECEIVING
         while True:
             if not self._ready:
                 self._have_one_ready()
@@ -224,7 +225,7 @@ class Leaders:
                 role.kind = ELSEWHERE
                 return False
         watch.end(me)
-        role.kind = ELSEWHERE
+        role.kind = RECEIVING
         return True
 
     def _finish(self) -> None:

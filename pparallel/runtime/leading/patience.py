@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from pparallel.errors import ResourceExhaustedError
+from pparallel.runtime import dedicated
 from pparallel.runtime.resources import start_thread
 from pparallel.runtime.user_code import has_entered
 
@@ -72,6 +73,7 @@ class Patience:
         self._begun.set()
 
     def _look(self) -> None:
+        dedicated.mark_receiving()
         in_vain, told = 0, 0.0  # looks, and when that began of which has been told
         pause = threading.Event()
         while not self._is_closed:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from pparallel.errors import ResourceExhaustedError
+from pparallel.runtime import dedicated
 from pparallel.runtime.links.process import ProcessId
 from pparallel.runtime.processes import close_private, private
 from pparallel.runtime.resources import explaining, start_thread
@@ -128,6 +129,7 @@ class Watch:
         return threading.Thread(target=self._run, name="pparallel-watch", daemon=True)
 
     def _run(self) -> None:
+        dedicated.mark_receiving()
         try:
             while not self._closed:
                 try:

@@ -26,7 +26,7 @@ from pparallel.errors import (
 from pparallel.interfaces.serializer import Serializer
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime import dedicated, remote_errors
-from pparallel.runtime.dedicated import LEADING
+from pparallel.runtime.dedicated import ELSEWHERE, LEADING
 from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.rpc import current, wire
@@ -98,7 +98,7 @@ class Called:
     def _handle(self, sender: str, frames: Frames) -> Frames | Future[Frames]:
         """Answer one request; called by the transport, on any thread, and never blocks."""
         where = dedicated.here.role.kind
-        if where and frames and bytes(frames[0][:2]) in CALLS:  # type: ignore[index] # a buffer of bytes
+        if where > ELSEWHERE and frames and bytes(frames[0][:2]) in CALLS:  # type: ignore[index] # a buffer of bytes
             return self._handle_here(sender, frames, where == LEADING)
         try:
             message = wire.split(frames)

@@ -17,8 +17,9 @@ from typing_extensions import Buffer
 from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError, PparallelError
 from pparallel.interfaces.serializer import Serializer
 from pparallel.interfaces.transport import Frames, Transport, TransportConfig
-from pparallel.runtime import remote_errors
+from pparallel.runtime import dedicated, remote_errors
 from pparallel.runtime.clock import Clock
+from pparallel.runtime.dedicated import ELSEWHERE
 from pparallel.runtime.member import Member
 from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.rpc import current, wire
@@ -253,6 +254,8 @@ class Caller:
         if self._held:
             self.batches.flush_all()
         if self.handlers.here.stream is None:
+            if dedicated.here.role.kind != ELSEWHERE:
+                dedicated.refuse_to_wait()
             return self._transport.awaiting(to, is_done, timeout)
         with ExitStack() as stack:
             stack.enter_context(self.handlers.waiting())
@@ -264,6 +267,8 @@ class Caller:
             self.batches.flush(to)
         try:
             if self.handlers.here.stream is None:
+                if dedicated.here.role.kind != ELSEWHERE:
+                    dedicated.refuse_to_wait()
                 return self._transport.call(to, frames, timeout)
             with self.handlers.waiting():
                 return self._transport.call(to, frames, timeout)
