@@ -222,28 +222,27 @@ def test_introductions_are_late_when_there_is_no_memory_or_descriptor_for_them(
 def test_a_hub_that_had_no_memory_goes_on(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     failures, flushed = [MemoryError()], threading.Event()
 
-    class Holder:
-        def flush(self) -> None:
-            if failures:
-                raise failures.pop()
-            flushed.set()
+    def flush() -> None:
+        if failures:
+            raise failures.pop()
+        flushed.set()
 
     with pair(echo) as (a, b):
         assert b._station is not None
-        hub, holder = b._station._hub, Holder()
+        hub = b._station._hub
         if what == "wait":
             wait = hub._wait
 
             def fail_once() -> list[tuple[int, int]]:
-                holder.flush()
+                flush()
                 return wait()
 
             monkeypatch.setattr(hub, "_wait", fail_once)
             hub.nudge()
         elif what == "flush":
-            hub.hold(holder)
+            hub.hold(flush)
         else:
-            hub.later(0.0, holder.flush)
+            hub.later(0.0, flush)
         assert flushed.wait(PATIENCE)
         assert copied(a.request(b.name, [b"next"], PATIENCE).result(PATIENCE)) == [b"next"]
         assert not failures

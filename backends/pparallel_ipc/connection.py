@@ -108,8 +108,8 @@ class Post:
         self._entries.append((entry, size, fds))
         if not hold or len(self._entries) >= _TOGETHER or self._turn.owner == get_ident():
             self.flush()  # who has the turn is a signal's handler, for which the hub cannot send
-        elif self not in self._hub.holders:
-            self._hub.hold(self)
+        elif self.flush not in self._hub.held:
+            self._hub.hold(self.flush)
 
     def say(self, message: Any, fds: Sequence[int] = ()) -> None:
         """Send a message by itself, after what was put before; closes *fds*."""
@@ -120,7 +120,7 @@ class Post:
         """Send what has been held back."""
         while self._entries and not self._waits:
             if not self._turn.take(self._send):  # a signal's handler may raise where it is sent
-                self._hub.hold(self)
+                self._hub.hold(self.flush)
                 return
 
     def is_empty(self) -> bool:
@@ -146,7 +146,7 @@ class Post:
                 self._send_one()
         except (OSError, MemoryError) as error:
             if is_of_handler(error):
-                self._hub.hold(self)
+                self._hub.hold(self.flush)
                 raise
             if not self._has_to_wait(error):
                 self._is_dead = True  # the end will be seen where this connection is read

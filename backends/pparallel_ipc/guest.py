@@ -6,12 +6,10 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from pparallel.interfaces.transport import Frames, Handler
-from pparallel.runtime.links import attempt
+from pparallel.interfaces.transport import Handler
 from pparallel.runtime.processes import forget_in_children
 from pparallel.runtime.resources import start_thread
 from pparallel.runtime.shm import Parcels
@@ -41,11 +39,7 @@ class Guest:
         do = self._hub.do
         while entries:  # those that are left are taken later, should there be no memory just now
             number, packed = entries[0]
-            frames, writable = packed
-            if writable or type(frames) is not list:
-                do(partial(self._answerer.handle, packed, fds, partial(self._put, number)))
-            else:
-                do(partial(self._handle_small, number, frames))
+            do(partial(self._answerer.handle, packed, fds, partial(self._put, number)))
             del entries[0]
 
     def add_lane(self, fds: Sequence[int]) -> None:
@@ -81,23 +75,6 @@ class Guest:
         """Return the threads that serve lanes."""
         with self._lock:
             return [each.thread for each in self._lanes]
-
-    def _handle_small(self, number: int, frames: Frames) -> None:
-        # As the answerer does, in half the time where the answer is small, too.
-        answerer = self._answerer
-        try:
-            found = attempt(answerer.handler, answerer.peer, frames)
-            if isinstance(found, Future):
-                found.add_done_callback(partial(answerer.reply, partial(self._put, number)))
-                return
-            status, *box = found
-            del found
-            if (size := messages.small_size(box[0])) >= 0:
-                self.post.put((number, status, (box[0], ())), size, (), hold=True)
-                return
-            self._put(number, *messages.pack_answer(status, box, self._parcels))
-        except BaseException as error:  # noqa: BLE001 - its caller must know
-            answerer.refuse(partial(self._put, number), error)
 
     def _put(self, number: int, status: int, sized: Sized) -> None:
         packed, size, fds = sized

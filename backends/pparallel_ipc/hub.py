@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
 
 from pparallel.runtime import poll_times
 from pparallel.runtime.leading import Leaders
@@ -29,13 +28,6 @@ NOT_SERVED = "A connection could not be served"
 Event = Callable[[int], None]  #: called with what epoll says of a descriptor
 
 
-class Holder(Protocol):
-    """Has messages that it holds back."""
-
-    def flush(self) -> None:
-        """Send them."""
-
-
 class Hub:
     """Calls whoever a descriptor belongs to when there is something to read, in one thread.
 
@@ -44,7 +36,7 @@ class Hub:
 
     Attributes:
         do: has an act run after those put in before; for what the hub calls.
-        holders: have messages that the hub is going to flush.
+        held: what the hub is going to call for messages that are held back.
     """
 
     def __init__(self, name: str) -> None:
@@ -60,7 +52,7 @@ class Hub:
         self._watched: dict[
             int, tuple[int]
         ] = {}  # what epoll was told; differs from that while lent
-        self.holders: set[Holder] = set()
+        self.held: set[Callable[[], None]] = set()
         self._lent: dict[int, bool] = {}  # descriptors that others read, and whether just now
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
@@ -112,9 +104,9 @@ class Hub:
             with suppress(OSError, ValueError):
                 self._poll.unregister(descriptor)
 
-    def hold(self, holder: Holder) -> None:
-        """Have *holder* flushed within :data:`HELD` seconds."""
-        self.holders.add(holder)
+    def hold(self, flush: Callable[[], None]) -> None:
+        """Have *flush*, which sends what is held back, called within :data:`HELD` seconds."""
+        self.held.add(flush)
         if self._sleeps:
             self._wake()
 
@@ -168,12 +160,12 @@ class Hub:
         return self._leaders.threads()
 
     def _receive(self) -> None:
-        for each in list(self.holders):  # while another thread sends what is held, it stays there
-            self.holders.discard(each)
+        for flush in list(self.held):  # while another thread sends what is held, it stays there
+            self.held.discard(flush)
             try:
-                each.flush()
+                flush()
             except MemoryError:
-                self.holders.add(each)  # for the next round
+                self.held.add(flush)  # for the next round
         if self._lent and time.monotonic() >= self._due_back:
             self._take_back_unused()
         for descriptor, said in self._wait():
@@ -186,7 +178,7 @@ class Hub:
         if self._timers:
             timeout = max(0.0, self._timers[0][0] - time.monotonic())
         self._sleeps = not self._lent
-        if self.holders or self._lent:
+        if self.held or self._lent:
             timeout = HELD if timeout is None else min(timeout, HELD)
         found = self._poll.poll(poll_times.seconds(timeout))
         self._sleeps = False

@@ -79,11 +79,15 @@ class Line:
         number = next(self._numbers)
         self._waiting[number] = future
         self._latest[get_ident()] = number
-        hold = len(self._waiting) > _FEW
-        if (size := messages.small_size(frames)) >= 0:
-            self._post.put((number, (frames, ())), size, (), hold=hold and size < _LITTLE)
-        else:
-            self._put(number, frames, hold=hold)
+        try:
+            sized = packed, size, fds = messages.pack(frames, self.parcels)
+        except Exception as error:  # noqa: BLE001 - the future tells who asked
+            fail(self._waiting.pop(number), error)
+            return
+        if (head := messages.droppable(sized)) is not None:
+            self._large[number] = head
+        hold = len(self._waiting) > _FEW and size < _LITTLE
+        self._post.put((number, packed), size, fds, hold=hold)
 
     def call(self, frames: Frames, timeout: float | None, until: float) -> Frames | None:
         """Send a request in a lane and return its answer; ``None``: no lane can be taken.
@@ -232,16 +236,6 @@ class Line:
             settle(future, frames)
         else:
             fail(future, failure(self._peer, frames))
-
-    def _put(self, number: int, frames: Frames, *, hold: bool) -> None:
-        try:
-            sized = packed, size, fds = messages.pack(frames, self.parcels)
-        except Exception as error:  # noqa: BLE001 - the future tells who asked
-            fail(self._waiting.pop(number), error)
-            return
-        if (head := messages.droppable(sized)) is not None:
-            self._large[number] = head
-        self._post.put((number, packed), size, fds, hold=hold)
 
     # -- lanes ------------------------------------------------------------------------------
 

@@ -82,14 +82,6 @@ def pack(frames: Frames, parcels: Parcels) -> Sized:
     return (head, ()), len(head), parcel.fds
 
 
-def small_size(frames: Frames) -> int:
-    """Return how many bytes there are, if *frames* may travel as they are; -1 otherwise."""
-    if not _BYTES.issuperset(map(type, frames)):
-        return -1
-    size = sum(map(len, frames)) + _FRAME * len(frames)  # type: ignore[arg-type] # they are bytes
-    return size if size <= INLINE else -1
-
-
 def small(frames: Frames, *, until: float = math.inf, status: int | None = None) -> bytes | None:
     """Return the message of a lane that consists of *frames*, if all are ``bytes`` and few.
 
