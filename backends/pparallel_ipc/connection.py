@@ -21,7 +21,7 @@ from pparallel_ipc.messages import Received
 logger = logging.getLogger(__name__)
 
 _TOGETHER = 16  #: entries that are not held back any longer
-_AT_ONCE = 8  #: packets that are read before others have their turn
+_AT_ONCE = 32  #: packets that are read before others have their turn
 _ALL = 1 << 20
 _AGAIN = 0.001  #: seconds after which what found no memory or descriptors is tried again
 _MOST = 1000  #: entries that are looked at for a packet
