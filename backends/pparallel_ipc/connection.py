@@ -16,7 +16,7 @@ from pparallel.runtime.processes import close_private
 from pparallel.runtime.resources import is_exhausted, is_of_handler
 from pparallel_ipc import messages
 from pparallel_ipc.hub import NOT_SERVED, READ, WRITE, Hub
-from pparallel_ipc.messages import Received
+from pparallel_ipc.messages import VERSION, Received, dumps
 
 logger = logging.getLogger(__name__)
 
@@ -371,14 +371,14 @@ def _packed(entries: list[Entry]) -> Packet:
     if (
         size == _ALONE or fds or len(entries) == 1
     ):  # descriptors belong to the one entry of their packet
-        data = messages.dumps(first if size == _ALONE else (messages.MANY, [first]))
+        data = dumps(first if size == _ALONE else (messages.MANY, [first]), VERSION)
         return data, fds, 1
     for _, size, fds in entries:
         total += size + messages.HEADER
         if count and (size == _ALONE or fds or total > messages.LONGEST):
             break
         count += 1
-    return messages.dumps((messages.MANY, [each[0] for each in entries[:count]])), (), count
+    return dumps((messages.MANY, [each[0] for each in entries[:count]]), VERSION), (), count
 
 
 def _poll(number: int) -> select.poll:

@@ -13,10 +13,10 @@ import logging
 import select
 import socket
 import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
+from time import monotonic
 
 from pparallel.interfaces.transport import Frames, Handler
 from pparallel.runtime import dedicated, poll_times
@@ -26,12 +26,13 @@ from pparallel.runtime.processes import close_private, private
 from pparallel.runtime.resources import is_exhausted
 from pparallel.runtime.shm import Parcels
 from pparallel_ipc import messages
-from pparallel_ipc.messages import PACKET, Packed, Sized
+from pparallel_ipc.messages import PACKET, VERSION, Packed, Sized, are_small, dumps, loads
 
 logger = logging.getLogger(__name__)
 
 NOTHING: Sequence[int] = ()  #: descriptors that come with most messages
 _WITH_FILES = b"F"  #: says that some come with the message that follows
+_NO_SIGNAL = int(socket.MSG_NOSIGNAL)  # to look up Python's own takes longer
 _NO_FRAMES: Packed = ((), ())
 
 Send = Callable[[int, Sized], None]  #: sends how a request ended, and the answer
@@ -69,7 +70,7 @@ class Lane:
                 _send(self._sock, message, fds, timeout)
             else:
                 try:
-                    self._send(message, socket.MSG_NOSIGNAL)
+                    self._send(message, _NO_SIGNAL)
                 except OSError as error:
                     if not is_exhausted(error):
                         raise
@@ -190,13 +191,13 @@ class ServedLane:
                     if not is_exhausted(error):
                         raise
                     data = messages.patiently(partial(self._sock.recv, PACKET))
-                if data == _WITH_FILES:
-                    data, fds = messages.patiently(partial(messages.receive_with, self._sock))
-                if not data:
-                    return
+                if len(data) <= len(_WITH_FILES):
+                    data, fds = self._receive_files(data)
+                    if not data:
+                        return
                 try:
-                    frames, writable, until = messages.loads(data)
-                    if until < time.monotonic() and self._is_given_up():
+                    frames, writable, until = loads(data)
+                    if until < monotonic() and self._is_given_up():
                         messages.close(fds)  # its caller's next request may have been first
                     elif writable or fds or type(frames) is not list:
                         packed = frames, writable
@@ -210,6 +211,12 @@ class ServedLane:
             logger.debug("a lane has ended", exc_info=True)
         finally:
             self.close()
+
+    def _receive_files(self, data: bytes) -> tuple[bytes, Sequence[int]]:
+        """Return the message that follows with descriptors; it is empty at the end."""
+        if not data:
+            return data, NOTHING
+        return messages.patiently(partial(messages.receive_with, self._sock))
 
     def _is_given_up(self) -> bool:
         poll = select.poll()
@@ -225,22 +232,22 @@ class ServedLane:
         if isinstance(reply, Future):
             reply.add_done_callback(partial(answerer.reply, self._send))
             return
-        data = messages.small(reply, status=status)
-        if data is None:
+        if not are_small(reply):
             box = [reply]
             del reply
             self._send(*messages.pack_answer(status, box, answerer.parcels))
             return
         self._last = None  # what went before has been read, or there would be no request
+        data = dumps((status, (reply, ())), VERSION)
         try:
-            self._sock.send(data, socket.MSG_NOSIGNAL)
+            self._sock.send(data, _NO_SIGNAL)
         except OSError as error:
             if is_exhausted(error):
                 _send(self._sock, data)
 
     def _send(self, status: int, sized: Sized) -> None:
         packed, _, fds = sized
-        message = messages.patiently(partial(messages.dumps, (status, packed)))
+        message = messages.patiently(partial(dumps, (status, packed), VERSION))
         head = messages.droppable(sized)
         with self._answering:
             self._last = head

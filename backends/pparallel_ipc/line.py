@@ -20,7 +20,7 @@ from pparallel.runtime.shm import Parcels
 from pparallel_ipc import messages
 from pparallel_ipc.connection import Connection
 from pparallel_ipc.lanes import NOTHING, Lane, new_pair
-from pparallel_ipc.messages import Packed
+from pparallel_ipc.messages import VERSION, Packed, are_small, dumps, loads
 
 _KEPT = 8  #: idle lanes that are kept
 _LENT = 0.005  #: seconds for which a thread that waits receives; what takes longer is not quick
@@ -120,7 +120,7 @@ class Line:
         if found is None:
             return None
         data, files = found
-        status, answer = messages.loads(data)
+        status, answer = loads(data)
         if status == OK and type(answer[0]) is list and not answer[1]:
             return answer[0]
         reply = messages.unpack(answer, self.parcels, files)
@@ -134,10 +134,11 @@ class Line:
         """Return the answer with its descriptors; ``None``: the peer has not read the request."""
         fds, head, keeps = NOTHING, None, False
         try:
-            message = messages.small(frames, until=until)
-            if message is None:
+            if are_small(frames):
+                message = dumps((frames, (), until), VERSION)
+            else:
                 sized = packed, _, fds = messages.pack(frames, self.parcels)
-                message, head = messages.dumps((*packed, until)), messages.droppable(sized)
+                message, head = dumps((*packed, until), VERSION), messages.droppable(sized)
             answer = lane.exchange(message, fds, timeout)
             if not answer[0]:
                 raise EOFError

@@ -45,7 +45,7 @@ _FRAME = 10  #: bytes that marshal adds to a frame, and to say that it was sent 
 SENDING = 1 << 20  #: bytes that may be on their way; the system may allow less
 
 _BYTES = frozenset({bytes})
-_VERSION = 2  #: of marshal's format: the last one without references, three times as quick
+VERSION = 2  #: of marshal's format: the last one without references, three times as quick
 # As ints: to combine flags of Python's takes longer than to receive.
 _IS_TRUNCATED = int(socket.MSG_TRUNC)
 _HOW = PACKET, socket.CMSG_SPACE(4 * array("i").itemsize), int(socket.MSG_CMSG_CLOEXEC)
@@ -60,11 +60,7 @@ Packed = tuple["Sequence[Buffer] | bytes", Sequence[int]]
 Sized = tuple[Packed, int, list[int]]
 
 
-def dumps(message: Any) -> bytes:
-    """Return a message as bytes."""
-    return marshal.dumps(message, _VERSION)
-
-
+dumps: Callable[[Any, int], bytes] = marshal.dumps  #: a message, VERSION
 loads = marshal.loads
 
 
@@ -82,22 +78,12 @@ def pack(frames: Frames, parcels: Parcels) -> Sized:
     return (head, ()), len(head), parcel.fds
 
 
-def small(frames: Frames, *, until: float = math.inf, status: int | None = None) -> bytes | None:
-    """Return the message of a lane that consists of *frames*, if all are ``bytes`` and few.
-
-    Args:
-        frames: of a request, or an answer.
-        until: when a request is given up.
-        status: how it ended, for an answer.
-    """
-    # Written out again, for a function more is felt where every call needs it.
-    if (
-        not _BYTES.issuperset(map(type, frames))
-        or sum(map(len, frames)) > INLINE - _FRAME * len(frames)  # type: ignore[arg-type] # they are bytes
-    ):
-        return None
-    message = (frames, (), until) if status is None else (status, (frames, ()))
-    return marshal.dumps(message, _VERSION)  # type: ignore[arg-type] # they are bytes
+def are_small(frames: Frames) -> bool:
+    """Return whether *frames* may travel as they are: all are ``bytes``, and few."""
+    return (
+        _BYTES.issuperset(map(type, frames))
+        and sum(map(len, frames)) <= INLINE - _FRAME * len(frames)  # type: ignore[arg-type] # they are bytes
+    )
 
 
 def pack_answer(status: int, box: list[Frames], parcels: Parcels) -> tuple[int, Sized]:
