@@ -32,7 +32,7 @@ from pparallel.runtime.links import ProcessId
 from pparallel.runtime.shm import Arena
 from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.threads import in_threads
-from pparallel_ipc import IpcTransportConfig, handshake, messages
+from pparallel_ipc import IpcTransportConfig, connection, handshake, messages
 from pparallel_ipc.connection import Connection
 from pparallel_ipc.guest import Guest
 from pparallel_ipc.hub import Hub
@@ -85,7 +85,7 @@ def test_a_request_is_late_when_there_is_no_memory_to_encode_it(
 ) -> None:
     with pair(echo) as (a, b):
         a.request(b.name, [b"first"], PATIENCE).result(PATIENCE)
-        has_failed = fail_once(monkeypatch, messages, "dumps", MemoryError("for a test"))
+        has_failed = fail_once(monkeypatch, connection, "dumps", MemoryError("for a test"))
         futures = [a.request(b.name, [b"%d" % n], PATIENCE) for n in range(5)]
         assert [copied(each.result(PATIENCE)) for each in futures] == [
             [b"%d" % n] for n in range(5)
