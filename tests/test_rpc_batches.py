@@ -51,7 +51,7 @@ class Member:
         self.quick = Quick(SERIALIZER)
         requests = Requests(SERIALIZER, self.quick, ["a", "b"])
         self.window = Window(room, lambda: False)
-        self.sent: list[tuple[Kind, int, Any, Future[Frames]]] = []
+        self.sent: list[tuple[int, int, Any, Future[Frames]]] = []
         self.problem: BaseException | None = None
         self.batches = Batches(cast("Transport", self), requests, self.quick, self.window, "test")
 
@@ -59,7 +59,7 @@ class Member:
         if self.problem is not None:
             raise self.problem
         kind, _, _, _, _, number, _ = wire.fields(frames[0])
-        self.sent.append((Kind(kind), number, self.quick.read(frames[1]), future))
+        self.sent.append((kind, number, self.quick.read(frames[1]), future))
 
     def call(
         self, n: int, to: str = "a", what: Any = first, timeout: float | None = None

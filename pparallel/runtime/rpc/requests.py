@@ -138,7 +138,7 @@ class Requests:
     def _join(
         self,
         to: str,
-        kind: Kind,
+        kind: int,
         body: Frames,
         buffers: Sequence[Buffer],
         limit: float | None = None,
