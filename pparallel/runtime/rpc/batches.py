@@ -40,7 +40,7 @@ from pparallel.runtime.rpc.closures import Told
 from pparallel.runtime.rpc.future import RpcFuture
 from pparallel.runtime.rpc.quick import Name, Quick
 from pparallel.runtime.rpc.requests import Requests
-from pparallel.runtime.rpc.window import Window
+from pparallel.runtime.rpc.window import Room, Window
 from pparallel.runtime.rpc.wire import Status
 from pparallel.runtime.ticker import Ticker
 from pparallel.runtime.user_code import run
@@ -102,14 +102,16 @@ class Batches:
         while batch is None or batch.timeout != timeout or not batch.add(call):
             if batch is not None:
                 batch.leave()
-            room = self.window.take(to, _ROOM, timeout)
+            batch = _Batch(self, key, timeout)
             try:
-                batch = _Batch(self, key, timeout, *room)
+                batch.left = self.window.take(batch.room, _ROOM, timeout)
                 self.ticker.add(batch.tick)
                 self.held[key] = batch
-            except ResourceExhaustedError:  # no thread can be started: nothing would send it
-                self.window.give_back(to, room[0])
-                return False
+            except BaseException as failed:
+                self.window.give_back(batch.room)
+                if isinstance(failed, ResourceExhaustedError):  # no thread: nothing would send it
+                    return False
+                raise
         many = len(batch.calls)
         # Looked at last: who closes flushes what it finds.
         if many >= TOGETHER or not self.under_way[to] or self._is_closed:
@@ -145,23 +147,17 @@ class _Batch:
 
     Attributes:
         timeout: of each.
+        left: of that, when there was room.
         calls: which that thread adds to without a lock: first it adds one, then it looks whether
             the batch has left. Whoever sends the batch does it the other way round.
     """
 
-    def __init__(
-        self,
-        batches: Batches,
-        key: tuple[str, int],
-        timeout: float | None,
-        taken: int,
-        left: float | None,
-    ) -> None:
-        self._batches, self._key, self._taken, self._left = batches, key, taken, left
-        self._to = key[0]
+    def __init__(self, batches: Batches, key: tuple[str, int], timeout: float | None) -> None:
+        self._batches, self._key, self._to = batches, key, key[0]
+        self.room = Room(self._to)
         self._lock = RLock()  # a transport may complete a future inside, and call what follows
         self._since = time.monotonic()  # when it began, and later when it left
-        self.timeout = timeout
+        self.timeout = self.left = timeout
         self.calls: list[Call] = []
         self._has_left = False  # or is about to
         self._is_sent = False
@@ -217,17 +213,13 @@ class _Batch:
                 futures, _, names, args, kwargs = zip(*calls, strict=True)
                 self._futures = self._futures or dict(enumerate(futures))
                 request = (_counted(names), args, kwargs)
-                encode = partial(requests.batch, self._key[1], self._number, request, self._left)
-                error = self._send(encode, self._left)
+                encode = partial(requests.batch, self._key[1], self._number, request, self.left)
+                error = self._send(encode, self.left)
             else:  # whoever began it has not come to add its call, and will begin another
-                self._give_back()
+                batches.window.give_back(self.room)
             self._is_sent = True
         batches.ticker.remove(self.tick)
         return error
-
-    def _give_back(self) -> None:
-        taken, self._taken = self._taken, 0
-        self._batches.window.give_back(self._to, taken)
 
     def _send(self, encode: Callable[[], Frames], timeout: float | None) -> Exception | None:
         """Send a request; what fails, for want of memory too, ends the calls."""
@@ -255,7 +247,7 @@ class _Batch:
             if self._futures:
                 self._ask_again()
             else:
-                self._give_back()
+                self._batches.window.give_back(self.room)
 
     def _take(self, reply: Future[Frames]) -> None:
         if error := reply.exception():
@@ -291,8 +283,8 @@ class _Batch:
         """Ask for the results that are not there yet."""
         batches = self._batches
         left = None
-        if self._left is not None:
-            left = max(self._since + self._left - time.monotonic(), 0.001)
+        if self.left is not None:
+            left = max(self._since + self.left - time.monotonic(), 0.001)
         self._send(partial(batches.requests.rest, self._to, self._number), left)
 
 

@@ -31,7 +31,7 @@ from pparallel.runtime.rpc.quick import Quick
 from pparallel.runtime.rpc.refs import RefTable, Registered, RemoteRef
 from pparallel.runtime.rpc.requests import Requests
 from pparallel.runtime.rpc.service import Reply
-from pparallel.runtime.rpc.window import Window
+from pparallel.runtime.rpc.window import Room, Window
 from pparallel.runtime.rpc.wire import Status
 
 if TYPE_CHECKING:
@@ -151,11 +151,14 @@ class Caller:
             data = frames[1]
             if type(data) is bytes and len(data) <= wire.SMALL:
                 return self._decode_call(to, self._exchange(to, frames, limit))
-        taken, limit = self._window.take(to, wire.size(frames), limit, is_sync=True)
+        room = Room(to)
         try:
+            limit = self._window.take(room, wire.size(frames), limit, is_sync=True)
             reply = self._exchange(to, frames, limit)
-        finally:
-            self._window.give_back(to, taken)
+            self._window.give_back(room)
+        except BaseException:
+            self._window.give_back(room)
+            raise
         return self._decode_call(to, reply)
 
     def call_async(
@@ -291,13 +294,12 @@ class Caller:
         """
         if self._held:
             self.batches.flush(to)
-        ended = None
-        if size:
-            taken, timeout = self._window.take(to, size, timeout)
-            ended = partial(self._window.give_back, to, taken)
-        future = RpcFuture(way, to, ended)
+        room = Room(to)
+        future = RpcFuture(way, to, partial(self._window.give_back, room) if size else None)
         reply: Future[Any] = future
         try:
+            if size:
+                timeout = self._window.take(room, size, timeout)
             if idempotent:
                 number = wire.split(frames).number
                 self._retries.send(to, number, frames, timeout).add_done_callback(future.follow)
