@@ -32,6 +32,7 @@ from typing_extensions import Buffer
 
 from pparallel.errors import CallTimeoutError, ResourceExhaustedError, SerializationError
 from pparallel.interfaces.transport import Frames, Transport
+from pparallel.runtime.interrupts import is_interrupt, raise_interrupt
 from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.plain import PLAIN
@@ -227,7 +228,8 @@ class _Batch:
         reply.add_done_callback(self._replied)
         try:
             self._batches.transport.send(self._to, encode(), timeout, reply)
-        except Exception as error:  # noqa: BLE001 - goes to those who wait
+        except Exception as error:  # noqa: BLE001 - goes to whoever waits
+            raise_interrupt(error)
             fail(reply, error)
             return error
         return None
@@ -238,11 +240,11 @@ class _Batch:
         self._batches.under_way[self._to].discard(self)
         try:
             self._take(reply)
-        except Exception as error:  # noqa: BLE001 - goes to those who wait
+        except BaseException as error:
+            if is_interrupt(error):  # of the thread that receives: results are not its own
+                self._take(reply)
+                raise
             self._fail(error)
-        except BaseException:  # an interrupt of the thread that receives: results are not its own
-            self._take(reply)
-            raise
         finally:
             if self._futures:
                 self._ask_again()
@@ -291,7 +293,8 @@ class _Batch:
 def _another(error: BaseException) -> BaseException:
     try:
         return copy.copy(error)
-    except Exception:  # noqa: BLE001 - a class of others, which cannot be copied
+    except Exception as uncopied:  # noqa: BLE001 - a class of others, which cannot be copied
+        raise_interrupt(uncopied)
         return error
 
 
@@ -449,6 +452,7 @@ class BatchRun:
             columns: Iterable[Sequence[Any]] = zip(*pairs, strict=True) if pairs else ((), ())
             body = self._endpoint.quick.dumps((*columns, counts))
         except Exception as error:  # noqa: BLE001 - for want of memory: those who wait are told
+            raise_interrupt(error)
             self._framed.clear()
             self._forget()
             return self._endpoint.failed(error)

@@ -27,6 +27,7 @@ from pparallel.interfaces.serializer import Serializer
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime import dedicated, remote_errors
 from pparallel.runtime.dedicated import LEADING
+from pparallel.runtime.interrupts import raise_interrupt
 from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.rpc import current, wire
@@ -155,7 +156,8 @@ class Called:
         except ClosedError as error:
             # The transport closes next and reports this member lost: that is the answer.
             return Future() if self._me.closed else self.failed(error)
-        except Exception as error:  # noqa: BLE001 - goes back to whoever asked
+        except Exception as error:  # noqa: BLE001 - goes to whoever waits
+            raise_interrupt(error)
             return self.failed(error)
         return reply
 
@@ -191,7 +193,7 @@ class Called:
         reply = service(Request(sender, body, message.buffers))
         if isinstance(reply, Reply):
             return self._replied(reply, quickly)
-        deferred: Future[Frames] = Future()
+        deferred: Future[Frames] = LeanFuture()
 
         def ended(source: Future[Reply]) -> None:
             error = source.exception()
@@ -207,14 +209,16 @@ class Called:
                 return [wire.QUICK_OK, data, *reply.buffers]
             return wire.join(Status.OK, self.serializer.dumps(reply.body), reply.buffers)
         except Exception as error:  # noqa: BLE001 - what cannot be encoded goes back as an error
+            raise_interrupt(error)
             return self.failed(error)
 
     def failed(self, error: BaseException) -> Frames:
-        """Return the reply that says that a request failed with *error*; never raises."""
+        """Return the reply that says that a request failed with *error*."""
         try:
             envelope = tuple(remote_errors.pack(error, self.serializer))
             return wire.join(Status.FAILED, self.serializer.dumps(envelope))
-        except Exception:
+        except Exception as unsendable:
+            raise_interrupt(unsendable)
             logger.exception("%s cannot send the error of a call: %r", self.name, error)
             return self._unsendable
 
@@ -294,7 +298,7 @@ class Arrivals:
             elif not self._fill(number):
                 return False
             if idempotent:
-                self._answers[number] = Future()
+                self._answers[number] = LeanFuture()
             return True
 
     def keep(self, number: int, answer: Frames | Future[Frames]) -> None:

@@ -6,7 +6,7 @@ import copy
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import partial
 from types import FunctionType
@@ -19,6 +19,8 @@ from pparallel.interfaces.serializer import Serializer
 from pparallel.interfaces.transport import Frames, Transport, TransportConfig
 from pparallel.runtime import remote_errors
 from pparallel.runtime.clock import Clock
+from pparallel.runtime.interrupts import raise_interrupt
+from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.member import Member
 from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.rpc import current, wire
@@ -237,7 +239,8 @@ class Caller:
                     there = wire.renumbered(frames, self._requests.next_number(owner))
                     again = self._send(self._of_frames, owner, there, limit, idempotent)
                 again.add_done_callback(future.follow)
-            except Exception as error:  # noqa: BLE001 - handed to whoever waits for the call
+            except Exception as error:  # noqa: BLE001 - goes to whoever waits
+                raise_interrupt(error)
                 fail(future, error)
 
         first = self.member.names[0]
@@ -306,7 +309,8 @@ class Caller:
             else:
                 self._transport.send(to, frames, timeout, reply)
         except BaseException as error:
-            fail(future, error)  # and the window has what was taken
+            # The window has back what was taken. The error itself would keep the caller's frames.
+            fail(future, CancelledError())
             if isinstance(error, (ClosedError, PeerLostError)):
                 raise self._explain(error) from None
             raise
@@ -371,7 +375,7 @@ class Retries:
 
     def send(self, to: str, number: int, frames: Frames, timeout: float | None) -> Future[Frames]:
         """Send the request *number* and return a future of its answer."""
-        answer: Future[Frames] = Future()
+        answer: Future[Frames] = LeanFuture()
         attempts = _Attempts(self, to, frames, timeout, answer)
 
         def ended(answer: Future[Frames]) -> None:
@@ -428,7 +432,8 @@ class _Attempts:
         transport, frames = self._retries.transport, self._waiting[0]
         try:
             sent = transport.request(self._to, frames, min(left, GIVEN_UP))
-        except Exception as error:  # noqa: BLE001 - handed to whoever waits for the answer
+        except Exception as error:  # noqa: BLE001 - goes to whoever waits
+            raise_interrupt(error)
             self._failed(error)
         else:
             sent.add_done_callback(self._came)

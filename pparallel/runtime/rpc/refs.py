@@ -33,6 +33,8 @@ from pparallel.errors import (
     PparallelError,
     ResourceExhaustedError,
 )
+from pparallel.runtime.interrupts import is_interrupt
+from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.pending import fail
 from pparallel.runtime.resources import start_thread
 from pparallel.runtime.rpc import current
@@ -61,7 +63,7 @@ class _Kept:
 
     def __init__(self) -> None:
         self.has_come = False  # the request that makes the value
-        self.value: Future[Any] = Future()
+        self.value: Future[Any] = LeanFuture()
         # Signal handlers may come between any two steps, but not into a sum in one of these.
         self.holds: defaultdict[str, int] = defaultdict(int)
         # +1: given out, -1: claimed before that was known
@@ -202,7 +204,7 @@ class RefTable:
         return Reply()
 
     def _fetch(self, request: Request) -> Future[Reply]:
-        reply: Future[Reply] = Future()
+        reply: Future[Reply] = LeanFuture()
 
         def send(value: Future[Any]) -> None:
             if error := value.exception():
@@ -358,7 +360,7 @@ class RemoteRef(Generic[T]):
         try:
             confirmed.result(limit)
         except TimeoutError as error:
-            if confirmed.done() and confirmed.exception() is error:
+            if is_interrupt(error) or (confirmed.done() and confirmed.exception() is error):
                 raise
             raise CallTimeoutError(f"a request to {self._owner!r}", limit or 0.0) from None
         self._confirmed = None
