@@ -246,8 +246,12 @@ class _Batch:
                 raise
             self._fail(error)
         finally:
-            if self._futures:
-                self._ask_again()
+            if self._futures:  # ask for the results that are not there yet
+                left = None
+                if self.left is not None:
+                    left = max(self._since + self.left - time.monotonic(), 0.001)
+                requests = self._batches.requests
+                self._send(partial(requests.rest, self._to, self._number), left)
             else:
                 self._batches.window.give_back(self.room)
 
@@ -281,14 +285,6 @@ class _Batch:
             fail(future, _another(error))  # one object in many threads would mix their tracebacks
         self._futures.clear()
 
-    def _ask_again(self) -> None:
-        """Ask for the results that are not there yet."""
-        batches = self._batches
-        left = None
-        if self.left is not None:
-            left = max(self._since + self.left - time.monotonic(), 0.001)
-        self._send(partial(batches.requests.rest, self._to, self._number), left)
-
 
 def _another(error: BaseException) -> BaseException:
     try:
@@ -310,7 +306,7 @@ class BatchRun:
 
     Attributes:
         stream: of its jobs, where the thread that received them is to run them.
-        over: when the last of them ended.
+        over: when the last of them ended; infinite before.
         expires: when nobody waits for their results any more.
     """
 
@@ -332,8 +328,8 @@ class BatchRun:
         if not len(self._names) == len(kwargs) == self._many:
             raise SerializationError("a batch of calls", "something is missing", loading=True)
         self.stream: Stream | None = None
-        self.over = math.inf
         self._began = began = time.monotonic()
+        self.over = math.inf if self._many else began
         self.expires = began + limit if limit else math.inf
         self._lock = RLock()
         # A call that ends puts its result here first, then looks whether it is to be told of: no
@@ -341,7 +337,6 @@ class BatchRun:
         self._values: deque[tuple[int, object]] = deque()  # with which call had it
         self._framed: deque[tuple[int, Frames]] = deque()  # of those that are not small data
         self._ended = count(1)
-        self._is_over = not self._many  # no call is left
         self._is_late = False
         self._reply: Future[Frames] | None = None
 
@@ -374,13 +369,12 @@ class BatchRun:
         self, index: int, name: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None
     ) -> None:
         endpoint = self._endpoint
-        if self._is_late and time.monotonic() >= self.expires:
-            what = f"a call to {endpoint.name!r} that waited there for a thread"
-            self.drop(CallTimeoutError(what, self.expires - self._began), index)
-            return
         if current.acting.get() is not endpoint:
             current.act_for(endpoint)
         try:
+            if self._is_late and time.monotonic() >= self.expires:
+                what = f"a call to {endpoint.name!r} that waited there for a thread"
+                raise CallTimeoutError(what, self.expires - self._began)
             module = modules.get(name[0])  # as Quick.function(), to call which is felt here
             function = None if module is None else module.__dict__.get(name[1])
             if function is None:
@@ -417,7 +411,7 @@ class BatchRun:
     def _tell(self, is_last: bool = False) -> None:
         """Tell whoever waits of what there is, if it is time."""
         if is_last:
-            self._is_over, self.over = True, time.monotonic()
+            self.over = time.monotonic()
             self._endpoint.ticker.remove(self.tick)
         frames: Frames | None = None
         with self._lock:
@@ -430,11 +424,11 @@ class BatchRun:
 
     def _forget(self) -> None:
         """Have nobody ask for more, if there is none; called with the lock held."""
-        if self._is_late and self._is_over and not (self._values or self._framed):
+        if self._is_late and self.over < math.inf and not (self._values or self._framed):
             self._endpoint.late_batches.pop(self._key, None)
 
     def _is_ready(self) -> bool:
-        return self._is_over or (self._is_late and bool(self._values or self._framed))
+        return self.over < math.inf or (self._is_late and bool(self._values or self._framed))
 
     def _take(self) -> Frames:
         """Return the next reply; of large results, as many as go well into one message."""
@@ -451,8 +445,7 @@ class BatchRun:
         try:
             columns: Iterable[Sequence[Any]] = zip(*pairs, strict=True) if pairs else ((), ())
             body = self._endpoint.quick.dumps((*columns, counts))
-        except Exception as error:  # noqa: BLE001 - for want of memory: those who wait are told
-            raise_interrupt(error)
+        except (MemoryError, ValueError) as error:  # of 2 GiB and more; those who wait are told
             self._framed.clear()
             self._forget()
             return self._endpoint.failed(error)

@@ -14,8 +14,6 @@ from operator import itemgetter
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
-from typing_extensions import Buffer
-
 from pparallel.errors import (
     CallTimeoutError,
     ClosedError,
@@ -27,6 +25,7 @@ from pparallel.interfaces.serializer import Serializer
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime import dedicated, remote_errors
 from pparallel.runtime.dedicated import LEADING
+from pparallel.runtime.delivery import own
 from pparallel.runtime.interrupts import raise_interrupt
 from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.pending import fail, settle
@@ -356,16 +355,7 @@ class Arrivals:
         with self._lock:
             answer = self._answers.get(number)
         if answer is not None:
-            settle(answer, _copies(frames))
-
-
-def _copies(frames: Sequence[Buffer]) -> Frames:
-    """Return *frames* as they are now: a result may lie in memory that goes on changing."""
-    return [frame if type(frame) is bytes else _copy(memoryview(frame)) for frame in frames]
-
-
-def _copy(frame: memoryview) -> Buffer:
-    return bytes(frame) if frame.readonly else bytearray(frame)
+            settle(answer, own(frames))  # a result may lie in memory that goes on changing
 
 
 class NotRegisteredHereError(DirectoryError):

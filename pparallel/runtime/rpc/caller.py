@@ -377,12 +377,8 @@ class Retries:
         """Send the request *number* and return a future of its answer."""
         answer: Future[Frames] = LeanFuture()
         attempts = _Attempts(self, to, frames, timeout, answer)
-
-        def ended(answer: Future[Frames]) -> None:
-            attempts.end()
-            self._tell(to, number)
-
-        answer.add_done_callback(ended)
+        answer.add_done_callback(attempts.end)
+        answer.add_done_callback(partial(self._tell, to, number))
         attempts.start()
         return answer
 
@@ -390,7 +386,7 @@ class Retries:
         """Send nothing more; safe to call again."""
         self.clock.close()
 
-    def _tell(self, to: str, number: int) -> None:
+    def _tell(self, to: str, number: int, _: object = None) -> None:
         def told(reply: Future[Any]) -> None:
             # Lost itself, perhaps; to say it twice does no harm.
             if isinstance(reply.exception(), (CallTimeoutError, PeerLostError)):
@@ -438,7 +434,7 @@ class _Attempts:
         else:
             sent.add_done_callback(self._came)
 
-    def end(self) -> None:
+    def end(self, _: object = None) -> None:
         """Send nothing more, and hold nothing: an attempt may wait in vain for long."""
         self._waiting = None
 

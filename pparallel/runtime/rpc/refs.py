@@ -131,11 +131,12 @@ class RefTable:
 
     def hold(self, ref: RemoteRef[Any]) -> None:
         """Give one hold back when *ref* ends."""
+        if self._releaser is None:
+            self._start_releaser()
         self._holds[weakref.ref(ref, self._dropped.put)] = ref.owner_name(), ref.ref_id
 
     def held(self, owner: str, ref_id: str) -> RemoteRef[Any]:
         """Return a reference for a hold that the owner has counted already."""
-        self._start_releaser()
         return RemoteRef(self._endpoint, owner, ref_id)
 
     def lose(self, member: str) -> None:
@@ -172,7 +173,6 @@ class RefTable:
         self, owner: str, ref_id: str, ticket: str | None, fresh: bool = False
     ) -> RemoteRef[Any]:
         """Return a reference that came with *ticket*."""
-        self._start_releaser()
         claimed = self._endpoint.ask_async(owner, CLAIM, (ref_id, ticket, fresh))
         return RemoteRef(self._endpoint, owner, ref_id, claimed)
 
@@ -232,8 +232,6 @@ class RefTable:
                     self._kept.setdefault(ref_id, kept)
 
     def _start_releaser(self) -> None:
-        if self._releaser is not None:
-            return
         name = f"{self._endpoint.name}-releaser"
         try:
             thread = threading.Thread(target=self._release_all, name=name, daemon=True)

@@ -94,21 +94,19 @@ class Window:
             self._room.notify_all()
 
     def _wait_for(self, to: str, size: int, timeout: float | None, is_sync: bool) -> float | None:
-        now = time.monotonic()
-        deadline = math.inf if timeout is None else now + timeout
-        is_called = self._is_called()
-        patience = now + (0.0 if is_sync else PATIENCE) if is_called else math.inf
+        began, longest = time.monotonic(), math.inf if timeout is None else timeout
+        patience = (0.0 if is_sync else PATIENCE) if self._is_called() else math.inf
+
+        def has_room() -> bool:
+            used = self._used[to]
+            return self._closed or used <= 0 or used + size <= self._limit
+
         self._waiters += 1
         try:
-            while self._is_full(to, size) and now < patience:
-                if now >= deadline:
-                    what = f"a call to {to!r} that waited for room (transport.max_in_flight)"
-                    raise CallTimeoutError(what, timeout or 0.0)
-                self._room.wait(poll_times.seconds(min(deadline, patience) - now))
-                now = time.monotonic()
+            waited = self._room.wait_for(has_room, poll_times.seconds(min(longest, patience)))
         finally:
             self._waiters -= 1
-        return None if timeout is None else max(deadline - now, 0.001)
-
-    def _is_full(self, to: str, size: int) -> bool:
-        return not self._closed and self._used[to] > 0 and self._used[to] + size > self._limit
+        if not waited and longest < patience:
+            what = f"a call to {to!r} that waited for room (transport.max_in_flight)"
+            raise CallTimeoutError(what, timeout or 0.0)
+        return None if timeout is None else max(began + timeout - time.monotonic(), 0.001)
