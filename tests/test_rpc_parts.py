@@ -27,7 +27,7 @@ from pparallel.runtime.clock import Clock
 from pparallel.runtime.pending import Pending
 from pparallel.runtime.rpc import wire
 from pparallel.runtime.rpc.handlers import Handlers, Job
-from pparallel.runtime.rpc.window import PATIENCE, Window
+from pparallel.runtime.rpc.window import PATIENCE, Room, Window
 from pparallel.runtime.user_code import run
 from pparallel.testing.patience import until
 
@@ -224,50 +224,52 @@ def test_a_thread_that_is_about_to_start_is_waited_for() -> None:
 
 def test_the_window_holds_back_and_lets_go() -> None:
     window = Window(10_000, lambda: False)
-    first, left = window.take("a", 50_000, None)  # alone, it may exceed the limit
-    taken: list[tuple[int, float | None]] = []
-    thread = threading.Thread(target=lambda: taken.append(window.take("a", 10, None)))
+    first, second, other = Room("a"), Room("a"), Room("b")
+    assert window.take(first, 50_000, None) is None  # alone, it may exceed the limit
+    thread = threading.Thread(target=lambda: window.take(second, 10, None))
     thread.start()
     thread.join(0.05)
     assert thread.is_alive()
-    assert window.take("b", 50_000, 5) == (50_000 + Window.OVERHEAD, 5)  # another member's
-    window.give_back("a", first)
+    assert window.take(other, 50_000, 5) == pytest.approx(5, abs=2)  # another member's
+    assert other.size == 50_000 + Window.OVERHEAD
+    window.give_back(first)
+    window.give_back(first)  # as who was interrupted does
     thread.join(10)
-    assert left is None
-    assert taken == [(10 + Window.OVERHEAD, None)]
+    assert (first.size, second.size) == (0, 10 + Window.OVERHEAD)
 
 
 def test_a_call_that_finds_no_room_keeps_its_time_out() -> None:
     window = Window(10, lambda: False)
-    taken, _ = window.take("a", 100, None)
+    first = Room("a")
+    window.take(first, 100, None)
     began = monotonic()
     with pytest.raises(CallTimeoutError, match="max_in_flight"):
-        window.take("a", 1, 0.05)
+        window.take(Room("a"), 1, 0.05)
     assert 0.05 <= monotonic() - began < 5
-    threading.Timer(0.1, window.give_back, ("a", taken)).start()
-    _, left = window.take("a", 1, 60)
+    threading.Timer(0.1, window.give_back, (first,)).start()
+    left = window.take(Room("a"), 1, 60)
     assert left is not None
     assert left < 59.95  # the timer began a little before
 
 
 def test_a_call_inside_a_called_function_passes_a_full_window() -> None:
     window = Window(10, lambda: True)
-    window.take("a", 100, None)
+    window.take(Room("a"), 100, None)
     began = monotonic()
-    window.take("a", 100, 60, is_sync=True)
+    window.take(Room("a"), 100, 60, is_sync=True)
     assert monotonic() - began < PATIENCE
-    window.take("a", 100, 60)
+    window.take(Room("a"), 100, 60)
     assert PATIENCE <= monotonic() - began < 30
 
 
 def test_a_closed_window_wakes_those_it_holds_back() -> None:
     window = Window(10, lambda: False)
-    window.take("a", 100, None)
+    window.take(Room("a"), 100, None)
     errors: list[Exception] = []
 
     def take() -> None:
         try:
-            window.take("a", 1, None)
+            window.take(Room("a"), 1, None)
         except ClosedError as error:
             errors.append(error)
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import collections
-import dis
 import gc
 import heapq
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 import pytest
+from interruption import MOST, Interruption, at_each_moment
 from rpc_members import between, launch
 from typing_extensions import override
 
@@ -27,59 +24,8 @@ from pparallel.runtime.clock import Clock
 from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.pending import Pending
 from pparallel.runtime.rpc import Reply, Request, RpcGroup, current, directory, refs
-from pparallel.runtime.rpc.window import Window
+from pparallel.runtime.rpc.window import Room, Window
 from pparallel.testing.patience import PATIENCE, until
-
-MOST = 400  #: steps of a tested call, at the most
-AFTER = frozenset({"RESUME", "CALL", "CALL_FUNCTION_EX", "JUMP_BACKWARD"})
-
-
-class Interruption:
-    """Calls a function at the N-th moment at which a signal's handler may run in some modules."""
-
-    def __init__(self, number: int, what: Callable[[], object], *modules: Any) -> None:
-        self.left, self._what = number, what
-        self._files = {each.__file__ for each in modules}
-        self._last: dict[FrameType, str] = {}
-
-    @contextmanager
-    def armed(self) -> Iterator[None]:
-        before = sys.gettrace()
-        sys.settrace(self._trace)
-        try:
-            yield
-        finally:
-            sys.settrace(before)
-
-    def _trace(self, frame: FrameType, event: str, _: object) -> Any:
-        if frame.f_code.co_filename not in self._files:
-            return None
-        frame.f_trace_opcodes = True
-        if event == "opcode":
-            # The interpreter looks for signals after these instructions only.
-            if self._last.get(frame, "RESUME") in AFTER:
-                self.left -= 1
-                if self.left == 0:
-                    self._what()
-            self._last[frame] = dis.opname[frame.f_code.co_code[frame.f_lasti]]
-        return self._trace
-
-
-def at_each_moment(
-    make: Callable[[], tuple[Callable[[], object], Callable[[], object], Callable[[int], None]]],
-    *modules: Any,
-) -> None:
-    """Interrupt a call at each moment: *make* returns it, the interruption and the verdict."""
-    for number in range(1, MOST):
-        call, interruption, verdict = make()
-        at = Interruption(number, interruption, *modules)
-        with at.armed():
-            call()
-        if at.left > 0:
-            assert number > 1
-            return
-        verdict(number)
-    pytest.fail("it took more steps than were tried")
 
 
 class Endpoint:
@@ -185,7 +131,9 @@ def test_room_that_is_taken_in_a_signal_handler_is_counted() -> None:
         taken: list[int] = []
 
         def take() -> None:
-            taken.append(window.take("a", 1000, None)[0])
+            room = Room("a")
+            window.take(room, 1000, None)
+            taken.append(room.size)
 
         def verdict(number: int) -> None:
             assert window._used["a"] == sum(taken), f"interrupted at {number}"

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 from typing_extensions import Buffer, override
 
 from pparallel.interfaces.serializer import Serializer, SerializerConfig
+from pparallel.runtime.interrupts import raise_interrupt
 from pparallel_serializers import arrays, multiprocessing_objects, short_form, tensors
 from pparallel_serializers.bytype import ByType
 from pparallel_serializers.refusals import dump_refusal, load_refusal
@@ -142,6 +143,7 @@ class OutOfBandSerializer(Serializer):
             pickler.dump(obj)
             return pickler.take()
         except Exception as error:
+            raise_interrupt(error)
             raise dump_refusal(obj, error) from error
 
     @override
@@ -164,6 +166,7 @@ class OutOfBandSerializer(Serializer):
             pickler.dump(obj)
             out = pickler.take()
         except Exception as error:
+            raise_interrupt(error)
             raise dump_refusal(obj, error) from error
         if len(out[0]) < KEEP:  # type: ignore[arg-type]
             self._idle.append(pickler)
@@ -181,6 +184,7 @@ class OutOfBandSerializer(Serializer):
                 return pickle.loads(stream)
             return _load_with_buffers(stream, buffers)
         except Exception as error:
+            raise_interrupt(error)
             raise load_refusal(buffers, error) from error
 
     def _pass_on(self, share: frozenset[str]) -> None:

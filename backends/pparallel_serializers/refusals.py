@@ -11,6 +11,7 @@ from typing import Any
 from typing_extensions import Buffer
 
 from pparallel.errors import SerializationError
+from pparallel.runtime.interrupts import raise_interrupt
 
 _SEARCHED = 10_000  #: objects looked at for the one at fault
 _PACKAGE = __name__.rpartition(".")[0]
@@ -47,7 +48,8 @@ def _reason(error: Exception) -> str:
 def _message(error: Exception) -> str:
     try:
         return str(error)
-    except Exception:  # noqa: BLE001 - it comes out of the object's own hooks
+    except Exception as unreadable:  # noqa: BLE001 - it comes out of the object's own hooks
+        raise_interrupt(unreadable)
         return "<its message cannot be read>"
 
 
@@ -82,7 +84,8 @@ def _is_at_fault(obj: object, error: Exception, message: str) -> bool:
 def _names(obj: Any) -> tuple[str, ...]:
     try:
         return f"{obj.__module__}.{obj.__qualname__}", repr(obj)
-    except Exception:  # noqa: BLE001 - a metaclass may refuse
+    except Exception as refused:  # noqa: BLE001 - a metaclass may refuse
+        raise_interrupt(refused)
         return ()
 
 
@@ -100,7 +103,8 @@ def _innermost_hook(traceback: TracebackType | None) -> object:
 def _described(obj: object) -> str:
     try:
         text = reprlib.repr(obj)
-    except Exception:  # noqa: BLE001 - a repr that fails must not hide the error it describes
+    except Exception as error:  # noqa: BLE001 - a repr that fails must not hide the error it describes
+        raise_interrupt(error)
         text = "<its repr fails>"
     return f"{type(obj).__module__}.{type(obj).__qualname__} {text}".removeprefix("builtins.")
 
@@ -122,7 +126,8 @@ def _walk(obj: object) -> Iterator[tuple[str, object]]:
 def _children(obj: object) -> list[tuple[str, object]]:
     try:
         return _children_of_any(obj)
-    except Exception:  # noqa: BLE001 - an object that refuses to be looked at hides no error
+    except Exception as refused:  # noqa: BLE001 - an object that refuses to be looked at hides no error
+        raise_interrupt(refused)
         return []
 
 

@@ -9,6 +9,7 @@ from typing_extensions import Buffer
 
 from pparallel.errors import RemoteError
 from pparallel.interfaces.transport import Frames, Handler
+from pparallel.runtime.interrupts import raise_interrupt
 from pparallel.runtime.pending import fail, settle
 
 FLUSH = 1.0  #: seconds that the end waits for requests that are being handled
@@ -53,6 +54,7 @@ class Delivery:
                 settle(future, own(reply))
                 return
         except Exception as error:  # noqa: BLE001 - a handler must not raise; its caller must know
+            raise_interrupt(error)
             fail(future, self._told(error))
             return
 
@@ -60,6 +62,7 @@ class Delivery:
             try:
                 settle(future, own(source.result()))
             except Exception as error:  # noqa: BLE001 - as above
+                raise_interrupt(error)
                 fail(future, self._told(error))
 
         reply.add_done_callback(replied)

@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from pparallel.runtime import dedicated
 from pparallel.runtime.dedicated import RECEIVING
+from pparallel.runtime.interrupts import is_interrupt, raise_interrupt
 
 logger = logging.getLogger(__name__)
 
@@ -155,21 +156,24 @@ class LeanFuture(Future[T], Generic[T]):
                 taken.extend(map(self._done_callbacks.pop, _FIRST))  # in one go
                 self._call(taken[0])
                 del taken[:]
-        except IndexError:  # another thread has taken the last
-            return
         except BaseException as error:
-            if taken and not isinstance(error, SystemExit):
+            is_own = is_interrupt(error)
+            if isinstance(error, IndexError) and not is_own:  # another thread has taken the last
+                return
+            is_exit = isinstance(error, SystemExit) and not is_own
+            if taken and not is_exit:
                 with suppress(BaseException):  # it may have ended, and find nothing more to do
                     taken[0](self)
             self._invoke_callbacks()
-            if not isinstance(error, SystemExit):  # which is not for the thread that receives
+            if not is_exit:  # which is not for the thread that receives
                 raise
             logger.exception("What was to be called when %r is done has exited", self)
 
     def _call(self, callback: Callable[[Future[T]], object]) -> None:
         try:
             callback(self)
-        except Exception:
+        except Exception as error:
+            raise_interrupt(error)
             logger.exception("What was to be called when %r is done has failed", self)
 
     def _new_waiters(self) -> list[Any]:

@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
 from pparallel.runtime.clock import Clock
+from pparallel.runtime.interrupts import raise_interrupt
 from pparallel.runtime.lean_future import LeanFuture, when_done
 
 AGAIN = 0.1  #: seconds after which what could not be ended in time is tried again
@@ -40,6 +41,7 @@ def awaited(future: Future[T], peer: str, timeout: float | None) -> T:
     try:
         return future.result(timeout)
     except TimeoutError as error:
+        raise_interrupt(error)
         if future.done():  # so it failed, or came at the last moment
             return future.result()
         fail(future, error)
@@ -126,6 +128,7 @@ class Pending(Generic[T]):
             for future, (peer, deadline, timeout) in self._waiting.copy().items():
                 if deadline <= now:
                     fail(future, CallTimeoutError(f"a request to {peer!r}", timeout))
+                    self._waiting.pop(future, None)  # of who was interrupted in :meth:`watch`
                 else:
                     nearest = min(nearest, deadline)
         except BaseException:  # as for want of memory

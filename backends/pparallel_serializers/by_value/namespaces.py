@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from typing_extensions import override
 
+from pparallel.runtime.interrupts import raise_interrupt
 from pparallel_serializers.by_value import names
 
 if TYPE_CHECKING:
@@ -147,7 +148,8 @@ def _contents(value: object) -> bytes | None:
         return None
     try:
         return pickle.dumps(value, 5)
-    except Exception:  # noqa: BLE001 - what cannot be compared is taken to have changed
+    except Exception as error:  # noqa: BLE001 - what cannot be compared is taken to have changed
+        raise_interrupt(error)
         return None
 
 

@@ -32,6 +32,7 @@ from typing_extensions import Buffer
 
 from pparallel.errors import CallTimeoutError, ResourceExhaustedError, SerializationError
 from pparallel.interfaces.transport import Frames, Transport
+from pparallel.runtime.interrupts import is_interrupt, raise_interrupt
 from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.plain import PLAIN
@@ -40,7 +41,7 @@ from pparallel.runtime.rpc.closures import Told
 from pparallel.runtime.rpc.future import RpcFuture
 from pparallel.runtime.rpc.quick import Name, Quick
 from pparallel.runtime.rpc.requests import Requests
-from pparallel.runtime.rpc.window import Window
+from pparallel.runtime.rpc.window import Room, Window
 from pparallel.runtime.rpc.wire import Status
 from pparallel.runtime.ticker import Ticker
 from pparallel.runtime.user_code import run
@@ -102,14 +103,16 @@ class Batches:
         while batch is None or batch.timeout != timeout or not batch.add(call):
             if batch is not None:
                 batch.leave()
-            room = self.window.take(to, _ROOM, timeout)
+            batch = _Batch(self, key, timeout)
             try:
-                batch = _Batch(self, key, timeout, *room)
+                batch.left = self.window.take(batch.room, _ROOM, timeout)
                 self.ticker.add(batch.tick)
                 self.held[key] = batch
-            except ResourceExhaustedError:  # no thread can be started: nothing would send it
-                self.window.give_back(to, room[0])
-                return False
+            except BaseException as failed:
+                self.window.give_back(batch.room)
+                if isinstance(failed, ResourceExhaustedError):  # no thread: nothing would send it
+                    return False
+                raise
         many = len(batch.calls)
         # Looked at last: who closes flushes what it finds.
         if many >= TOGETHER or not self.under_way[to] or self._is_closed:
@@ -145,23 +148,17 @@ class _Batch:
 
     Attributes:
         timeout: of each.
+        left: of that, when there was room.
         calls: which that thread adds to without a lock: first it adds one, then it looks whether
             the batch has left. Whoever sends the batch does it the other way round.
     """
 
-    def __init__(
-        self,
-        batches: Batches,
-        key: tuple[str, int],
-        timeout: float | None,
-        taken: int,
-        left: float | None,
-    ) -> None:
-        self._batches, self._key, self._taken, self._left = batches, key, taken, left
-        self._to = key[0]
+    def __init__(self, batches: Batches, key: tuple[str, int], timeout: float | None) -> None:
+        self._batches, self._key, self._to = batches, key, key[0]
+        self.room = Room(self._to)
         self._lock = RLock()  # a transport may complete a future inside, and call what follows
         self._since = time.monotonic()  # when it began, and later when it left
-        self.timeout = timeout
+        self.timeout = self.left = timeout
         self.calls: list[Call] = []
         self._has_left = False  # or is about to
         self._is_sent = False
@@ -217,17 +214,13 @@ class _Batch:
                 futures, _, names, args, kwargs = zip(*calls, strict=True)
                 self._futures = self._futures or dict(enumerate(futures))
                 request = (_counted(names), args, kwargs)
-                encode = partial(requests.batch, self._key[1], self._number, request, self._left)
-                error = self._send(encode, self._left)
+                encode = partial(requests.batch, self._key[1], self._number, request, self.left)
+                error = self._send(encode, self.left)
             else:  # whoever began it has not come to add its call, and will begin another
-                self._give_back()
+                batches.window.give_back(self.room)
             self._is_sent = True
         batches.ticker.remove(self.tick)
         return error
-
-    def _give_back(self) -> None:
-        taken, self._taken = self._taken, 0
-        self._batches.window.give_back(self._to, taken)
 
     def _send(self, encode: Callable[[], Frames], timeout: float | None) -> Exception | None:
         """Send a request; what fails, for want of memory too, ends the calls."""
@@ -235,7 +228,8 @@ class _Batch:
         reply.add_done_callback(self._replied)
         try:
             self._batches.transport.send(self._to, encode(), timeout, reply)
-        except Exception as error:  # noqa: BLE001 - goes to those who wait
+        except Exception as error:  # noqa: BLE001 - goes to whoever waits
+            raise_interrupt(error)
             fail(reply, error)
             return error
         return None
@@ -246,16 +240,20 @@ class _Batch:
         self._batches.under_way[self._to].discard(self)
         try:
             self._take(reply)
-        except Exception as error:  # noqa: BLE001 - goes to those who wait
+        except BaseException as error:
+            if is_interrupt(error):  # of the thread that receives: results are not its own
+                self._take(reply)
+                raise
             self._fail(error)
-        except BaseException:  # an interrupt of the thread that receives: results are not its own
-            self._take(reply)
-            raise
         finally:
-            if self._futures:
-                self._ask_again()
+            if self._futures:  # ask for the results that are not there yet
+                left = None
+                if self.left is not None:
+                    left = max(self._since + self.left - time.monotonic(), 0.001)
+                requests = self._batches.requests
+                self._send(partial(requests.rest, self._to, self._number), left)
             else:
-                self._give_back()
+                self._batches.window.give_back(self.room)
 
     def _take(self, reply: Future[Frames]) -> None:
         if error := reply.exception():
@@ -287,19 +285,12 @@ class _Batch:
             fail(future, _another(error))  # one object in many threads would mix their tracebacks
         self._futures.clear()
 
-    def _ask_again(self) -> None:
-        """Ask for the results that are not there yet."""
-        batches = self._batches
-        left = None
-        if self._left is not None:
-            left = max(self._since + self._left - time.monotonic(), 0.001)
-        self._send(partial(batches.requests.rest, self._to, self._number), left)
-
 
 def _another(error: BaseException) -> BaseException:
     try:
         return copy.copy(error)
-    except Exception:  # noqa: BLE001 - a class of others, which cannot be copied
+    except Exception as uncopied:  # noqa: BLE001 - a class of others, which cannot be copied
+        raise_interrupt(uncopied)
         return error
 
 
@@ -315,7 +306,7 @@ class BatchRun:
 
     Attributes:
         stream: of its jobs, where the thread that received them is to run them.
-        over: when the last of them ended.
+        over: when the last of them ended; infinite before.
         expires: when nobody waits for their results any more.
     """
 
@@ -337,8 +328,8 @@ class BatchRun:
         if not len(self._names) == len(kwargs) == self._many:
             raise SerializationError("a batch of calls", "something is missing", loading=True)
         self.stream: Stream | None = None
-        self.over = math.inf
         self._began = began = time.monotonic()
+        self.over = math.inf if self._many else began
         self.expires = began + limit if limit else math.inf
         self._lock = RLock()
         # A call that ends puts its result here first, then looks whether it is to be told of: no
@@ -346,7 +337,6 @@ class BatchRun:
         self._values: deque[tuple[int, object]] = deque()  # with which call had it
         self._framed: deque[tuple[int, Frames]] = deque()  # of those that are not small data
         self._ended = count(1)
-        self._is_over = not self._many  # no call is left
         self._is_late = False
         self._reply: Future[Frames] | None = None
 
@@ -379,13 +369,12 @@ class BatchRun:
         self, index: int, name: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None
     ) -> None:
         endpoint = self._endpoint
-        if self._is_late and time.monotonic() >= self.expires:
-            what = f"a call to {endpoint.name!r} that waited there for a thread"
-            self.drop(CallTimeoutError(what, self.expires - self._began), index)
-            return
         if current.acting.get() is not endpoint:
             current.act_for(endpoint)
         try:
+            if self._is_late and time.monotonic() >= self.expires:
+                what = f"a call to {endpoint.name!r} that waited there for a thread"
+                raise CallTimeoutError(what, self.expires - self._began)
             module = modules.get(name[0])  # as Quick.function(), to call which is felt here
             function = None if module is None else module.__dict__.get(name[1])
             if function is None:
@@ -422,7 +411,7 @@ class BatchRun:
     def _tell(self, is_last: bool = False) -> None:
         """Tell whoever waits of what there is, if it is time."""
         if is_last:
-            self._is_over, self.over = True, time.monotonic()
+            self.over = time.monotonic()
             self._endpoint.ticker.remove(self.tick)
         frames: Frames | None = None
         with self._lock:
@@ -435,11 +424,11 @@ class BatchRun:
 
     def _forget(self) -> None:
         """Have nobody ask for more, if there is none; called with the lock held."""
-        if self._is_late and self._is_over and not (self._values or self._framed):
+        if self._is_late and self.over < math.inf and not (self._values or self._framed):
             self._endpoint.late_batches.pop(self._key, None)
 
     def _is_ready(self) -> bool:
-        return self._is_over or (self._is_late and bool(self._values or self._framed))
+        return self.over < math.inf or (self._is_late and bool(self._values or self._framed))
 
     def _take(self) -> Frames:
         """Return the next reply; of large results, as many as go well into one message."""
@@ -456,7 +445,7 @@ class BatchRun:
         try:
             columns: Iterable[Sequence[Any]] = zip(*pairs, strict=True) if pairs else ((), ())
             body = self._endpoint.quick.dumps((*columns, counts))
-        except Exception as error:  # noqa: BLE001 - for want of memory: those who wait are told
+        except (MemoryError, ValueError) as error:  # of 2 GiB and more; those who wait are told
             self._framed.clear()
             self._forget()
             return self._endpoint.failed(error)

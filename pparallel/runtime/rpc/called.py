@@ -14,8 +14,6 @@ from operator import itemgetter
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
-from typing_extensions import Buffer
-
 from pparallel.errors import (
     CallTimeoutError,
     ClosedError,
@@ -27,6 +25,8 @@ from pparallel.interfaces.serializer import Serializer
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime import dedicated, remote_errors
 from pparallel.runtime.dedicated import ELSEWHERE, LEADING
+from pparallel.runtime.delivery import own
+from pparallel.runtime.interrupts import raise_interrupt
 from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.rpc import current, wire
@@ -155,7 +155,8 @@ class Called:
         except ClosedError as error:
             # The transport closes next and reports this member lost: that is the answer.
             return Future() if self._me.closed else self.failed(error)
-        except Exception as error:  # noqa: BLE001 - goes back to whoever asked
+        except Exception as error:  # noqa: BLE001 - goes to whoever waits
+            raise_interrupt(error)
             return self.failed(error)
         return reply
 
@@ -191,7 +192,7 @@ class Called:
         reply = service(Request(sender, body, message.buffers))
         if isinstance(reply, Reply):
             return self._replied(reply, quickly)
-        deferred: Future[Frames] = Future()
+        deferred: Future[Frames] = LeanFuture()
 
         def ended(source: Future[Reply]) -> None:
             error = source.exception()
@@ -207,14 +208,16 @@ class Called:
                 return [wire.QUICK_OK, data, *reply.buffers]
             return wire.join(Status.OK, self.serializer.dumps(reply.body), reply.buffers)
         except Exception as error:  # noqa: BLE001 - what cannot be encoded goes back as an error
+            raise_interrupt(error)
             return self.failed(error)
 
     def failed(self, error: BaseException) -> Frames:
-        """Return the reply that says that a request failed with *error*; never raises."""
+        """Return the reply that says that a request failed with *error*."""
         try:
             envelope = tuple(remote_errors.pack(error, self.serializer))
             return wire.join(Status.FAILED, self.serializer.dumps(envelope))
-        except Exception:
+        except Exception as unsendable:
+            raise_interrupt(unsendable)
             logger.exception("%s cannot send the error of a call: %r", self.name, error)
             return self._unsendable
 
@@ -294,7 +297,7 @@ class Arrivals:
             elif not self._fill(number):
                 return False
             if idempotent:
-                self._answers[number] = Future()
+                self._answers[number] = LeanFuture()
             return True
 
     def keep(self, number: int, answer: Frames | Future[Frames]) -> None:
@@ -352,16 +355,7 @@ class Arrivals:
         with self._lock:
             answer = self._answers.get(number)
         if answer is not None:
-            settle(answer, _copies(frames))
-
-
-def _copies(frames: Sequence[Buffer]) -> Frames:
-    """Return *frames* as they are now: a result may lie in memory that goes on changing."""
-    return [frame if type(frame) is bytes else _copy(memoryview(frame)) for frame in frames]
-
-
-def _copy(frame: memoryview) -> Buffer:
-    return bytes(frame) if frame.readonly else bytearray(frame)
+            settle(answer, own(frames))  # a result may lie in memory that goes on changing
 
 
 class NotRegisteredHereError(DirectoryError):

@@ -6,7 +6,7 @@ import copy
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import partial
 from types import FunctionType
@@ -20,6 +20,8 @@ from pparallel.interfaces.transport import Frames, Transport, TransportConfig
 from pparallel.runtime import dedicated, remote_errors
 from pparallel.runtime.clock import Clock
 from pparallel.runtime.dedicated import ELSEWHERE
+from pparallel.runtime.interrupts import raise_interrupt
+from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.member import Member
 from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.rpc import current, wire
@@ -32,7 +34,7 @@ from pparallel.runtime.rpc.quick import Quick
 from pparallel.runtime.rpc.refs import RefTable, Registered, RemoteRef
 from pparallel.runtime.rpc.requests import Requests
 from pparallel.runtime.rpc.service import Reply
-from pparallel.runtime.rpc.window import Window
+from pparallel.runtime.rpc.window import Room, Window
 from pparallel.runtime.rpc.wire import Status
 
 if TYPE_CHECKING:
@@ -152,11 +154,14 @@ class Caller:
             data = frames[1]
             if type(data) is bytes and len(data) <= wire.SMALL:
                 return self._decode_call(to, self._exchange(to, frames, limit))
-        taken, limit = self._window.take(to, wire.size(frames), limit, is_sync=True)
+        room = Room(to)
         try:
+            limit = self._window.take(room, wire.size(frames), limit, is_sync=True)
             reply = self._exchange(to, frames, limit)
-        finally:
-            self._window.give_back(to, taken)
+            self._window.give_back(room)
+        except BaseException:
+            self._window.give_back(room)
+            raise
         return self._decode_call(to, reply)
 
     def call_async(
@@ -235,7 +240,8 @@ class Caller:
                     there = wire.renumbered(frames, self._requests.next_number(owner))
                     again = self._send(self._of_frames, owner, there, limit, idempotent)
                 again.add_done_callback(future.follow)
-            except Exception as error:  # noqa: BLE001 - handed to whoever waits for the call
+            except Exception as error:  # noqa: BLE001 - goes to whoever waits
+                raise_interrupt(error)
                 fail(future, error)
 
         first = self.member.names[0]
@@ -296,20 +302,20 @@ class Caller:
         """
         if self._held:
             self.batches.flush(to)
-        ended = None
-        if size:
-            taken, timeout = self._window.take(to, size, timeout)
-            ended = partial(self._window.give_back, to, taken)
-        future = RpcFuture(way, to, ended)
+        room = Room(to)
+        future = RpcFuture(way, to, partial(self._window.give_back, room) if size else None)
         reply: Future[Any] = future
         try:
+            if size:
+                timeout = self._window.take(room, size, timeout)
             if idempotent:
                 number = wire.split(frames).number
                 self._retries.send(to, number, frames, timeout).add_done_callback(future.follow)
             else:
                 self._transport.send(to, frames, timeout, reply)
         except BaseException as error:
-            fail(future, error)  # and the window has what was taken
+            # The window has back what was taken. The error itself would keep the caller's frames.
+            fail(future, CancelledError())
             if isinstance(error, (ClosedError, PeerLostError)):
                 raise self._explain(error) from None
             raise
@@ -374,14 +380,10 @@ class Retries:
 
     def send(self, to: str, number: int, frames: Frames, timeout: float | None) -> Future[Frames]:
         """Send the request *number* and return a future of its answer."""
-        answer: Future[Frames] = Future()
+        answer: Future[Frames] = LeanFuture()
         attempts = _Attempts(self, to, frames, timeout, answer)
-
-        def ended(answer: Future[Frames]) -> None:
-            attempts.end()
-            self._tell(to, number)
-
-        answer.add_done_callback(ended)
+        answer.add_done_callback(attempts.end)
+        answer.add_done_callback(partial(self._tell, to, number))
         attempts.start()
         return answer
 
@@ -389,7 +391,7 @@ class Retries:
         """Send nothing more; safe to call again."""
         self.clock.close()
 
-    def _tell(self, to: str, number: int) -> None:
+    def _tell(self, to: str, number: int, _: object = None) -> None:
         def told(reply: Future[Any]) -> None:
             # Lost itself, perhaps; to say it twice does no harm.
             if isinstance(reply.exception(), (CallTimeoutError, PeerLostError)):
@@ -431,12 +433,13 @@ class _Attempts:
         transport, frames = self._retries.transport, self._waiting[0]
         try:
             sent = transport.request(self._to, frames, min(left, GIVEN_UP))
-        except Exception as error:  # noqa: BLE001 - handed to whoever waits for the answer
+        except Exception as error:  # noqa: BLE001 - goes to whoever waits
+            raise_interrupt(error)
             self._failed(error)
         else:
             sent.add_done_callback(self._came)
 
-    def end(self) -> None:
+    def end(self, _: object = None) -> None:
         """Send nothing more, and hold nothing: an attempt may wait in vain for long."""
         self._waiting = None
 

@@ -274,7 +274,7 @@ def travels_by_name(what: Any, serializer: Serializer) -> bool:
         return False
     try:
         frames = serializer.dumps(what)
-    except Exception:  # noqa: BLE001 - a serializer of others may refuse in any way
+    except SerializationError:
         return False
     import pickle  # a serializer that sends functions has it loaded
 

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from pparallel.errors import DirectoryError, PeerLostError
+from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.rpc.service import Reply, Request, Service
 
@@ -44,7 +45,7 @@ class _Meeting:
         self.waiting: dict[str, deque[tuple[str, Future[Reply]]]] = {}
 
     def arrive(self, member: str, ticket: str) -> Future[Reply]:
-        future: Future[Reply] = Future()
+        future: Future[Reply] = LeanFuture()
         self.waiting.setdefault(member, deque()).append((ticket, future))
         return future
 

@@ -17,6 +17,7 @@ from typing_extensions import override
 
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.clock import Clock
+from pparallel.runtime.interrupts import raise_interrupt
 from pparallel.runtime.lean_future import FINISHED, PENDING, LeanFuture, bare
 from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.rpc import current
@@ -170,7 +171,8 @@ class RpcFuture(LeanFuture[T], Generic[T]):
             failed: BaseException | None = None
             try:
                 value = self._way.decode(self._to, reply)
-            except Exception as error:  # noqa: BLE001 - handed to whoever asks; no interrupt is
+            except Exception as error:  # noqa: BLE001 - handed to whoever asks
+                raise_interrupt(error)
                 failed = error
             if not self._is_decoded:  # else by a signal's handler meanwhile, in this thread
                 self._error, self._result, self._is_decoded = failed, value, True

@@ -391,10 +391,8 @@ class Handlers:
 
     def _serve(self) -> None:
         token = object()
-        counted = True
         try:
-            while (stream := self._next(token, counted)) is not None:
-                counted = True
+            while (stream := self._next(token)) is not None:
                 self.here.stream = stream
                 self._run(stream, token)
                 self.here.stream = None
@@ -407,12 +405,11 @@ class Handlers:
             if self._dropped:
                 self._drop_jobs()
 
-    def _next(self, token: object, counted: bool) -> Stream | None:
+    def _next(self, token: object) -> Stream | None:
         """Wait for a stream to work on; ``None`` ends the thread."""
         until = monotonic() + IDLE
         with self._work:
-            if counted:
-                self._running -= 1
+            self._running -= 1
             while not self._closed or self._ready or self._behind:
                 now = monotonic()
                 if self._running < self._size and (stream := self._choose(now)):

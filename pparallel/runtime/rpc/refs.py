@@ -16,10 +16,12 @@ import itertools
 import logging
 import threading
 import time
-from collections import Counter, defaultdict, deque
+import weakref
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from typing_extensions import override
@@ -31,8 +33,10 @@ from pparallel.errors import (
     PparallelError,
     ResourceExhaustedError,
 )
-from pparallel.runtime.clock import Clock
+from pparallel.runtime.interrupts import is_interrupt
+from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.pending import fail
+from pparallel.runtime.resources import start_thread
 from pparallel.runtime.rpc import current
 from pparallel.runtime.rpc.future import RpcFuture
 from pparallel.runtime.rpc.service import Reply, Request
@@ -47,6 +51,8 @@ AGAIN = 0.1  #: seconds after which a release is sent again that could not be se
 
 T = TypeVar("T")
 
+_Hold = weakref.ref["RemoteRef[Any]"]  #: one hold of this member, which ends with its reference
+
 SHARE, CLAIM, RELEASE, FETCH = "ref.share", "ref.claim", "ref.release", "ref.fetch"
 
 
@@ -57,7 +63,7 @@ class _Kept:
 
     def __init__(self) -> None:
         self.has_come = False  # the request that makes the value
-        self.value: Future[Any] = Future()
+        self.value: Future[Any] = LeanFuture()
         # Signal handlers may come between any two steps, but not into a sum in one of these.
         self.holds: defaultdict[str, int] = defaultdict(int)
         # +1: given out, -1: claimed before that was known
@@ -75,9 +81,11 @@ class RefTable:
         self._lock = threading.RLock()
         self._kept: dict[str, _Kept] = {}
         self._numbers = itertools.count()
-        # Finalizers run anywhere, inside any lock: they may only add to this.
-        self._dropped: deque[tuple[str, str]] = deque()
-        self._releaser = Clock(f"{endpoint.name}-releaser")
+        self._holds: dict[_Hold, tuple[str, str]] = {}  # with the owner and the value
+        # References end anywhere, inside any lock, and a finalizer in Python would be interrupted:
+        # the interpreter itself puts their holds in here. ``None`` ends the thread that reads it.
+        self._dropped: SimpleQueue[_Hold | None] = SimpleQueue()
+        self._releaser: threading.Thread | None = None
         endpoint.serve(SHARE, self._share)
         endpoint.serve(CLAIM, self._claim)
         endpoint.serve(RELEASE, self._release)
@@ -121,14 +129,14 @@ class RefTable:
                 kept.holds[me] -= 1
                 self._sweep([ref_id])
 
-    def drop(self, owner: str, ref_id: str) -> None:
-        """Give back one hold; may be called from a finalizer."""
-        self._dropped.append((owner, ref_id))
-        self._releaser.put(0, self._release_all)
+    def hold(self, ref: RemoteRef[Any]) -> None:
+        """Give one hold back when *ref* ends."""
+        if self._releaser is None:
+            self._start_releaser()
+        self._holds[weakref.ref(ref, self._dropped.put)] = ref.owner_name(), ref.ref_id
 
     def held(self, owner: str, ref_id: str) -> RemoteRef[Any]:
         """Return a reference for a hold that the owner has counted already."""
-        self._start_releaser()
         return RemoteRef(self._endpoint, owner, ref_id)
 
     def lose(self, member: str) -> None:
@@ -147,7 +155,9 @@ class RefTable:
 
     def close(self) -> None:
         """Release everything."""
-        self._releaser.close()
+        self._dropped.put(None)
+        if self._releaser is not None:
+            self._releaser.join()
         with self._lock:
             self._kept.clear()
 
@@ -163,7 +173,6 @@ class RefTable:
         self, owner: str, ref_id: str, ticket: str | None, fresh: bool = False
     ) -> RemoteRef[Any]:
         """Return a reference that came with *ticket*."""
-        self._start_releaser()
         claimed = self._endpoint.ask_async(owner, CLAIM, (ref_id, ticket, fresh))
         return RemoteRef(self._endpoint, owner, ref_id, claimed)
 
@@ -195,7 +204,7 @@ class RefTable:
         return Reply()
 
     def _fetch(self, request: Request) -> Future[Reply]:
-        reply: Future[Reply] = Future()
+        reply: Future[Reply] = LeanFuture()
 
         def send(value: Future[Any]) -> None:
             if error := value.exception():
@@ -223,26 +232,29 @@ class RefTable:
                     self._kept.setdefault(ref_id, kept)
 
     def _start_releaser(self) -> None:
+        name = f"{self._endpoint.name}-releaser"
         try:
-            self._releaser.start()
+            thread = threading.Thread(target=self._release_all, name=name, daemon=True)
+            self._releaser = start_thread(thread)
         except ResourceExhaustedError as error:  # with the next reference
             logger.warning("%s releases values later: %s", self._endpoint.name, error)
 
     def _release_all(self) -> None:
-        by_owner: dict[str, Counter[str]] = {}
-        while self._dropped:
-            owner, ref_id = self._dropped.popleft()
-            by_owner.setdefault(owner, Counter())[ref_id] += 1
-        for owner, counts in by_owner.items():
+        """Tell the owners of what is dropped."""
+        while (hold := self._dropped.get()) is not None:
+            owner, ref_id = self._holds[hold]
             try:
-                self._endpoint.ask_async(owner, RELEASE, list(counts.items()))
+                self._endpoint.ask_async(owner, RELEASE, [(ref_id, 1)])
             except (ResourceExhaustedError, MemoryError):  # which says nothing of the owner
-                self._dropped.extend((owner, each) for each in counts.elements())
-                self._releaser.put(AGAIN, self._release_all)
-            except PparallelError:
-                continue  # the owner or this member has ended, and the holds with it
+                self._dropped.put(hold)
+                time.sleep(AGAIN)
+                continue
+            except PparallelError:  # the owner or this member has ended, and the holds with it
+                logger.debug("%s is not released: nobody has it any more", ref_id)
             except Exception:  # the others are to be released all the same
                 logger.exception("Values of %s could not be released", owner)
+            del self._holds[hold]
+        self._dropped.put(None)  # for another one, of which an interrupt has kept this from knowing
 
 
 class RemoteRef(Generic[T]):
@@ -259,10 +271,7 @@ class RemoteRef(Generic[T]):
         self._owner = owner
         self._confirmed = confirmed
         self.ref_id = ref_id
-
-    def __del__(self) -> None:
-        if hasattr(self, "ref_id"):
-            self._endpoint.refs.drop(self._owner, self.ref_id)
+        endpoint.refs.hold(self)
 
     @override
     def __repr__(self) -> str:
@@ -349,7 +358,7 @@ class RemoteRef(Generic[T]):
         try:
             confirmed.result(limit)
         except TimeoutError as error:
-            if confirmed.done() and confirmed.exception() is error:
+            if is_interrupt(error) or (confirmed.done() and confirmed.exception() is error):
                 raise
             raise CallTimeoutError(f"a request to {self._owner!r}", limit or 0.0) from None
         self._confirmed = None

@@ -13,6 +13,7 @@ from typing_extensions import Buffer, override
 
 from pparallel.errors import CallTimeoutError, ClosedError, PparallelError, did_you_mean
 from pparallel.interfaces.serializer import Serializer
+from pparallel.runtime.interrupts import raise_interrupt
 from pparallel.runtime.rpc import directory
 from pparallel.runtime.rpc.service import Reply, Service
 
@@ -214,7 +215,8 @@ class ServiceGroup:
         while not future.done():
             try:
                 return future.result(_LONG)
-            except TimeoutError:
+            except TimeoutError as error:
+                raise_interrupt(error)
                 if future.done():
                     break
             ended = self._ended(place)

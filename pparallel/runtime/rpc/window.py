@@ -14,6 +14,16 @@ from pparallel.runtime import poll_times
 PATIENCE = 0.2  #: seconds that a call inside a function called by another member waits for room
 
 
+class Room:
+    """What a call takes of a window; who is interrupted in between may give it back again."""
+
+    __slots__ = ("size", "to")
+
+    def __init__(self, to: str) -> None:
+        """Have nothing yet, of what calls to member *to* may take."""
+        self.to, self.size = to, 0
+
+
 class Window:
     """Counts, for each member, the bytes of calls that have been sent and not answered.
 
@@ -41,37 +51,39 @@ class Window:
         self._closed = False
 
     def take(
-        self, to: str, size: int, timeout: float | None, *, is_sync: bool = False
-    ) -> tuple[int, float | None]:
-        """Wait for room for *size* bytes to member *to*.
+        self, room: Room, size: int, timeout: float | None, *, is_sync: bool = False
+    ) -> float | None:
+        """Wait for room for *size* bytes.
 
         Args:
-            to: a member.
+            room: has it afterwards, whatever is raised meanwhile, and is to be given back.
             size: of the frames.
             timeout: seconds; ``None``: no limit.
             is_sync: whether the calling thread then waits for the reply.
 
         Returns:
-            What to give back, and the seconds of *timeout* that are left.
+            The seconds of *timeout* that are left.
 
         Raises:
             ClosedError: the window was closed, before or meanwhile.
             CallTimeoutError: there was no room within *timeout* seconds.
         """
         size += self.OVERHEAD
-        left = timeout
+        left, to = timeout, room.to
         with self._lock:
             if self._used[to] + size > self._limit:
                 left = self._wait_for(to, size, timeout, is_sync)
             if self._closed:
                 raise ClosedError("the runtime")
             self._used[to] += size
-        return size, left
+            room.size = size  # without a call in between, as below
+        return left
 
-    def give_back(self, to: str, size: int, _: object = None) -> None:
-        """Make room for others; also what a future calls when it is done."""
+    def give_back(self, room: Room, _: object = None) -> None:
+        """Make room for others; also what a future calls when it is done. Safe to call again."""
         with self._lock:
-            self._used[to] -= size
+            self._used[room.to] -= room.size
+            room.size = 0
             if self._waiters:
                 self._room.notify_all()
 
@@ -82,21 +94,19 @@ class Window:
             self._room.notify_all()
 
     def _wait_for(self, to: str, size: int, timeout: float | None, is_sync: bool) -> float | None:
-        now = time.monotonic()
-        deadline = math.inf if timeout is None else now + timeout
-        is_called = self._is_called()
-        patience = now + (0.0 if is_sync else PATIENCE) if is_called else math.inf
+        began, longest = time.monotonic(), math.inf if timeout is None else timeout
+        patience = (0.0 if is_sync else PATIENCE) if self._is_called() else math.inf
+
+        def has_room() -> bool:
+            used = self._used[to]
+            return self._closed or used <= 0 or used + size <= self._limit
+
         self._waiters += 1
         try:
-            while self._is_full(to, size) and now < patience:
-                if now >= deadline:
-                    what = f"a call to {to!r} that waited for room (transport.max_in_flight)"
-                    raise CallTimeoutError(what, timeout or 0.0)
-                self._room.wait(poll_times.seconds(min(deadline, patience) - now))
-                now = time.monotonic()
+            waited = self._room.wait_for(has_room, poll_times.seconds(min(longest, patience)))
         finally:
             self._waiters -= 1
-        return None if timeout is None else max(deadline - now, 0.001)
-
-    def _is_full(self, to: str, size: int) -> bool:
-        return not self._closed and self._used[to] > 0 and self._used[to] + size > self._limit
+        if not waited and longest < patience:
+            what = f"a call to {to!r} that waited for room (transport.max_in_flight)"
+            raise CallTimeoutError(what, timeout or 0.0)
+        return None if timeout is None else max(began + timeout - time.monotonic(), 0.001)

@@ -1,0 +1,42 @@
+"""Exceptions of signal handlers: they have nothing to do with what was under way in their thread.
+
+A time-out by a timer, for one, raises an exception of any kind wherever its signal comes. Whoever
+reports, replaces or drops the errors of what it calls asks here first, and lets those go on.
+"""
+
+from __future__ import annotations
+
+import threading
+from inspect import CO_VARARGS
+from types import FrameType
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Return whether the handler of a signal has raised *error*, which the caller has caught."""
+    if threading.current_thread() is not threading.main_thread():  # no handler runs elsewhere
+        return False
+    if isinstance(error, KeyboardInterrupt):  # Python's own handler has no frame
+        return True
+    traceback = error.__traceback__
+    while traceback is not None and (traceback := traceback.tb_next) is not None:
+        if _is_handler(traceback.tb_frame):
+            return True
+    return False
+
+
+def raise_interrupt(error: BaseException) -> None:
+    """Raise *error*, which the caller has caught, if the handler of a signal has raised it."""
+    if is_interrupt(error):
+        raise error
+
+
+def _is_handler(frame: FrameType) -> bool:
+    """Return whether a function was called with the frame that its call has interrupted."""
+    interrupted, code, values = frame.f_back, frame.f_code, frame.f_locals
+    count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & CO_VARARGS)
+    for name in code.co_varnames[:count]:
+        value = values.get(name)
+        found = value if type(value) is tuple else (value,)
+        if interrupted is not None and any(each is interrupted for each in found):
+            return True
+    return False
