@@ -98,7 +98,8 @@ def test_threads_that_call_the_same_functions(line: Line) -> None:
         return [line(each, 1) for _ in range(3) for each in functions]
 
     assert in_threads(4, call) == [[n + 1 for _ in range(3) for n in range(100)]] * 4
-    assert line.size() == 100
+    # As some bytes of a function may differ, if seldom, threads send one of them more than once.
+    assert 100 <= line.size() <= 200
 
 
 # -- between members --------------------------------------------------------------------------
