@@ -16,7 +16,7 @@ from pparallel.runtime.links import failure
 from pparallel.runtime.polling import Polling
 from pparallel_zmq import wire
 from pparallel_zmq.memory import Memory
-from pparallel_zmq.sockets import Socket, ZeroCopy, close, events
+from pparallel_zmq.sockets import Connection, Socket, ZeroCopy, events
 from pparallel_zmq.streams import Incoming, Outgoing
 from pparallel_zmq.wire import HEAD, BadMessageError, Kind, Limits, Raw
 
@@ -42,15 +42,12 @@ class Lane:
         is_idle: whether it may carry another: all of the last reply has come.
     """
 
-    def __init__(self, socket: Socket, monitor: Socket, limits: Limits, memory: Memory) -> None:
-        self._socket, self._monitor = socket, monitor
+    def __init__(self, connection: Connection, limits: Limits, memory: Memory) -> None:
+        self._connection, (self._socket, self._monitor) = connection, connection.made
         self._limits, self._memory = limits, memory
         self.is_idle = True
-        self._send_now: Callable[..., object] = socket.send
-        self._asked: list[tuple[Any, int]] = [(socket, int(zmq.POLLIN))]
-        self._poll = select.poll()
-        self._poll.register(int(socket.getsockopt(zmq.FD)), select.POLLIN)
-        self._wait = Polling(self._wait_shortly, self._look).receive
+        self._send_now: Callable[..., object] = self._socket.send
+        self._wait = _waiting(self._socket)
         self._deadline: float | None = None
         self._ended = -1  # of the link
 
@@ -64,9 +61,12 @@ class Lane:
             BrokenError: it will not come.
             RemoteError: the handler failed.
         """
-        self.is_idle, self._ended = False, link.ended.fd
-        self._deadline = None if timeout is None else time.monotonic() + timeout
         try:
+            self._connection.is_used = True
+            if link.is_over:  # nobody waits any more until it is used no longer
+                raise BrokenError
+            self.is_idle, self._ended = False, link.ended.fd
+            self._deadline = None if timeout is None else time.monotonic() + timeout
             flags, frames = self._exchange(number, part, raws)
         except zmq.ContextTerminated:
             raise BrokenError from None
@@ -74,6 +74,8 @@ class Lane:
             raise CallTimeoutError(f"a request to {link.to!r}", timeout or 0.0) from None
         except BadMessageError as error:
             raise PeerLostError(link.to, f"has sent what is no reply: {error}") from None
+        finally:
+            self._connection.is_used = False
         self.is_idle = True
         if flags & wire.FAILED:
             raise failure(link.to, frames)
@@ -104,7 +106,7 @@ class Lane:
 
     def close(self) -> None:
         """Close the sockets."""
-        close(self._socket, self._monitor)
+        self._connection.close()
 
     def _send_pieces(self, number: int, outgoing: Outgoing, count: int) -> None:
         head = HEAD.pack(Kind.PIECE, 0, 0, 0, number)
@@ -131,21 +133,6 @@ class Lane:
         frame: Any = socket.recv(copy=False)
         return part, frame.buffer
 
-    def _look(self) -> bytes | None:
-        try:
-            return self._socket.recv(_NOW)
-        except zmq.Again:
-            return None
-
-    def _wait_shortly(self) -> bytes | None:
-        """Receive, as :meth:`_look`; what waits in recv would begin anew with each signal.
-
-        The descriptor tells of changes only, and from when all before were looked at.
-        """
-        if not zmq.zmq_poll(self._asked, 0):
-            self._poll.poll(_QUICK)
-        return self._look()
-
     def _wait_for(self, event: int) -> None:
         """Wait until *event* has come for the socket; raises as :meth:`call`."""
         socket, is_last, deadline = self._socket, False, self._deadline
@@ -169,3 +156,26 @@ class Lane:
                 if is_last:
                     raise BrokenError
                 raise TimeoutError
+
+
+def _waiting(socket: Socket) -> Callable[[], bytes | None]:
+    """Return what waits a short while for the next part that comes; no lane is part of a cycle."""
+    receive, is_there = socket.recv, zmq.zmq_poll
+    asked: list[tuple[Any, int]] = [(socket, int(zmq.POLLIN))]
+    polled = select.poll()
+    polled.register(int(socket.getsockopt(zmq.FD)), select.POLLIN)
+    sleep = polled.poll
+
+    def look() -> bytes | None:
+        try:
+            return receive(_NOW)
+        except zmq.Again:
+            return None
+
+    def wait() -> bytes | None:  # what waits in recv would begin anew with each signal
+        # The descriptor tells of changes only, and from when all before were looked at.
+        if not is_there(asked, 0):
+            sleep(_QUICK)
+        return look()
+
+    return Polling(wait, look).receive

@@ -19,9 +19,9 @@ from pparallel.runtime.lean_future import when_done
 from pparallel.runtime.links import failure
 from pparallel.runtime.pending import fail, settle
 from pparallel_zmq import wire
-from pparallel_zmq.port import BATCH, Port
+from pparallel_zmq.port import Port
 from pparallel_zmq.reader import EventFd, Monitor, Source
-from pparallel_zmq.sockets import FAILED, RETURN, Socket
+from pparallel_zmq.sockets import FAILED, RETURN, Connection
 from pparallel_zmq.streams import Incoming
 from pparallel_zmq.wire import BadMessageError, Kind, Message
 
@@ -50,7 +50,7 @@ class Link(Source):
         unanswered: the last request of each thread, until the other end has answered it.
     """
 
-    def __init__(self, network: Network, to: str, socket: Socket, monitor: Socket) -> None:
+    def __init__(self, network: Network, to: str, connection: Connection) -> None:
         self.to, self.ended = to, EventFd()
         self.is_welcome = self.is_over = False
         self.trouble = ""
@@ -63,7 +63,7 @@ class Link(Source):
         self.was_up = False
         self._is_connected = False
         self._broken: float | None = time.monotonic()
-        self._port = Port(socket, self._reader, self, network.limits)
+        self._port = Port(connection, self._reader, self, network.limits)
         self.fd = self._port.fd
         self.unanswered: set[int | None] = set()
         # Lanes that no thread uses; the last one is used first. A list's own operations are all the
@@ -71,8 +71,11 @@ class Link(Source):
         # one thread to another.
         self._idle: list[Lane] = []
         self._port.hold()  # until it is known who is there
-        self.say(Kind.HELLO, network.hello.pack(), urgent=True)
-        self._monitor = Monitor(monitor, self._happened)
+        self._monitor = Monitor(connection.made[1], self._happened)
+
+    def begin(self) -> None:
+        """Say who calls, and listen; safe to call again where it was interrupted."""
+        self.say(Kind.HELLO, self._network.hello.pack(), urgent=True)
         self._reader.add(self)
         self._reader.add(self._monitor)
 
@@ -118,8 +121,8 @@ class Link(Source):
             return self._network.lane(self.to)
 
     def keep(self, lane: Lane) -> None:
-        """Keep a lane for the next call."""
-        if len(self._idle) >= SPARE:
+        """Keep a lane for the next call, or close it."""
+        if not lane.is_idle or len(self._idle) >= SPARE:
             lane.close()
             return
         self._idle.append(lane)
@@ -153,8 +156,8 @@ class Link(Source):
     # -- as a source --------------------------------------------------------------------------
 
     @override
-    def drain(self) -> bool:
-        received = self._port.take()
+    def drain(self, is_there: bool) -> bool:
+        received = self._port.take(is_there)
         for _, _, part, piece in received:
             try:
                 self._handle(wire.unpack(part, self._network.limits), piece)
@@ -163,7 +166,7 @@ class Link(Source):
             except BaseException as error:  # a callback may raise SystemExit
                 logger.exception("A message of %s could not be handled", self.to)
                 self._failed(part, error)
-        return len(received) == BATCH
+        return bool(received)
 
     @override
     def tick(self, now: float) -> float | None:
@@ -176,7 +179,7 @@ class Link(Source):
             self.end()
             return None
         if self._broken is not None:
-            self._monitor.drain()  # this thread may have slept while the connection came back
+            self._monitor.drain(False)  # this thread may have slept while the connection came back
         if self._leaves is not None and (now >= self._leaves or self._broken is not None):
             self._network.membership.lose(self.to, LEFT)
             return None
@@ -199,7 +202,7 @@ class Link(Source):
     @override
     def end(self) -> None:
         self._close_idle()
-        self._port.close(self._monitor.socket)
+        self._port.close()
 
     # -- messages -----------------------------------------------------------------------------
 

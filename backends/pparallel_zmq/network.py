@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 import zmq
 
@@ -32,7 +33,7 @@ from pparallel_zmq.links import BROKE, LEFT, Link
 from pparallel_zmq.memory import Memory
 from pparallel_zmq.reader import Reader
 from pparallel_zmq.server import Server
-from pparallel_zmq.sockets import LINGER, Socket, Sockets, close, making
+from pparallel_zmq.sockets import LINGER, Connection, Sockets, making
 from pparallel_zmq.wire import Kind, Limits, Message
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Network:
         calling: reads the replies to what this member asks.
         hello: what this member says of itself.
         membership: who is there.
-        links: the last one to each member.
+        links: the last one to each member that has begun.
         is_closed: whether no request may be sent any more.
     """
 
@@ -81,7 +82,8 @@ class Network:
         self._place.prepare()
         self.links: dict[str, Link] = {}
         self._routes: dict[str, bytes] = {}  # by which connection each member is told something
-        self._ever: list[Link] = []
+        self._made: dict[str, Link] = {}  # the last one to each member, even if it has not begun
+        self._ever: WeakSet[Link] = WeakSet()
         self._linking = threading.RLock()  # a signal handler may make a second link meanwhile
         self._refusal: Exception | None = None
         self._met = self.is_closed = False
@@ -94,10 +96,10 @@ class Network:
             undo.callback(self.calling.close)
             self._sockets = Sockets(member.name, self._keyring, config, self.limits)
             undo.callback(self._sockets.close)
-            socket, self._address, monitor = self._bound()
+            connection, self._address = self._bound()
             here = str(self._address)
             self.hello = Hello(member.name, os.urandom(16), ProcessId.here(), here)
-            self._server = Server(self, socket, monitor, handler)
+            self._server = Server(self, connection, handler)
             undo.pop_all()
 
     def meet(self) -> None:
@@ -143,12 +145,12 @@ class Network:
         self._exchange = Exchange(where, member.rank, member.world_size, timeout)
         return address.torchrun_place(config, member, self._exchange)
 
-    def _bound(self) -> tuple[Socket, Address, Socket | None]:
+    def _bound(self) -> tuple[Connection, Address]:
         mine = self._place
         if not self.membership.is_first:
             mine = self._place.of_another(self._member, self.config.host)
         try:
-            socket, found, monitor = self._sockets.bound(mine)
+            connection, found = self._sockets.bound(mine)
         except zmq.ZMQError as error:
             if is_exhausted(OSError(error.errno, "")):
                 raise
@@ -158,7 +160,7 @@ class Network:
             self._place = found
             if self._exchange is not None:
                 self._exchange.put("zmq", str(found).encode())
-        return socket, found, monitor
+        return connection, found
 
     def link_to(self, to: str) -> Link:
         """Return a link to member *to* that can be used, and make it if need be."""
@@ -176,18 +178,18 @@ class Network:
 
     def _link(self, to: str, place: Address) -> Link:
         with self._linking, making(f"a connection to member {to!r}"):
-            link = self.links.get(to)
             if self.is_closed:
                 raise ClosedError(f"transport of {self._member.name!r}")
+            link = self.links.get(to)
+            if link is not None and not link.is_over:
+                return link
+            link = self._made.get(to)  # a signal's handler may have interrupted its beginning
             if link is None or link.is_over:
-                socket, monitor = self._sockets.connected(to, place, beats=True)
-                try:
-                    link = Link(self, to, socket, monitor)
-                except BaseException:
-                    close(socket, monitor)
-                    raise
-                self._ever.append(link)
-                self.links[to] = link
+                link = Link(self, to, self._sockets.connected(to, place, beats=True))
+                self._ever.add(link)
+                self._made[to] = link
+            link.begin()
+            self.links[to] = link
         return link
 
     def lane(self, to: str) -> Lane:
@@ -196,8 +198,7 @@ class Network:
         with self._linking, making(f"a connection to member {to!r}"):
             if self.is_closed:
                 raise ClosedError(f"transport of {self._member.name!r}")
-            socket, monitor = self._sockets.connected(to, place)
-        return Lane(socket, monitor, self.limits, self.memory)
+            return Lane(self._sockets.connected(to, place), self.limits, self.memory)
 
     def why_over(self, to: str) -> Exception:
         """Return why a link to member *to* is of no use any more."""
@@ -313,9 +314,8 @@ class Network:
             self._tell(link, Kind.LOST, *told)
             if link is not None and reason != LEFT:  # should it ever hear of it
                 link.say(Kind.LOST, *told)
-        for each in list(self._ever):
-            if each.to == name:
-                each.finish()
+        if name in self._made:
+            self._made[name].finish()
         self._pending.lose(name, reason)
         self._server.forget(name)
         self._lost(name, reason)
@@ -327,7 +327,7 @@ class Network:
         with self._linking:
             self.is_closed = True
         self.membership.close()
-        for each in self._ever:
+        for each in self._made.values():
             each.finish()
         if self.serving.is_here or self.calling.is_here:
             threading.Thread(target=self._finish, name="pparallel-zmq-close").start()
@@ -343,6 +343,6 @@ class Network:
         for reader in (self.calling, self.serving):
             reader.join()
         self._sockets.close()
-        for each in self._ever:
+        for each in list(self._ever):
             each.ended.close()
         self.memory.close()

@@ -32,9 +32,15 @@ class EventFd:
         fd: the descriptor; -1: it is closed.
     """
 
+    fd = -1
+
     def __init__(self) -> None:
-        self.fd = private(lambda: os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
         self._lock = threading.RLock()  # a signal handler may set it while its thread does
+        private(self._make)
+
+    def _make(self) -> int:
+        self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        return self.fd
 
     def set(self) -> None:
         """Wake who waits for it; safe to call when it is closed."""
@@ -49,6 +55,10 @@ class EventFd:
             if descriptor >= 0:
                 close_private(descriptor)
 
+    def __del__(self) -> None:
+        if self.fd >= 0:  # a signal's handler has interrupted who was to have it
+            self.close()
+
 
 class Source:
     """What a reader waits for.
@@ -62,8 +72,12 @@ class Source:
 
     fd: int
 
-    def drain(self) -> bool:
-        """Handle some of what is there; return whether more may be."""
+    def drain(self, is_there: bool) -> bool:
+        """Handle some of what has come; return whether more may have.
+
+        Args:
+            is_there: whether it is known that something has.
+        """
         raise NotImplementedError
 
     def tick(self, now: float) -> float | None:
@@ -79,12 +93,12 @@ class Monitor(Source):
 
     def __init__(self, socket: Socket, happened: Callable[[int, int], None]) -> None:
         """Call *happened* with each event of *socket*, and with its value."""
-        self.socket, self._happened = socket, happened
+        self._socket, self._happened = socket, happened
         self.fd = int(socket.getsockopt(zmq.FD))
 
     @override
-    def drain(self) -> bool:
-        for event, value in events(self.socket):
+    def drain(self, is_there: bool) -> bool:
+        for event, value in events(self._socket):
             self._happened(event, value)
         return False
 
@@ -98,7 +112,7 @@ class Reader:
 
     def __init__(self, name: str) -> None:
         self._sources: dict[int, Source] = {}
-        self._woken: set[Source] = set()
+        self._woken: dict[Source, bool] = {}  # and whether it is known that something is there
         self._changed = True
         self._polled = select.poll()
         self._left = math.inf
@@ -124,7 +138,7 @@ class Reader:
         with self._lock:
             self._sources[source.fd] = source
             self._changed = True
-        self._woken.add(source)
+        self._woken[source] = False
         self.tick_soon()
 
     def remove(self, source: Source) -> None:
@@ -135,9 +149,13 @@ class Reader:
 
     def wake(self, source: Source) -> None:
         """Have *source* drained: something is there."""
-        self._woken.add(source)
+        self._woken[source] = True
         if self._sleeping:
             self._nudge.set()
+
+    def rest(self, source: Source) -> None:
+        """Do not have *source* drained: who has just looked, and used it last, found nothing."""
+        self._woken.pop(source, None)
 
     def tick_soon(self) -> None:
         """Have the thread look at its sources' times; one has changed."""
@@ -178,12 +196,14 @@ class Reader:
     def _drain(self) -> None:
         """Drain what was woken, each source once."""
         for source in list(self._woken):
-            self._woken.discard(source)
+            is_there = self._woken.pop(source, None)
+            if is_there is None:  # another thread has looked meanwhile
+                continue
             try:
-                if source.drain():
-                    self._woken.add(source)
+                if source.drain(is_there):
+                    self._woken.setdefault(source, False)
             except BaseException:  # a defect, and no reason to leave all other members unheard
-                self._woken.add(source)
+                self._woken.setdefault(source, False)
                 logger.exception("A message could not be handled")
                 time.sleep(PAUSE)
 
@@ -195,7 +215,7 @@ class Reader:
             if number == self._nudge.fd:
                 os.eventfd_read(number)
             elif (source := self._sources.get(number)) is not None:
-                self._woken.add(source)
+                self._woken[source] = True
 
     def _sleep(self) -> list[tuple[int, int]]:
         return self._polled.poll(poll_times.milliseconds(self._left))

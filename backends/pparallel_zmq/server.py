@@ -22,9 +22,9 @@ from pparallel.runtime.links import FAILED, attempt, outcome
 from pparallel.runtime.resources import is_exhausted
 from pparallel_zmq import wire
 from pparallel_zmq.memory import IDLE
-from pparallel_zmq.port import BATCH, Port, Received
+from pparallel_zmq.port import Port, Received
 from pparallel_zmq.reader import Monitor, Source
-from pparallel_zmq.sockets import Socket
+from pparallel_zmq.sockets import Connection
 from pparallel_zmq.streams import Incoming
 from pparallel_zmq.wire import BadMessageError, Kind, Message
 
@@ -88,32 +88,28 @@ class Server(Source):
     replies may come from any thread.
     """
 
-    def __init__(
-        self, network: Network, socket: Socket, monitor: Socket | None, handler: Handler
-    ) -> None:
-        """Serve on a socket.
+    def __init__(self, network: Network, connection: Connection, handler: Handler) -> None:
+        """Serve where members reach this one; connections that prove nothing are limited there.
 
         Args:
             network: of the member.
-            socket: that is bound where members reach this one.
-            monitor: of that socket, where connections that prove nothing are limited.
+            connection: that is bound, with a monitor where anybody may connect.
             handler: of requests.
         """
         self._network, self._handler, self._reader = network, handler, network.serving
         self._limits, self._memory = network.limits, network.memory
         strangers = Strangers()
-        self._monitor = None if monitor is None else Monitor(monitor, strangers.happened)
-        proven = None if monitor is None else strangers.proven
-        self._port = Port(socket, self._reader, self, self._limits, proven)
+        self._monitors = [Monitor(each, strangers.happened) for each in connection.made[1:]]
+        proven = strangers.proven if self._monitors else None
+        self._port = Port(connection, self._reader, self, self._limits, proven)
         # Large requests that are being received, and by which connection.
         self._coming: dict[tuple[str, int], tuple[bytes, Incoming]] = {}
         self._announced: Counter[str] = Counter()  # bytes of those, by sender
         self._owed: deque[Callable[[], None]] = deque()  # what could not be done yet
         self._aborted: dict[str, OrderedDict[int, None]] = {}
         self.fd = self._port.fd
-        self._reader.add(self)
-        if self._monitor is not None:
-            self._reader.add(self._monitor)
+        for each in (self, *self._monitors):
+            self._reader.add(each)
 
     def say(self, route: bytes, kind: Kind, *frames: bytes) -> None:
         """Send a small message to whoever is at the other end of *route*."""
@@ -134,13 +130,13 @@ class Server(Source):
     # -- as a source --------------------------------------------------------------------------
 
     @override
-    def drain(self) -> bool:
-        if self._monitor is not None:
-            self._monitor.drain()  # it tells of a connection before its first message comes
-        received = self._port.take()
+    def drain(self, is_there: bool) -> bool:
+        for monitor in self._monitors:
+            monitor.drain(False)  # it tells of a connection before its first message comes
+        received = self._port.take(is_there)
         for each in received:
             self._receive(each)
-        return len(received) == BATCH
+        return bool(received)
 
     @override
     def tick(self, now: float) -> float | None:
@@ -151,7 +147,7 @@ class Server(Source):
 
     @override
     def end(self) -> None:
-        self._port.close(None if self._monitor is None else self._monitor.socket)
+        self._port.close()
         self._coming.clear()
         self._owed.clear()
 

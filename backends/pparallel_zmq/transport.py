@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError, ResourceExhaustedError
+from pparallel.errors import ClosedError, PeerLostError, ResourceExhaustedError
 from pparallel.interfaces.transport import Frames, Handler, Meeting, Transport
 from pparallel.runtime.delivery import Delivery
 from pparallel.runtime.lean_future import LeanFuture
@@ -144,18 +144,15 @@ class ZmqTransport(Transport):
             return lane.call(link, part, raws, number, timeout)
         except BrokenError:
             raise self._why_broken(network, link) from None
-        except BaseException as error:
-            if isinstance(error, CallTimeoutError) or not isinstance(error, Exception):
+        except BaseException:
+            if not lane.is_idle:
                 # It may be on its way still. What says that it is given up goes by the link, and
                 # so does what this thread sends next: it comes there first.
                 link.abort(number)
                 self._note(link, number)
             raise
         finally:
-            if lane.is_idle:
-                link.keep(lane)
-            else:
-                lane.close()
+            link.keep(lane)
 
     @classmethod
     @override
