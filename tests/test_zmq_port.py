@@ -106,7 +106,7 @@ def test_what_is_behind_a_message_that_could_not_be_received_is_noticed(
 
 
 def test_what_is_held_leaves_in_order_when_it_is_released(ends: Ends) -> None:
-    ends.port.hold()
+    ends.port._held = True
     ends.port.send(PART)
     ends.port.send(say(Kind.HELLO), urgent=True)
     assert list(ends.port._backlog) == [(b"", [PART])]

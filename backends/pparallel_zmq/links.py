@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import select
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -47,7 +48,8 @@ class Link(Source):
         is_over: whether it is of no use any more.
         was_up: whether it has ever been connected to who was meant.
         trouble: what went wrong with the connection last.
-        unanswered: the last request of each thread, until the other end has answered it.
+        last: what each thread has asked last, if not by a lane.
+        unanswered: those of them that the other end has not answered.
     """
 
     def __init__(self, network: Network, to: str, connection: Connection) -> None:
@@ -63,14 +65,15 @@ class Link(Source):
         self.was_up = False
         self._is_connected = False
         self._broken: float | None = time.monotonic()
-        self._port = Port(connection, self._reader, self, network.limits)
+        # Held until it is known who is there.
+        self._port = Port(connection, self._reader, self, network.limits, held=True)
         self.fd = self._port.fd
+        self.last: dict[int, int] = {}
         self.unanswered: set[int | None] = set()
         # Lanes that no thread uses; the last one is used first. A list's own operations are all the
         # protection that they need, and the barrier that ZeroMQ asks for where a socket goes from
         # one thread to another.
         self._idle: list[Lane] = []
-        self._port.hold()  # until it is known who is there
         self._monitor = Monitor(connection.made[1], self._happened)
 
     def begin(self) -> None:
@@ -91,6 +94,13 @@ class Link(Source):
 
         when_done(future, ended)
         self._port.send(part, raws, number, thread=get_ident())
+
+    def note(self, number: int) -> None:
+        """Remember what this thread has asked last, if not by a lane."""
+        thread = get_ident()
+        self.unanswered.discard(self.last.get(thread))
+        self.unanswered.add(number)
+        self.last[thread] = number
 
     def say(self, kind: Kind, *frames: bytes, number: int = 0, urgent: bool = False) -> None:
         """Send a small message."""
@@ -120,14 +130,19 @@ class Link(Source):
         except IndexError:
             return self._network.lane(self.to)
 
-    def keep(self, lane: Lane) -> None:
-        """Keep a lane for the next call, or close it."""
-        if not lane.is_idle or len(self._idle) >= SPARE:
-            lane.close()
+    def keep(self, lane: Lane, number: int) -> None:
+        """Keep a lane for the next call, or close it, after request *number*."""
+        if lane.is_idle and len(self._idle) < SPARE:
+            self._idle.append(lane)
+            if self.is_over:
+                self._close_idle()
             return
-        self._idle.append(lane)
-        if self.is_over:
-            self._close_idle()
+        if not lane.is_idle:
+            # It may be on its way still. What says that it is given up goes by the link, and so
+            # does what this thread sends next: it comes there first.
+            self.abort(number)
+            self.note(number)
+        lane.close()
 
     def _close_idle(self) -> None:
         try:
@@ -135,6 +150,14 @@ class Link(Source):
                 self._idle.pop().close()
         except IndexError:  # another thread has taken the last
             return
+
+    def why_broken(self) -> Exception:
+        """Return why a lane has broken; that is known soon after."""
+        if not self.is_over:
+            waiting = select.poll()
+            waiting.register(self.ended.fd, select.POLLIN)
+            waiting.poll(self._bound / 2 * 1000)
+        return self._network.why_over(self.to)
 
     def expect_leave(self, seconds: float) -> None:
         """Take the other end for gone when its connection ends, or after so long."""
@@ -207,7 +230,7 @@ class Link(Source):
     # -- messages -----------------------------------------------------------------------------
 
     def _handle(self, message: Message, piece: memoryview | None) -> None:
-        kind, number, frames = message.kind, message.number, message.frames
+        kind, _, number, _, frames = message
         if not self.is_welcome and kind not in (Kind.WELCOME, Kind.REFUSED):
             raise BadMessageError("it came before the member was known")
         if kind == Kind.REPLY:
@@ -236,15 +259,14 @@ class Link(Source):
             fail(future, error)
 
     def _reply(self, message: Message) -> None:
-        number = message.number
+        _, flags, number, table, frames = message
         self.unanswered.discard(number)
-        if number not in self._calls:
-            if message.flags & wire.LARGE:
-                self.abort(number)
-        elif message.flags & wire.LARGE:
-            self._coming[number] = Incoming(message.table, self._network.memory, message.flags)
+        if not flags & wire.LARGE:
+            self._settle(number, flags, frames)
+        elif number in self._calls:
+            self._coming[number] = Incoming(table, self._network.memory, flags)
         else:
-            self._settle(number, message.flags, message.frames)
+            self.abort(number)
 
     def _piece(self, number: int, piece: memoryview) -> None:
         incoming = self._coming.get(number)

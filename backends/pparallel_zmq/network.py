@@ -236,21 +236,27 @@ class Network:
 
     def heard(self, sender: str, route: bytes, message: Message) -> None:
         """Handle a message that is no request."""
-        frames = [bytes(memoryview(each)) for each in message.frames]
+        kind, *_, received = message
+        frames = [bytes(memoryview(each)) for each in received]
         membership = self.membership
-        if message.kind == Kind.HELLO and len(frames) == 1:
+        if kind == Kind.HELLO and len(frames) == 1:
             self._greeted(sender, route, frames[0])
         elif sender != membership.first or membership.is_first:
             return
-        elif message.kind == Kind.ROSTER:
+        elif kind == Kind.ROSTER:
             try:
                 for found in map(Hello.unpack, frames):
                     if found.name != membership.me and membership.expects(found.name):
                         membership.admit(found)
             except RefusedError as error:  # it has ended just now
                 logger.info("A member was told of and is not let in: %s", error)
-        elif message.kind == Kind.LOST and len(frames) == 2:
-            self._take_loss(*(each.decode() for each in frames))
+        elif kind == Kind.LOST and len(frames) == 2:
+            name, reason = (each.decode() for each in frames)
+            link = self.links.get(name)
+            if reason != LEFT or link is None or link.is_over:
+                membership.lose(name, reason)
+            else:  # what it has answered last may still be on its way
+                link.expect_leave(LAST)
 
     def _greeted(self, sender: str, route: bytes, data: bytes) -> None:
         try:
@@ -271,40 +277,28 @@ class Network:
         proof = self._proof(sender, self._member.name, found.incarnation)
         self._server.say(route, Kind.WELCOME, proof)
 
-    def _take_loss(self, name: str, reason: str) -> None:
-        link = self.links.get(name)
-        if reason != LEFT or link is None or link.is_over:
-            self.membership.lose(name, reason)
-        else:  # what it has answered last may still be on its way
-            link.expect_leave(LAST)
-
     # -- what links tell ----------------------------------------------------------------------
 
     def refused(self, link: Link, why: str) -> None:
         """Take what the other end says."""
-        if link.to == self.membership.first:
-            if not self._met and self._refusal is None:
-                place = self._place
-                message = f"the first member, {link.to!r} at {place}, refuses this one: {why}"
-                self._refusal = AuthenticationError(message)
-            self.membership.lose(link.to, f"refuses this member: {why}")
-        elif self.membership.is_first:
-            self.membership.lose(link.to, f"refuses the first member: {why}")
-        else:
-            self._cut(link, f"refuses this member: {why}")
+        if link.to == self.membership.first and not self._met and self._refusal is None:
+            message = f"the first member, {link.to!r} at {self._place}, refuses this one: {why}"
+            self._refusal = AuthenticationError(message)
+        whom = "the first" if self.membership.is_first else "this"
+        self._give_up(link, f"refuses {whom} member: {why}")
 
     def unreachable(self, link: Link, why: str) -> None:
         """Give up a member that the first cannot reach, or the first; or just the connection."""
         if link.to == self.membership.first and not self._met and not link.was_up:
             return  # it may be yet to come
-        if self.membership.is_first or link.to == self.membership.first:
+        self._give_up(link, why, f" from member {self._member.name!r}")
+
+    def _give_up(self, link: Link, why: str, whence: str = "") -> None:
+        if self.membership.first in (self.membership.me, link.to):
             self.membership.lose(link.to, why)
         else:
-            self._cut(link, f"{why} from member {self._member.name!r}")
-
-    def _cut(self, link: Link, why: str) -> None:
-        link.finish(keep=0.0)
-        link.fail_all(lambda: PeerLostError(link.to, why))
+            link.finish(keep=0.0)
+            link.fail_all(lambda: PeerLostError(link.to, why + whence))
 
     def _ended(self, name: str, reason: str) -> None:
         """Tell of the end of a member, once."""

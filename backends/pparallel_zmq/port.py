@@ -53,15 +53,17 @@ class Port:
         source: Source,
         limits: Limits,
         proven: Callable[[int], None] | None = None,
+        held: bool = False,
     ) -> None:
-        """Send and take in by a socket.
+        """Send and take in by a socket, which is used here alone from now on.
 
         Args:
-            connection: whose socket is used here alone from now on.
+            connection: that of the socket.
             reader: whose thread takes in.
             source: what the reader drains if something comes.
             limits: of messages.
             proven: called with the descriptor of a connection by which a message has come.
+            held: whether to keep what is sent, but what is urgent, until :meth:`release`.
         """
         self._connection, self._reader, self._source = connection, reader, source
         self._socket = socket = connection.made[0]
@@ -78,15 +80,11 @@ class Port:
         # Large ones that are being sent, each with its thread and whose it is.
         self._streams: dict[Stream, tuple[int, str, Outgoing]] = {}
         self._behind: dict[int, list[_Sending]] = {}  # what waits for the end of those, by thread
-        self._held = self._closed = False
+        self._held, self._closed = held, False
         self.fd = int(socket.getsockopt(zmq.FD))
 
-    def hold(self) -> None:
-        """Keep what is sent from now on until :meth:`release`."""
-        self._held = True
-
     def release(self) -> None:
-        """Send what was kept."""
+        """Send what was held, and hold nothing any more."""
         self._held = False
         self._do(self._flush)
 

@@ -9,6 +9,7 @@ import select
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import zmq
 from typing_extensions import override
@@ -113,14 +114,16 @@ class Reader:
     def __init__(self, name: str) -> None:
         self._sources: dict[int, Source] = {}
         self._woken: dict[Source, bool] = {}  # and whether it is known that something is there
-        self._changed = True
         self._polled = select.poll()
         self._left = math.inf
-        self._polling = Polling(self._sleep, self._look)
+        self._polling = Polling(
+            lambda: self._polled.poll(poll_times.milliseconds(self._left)),
+            lambda: self._polled.poll(0) or None,
+        )
         self._sleeping = False
         self._due = 0.0  # when to look at the sources' times
         self._nudge = EventFd()
-        self._lock = threading.RLock()  # a finalizer may send while its thread holds it
+        self._polled.register(self._nudge.fd, select.POLLIN)
         self._leaders = Leaders(name, self._receive, self._nudge.set, self._end)
         self.do = self._leaders.do
 
@@ -135,17 +138,16 @@ class Reader:
 
     def add(self, source: Source) -> None:
         """Wait for *source* too; it is drained once at first."""
-        with self._lock:
-            self._sources[source.fd] = source
-            self._changed = True
+        self._sources[source.fd] = source
+        self._polled.register(source.fd, select.POLLIN)
         self._woken[source] = False
         self.tick_soon()
 
     def remove(self, source: Source) -> None:
         """Wait for *source* no more; called by the thread that receives."""
-        with self._lock:
-            self._sources = {fd: each for fd, each in self._sources.items() if each is not source}
-            self._changed = True
+        self._sources.pop(source.fd, None)
+        with suppress(KeyError):  # it was interrupted while it was added
+            self._polled.unregister(source.fd)
 
     def wake(self, source: Source) -> None:
         """Have *source* drained: something is there."""
@@ -186,10 +188,9 @@ class Reader:
             self._sleeping = True
             if not self._woken and self._due:
                 self._wait(left)
-        except BaseException:  # without this thread the member would hear nothing any more
-            logger.exception("Messages could not be received; that is tried again")
+        except BaseException:
             self._due = 0.0
-            time.sleep(PAUSE)
+            raise
         finally:
             self._sleeping = False
 
@@ -208,28 +209,12 @@ class Reader:
                 time.sleep(PAUSE)
 
     def _wait(self, left: float) -> None:
-        if self._changed:
-            self._polled = self._poll()
         self._left = left
         for number, _ in self._polling.receive():
             if number == self._nudge.fd:
                 os.eventfd_read(number)
             elif (source := self._sources.get(number)) is not None:
                 self._woken[source] = True
-
-    def _sleep(self) -> list[tuple[int, int]]:
-        return self._polled.poll(poll_times.milliseconds(self._left))
-
-    def _look(self) -> list[tuple[int, int]] | None:
-        return self._polled.poll(0) or None
-
-    def _poll(self) -> select.poll:
-        with self._lock:
-            self._changed = False
-            found = select.poll()
-            for number in (self._nudge.fd, *self._sources):
-                found.register(number, select.POLLIN)
-        return found
 
     def _tick(self) -> float:
         """Have the sources do what is due; return how long until the next is."""
@@ -244,6 +229,5 @@ class Reader:
     def _end(self) -> None:
         for source in list(self._sources.values()):
             source.end()
-        with self._lock:
-            self._sources.clear()
+        self._sources.clear()
         self._nudge.close()

@@ -13,7 +13,7 @@ import time
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, ClassVar
 
 import zmq
 from zmq.utils.garbage import gc  # what is imported when it is needed wants a descriptor then
@@ -100,7 +100,7 @@ class Sockets:
         self._context.set(zmq.MAX_SOCKETS, self._context.get(zmq.SOCKET_LIMIT))
         self._gatekeeper: Gatekeeper | None = None
         self._open: dict[weakref.ref[Connection], list[Socket]] = {}
-        ZeroCopy.use()
+        ZeroCopy.users.add(self)
         try:
             if keyring is not None:
                 self._gatekeeper = Gatekeeper(self._context, keyring)
@@ -137,10 +137,7 @@ class Sockets:
     def connected(self, to: str, address: Address, *, beats: bool = False) -> Connection:
         """Return a socket connected to member *to*, with one that tells of the connection.
 
-        Args:
-            to: the member's name.
-            address: where it is met.
-            beats: whether to ask for signs of life, and break the connection if none come.
+        With *beats* it asks for signs of life, and breaks the connection if none come.
 
         Raises:
             OSError, ZMQError: there are no descriptors or no memory for it; nothing is left.
@@ -168,6 +165,8 @@ class Sockets:
             socket.heartbeat_ivl = max(1, int(bound * BEAT * 1000))
             socket.heartbeat_timeout = max(1, int(bound * SILENCE * 1000))
             socket.heartbeat_ttl = max(100, int(bound * 1000))
+        else:
+            socket.sndhwm = 0  # of one call no more is under way than its window
         socket.reconnect_ivl = max(10, int(bound * RETRY * 1000))
         socket.reconnect_ivl_max = max(100, int(bound * 1000))
         if self._keyring is None:
@@ -191,8 +190,8 @@ class Sockets:
                 close(made)
         self._context.term()
         if self._gatekeeper is not None:
-            self._gatekeeper.join()
-        ZeroCopy.unuse()
+            self._gatekeeper.thread.join()
+        ZeroCopy.unuse(self)
 
     def _monitor(self, connection: Connection, events: int) -> None:
         """Make the socket that tells of a connection; see also :func:`close`."""
@@ -223,26 +222,25 @@ class Gatekeeper:
 
     Without one CURVE admits whoever knows the server's public key. What it answers as the user's
     id is attached by libzmq to every message of that connection.
+
+    Attributes:
+        thread: that thread, which ends when its context does.
     """
 
     def __init__(self, context: zmq.Context[Any], keyring: Keyring) -> None:
         self._keyring = keyring
         # One answer that fails holds up no other.
         made: list[Socket] = []
-        self._thread = threading.Thread(target=self._run, name="pparallel-zap", daemon=True)
+        self.thread = threading.Thread(target=self._run, name="pparallel-zap", daemon=True)
         try:
             self._socket = Socket(context, zmq.ROUTER, made)
             self._socket.linger = 0
             self._socket.bind("inproc://zeromq.zap.01")
-            start_thread(self._thread)
+            start_thread(self.thread)
         except BaseException:
-            if self._thread.ident is None:
+            if self.thread.ident is None:
                 close(made)
             raise
-
-    def join(self) -> None:
-        """Wait for the thread, which ends when its context does."""
-        self._thread.join()
 
     def _run(self) -> None:
         with self._socket:
@@ -329,16 +327,13 @@ class ZeroCopy:
     """Ends the thread with which pyzmq lets go of what it sent without a copy.
 
     pyzmq starts it with the first such message, and never ends it.
+
+    Attributes:
+        users: of members that may send so.
     """
 
+    users: ClassVar[set[Sockets]] = set()
     _lock = threading.RLock()
-    _users = 0
-
-    @classmethod
-    def use(cls) -> None:
-        """Count a member that may send so."""
-        with cls._lock:
-            cls._users += 1
 
     @classmethod
     def is_ready(cls) -> bool:
@@ -347,21 +342,22 @@ class ZeroCopy:
             return True
         with cls._lock:
             try:
-                _check_descriptors()
-                gc.start()
+                if not gc.is_alive():  # another thread may have started it
+                    _check_descriptors()
+                    gc.start()
             except (OSError, RuntimeError, MemoryError) as error:
                 gc.thread = None
                 logger.warning("Large messages are copied: %s", error)
         return gc.is_alive()
 
     @classmethod
-    def unuse(cls) -> None:
-        """Count one less, and end the thread with the last."""
+    def unuse(cls, user: Sockets) -> None:
+        """Take out one, and end the thread with the last."""
         with cls._lock:
-            cls._users -= 1
+            cls.users.discard(user)
             # All of ours has been sent or dropped by now, and the thread is about to hear of it.
             until = time.monotonic() + HEARD
-            while cls._users == 0 and gc.refs and time.monotonic() < until:
+            while gc.refs and not cls.users and time.monotonic() < until:
                 time.sleep(0.001)
-            if cls._users == 0 and not gc.refs:
+            if not (gc.refs or cls.users):
                 gc.stop()
