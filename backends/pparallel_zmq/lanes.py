@@ -35,11 +35,12 @@ class Lane:
     """A connection that carries one call at a time.
 
     Attributes:
+        connection: its sockets.
         is_idle: whether it may carry another: all of the last reply has come.
     """
 
     def __init__(self, connection: Connection, limits: Limits, memory: Memory) -> None:
-        self._connection, (self._socket, self._monitor) = connection, connection.made
+        self.connection, (self._socket, self._monitor) = connection, connection.made
         self._limits, self._memory = limits, memory
         self.is_idle = True
         self._send: Callable[..., object] = self._socket.send
@@ -57,7 +58,7 @@ class Lane:
             RemoteError: the handler failed.
         """
         try:
-            self._connection.is_used = True
+            self.connection.is_used = True
             if link.is_over:  # nobody waits any more until it is used no longer
                 raise link.why_broken()
             self.is_idle = False
@@ -70,7 +71,7 @@ class Lane:
         except BadMessageError as error:
             raise PeerLostError(link.to, f"has sent what is no reply: {error}") from None
         finally:
-            self._connection.is_used = False
+            self.connection.is_used = False
         self.is_idle = True
         if flags & wire.FAILED:
             raise failure(link.to, frames)
@@ -100,10 +101,6 @@ class Lane:
                 if incoming.feed(piece):
                     return incoming.flags, incoming.frames()
                 self._send(wire.say(Kind.MORE, number=number), _NOW)
-
-    def close(self) -> None:
-        """Close the sockets."""
-        self._connection.close()
 
     def _send_pieces(self, number: int, outgoing: Outgoing, count: int) -> None:
         head = HEAD.pack(Kind.PIECE, 0, 0, 0, number)

@@ -54,7 +54,7 @@ class Link(Source):
 
     def __init__(self, network: Network, to: str, connection: Connection) -> None:
         self.to, self.ended = to, EventFd()
-        self.is_welcome = self.is_over = False
+        self.is_welcome = self.is_over = self.was_up = self._is_connected = False
         self.trouble = ""
         self._network, self._reader = network, network.calling
         self._bound = network.config.liveness_bound
@@ -62,8 +62,6 @@ class Link(Source):
         self._coming: dict[int, Incoming] = {}
         self._leaves: float | None = None
         self._closes = math.inf
-        self.was_up = False
-        self._is_connected = False
         self._broken: float | None = time.monotonic()
         # Held until it is known who is there.
         self._port = Port(connection, self._reader, self, network.limits, held=True)
@@ -142,12 +140,12 @@ class Link(Source):
             # does what this thread sends next: it comes there first.
             self.abort(number)
             self.note(number)
-        lane.close()
+        lane.connection.close()
 
     def _close_idle(self) -> None:
         try:
             while self._idle:
-                self._idle.pop().close()
+                self._idle.pop().connection.close()
         except IndexError:  # another thread has taken the last
             return
 

@@ -15,8 +15,6 @@ LEAST = 2**20  #: bytes; below it the allocator has pages at hand itself
 KEPT = 256 * 2**20  #: bytes that are kept for the next message
 IDLE = 5.0  #: seconds after which they are given back
 
-_Free = tuple[float, mmap.mmap]  #: since when
-
 
 class Memory:
     """Lends memory that comes back by itself when nothing refers to it any more.
@@ -28,7 +26,7 @@ class Memory:
     """
 
     def __init__(self) -> None:
-        self._free: list[_Free] = []  # as they came back
+        self._free: list[tuple[float, mmap.mmap]] = []  # when each came back, in that order
         self._closed = False
 
     def take(self, size: int) -> Buffer:

@@ -18,11 +18,10 @@ from pparallel.runtime import poll_times
 from pparallel.runtime.leading import Leaders
 from pparallel.runtime.polling import Polling
 from pparallel.runtime.processes import close_private, private
-from pparallel_zmq.sockets import Socket, events
+from pparallel_zmq.sockets import PAUSE, Socket, events
 
 logger = logging.getLogger(__name__)
 
-PAUSE = 0.01  #: seconds for which nothing is received after what has failed
 LAST = 1.0  #: seconds that the end waits for functions that run
 
 
@@ -109,6 +108,8 @@ class Reader:
 
     Attributes:
         do: has an act run after those before it have started; for sources that are drained.
+        start: starts the thread.
+        close: ends the sources, by the thread that receives if one does; does not wait.
     """
 
     def __init__(self, name: str) -> None:
@@ -124,17 +125,13 @@ class Reader:
         self._due = 0.0  # when to look at the sources' times
         self._nudge = EventFd()
         self._polled.register(self._nudge.fd, select.POLLIN)
-        self._leaders = Leaders(name, self._receive, self._nudge.set, self._end)
-        self.do = self._leaders.do
+        leaders = self._leaders = Leaders(name, self._receive, self._nudge.set, self._end)
+        self.do, self.start, self.close = leaders.do, leaders.start, leaders.close
 
     @property
     def is_here(self) -> bool:
         """Whether the calling thread is one of the reader's."""
         return threading.current_thread() in self._leaders.threads()
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._leaders.start()
 
     def add(self, source: Source) -> None:
         """Wait for *source* too; it is drained once at first."""
@@ -164,10 +161,6 @@ class Reader:
         self._due = 0.0
         if self._sleeping:
             self._nudge.set()
-
-    def close(self) -> None:
-        """End the sources, by the thread that receives if one does. Does not wait."""
-        self._leaders.close()
 
     def join(self) -> None:
         """Wait until the sources have been ended, and a while for functions that run."""

@@ -65,7 +65,7 @@ HEARD = 5.0  #: seconds that it waits at most until pyzmq has let go of that
 BEAT, SILENCE, RETURN = 0.1, 0.5, 0.35
 RETRY = 0.0375  #: part of it between attempts to come back
 DESCRIPTORS = 16  #: that a context and its first sockets take, and some to spare
-PAUSE = 0.01  #: seconds after a connection could not be judged
+PAUSE = 0.01  #: seconds after what came could not be handled
 SEALED = 256  #: bytes that encryption may add to a part
 
 _EVENT = struct.Struct("=hi")
@@ -100,13 +100,6 @@ class Sockets:
         self._context.set(zmq.MAX_SOCKETS, self._context.get(zmq.SOCKET_LIMIT))
         self._gatekeeper: Gatekeeper | None = None
         self._open: dict[weakref.ref[Connection], list[Socket]] = {}
-        ZeroCopy.users.add(self)
-        try:
-            if keyring is not None:
-                self._gatekeeper = Gatekeeper(self._context, keyring)
-        except BaseException:
-            self.close()
-            raise
 
     def bound(self, address: Address) -> tuple[Connection, Address]:
         """Return the socket where others reach this member, on TCP with a monitor; its address.
@@ -114,6 +107,9 @@ class Sockets:
         Raises:
             ZMQError: the address is taken, or is not of this machine.
         """
+        ZeroCopy.users.add(self)
+        if self._keyring is not None:
+            self._gatekeeper = Gatekeeper(self._context, self._keyring)
         connection = self._socket(zmq.ROUTER, address)
         socket = connection.made[0]
         socket.router_mandatory = True  # who has gone is told of, not skipped silently
