@@ -334,3 +334,36 @@ with meeting(NAMES, sys.argv[1]) as met:
 """
     command = [sys.executable, "-W", "error", "-c", code, PLACES[0]]
     assert subprocess.run(command, cwd=Path(__file__).parent, check=False).returncode == 0
+
+
+def test_large_call_where_no_descriptor_is_left_works() -> None:
+    code = """
+import os, resource, threading
+from zmq_meetings import meeting
+from zmq_peer import handle, transport
+
+NAMES = ["m0", "m1"]
+with meeting(NAMES) as met:
+    one, two = (transport(name, NAMES, met, liveness_bound=5.0) for name in NAMES)
+    opens = threading.Thread(target=two.open, args=(handle,))
+    opens.start()
+    one.open(handle)
+    opens.join()
+    for _ in range(2):
+        one.call("m1", [b"here"], 5)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+    held = []
+    try:
+        while True:
+            held.append(os.dup(0))
+    except OSError:
+        pass
+    for size in (2**20, 1, 2**20, 1):
+        assert len(one.call("m1", [bytes(size)], 5)[1]) == size
+    for each in held:
+        os.close(each)
+    for each in (one, two):
+        each.close()
+"""
+    command = [sys.executable, "-W", "error", "-c", code]
+    assert subprocess.run(command, cwd=Path(__file__).parent, check=False).returncode == 0

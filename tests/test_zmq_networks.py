@@ -9,10 +9,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any
 
 import pytest
-import zmq
 from zmq_meetings import PLACES, meeting
 from zmq_peer import BOUND, Peer, opened, peers, transport
 
@@ -20,7 +18,7 @@ from pparallel.errors import PeerLostError
 from pparallel.testing.patience import until
 from pparallel_zmq import ZmqTransportConfig
 from pparallel_zmq.address import Address
-from pparallel_zmq.sockets import Sockets, close
+from pparallel_zmq.sockets import Connection, Sockets
 from pparallel_zmq.wire import Limits
 
 
@@ -116,23 +114,21 @@ def test_connections_that_break_while_they_are_closed() -> None:
     limits = Limits(config.max_frames, config.max_message, config.piece_size)
     sockets = Sockets("m0", None, config, limits)
 
-    def reached(count: int) -> tuple[zmq.Socket[bytes], Any, list[tuple[Any, Any]]]:
-        own, where, monitor = sockets.bound(place)
-        assert monitor is not None
+    def reached(count: int) -> list[Connection]:
+        bound, where = sockets.bound(place)
+        own, _ = bound.made
         ends = [sockets.connected("m1", where) for _ in range(count)]
-        for end, _ in ends:
-            end.send(b"here")
+        for each in ends:
+            each.made[0].send(b"here")
         for _ in ends:
             assert own.poll(10_000), "a message did not arrive"
             own.recv_multipart()
-        return own, monitor, ends
+        return [bound, *ends]
 
     try:
         for _ in range(20):
-            own, watching, ends = reached(16)
-            close(own, watching)
-            for end, monitor in ends:
-                close(end, monitor)
+            for each in reached(16):
+                each.close()
     finally:
         sockets.close()
 

@@ -11,7 +11,7 @@ import zmq
 
 from pparallel.testing.patience import until
 from pparallel_zmq.port import BATCH, Port
-from pparallel_zmq.sockets import Socket
+from pparallel_zmq.sockets import Connection, Socket
 from pparallel_zmq.wire import Kind, Limits, say
 
 PART = say(Kind.REQUEST, b"x")
@@ -23,20 +23,25 @@ class Ends:
 
     Attributes:
         woken: how often the reader was woken.
+        rested: how often it was told that nothing is there.
     """
 
     def __init__(self, context: zmq.Context[Any], most: int = 1000) -> None:
-        own: Socket = context.socket(zmq.DEALER, Socket)
+        connection = Connection()
+        own = Socket(context, zmq.DEALER, connection.made)
         own.sndhwm = most
         own.bind("inproc://port")
         self.peer: zmq.Socket[bytes] = context.socket(zmq.DEALER)
         self.peer.rcvhwm = most
         self.peer.connect("inproc://port")
-        self.woken = 0
-        self.port = Port(own, cast("Any", self), cast("Any", None), LIMITS)
+        self.woken = self.rested = 0
+        self.port = Port(connection, cast("Any", self), cast("Any", None), LIMITS)
 
     def wake(self, _: object) -> None:
         self.woken += 1
+
+    def rest(self, _: object) -> None:
+        self.rested += 1
 
     def send(self, count: int) -> None:
         for _ in range(count):
@@ -58,15 +63,16 @@ def test_who_sends_wakes_the_reader_if_something_has_come(ends: Ends) -> None:
     ends.send(1)
     ends.port.send(PART)
     assert ends.woken == 1
-    assert len(ends.port.take()) == 1
+    assert len(ends.port.take(True)) == 1
     ends.port.send(PART)
     assert ends.woken == 1
+    assert ends.rested, "it is drained once more in vain"
 
 
 def test_who_is_interrupted_while_it_sends_wakes_the_reader(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert ends.port.take() == []  # the reader sleeps
+    assert ends.port.take(False) == []  # the reader sleeps
     ends.send(1)
 
     def interrupt(*_: object, **__: object) -> None:
@@ -78,7 +84,7 @@ def test_who_is_interrupted_while_it_sends_wakes_the_reader(
         with pytest.raises(KeyboardInterrupt):
             ends.port.send(PART)
     assert ends.woken == 1, "neither this message nor those after it are noticed"
-    assert len(ends.port.take()) == 1
+    assert len(ends.port.take(True)) == 1
 
 
 def test_what_is_behind_a_message_that_could_not_be_received_is_noticed(
@@ -94,13 +100,13 @@ def test_what_is_behind_a_message_that_could_not_be_received_is_noticed(
 
     with monkeypatch.context() as changed:
         changed.setattr(ends.port, "_receive_part", fail_second)
-        assert len(ends.port.take()) == 1
+        assert len(ends.port.take(False)) == 1
     assert ends.woken == 1, "neither these messages nor those after them are noticed"
-    assert len(ends.port.take()) == 4
+    assert len(ends.port.take(False)) == 4
 
 
 def test_what_is_held_leaves_in_order_when_it_is_released(ends: Ends) -> None:
-    ends.port.hold()
+    ends.port._held = True
     ends.port.send(PART)
     ends.port.send(say(Kind.HELLO), urgent=True)
     assert list(ends.port._backlog) == [(b"", [PART])]
@@ -116,7 +122,7 @@ def test_room_that_a_sender_notices_wakes_the_reader() -> None:
         try:
             while not ends.port._backlog:
                 ends.port.send(PART)
-            ends.port.take()  # the reader has seen that there is no room
+            ends.port.take(True)  # the reader has seen that there is no room
             before, ends.woken = len(ends.port._backlog), 0
             ends.peer.recv()
 
@@ -125,17 +131,38 @@ def test_room_that_a_sender_notices_wakes_the_reader() -> None:
                 return ends.woken > 0
 
             until(is_woken, "what waits is never sent")
-            ends.port.take()
+            ends.port.take(True)
             assert len(ends.port._backlog) <= before + 1
         finally:
             ends.port.close()
             ends.peer.close(0)
 
 
-def test_nothing_is_received_where_nothing_is(ends: Ends) -> None:
-    assert ends.port.take() == []
+@pytest.mark.parametrize("is_there", [True, False])
+def test_nothing_is_received_where_nothing_is(ends: Ends, is_there: bool) -> None:
+    assert ends.port.take(is_there) == []
 
 
-def test_messages_are_received_in_batches(ends: Ends) -> None:
-    ends.send(2 * BATCH + 1)
-    assert [len(ends.port.take()) for _ in range(4)] == [BATCH, BATCH, 1, 0]
+def test_messages_are_received_in_batches_once_it_is_asked_for_more(ends: Ends) -> None:
+    ends.send(2 * BATCH + 2)
+    asked = (True, False, False, False, False)
+    assert [len(ends.port.take(each)) for each in asked] == [1, BATCH, BATCH, 1, 0]
+
+
+def test_message_that_is_interrupted_ends_before_the_next(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send, calls = ends.port._send_part, count(1)
+
+    def interrupt(*args: Any, **kwargs: Any) -> None:
+        send(*args, **kwargs)
+        if next(calls) == 1:
+            raise KeyboardInterrupt  # of a signal's handler, between two parts
+
+    with monkeypatch.context() as changed:
+        changed.setattr(ends.port, "_send_part", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            ends.port._do(ends.port._try, b"", [b"piece", b"and its bytes"])
+    ends.port.send(PART)
+    assert ends.peer.recv_multipart() == [b"piece", b""]
+    assert ends.peer.recv_multipart() == [PART]

@@ -170,11 +170,6 @@ def torchrun_place(config: ZmqTransportConfig, member: Member, exchange: Exchang
     Whoever reaches the store can change what it says. Who has no keys gains nothing by it: members
     prove to one another who they are, wherever they meet.
 
-    Args:
-        config: of the transport.
-        member: the first, for which a place is found where it may bind, or one that waits for it.
-        exchange: where it is left, as ``zmq``.
-
     Raises:
         CallTimeoutError: it was not there in time.
     """

@@ -16,7 +16,7 @@ from pparallel.runtime.links import failure
 from pparallel.runtime.polling import Polling
 from pparallel_zmq import wire
 from pparallel_zmq.memory import Memory
-from pparallel_zmq.sockets import Socket, ZeroCopy, close, events
+from pparallel_zmq.sockets import Connection, Socket, ZeroCopy, events
 from pparallel_zmq.streams import Incoming, Outgoing
 from pparallel_zmq.wire import HEAD, BadMessageError, Kind, Limits, Raw
 
@@ -31,28 +31,21 @@ _MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 _QUICK = int(QUICK * 1000)
 
 
-class BrokenError(Exception):
-    """Raised when a lane's connection has ended, or its link has."""
-
-
 class Lane:
     """A connection that carries one call at a time.
 
     Attributes:
+        connection: its sockets.
         is_idle: whether it may carry another: all of the last reply has come.
     """
 
-    def __init__(self, socket: Socket, monitor: Socket, limits: Limits, memory: Memory) -> None:
-        self._socket, self._monitor = socket, monitor
+    def __init__(self, connection: Connection, limits: Limits, memory: Memory) -> None:
+        self.connection, (self._socket, self._monitor) = connection, connection.made
         self._limits, self._memory = limits, memory
         self.is_idle = True
-        self._send_now: Callable[..., object] = socket.send
-        self._asked: list[tuple[Any, int]] = [(socket, int(zmq.POLLIN))]
-        self._poll = select.poll()
-        self._poll.register(int(socket.getsockopt(zmq.FD)), select.POLLIN)
-        self._wait = Polling(self._wait_shortly, self._look).receive
+        self._send: Callable[..., object] = self._socket.send
+        self._wait = _waiting(self._socket)
         self._deadline: float | None = None
-        self._ended = -1  # of the link
 
     def call(
         self, link: Link, part: bytes, raws: list[Raw], number: int, timeout: float | None
@@ -61,111 +54,112 @@ class Lane:
 
         Raises:
             CallTimeoutError: it did not come in time.
-            BrokenError: it will not come.
+            PeerLostError, ClosedError: it will not come.
             RemoteError: the handler failed.
         """
-        self.is_idle, self._ended = False, link.ended.fd
-        self._deadline = None if timeout is None else time.monotonic() + timeout
         try:
-            flags, frames = self._exchange(number, part, raws)
+            self.connection.is_used = True
+            if link.is_over:  # nobody waits any more until it is used no longer
+                raise link.why_broken()
+            self.is_idle = False
+            self._deadline = None if timeout is None else time.monotonic() + timeout
+            flags, frames = self._exchange(link, number, part, raws)
         except zmq.ContextTerminated:
-            raise BrokenError from None
+            raise link.why_broken() from None
         except TimeoutError:
             raise CallTimeoutError(f"a request to {link.to!r}", timeout or 0.0) from None
         except BadMessageError as error:
             raise PeerLostError(link.to, f"has sent what is no reply: {error}") from None
+        finally:
+            self.connection.is_used = False
         self.is_idle = True
         if flags & wire.FAILED:
             raise failure(link.to, frames)
         return frames
 
-    def _exchange(self, number: int, part: bytes, raws: list[Raw]) -> tuple[int, list[Buffer]]:
-        self._send(part)
+    def _exchange(
+        self, link: Link, number: int, part: bytes, raws: list[Raw]
+    ) -> tuple[int, list[Buffer]]:
+        self._send(part, _NOW)  # there is always room
         outgoing = None
         if raws:
             outgoing = Outgoing(raws, self._limits.piece)
             self._send_pieces(number, outgoing, self._limits.window)
         incoming: Incoming | None = None
         while True:
-            part, piece = self._receive()
-            message = wire.unpack(part, self._limits)
-            if message.number != number:
+            part, piece = self._receive(link)
+            kind, flags, asked, table, frames = wire.unpack(part, self._limits)
+            if asked != number:
                 raise BadMessageError("a reply to another request")
-            if message.kind == Kind.MORE and outgoing is not None:
+            if kind == Kind.REPLY and not flags & wire.LARGE:
+                return flags, frames
+            if kind == Kind.REPLY:
+                incoming = Incoming(table, self._memory, flags)
+            elif kind == Kind.MORE and outgoing is not None:
                 self._send_pieces(number, outgoing, 1)
-            elif message.kind == Kind.PIECE and incoming is not None and piece is not None:
+            elif kind == Kind.PIECE and incoming is not None and piece is not None:
                 if incoming.feed(piece):
                     return incoming.flags, incoming.frames()
-                self._send(wire.say(Kind.MORE, number=number))
-            elif message.kind == Kind.REPLY and message.flags & wire.LARGE:
-                incoming = Incoming(message.table, self._memory, message.flags)
-            elif message.kind == Kind.REPLY:
-                return message.flags, message.frames
-
-    def close(self) -> None:
-        """Close the sockets."""
-        close(self._socket, self._monitor)
+                self._send(wire.say(Kind.MORE, number=number), _NOW)
 
     def _send_pieces(self, number: int, outgoing: Outgoing, count: int) -> None:
         head = HEAD.pack(Kind.PIECE, 0, 0, 0, number)
         for piece in outgoing.take(count):
             self._send(head, _MORE)
-            self._send(piece, copy=not ZeroCopy.is_ready())
+            self._send(piece, _NOW, copy=not ZeroCopy.is_ready())
 
-    def _send(self, part: Raw, flags: int = _NOW, copy: bool = True) -> None:
-        try:
-            self._send_now(part, flags, copy=copy)
-        except zmq.Again:
-            self._wait_for(zmq.POLLOUT)
-            self._send_now(part, flags, copy=copy)
-
-    def _receive(self) -> tuple[bytes, memoryview | None]:
+    def _receive(self, link: Link) -> tuple[bytes, memoryview | None]:
         socket, part = self._socket, None
         if self._deadline is None or self._deadline - time.monotonic() > QUICK:
             part = self._wait()
         if part is None:
-            self._wait_for(zmq.POLLIN)
+            self._wait_slowly(link)
             part = socket.recv(_NOW)
         if part[0] != Kind.PIECE or not socket.rcvmore:
             return part, None
         frame: Any = socket.recv(copy=False)
         return part, frame.buffer
 
-    def _look(self) -> bytes | None:
-        try:
-            return self._socket.recv(_NOW)
-        except zmq.Again:
-            return None
-
-    def _wait_shortly(self) -> bytes | None:
-        """Receive, as :meth:`_look`; what waits in recv would begin anew with each signal.
-
-        The descriptor tells of changes only, and from when all before were looked at.
-        """
-        if not zmq.zmq_poll(self._asked, 0):
-            self._poll.poll(_QUICK)
-        return self._look()
-
-    def _wait_for(self, event: int) -> None:
-        """Wait until *event* has come for the socket; raises as :meth:`call`."""
-        socket, is_last, deadline = self._socket, False, self._deadline
-        waited_for: list[tuple[Any, int]] = [(socket, event), (self._monitor, zmq.POLLIN)]
+    def _wait_slowly(self, link: Link) -> None:
+        """Wait until something has come; raises as :meth:`call`."""
+        socket, is_last, deadline, ended = self._socket, False, self._deadline, link.ended.fd
+        waited_for: list[tuple[Any, int]] = [(socket, zmq.POLLIN), (self._monitor, zmq.POLLIN)]
+        items = [*waited_for, (ended, zmq.POLLIN)]
         while True:
-            if not is_last:
-                items = [*waited_for, (self._ended, zmq.POLLIN)]
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             timeout = poll_times.milliseconds(left)
             ready = dict(zmq.zmq_poll(items, -1 if timeout is None else timeout))
             if socket in ready:
                 return
             if self._monitor in ready and zmq.EVENT_DISCONNECTED in dict(events(self._monitor)):
-                raise BrokenError
-            if self._ended in ready:
+                raise link.why_broken()
+            if ended in ready:
                 # What it has answered already may still be on its way: until its connection ends.
                 is_last, items = True, waited_for
                 until = time.monotonic() + LAST
                 deadline = until if deadline is None else min(deadline, until)
             elif deadline is not None and time.monotonic() >= deadline:
-                if is_last:
-                    raise BrokenError
-                raise TimeoutError
+                raise link.why_broken() if is_last else TimeoutError
+
+
+def _waiting(socket: Socket) -> Callable[[], bytes | None]:
+    """Return what waits a short while for the next part that comes; no lane is part of a cycle."""
+    receive, is_there = socket.recv, zmq.zmq_poll
+    asked: list[tuple[Any, int]] = [(socket, int(zmq.POLLIN))]
+    polled = select.poll()
+    polled.register(int(socket.getsockopt(zmq.FD)), select.POLLIN)
+    sleep = polled.poll
+
+    def look() -> bytes | None:
+        try:
+            return receive(_NOW)
+        except zmq.Again:
+            return None
+
+    def wait() -> bytes | None:  # what waits in recv would begin anew with each signal
+        # The descriptor tells of changes only, and from when all before were looked at.
+        if not is_there(asked, 0):
+            sleep(_QUICK)
+        return look()
+
+    return Polling(wait, look).receive

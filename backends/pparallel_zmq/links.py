@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import select
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -19,9 +20,9 @@ from pparallel.runtime.lean_future import when_done
 from pparallel.runtime.links import failure
 from pparallel.runtime.pending import fail, settle
 from pparallel_zmq import wire
-from pparallel_zmq.port import BATCH, Port
+from pparallel_zmq.port import Port
 from pparallel_zmq.reader import EventFd, Monitor, Source
-from pparallel_zmq.sockets import FAILED, RETURN, Socket
+from pparallel_zmq.sockets import FAILED, RETURN, Connection
 from pparallel_zmq.streams import Incoming
 from pparallel_zmq.wire import BadMessageError, Kind, Message
 
@@ -47,12 +48,13 @@ class Link(Source):
         is_over: whether it is of no use any more.
         was_up: whether it has ever been connected to who was meant.
         trouble: what went wrong with the connection last.
-        unanswered: the last request of each thread, until the other end has answered it.
+        last: what each thread has asked last, if not by a lane.
+        unanswered: those of them that the other end has not answered.
     """
 
-    def __init__(self, network: Network, to: str, socket: Socket, monitor: Socket) -> None:
+    def __init__(self, network: Network, to: str, connection: Connection) -> None:
         self.to, self.ended = to, EventFd()
-        self.is_welcome = self.is_over = False
+        self.is_welcome = self.is_over = self.was_up = self._is_connected = False
         self.trouble = ""
         self._network, self._reader = network, network.calling
         self._bound = network.config.liveness_bound
@@ -60,19 +62,21 @@ class Link(Source):
         self._coming: dict[int, Incoming] = {}
         self._leaves: float | None = None
         self._closes = math.inf
-        self.was_up = False
-        self._is_connected = False
         self._broken: float | None = time.monotonic()
-        self._port = Port(socket, self._reader, self, network.limits)
+        # Held until it is known who is there.
+        self._port = Port(connection, self._reader, self, network.limits, held=True)
         self.fd = self._port.fd
+        self.last: dict[int, int] = {}
         self.unanswered: set[int | None] = set()
         # Lanes that no thread uses; the last one is used first. A list's own operations are all the
         # protection that they need, and the barrier that ZeroMQ asks for where a socket goes from
         # one thread to another.
         self._idle: list[Lane] = []
-        self._port.hold()  # until it is known who is there
-        self.say(Kind.HELLO, network.hello.pack(), urgent=True)
-        self._monitor = Monitor(monitor, self._happened)
+        self._monitor = Monitor(connection.made[1], self._happened)
+
+    def begin(self) -> None:
+        """Say who calls, and listen; safe to call again where it was interrupted."""
+        self.say(Kind.HELLO, self._network.hello.pack(), urgent=True)
         self._reader.add(self)
         self._reader.add(self._monitor)
 
@@ -88,6 +92,13 @@ class Link(Source):
 
         when_done(future, ended)
         self._port.send(part, raws, number, thread=get_ident())
+
+    def note(self, number: int) -> None:
+        """Remember what this thread has asked last, if not by a lane."""
+        thread = get_ident()
+        self.unanswered.discard(self.last.get(thread))
+        self.unanswered.add(number)
+        self.last[thread] = number
 
     def say(self, kind: Kind, *frames: bytes, number: int = 0, urgent: bool = False) -> None:
         """Send a small message."""
@@ -117,21 +128,34 @@ class Link(Source):
         except IndexError:
             return self._network.lane(self.to)
 
-    def keep(self, lane: Lane) -> None:
-        """Keep a lane for the next call."""
-        if len(self._idle) >= SPARE:
-            lane.close()
+    def keep(self, lane: Lane, number: int) -> None:
+        """Keep a lane for the next call, or close it, after request *number*."""
+        if lane.is_idle and len(self._idle) < SPARE:
+            self._idle.append(lane)
+            if self.is_over:
+                self._close_idle()
             return
-        self._idle.append(lane)
-        if self.is_over:
-            self._close_idle()
+        if not lane.is_idle:
+            # It may be on its way still. What says that it is given up goes by the link, and so
+            # does what this thread sends next: it comes there first.
+            self.abort(number)
+            self.note(number)
+        lane.connection.close()
 
     def _close_idle(self) -> None:
         try:
             while self._idle:
-                self._idle.pop().close()
+                self._idle.pop().connection.close()
         except IndexError:  # another thread has taken the last
             return
+
+    def why_broken(self) -> Exception:
+        """Return why a lane has broken; that is known soon after."""
+        if not self.is_over:
+            waiting = select.poll()
+            waiting.register(self.ended.fd, select.POLLIN)
+            waiting.poll(self._bound / 2 * 1000)
+        return self._network.why_over(self.to)
 
     def expect_leave(self, seconds: float) -> None:
         """Take the other end for gone when its connection ends, or after so long."""
@@ -153,8 +177,8 @@ class Link(Source):
     # -- as a source --------------------------------------------------------------------------
 
     @override
-    def drain(self) -> bool:
-        received = self._port.take()
+    def drain(self, is_there: bool) -> bool:
+        received = self._port.take(is_there)
         for _, _, part, piece in received:
             try:
                 self._handle(wire.unpack(part, self._network.limits), piece)
@@ -163,7 +187,7 @@ class Link(Source):
             except BaseException as error:  # a callback may raise SystemExit
                 logger.exception("A message of %s could not be handled", self.to)
                 self._failed(part, error)
-        return len(received) == BATCH
+        return bool(received)
 
     @override
     def tick(self, now: float) -> float | None:
@@ -176,7 +200,7 @@ class Link(Source):
             self.end()
             return None
         if self._broken is not None:
-            self._monitor.drain()  # this thread may have slept while the connection came back
+            self._monitor.drain(False)  # this thread may have slept while the connection came back
         if self._leaves is not None and (now >= self._leaves or self._broken is not None):
             self._network.membership.lose(self.to, LEFT)
             return None
@@ -199,12 +223,12 @@ class Link(Source):
     @override
     def end(self) -> None:
         self._close_idle()
-        self._port.close(self._monitor.socket)
+        self._port.close()
 
     # -- messages -----------------------------------------------------------------------------
 
     def _handle(self, message: Message, piece: memoryview | None) -> None:
-        kind, number, frames = message.kind, message.number, message.frames
+        kind, _, number, _, frames = message
         if not self.is_welcome and kind not in (Kind.WELCOME, Kind.REFUSED):
             raise BadMessageError("it came before the member was known")
         if kind == Kind.REPLY:
@@ -233,15 +257,14 @@ class Link(Source):
             fail(future, error)
 
     def _reply(self, message: Message) -> None:
-        number = message.number
+        _, flags, number, table, frames = message
         self.unanswered.discard(number)
-        if number not in self._calls:
-            if message.flags & wire.LARGE:
-                self.abort(number)
-        elif message.flags & wire.LARGE:
-            self._coming[number] = Incoming(message.table, self._network.memory, message.flags)
+        if not flags & wire.LARGE:
+            self._settle(number, flags, frames)
+        elif number in self._calls:
+            self._coming[number] = Incoming(table, self._network.memory, flags)
         else:
-            self._settle(number, message.flags, message.frames)
+            self.abort(number)
 
     def _piece(self, number: int, piece: memoryview) -> None:
         incoming = self._coming.get(number)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import mmap
 import time
-from typing import Any
+import weakref
+from contextlib import suppress
 
 from typing_extensions import Buffer
 
 LEAST = 2**20  #: bytes; below it the allocator has pages at hand itself
 KEPT = 256 * 2**20  #: bytes that are kept for the next message
 IDLE = 5.0  #: seconds after which they are given back
-
-_Free = tuple[float, mmap.mmap]  #: since when
 
 
 class Memory:
@@ -26,65 +26,46 @@ class Memory:
     """
 
     def __init__(self) -> None:
-        self._free: list[_Free] = []  # as they came back
+        self._free: list[tuple[float, mmap.mmap]] = []  # when each came back, in that order
         self._closed = False
 
     def take(self, size: int) -> Buffer:
         """Return *size* bytes of writable memory, the caller's alone; they hold anything.
 
-        Args:
-            size: at least :data:`LEAST`.
+        It is for :data:`LEAST` bytes and more.
         """
         capacity = _capacity(size)
         self.trim()
-        for each in self._free[::-1]:
-            if len(each[1]) == capacity and self._remove(each):
-                block = each[1]
-                break
-        else:
-            block = mmap.mmap(-1, capacity)
+        block = self._found(capacity) or mmap.mmap(-1, capacity)
         lent = _kind(capacity).from_buffer(block)
-        lent.block, lent.memory = block, self
+        weakref.finalize(lent, self._back, block).atexit = False
         return memoryview(lent).cast("B")[:size]
 
     def trim(self) -> None:
         """Give back what has not been wanted for a while, and what is too much."""
-        if not self._free:
-            return
-        until, total = time.monotonic() - IDLE, 0
-        for each in self._free[::-1]:
-            total += len(each[1])
-            if self._closed or total > KEPT or each[0] < until:
-                self._remove(each)
+        until = time.monotonic() - IDLE
+        with suppress(IndexError):  # nothing is left, or another thread has given it back
+            total = sum(len(block) for _, block in self._free)
+            while self._closed or self._free[0][0] < until or total > KEPT:
+                total -= len(self._free.pop(0)[1])
 
     def close(self) -> None:
         """Keep nothing any more; what is lent stays its holder's."""
         self._closed = True
         self.trim()
 
-    def _remove(self, free: _Free) -> bool:
-        try:
-            self._free.remove(free)
-        except ValueError:  # another thread has
-            return False
-        return True
+    def _found(self, capacity: int) -> mmap.mmap | None:
+        for each in self._free[::-1]:
+            if len(each[1]) == capacity:
+                with suppress(ValueError):  # another thread has taken it
+                    self._free.remove(each)
+                    return each[1]
+        return None
 
-    def back(self, block: mmap.mmap) -> None:
-        """Take back what was lent: called by a finalizer."""
+    def _back(self, block: mmap.mmap) -> None:
         self._free.append((time.monotonic(), block))
         if self._closed:
             self.trim()
-
-
-class _Lent:
-    block: mmap.mmap
-    memory: Memory
-
-    def __del__(self) -> None:
-        self.memory.back(self.block)
-
-
-_kinds: dict[int, Any] = {}
 
 
 def _capacity(size: int) -> int:
@@ -93,9 +74,6 @@ def _capacity(size: int) -> int:
     return -(-size // step) * step
 
 
-def _kind(capacity: int) -> Any:
-    kind = _kinds.get(capacity)
-    if kind is None:  # ctypes takes long to make a type, and types are not freed at once
-        array = ctypes.c_ubyte * capacity
-        kind = _kinds[capacity] = type(f"Lent{capacity}", (_Lent, array), {})
-    return kind
+@functools.cache
+def _kind(capacity: int) -> type[ctypes.Array[ctypes.c_ubyte]]:
+    return ctypes.c_ubyte * capacity  # it takes long to make a type, and it is not freed at once

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 import zmq
 
@@ -32,7 +33,7 @@ from pparallel_zmq.links import BROKE, LEFT, Link
 from pparallel_zmq.memory import Memory
 from pparallel_zmq.reader import Reader
 from pparallel_zmq.server import Server
-from pparallel_zmq.sockets import LINGER, Socket, Sockets, close, making
+from pparallel_zmq.sockets import LINGER, Connection, Sockets, making
 from pparallel_zmq.wire import Kind, Limits, Message
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Network:
         calling: reads the replies to what this member asks.
         hello: what this member says of itself.
         membership: who is there.
-        links: the last one to each member.
+        links: the last one to each member that has begun.
         is_closed: whether no request may be sent any more.
     """
 
@@ -81,7 +82,8 @@ class Network:
         self._place.prepare()
         self.links: dict[str, Link] = {}
         self._routes: dict[str, bytes] = {}  # by which connection each member is told something
-        self._ever: list[Link] = []
+        self._made: dict[str, Link] = {}  # the last one to each member, even if it has not begun
+        self._ever: WeakSet[Link] = WeakSet()
         self._linking = threading.RLock()  # a signal handler may make a second link meanwhile
         self._refusal: Exception | None = None
         self._met = self.is_closed = False
@@ -94,10 +96,10 @@ class Network:
             undo.callback(self.calling.close)
             self._sockets = Sockets(member.name, self._keyring, config, self.limits)
             undo.callback(self._sockets.close)
-            socket, self._address, monitor = self._bound()
+            connection, self._address = self._bound()
             here = str(self._address)
             self.hello = Hello(member.name, os.urandom(16), ProcessId.here(), here)
-            self._server = Server(self, socket, monitor, handler)
+            self._server = Server(self, connection, handler)
             undo.pop_all()
 
     def meet(self) -> None:
@@ -143,12 +145,12 @@ class Network:
         self._exchange = Exchange(where, member.rank, member.world_size, timeout)
         return address.torchrun_place(config, member, self._exchange)
 
-    def _bound(self) -> tuple[Socket, Address, Socket | None]:
+    def _bound(self) -> tuple[Connection, Address]:
         mine = self._place
         if not self.membership.is_first:
             mine = self._place.of_another(self._member, self.config.host)
         try:
-            socket, found, monitor = self._sockets.bound(mine)
+            connection, found = self._sockets.bound(mine)
         except zmq.ZMQError as error:
             if is_exhausted(OSError(error.errno, "")):
                 raise
@@ -158,7 +160,7 @@ class Network:
             self._place = found
             if self._exchange is not None:
                 self._exchange.put("zmq", str(found).encode())
-        return socket, found, monitor
+        return connection, found
 
     def link_to(self, to: str) -> Link:
         """Return a link to member *to* that can be used, and make it if need be."""
@@ -176,18 +178,18 @@ class Network:
 
     def _link(self, to: str, place: Address) -> Link:
         with self._linking, making(f"a connection to member {to!r}"):
-            link = self.links.get(to)
             if self.is_closed:
                 raise ClosedError(f"transport of {self._member.name!r}")
+            link = self.links.get(to)
+            if link is not None and not link.is_over:
+                return link
+            link = self._made.get(to)  # a signal's handler may have interrupted its beginning
             if link is None or link.is_over:
-                socket, monitor = self._sockets.connected(to, place, beats=True)
-                try:
-                    link = Link(self, to, socket, monitor)
-                except BaseException:
-                    close(socket, monitor)
-                    raise
-                self._ever.append(link)
-                self.links[to] = link
+                link = Link(self, to, self._sockets.connected(to, place, beats=True))
+                self._ever.add(link)
+                self._made[to] = link
+            link.begin()
+            self.links[to] = link
         return link
 
     def lane(self, to: str) -> Lane:
@@ -196,8 +198,7 @@ class Network:
         with self._linking, making(f"a connection to member {to!r}"):
             if self.is_closed:
                 raise ClosedError(f"transport of {self._member.name!r}")
-            socket, monitor = self._sockets.connected(to, place)
-        return Lane(socket, monitor, self.limits, self.memory)
+            return Lane(self._sockets.connected(to, place), self.limits, self.memory)
 
     def why_over(self, to: str) -> Exception:
         """Return why a link to member *to* is of no use any more."""
@@ -235,21 +236,27 @@ class Network:
 
     def heard(self, sender: str, route: bytes, message: Message) -> None:
         """Handle a message that is no request."""
-        frames = [bytes(memoryview(each)) for each in message.frames]
+        kind, *_, received = message
+        frames = [bytes(memoryview(each)) for each in received]
         membership = self.membership
-        if message.kind == Kind.HELLO and len(frames) == 1:
+        if kind == Kind.HELLO and len(frames) == 1:
             self._greeted(sender, route, frames[0])
         elif sender != membership.first or membership.is_first:
             return
-        elif message.kind == Kind.ROSTER:
+        elif kind == Kind.ROSTER:
             try:
                 for found in map(Hello.unpack, frames):
                     if found.name != membership.me and membership.expects(found.name):
                         membership.admit(found)
             except RefusedError as error:  # it has ended just now
                 logger.info("A member was told of and is not let in: %s", error)
-        elif message.kind == Kind.LOST and len(frames) == 2:
-            self._take_loss(*(each.decode() for each in frames))
+        elif kind == Kind.LOST and len(frames) == 2:
+            name, reason = (each.decode() for each in frames)
+            link = self.links.get(name)
+            if reason != LEFT or link is None or link.is_over:
+                membership.lose(name, reason)
+            else:  # what it has answered last may still be on its way
+                link.expect_leave(LAST)
 
     def _greeted(self, sender: str, route: bytes, data: bytes) -> None:
         try:
@@ -270,40 +277,28 @@ class Network:
         proof = self._proof(sender, self._member.name, found.incarnation)
         self._server.say(route, Kind.WELCOME, proof)
 
-    def _take_loss(self, name: str, reason: str) -> None:
-        link = self.links.get(name)
-        if reason != LEFT or link is None or link.is_over:
-            self.membership.lose(name, reason)
-        else:  # what it has answered last may still be on its way
-            link.expect_leave(LAST)
-
     # -- what links tell ----------------------------------------------------------------------
 
     def refused(self, link: Link, why: str) -> None:
         """Take what the other end says."""
-        if link.to == self.membership.first:
-            if not self._met and self._refusal is None:
-                place = self._place
-                message = f"the first member, {link.to!r} at {place}, refuses this one: {why}"
-                self._refusal = AuthenticationError(message)
-            self.membership.lose(link.to, f"refuses this member: {why}")
-        elif self.membership.is_first:
-            self.membership.lose(link.to, f"refuses the first member: {why}")
-        else:
-            self._cut(link, f"refuses this member: {why}")
+        if link.to == self.membership.first and not self._met and self._refusal is None:
+            message = f"the first member, {link.to!r} at {self._place}, refuses this one: {why}"
+            self._refusal = AuthenticationError(message)
+        whom = "the first" if self.membership.is_first else "this"
+        self._give_up(link, f"refuses {whom} member: {why}")
 
     def unreachable(self, link: Link, why: str) -> None:
         """Give up a member that the first cannot reach, or the first; or just the connection."""
         if link.to == self.membership.first and not self._met and not link.was_up:
             return  # it may be yet to come
-        if self.membership.is_first or link.to == self.membership.first:
+        self._give_up(link, why, f" from member {self._member.name!r}")
+
+    def _give_up(self, link: Link, why: str, whence: str = "") -> None:
+        if self.membership.first in (self.membership.me, link.to):
             self.membership.lose(link.to, why)
         else:
-            self._cut(link, f"{why} from member {self._member.name!r}")
-
-    def _cut(self, link: Link, why: str) -> None:
-        link.finish(keep=0.0)
-        link.fail_all(lambda: PeerLostError(link.to, why))
+            link.finish(keep=0.0)
+            link.fail_all(lambda: PeerLostError(link.to, why + whence))
 
     def _ended(self, name: str, reason: str) -> None:
         """Tell of the end of a member, once."""
@@ -313,9 +308,8 @@ class Network:
             self._tell(link, Kind.LOST, *told)
             if link is not None and reason != LEFT:  # should it ever hear of it
                 link.say(Kind.LOST, *told)
-        for each in list(self._ever):
-            if each.to == name:
-                each.finish()
+        if name in self._made:
+            self._made[name].finish()
         self._pending.lose(name, reason)
         self._server.forget(name)
         self._lost(name, reason)
@@ -327,7 +321,7 @@ class Network:
         with self._linking:
             self.is_closed = True
         self.membership.close()
-        for each in self._ever:
+        for each in self._made.values():
             each.finish()
         if self.serving.is_here or self.calling.is_here:
             threading.Thread(target=self._finish, name="pparallel-zmq-close").start()
@@ -343,6 +337,6 @@ class Network:
         for reader in (self.calling, self.serving):
             reader.join()
         self._sockets.close()
-        for each in self._ever:
+        for each in list(self._ever):
             each.ended.close()
         self.memory.close()

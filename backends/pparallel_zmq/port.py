@@ -6,13 +6,14 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import zmq
 
 from pparallel_zmq.reader import Reader, Source
-from pparallel_zmq.sockets import Socket, ZeroCopy, close
+from pparallel_zmq.sockets import Connection, ZeroCopy
 from pparallel_zmq.streams import Outgoing
 from pparallel_zmq.wire import HEAD, Kind, Limits, Raw
 
@@ -47,22 +48,25 @@ class Port:
 
     def __init__(
         self,
-        socket: Socket,
+        connection: Connection,
         reader: Reader,
         source: Source,
         limits: Limits,
         proven: Callable[[int], None] | None = None,
+        held: bool = False,
     ) -> None:
-        """Send and take in by *socket*.
+        """Send and take in by a socket, which is used here alone from now on.
 
         Args:
-            socket: that is used here alone from now on.
+            connection: that of the socket.
             reader: whose thread takes in.
             source: what the reader drains if something comes.
             limits: of messages.
             proven: called with the descriptor of a connection by which a message has come.
+            held: whether to keep what is sent, but what is urgent, until :meth:`release`.
         """
-        self._socket, self._reader, self._source = socket, reader, source
+        self._connection, self._reader, self._source = connection, reader, source
+        self._socket = socket = connection.made[0]
         self._limits, self._proven = limits, proven
         # To look these up on pyzmq's sockets takes a while.
         self._send_part: Callable[..., object] = socket.send
@@ -76,15 +80,11 @@ class Port:
         # Large ones that are being sent, each with its thread and whose it is.
         self._streams: dict[Stream, tuple[int, str, Outgoing]] = {}
         self._behind: dict[int, list[_Sending]] = {}  # what waits for the end of those, by thread
-        self._held = self._closed = False
+        self._held, self._closed = held, False
         self.fd = int(socket.getsockopt(zmq.FD))
 
-    def hold(self) -> None:
-        """Keep what is sent from now on until :meth:`release`."""
-        self._held = True
-
     def release(self) -> None:
-        """Send what was kept."""
+        """Send what was held, and hold nothing any more."""
         self._held = False
         self._do(self._flush)
 
@@ -125,25 +125,27 @@ class Port:
         """Whether all that was to be sent has been handed to ZeroMQ."""
         return not (self._streams or self._backlog or self._behind)
 
-    def take(self) -> list[Received]:
+    def take(self, is_there: bool) -> list[Received]:
         """Return some of the messages that have come; called by the thread that receives.
 
-        If they are fewer than :data:`BATCH`, no other was there.
+        Args:
+            is_there: that one has come is known; it is returned alone. To ask costs as much as to
+                receive, and who replies to that one looks whether others came meanwhile.
         """
         found: list[Received] = []
-        self._do(self._take, found)
+        self._do(self._take, found, is_there)
         return found
 
-    def close(self, monitor: zmq.Socket[bytes] | None = None) -> None:
+    def close(self) -> None:
         """Close the socket, and the one that tells of its connection; safe to call again."""
-        self._do(self._close, monitor)
+        self._do(self._close)
 
-    def _close(self, monitor: zmq.Socket[bytes] | None) -> None:
+    def _close(self) -> None:
         self._closed = True
         self._streams.clear()
         self._behind.clear()
         self._backlog.clear()
-        close(self._socket, monitor)
+        self._connection.close()
 
     def _do(self, act: Callable[..., object], *args: Any) -> None:
         """Call *act* with the lock held, unless this is closed; then look what came meanwhile.
@@ -157,8 +159,8 @@ class Port:
             if self._is_inside:
                 self._late.append(partial(act, *args))
                 return
-            self._is_inside = True
             try:
+                self._is_inside = True
                 if not self._closed and not act(*args) and not self._closed:
                     self._look()
             except BaseException:  # as of a signal's handler: nobody else tells what came meanwhile
@@ -174,6 +176,8 @@ class Port:
         waits = self._backlog and not self._held
         if zmq.zmq_poll([(self._socket, _IN_OR_OUT)] if waits else self._asked, 0):
             self._reader.wake(self._source)
+        else:
+            self._reader.rest(self._source)
 
     def _run_late(self) -> None:
         while self._late and not self._closed:
@@ -189,11 +193,13 @@ class Port:
 
     # -- what comes ---------------------------------------------------------------------------
 
-    def _take(self, found: list[Received]) -> bool:
+    def _take(self, found: list[Received], is_there: bool) -> bool:
         if self._backlog:
             self._flush()
         try:
-            found.append(self._receive())  # unasked: who is woken finds something most of the time
+            if is_there:
+                found.append(self._receive())
+                return not self._backlog
             # To ask takes a third of what it takes to receive in vain.
             while len(found) < BATCH and zmq.zmq_poll(self._asked, 0):
                 found.append(self._receive())
@@ -281,6 +287,11 @@ class Port:
         except zmq.ZMQError as error:
             if error.errno == zmq.EHOSTUNREACH:  # that connection is no more
                 return False
+            raise
+        except BaseException:  # as of a signal's handler: the next message is not to be its rest
+            if self._is_router or len(parts) > 1:
+                with suppress(zmq.ZMQError):
+                    send(b"", _NOW)
             raise
         return True
 

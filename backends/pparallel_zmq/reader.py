@@ -9,6 +9,7 @@ import select
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import zmq
 from typing_extensions import override
@@ -17,11 +18,10 @@ from pparallel.runtime import poll_times
 from pparallel.runtime.leading import Leaders
 from pparallel.runtime.polling import Polling
 from pparallel.runtime.processes import close_private, private
-from pparallel_zmq.sockets import Socket, events
+from pparallel_zmq.sockets import PAUSE, Socket, events
 
 logger = logging.getLogger(__name__)
 
-PAUSE = 0.01  #: seconds for which nothing is received after what has failed
 LAST = 1.0  #: seconds that the end waits for functions that run
 
 
@@ -32,9 +32,15 @@ class EventFd:
         fd: the descriptor; -1: it is closed.
     """
 
+    fd = -1
+
     def __init__(self) -> None:
-        self.fd = private(lambda: os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
         self._lock = threading.RLock()  # a signal handler may set it while its thread does
+        private(self._make)
+
+    def _make(self) -> int:
+        self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        return self.fd
 
     def set(self) -> None:
         """Wake who waits for it; safe to call when it is closed."""
@@ -49,6 +55,10 @@ class EventFd:
             if descriptor >= 0:
                 close_private(descriptor)
 
+    def __del__(self) -> None:
+        if self.fd >= 0:  # a signal's handler has interrupted who was to have it
+            self.close()
+
 
 class Source:
     """What a reader waits for.
@@ -62,8 +72,12 @@ class Source:
 
     fd: int
 
-    def drain(self) -> bool:
-        """Handle some of what is there; return whether more may be."""
+    def drain(self, is_there: bool) -> bool:
+        """Handle some of what has come; return whether more may have.
+
+        Args:
+            is_there: whether it is known that something has.
+        """
         raise NotImplementedError
 
     def tick(self, now: float) -> float | None:
@@ -79,12 +93,12 @@ class Monitor(Source):
 
     def __init__(self, socket: Socket, happened: Callable[[int, int], None]) -> None:
         """Call *happened* with each event of *socket*, and with its value."""
-        self.socket, self._happened = socket, happened
+        self._socket, self._happened = socket, happened
         self.fd = int(socket.getsockopt(zmq.FD))
 
     @override
-    def drain(self) -> bool:
-        for event, value in events(self.socket):
+    def drain(self, is_there: bool) -> bool:
+        for event, value in events(self._socket):
             self._happened(event, value)
         return False
 
@@ -94,60 +108,59 @@ class Reader:
 
     Attributes:
         do: has an act run after those before it have started; for sources that are drained.
+        start: starts the thread.
+        close: ends the sources, by the thread that receives if one does; does not wait.
     """
 
     def __init__(self, name: str) -> None:
         self._sources: dict[int, Source] = {}
-        self._woken: set[Source] = set()
-        self._changed = True
+        self._woken: dict[Source, bool] = {}  # and whether it is known that something is there
         self._polled = select.poll()
         self._left = math.inf
-        self._polling = Polling(self._sleep, self._look)
+        self._polling = Polling(
+            lambda: self._polled.poll(poll_times.milliseconds(self._left)),
+            lambda: self._polled.poll(0) or None,
+        )
         self._sleeping = False
         self._due = 0.0  # when to look at the sources' times
         self._nudge = EventFd()
-        self._lock = threading.RLock()  # a finalizer may send while its thread holds it
-        self._leaders = Leaders(name, self._receive, self._nudge.set, self._end)
-        self.do = self._leaders.do
+        self._polled.register(self._nudge.fd, select.POLLIN)
+        leaders = self._leaders = Leaders(name, self._receive, self._nudge.set, self._end)
+        self.do, self.start, self.close = leaders.do, leaders.start, leaders.close
 
     @property
     def is_here(self) -> bool:
         """Whether the calling thread is one of the reader's."""
         return threading.current_thread() in self._leaders.threads()
 
-    def start(self) -> None:
-        """Start the thread."""
-        self._leaders.start()
-
     def add(self, source: Source) -> None:
         """Wait for *source* too; it is drained once at first."""
-        with self._lock:
-            self._sources[source.fd] = source
-            self._changed = True
-        self._woken.add(source)
+        self._sources[source.fd] = source
+        self._polled.register(source.fd, select.POLLIN)
+        self._woken[source] = False
         self.tick_soon()
 
     def remove(self, source: Source) -> None:
         """Wait for *source* no more; called by the thread that receives."""
-        with self._lock:
-            self._sources = {fd: each for fd, each in self._sources.items() if each is not source}
-            self._changed = True
+        self._sources.pop(source.fd, None)
+        with suppress(KeyError):  # it was interrupted while it was added
+            self._polled.unregister(source.fd)
 
     def wake(self, source: Source) -> None:
         """Have *source* drained: something is there."""
-        self._woken.add(source)
+        self._woken[source] = True
         if self._sleeping:
             self._nudge.set()
+
+    def rest(self, source: Source) -> None:
+        """Do not have *source* drained: who has just looked, and used it last, found nothing."""
+        self._woken.pop(source, None)
 
     def tick_soon(self) -> None:
         """Have the thread look at its sources' times; one has changed."""
         self._due = 0.0
         if self._sleeping:
             self._nudge.set()
-
-    def close(self) -> None:
-        """End the sources, by the thread that receives if one does. Does not wait."""
-        self._leaders.close()
 
     def join(self) -> None:
         """Wait until the sources have been ended, and a while for functions that run."""
@@ -168,48 +181,33 @@ class Reader:
             self._sleeping = True
             if not self._woken and self._due:
                 self._wait(left)
-        except BaseException:  # without this thread the member would hear nothing any more
-            logger.exception("Messages could not be received; that is tried again")
+        except BaseException:
             self._due = 0.0
-            time.sleep(PAUSE)
+            raise
         finally:
             self._sleeping = False
 
     def _drain(self) -> None:
         """Drain what was woken, each source once."""
         for source in list(self._woken):
-            self._woken.discard(source)
+            is_there = self._woken.pop(source, None)
+            if is_there is None:  # another thread has looked meanwhile
+                continue
             try:
-                if source.drain():
-                    self._woken.add(source)
+                if source.drain(is_there):
+                    self._woken.setdefault(source, False)
             except BaseException:  # a defect, and no reason to leave all other members unheard
-                self._woken.add(source)
+                self._woken.setdefault(source, False)
                 logger.exception("A message could not be handled")
                 time.sleep(PAUSE)
 
     def _wait(self, left: float) -> None:
-        if self._changed:
-            self._polled = self._poll()
         self._left = left
         for number, _ in self._polling.receive():
             if number == self._nudge.fd:
                 os.eventfd_read(number)
             elif (source := self._sources.get(number)) is not None:
-                self._woken.add(source)
-
-    def _sleep(self) -> list[tuple[int, int]]:
-        return self._polled.poll(poll_times.milliseconds(self._left))
-
-    def _look(self) -> list[tuple[int, int]] | None:
-        return self._polled.poll(0) or None
-
-    def _poll(self) -> select.poll:
-        with self._lock:
-            self._changed = False
-            found = select.poll()
-            for number in (self._nudge.fd, *self._sources):
-                found.register(number, select.POLLIN)
-        return found
+                self._woken[source] = True
 
     def _tick(self) -> float:
         """Have the sources do what is due; return how long until the next is."""
@@ -224,6 +222,5 @@ class Reader:
     def _end(self) -> None:
         for source in list(self._sources.values()):
             source.end()
-        with self._lock:
-            self._sources.clear()
+        self._sources.clear()
         self._nudge.close()

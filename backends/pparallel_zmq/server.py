@@ -8,7 +8,7 @@ import resource
 import socket
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -22,9 +22,9 @@ from pparallel.runtime.links import FAILED, attempt, outcome
 from pparallel.runtime.resources import is_exhausted
 from pparallel_zmq import wire
 from pparallel_zmq.memory import IDLE
-from pparallel_zmq.port import BATCH, Port, Received
+from pparallel_zmq.port import Port, Received
 from pparallel_zmq.reader import Monitor, Source
-from pparallel_zmq.sockets import Socket
+from pparallel_zmq.sockets import Connection
 from pparallel_zmq.streams import Incoming
 from pparallel_zmq.wire import BadMessageError, Kind, Message
 
@@ -37,6 +37,8 @@ AGAIN = 0.1  #: seconds until a reply that could not be sent, or a hello, is tri
 STRANGERS = 256  #: connections that have proven nothing, at the most
 SELDOM = 10.0  #: seconds between two warnings of them
 ABORTED = 1024  #: requests of one sender that are remembered as given up before they came
+
+_REQUEST = int(Kind.REQUEST)  # to compare what comes most with a plain number is quicker
 
 
 class Strangers:
@@ -88,32 +90,22 @@ class Server(Source):
     replies may come from any thread.
     """
 
-    def __init__(
-        self, network: Network, socket: Socket, monitor: Socket | None, handler: Handler
-    ) -> None:
-        """Serve on a socket.
-
-        Args:
-            network: of the member.
-            socket: that is bound where members reach this one.
-            monitor: of that socket, where connections that prove nothing are limited.
-            handler: of requests.
-        """
+    def __init__(self, network: Network, connection: Connection, handler: Handler) -> None:
+        """Serve where members reach this one; where there is a monitor, strangers are limited."""
         self._network, self._handler, self._reader = network, handler, network.serving
         self._limits, self._memory = network.limits, network.memory
         strangers = Strangers()
-        self._monitor = None if monitor is None else Monitor(monitor, strangers.happened)
-        proven = None if monitor is None else strangers.proven
-        self._port = Port(socket, self._reader, self, self._limits, proven)
+        self._monitors = [Monitor(each, strangers.happened) for each in connection.made[1:]]
+        proven = strangers.proven if self._monitors else None
+        self._port = Port(connection, self._reader, self, self._limits, proven)
         # Large requests that are being received, and by which connection.
         self._coming: dict[tuple[str, int], tuple[bytes, Incoming]] = {}
         self._announced: Counter[str] = Counter()  # bytes of those, by sender
         self._owed: deque[Callable[[], None]] = deque()  # what could not be done yet
         self._aborted: dict[str, OrderedDict[int, None]] = {}
         self.fd = self._port.fd
-        self._reader.add(self)
-        if self._monitor is not None:
-            self._reader.add(self._monitor)
+        for each in (self, *self._monitors):
+            self._reader.add(each)
 
     def say(self, route: bytes, kind: Kind, *frames: bytes) -> None:
         """Send a small message to whoever is at the other end of *route*."""
@@ -134,13 +126,13 @@ class Server(Source):
     # -- as a source --------------------------------------------------------------------------
 
     @override
-    def drain(self) -> bool:
-        if self._monitor is not None:
-            self._monitor.drain()  # it tells of a connection before its first message comes
-        received = self._port.take()
+    def drain(self, is_there: bool) -> bool:
+        for monitor in self._monitors:
+            monitor.drain(False)  # it tells of a connection before its first message comes
+        received = self._port.take(is_there)
         for each in received:
             self._receive(each)
-        return len(received) == BATCH
+        return bool(received)
 
     @override
     def tick(self, now: float) -> float | None:
@@ -151,7 +143,7 @@ class Server(Source):
 
     @override
     def end(self) -> None:
-        self._port.close(None if self._monitor is None else self._monitor.socket)
+        self._port.close()
         self._coming.clear()
         self._owed.clear()
 
@@ -163,8 +155,8 @@ class Server(Source):
             if not sender:
                 raise BadMessageError("nobody is known to have sent it")
             message = wire.unpack(part, self._limits)
-            kind, number = message.kind, message.number
-            if kind == Kind.REQUEST:
+            kind, _, number, _, _ = message
+            if kind == _REQUEST:
                 if self._network.membership.expects(sender):
                     self._request(sender, route, message)
             elif kind == Kind.PIECE:
@@ -182,22 +174,22 @@ class Server(Source):
             self._failed(received, error)
 
     def _request(self, sender: str, route: bytes, message: Message) -> None:
+        _, flags, number, table, frames = message
         aborted = self._aborted.get(sender)
-        if aborted is not None and message.number in aborted:
+        if aborted is not None and number in aborted:
             return
-        if message.flags & wire.LARGE:
-            self._large(sender, route, message)
+        if flags & wire.LARGE:
+            self._large(sender, route, number, table)
         else:
-            act = partial(self._answer, sender, route, message.number, message.frames)
-            self._reader.do(act)
+            self._reader.do(partial(self._answer, sender, route, number, frames))
 
-    def _large(self, sender: str, route: bytes, message: Message) -> None:
-        key, incoming = (sender, message.number), Incoming(message.table, self._memory)
+    def _large(self, sender: str, route: bytes, number: int, table: Sequence[int]) -> None:
+        key, incoming = (sender, number), Incoming(table, self._memory)
         self._no_longer(key)
         if self._announced[sender] + incoming.size > self._limits.size:
             text = f"unfinished messages of {sender!r} are larger than transport.max_message"
             logger.warning("A message of %s was refused: %s", sender, text)
-            self._fail(sender, route, message.number, MemoryError(text))
+            self._fail(sender, route, number, MemoryError(text))
             return
         self._announced[sender] += incoming.size
         self._coming[key] = route, incoming

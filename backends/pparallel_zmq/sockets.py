@@ -6,14 +6,17 @@ import itertools
 import logging
 import os
 import secrets
+import select
 import struct
 import threading
 import time
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, ClassVar
 
 import zmq
+from zmq.utils.garbage import gc  # what is imported when it is needed wants a descriptor then
 
 from pparallel.runtime.resources import explaining, start_thread
 from pparallel_zmq.address import Address
@@ -29,6 +32,31 @@ class Socket(zmq.Socket[bytes]):
 
     send = zmq.backend.Socket.send  # type: ignore[assignment]
 
+    def __init__(self, context: zmq.Context[Any], kind: int, made: list[Socket]) -> None:
+        """Make a socket that is among *made* from before: whatever interrupts this loses none."""
+        made.append(self)
+        super().__init__(context, kind)
+
+
+class Connection:
+    """A socket, and a second one that tells of its connections if there is one.
+
+    Whoever has it closes it. What a signal's handler has interrupted may have lost it: then it is
+    closed with the next one that is made, or at the end.
+
+    Attributes:
+        made: its sockets.
+        is_used: whether a thread is inside of it, which alone may close it then.
+    """
+
+    def __init__(self) -> None:
+        self.made: list[Socket] = []
+        self.is_used = False
+
+    def close(self) -> None:
+        """Close the sockets; safe to call again."""
+        close(self.made)
+
 
 LINGER = 1.0  #: seconds that closing waits until what was sent has gone
 HEARD = 5.0  #: seconds that it waits at most until pyzmq has let go of that
@@ -37,7 +65,7 @@ HEARD = 5.0  #: seconds that it waits at most until pyzmq has let go of that
 BEAT, SILENCE, RETURN = 0.1, 0.5, 0.35
 RETRY = 0.0375  #: part of it between attempts to come back
 DESCRIPTORS = 16  #: that a context and its first sockets take, and some to spare
-PAUSE = 0.01  #: seconds after a connection could not be judged
+PAUSE = 0.01  #: seconds after what came could not be handled
 SEALED = 256  #: bytes that encryption may add to a part
 
 _EVENT = struct.Struct("=hi")
@@ -71,23 +99,19 @@ class Sockets:
         self._context: zmq.Context[Any] = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, self._context.get(zmq.SOCKET_LIMIT))
         self._gatekeeper: Gatekeeper | None = None
-        self._bound: tuple[Socket, Socket | None] | None = None
-        ZeroCopy.use()
-        try:
-            if keyring is not None:
-                self._gatekeeper = Gatekeeper(self._context, keyring)
-        except BaseException:
-            self.close()
-            raise
+        self._open: dict[weakref.ref[Connection], list[Socket]] = {}
 
-    def bound(self, address: Address) -> tuple[Socket, Address, Socket | None]:
-        """Return the socket where others reach this member, its address, and on TCP a monitor.
+    def bound(self, address: Address) -> tuple[Connection, Address]:
+        """Return the socket where others reach this member, on TCP with a monitor; its address.
 
         Raises:
             ZMQError: the address is taken, or is not of this machine.
         """
-        socket = self._socket(zmq.ROUTER, address)
-        self._bound = socket, None
+        ZeroCopy.users.add(self)
+        if self._keyring is not None:
+            self._gatekeeper = Gatekeeper(self._context, self._keyring)
+        connection = self._socket(zmq.ROUTER, address)
+        socket = connection.made[0]
         socket.router_mandatory = True  # who has gone is told of, not skipped silently
         # libzmq counts what a peer is let in by as a message that is never read (pipe.cpp).
         socket.rcvhwm = self._config.high_water_mark + 1
@@ -98,39 +122,32 @@ class Sockets:
             socket.curve_secretkey = self._keyring.secret
         elif self._keyring is not None:
             socket.plain_server = True
-        monitor = None
         if address.is_tcp:
-            monitor = self._monitor(socket, _ACCEPTED)
-            self._bound = socket, monitor
+            self._monitor(connection, _ACCEPTED)
         socket.bind(str(address))
         if address.is_tcp:
             found = Address.parse(socket.get_string(zmq.LAST_ENDPOINT))
             address = Address(address.host, found.port)
-        return socket, address, monitor
+        return connection, address
 
-    def connected(self, to: str, address: Address, *, beats: bool = False) -> tuple[Socket, Socket]:
-        """Return a socket connected to member *to*, and one that tells of the connection.
+    def connected(self, to: str, address: Address, *, beats: bool = False) -> Connection:
+        """Return a socket connected to member *to*, with one that tells of the connection.
 
-        Args:
-            to: the member's name.
-            address: where it is met.
-            beats: whether to ask for signs of life, and break the connection if none come.
+        With *beats* it asks for signs of life, and breaks the connection if none come.
 
         Raises:
             OSError, ZMQError: there are no descriptors or no memory for it; nothing is left.
         """
         _check_descriptors()
-        socket = self._socket(zmq.DEALER, address)
+        connection = self._socket(zmq.DEALER, address)
         try:
-            self._set(socket, to, address, beats)
-            monitor = self._monitor(socket)
-            socket.connect(str(address))
+            self._set(connection.made[0], to, address, beats)
+            self._monitor(connection, _EVENTS)
+            connection.made[0].connect(str(address))
         except BaseException:
-            with suppress(zmq.ZMQError):
-                socket.disable_monitor()
-            socket.close(0)
+            connection.close()
             raise
-        return socket, monitor
+        return connection
 
     def _set(self, socket: Socket, to: str, address: Address, beats: bool) -> None:
         socket.linger = 0
@@ -144,6 +161,8 @@ class Sockets:
             socket.heartbeat_ivl = max(1, int(bound * BEAT * 1000))
             socket.heartbeat_timeout = max(1, int(bound * SILENCE * 1000))
             socket.heartbeat_ttl = max(100, int(bound * 1000))
+        else:
+            socket.sndhwm = 0  # of one call no more is under way than its window
         socket.reconnect_ivl = max(10, int(bound * RETRY * 1000))
         socket.reconnect_ivl_max = max(100, int(bound * 1000))
         if self._keyring is None:
@@ -157,38 +176,41 @@ class Sockets:
             socket.plain_password = self._keyring.password(self._name, to).encode()
 
     def close(self) -> None:
-        """End the context; all sockets but that of :meth:`bound` are closed, or about to be.
+        """Close all sockets but those that a thread is inside of, and end the context with these.
 
         pyzmq's own ``destroy()`` would close the gatekeeper's socket under its thread.
         """
-        if self._bound is not None:
-            close(*self._bound)
+        for found, made in list(self._open.items()):
+            connection = found()
+            if connection is None or not connection.is_used:
+                close(made)
         self._context.term()
         if self._gatekeeper is not None:
-            self._gatekeeper.join()
-        ZeroCopy.unuse()
+            self._gatekeeper.thread.join()
+        ZeroCopy.unuse(self)
 
-    def _monitor(self, socket: Socket, events: int = _EVENTS) -> Socket:
-        """Return a socket that tells of the connections of another; see also :func:`close`."""
+    def _monitor(self, connection: Connection, events: int) -> None:
+        """Make the socket that tells of a connection; see also :func:`close`."""
         name = f"inproc://monitor-{next(self._numbers)}"
-        socket.monitor(name, events)
-        monitor: Socket = self._context.socket(zmq.PAIR, Socket)
+        connection.made[0].monitor(name, events)
+        monitor = Socket(self._context, zmq.PAIR, connection.made)
         monitor.rcvhwm = 0  # or libzmq's thread stands still once too much is to be told
-        try:
-            monitor.connect(name)
-        except BaseException:
-            monitor.close(0)
-            raise
-        return monitor
+        monitor.connect(name)
 
-    def _socket(self, kind: int, address: Address) -> Socket:
-        socket: Socket = self._context.socket(kind, Socket)
+    def _socket(self, kind: int, address: Address) -> Connection:
+        for found, made in list(self._open.items()):
+            if found() is None:  # it was closed, or lost
+                close(made)
+                self._open.pop(found, None)
+        connection = Connection()
+        self._open[weakref.ref(connection)] = connection.made
+        socket = Socket(self._context, kind, connection.made)
         socket.linger = int(LINGER * 1000)
         socket.maxmsgsize = self._limits.part + SEALED
         socket.sndhwm = socket.rcvhwm = self._config.high_water_mark
         socket.handshake_ivl = int(self._config.handshake_timeout * 1000)
         socket.ipv6 = ":" in address.host
-        return socket
+        return connection
 
 
 class Gatekeeper:
@@ -196,24 +218,25 @@ class Gatekeeper:
 
     Without one CURVE admits whoever knows the server's public key. What it answers as the user's
     id is attached by libzmq to every message of that connection.
+
+    Attributes:
+        thread: that thread, which ends when its context does.
     """
 
     def __init__(self, context: zmq.Context[Any], keyring: Keyring) -> None:
         self._keyring = keyring
         # One answer that fails holds up no other.
-        self._socket: Socket = context.socket(zmq.ROUTER, Socket)
-        self._socket.linger = 0
-        self._thread = threading.Thread(target=self._run, name="pparallel-zap", daemon=True)
+        made: list[Socket] = []
+        self.thread = threading.Thread(target=self._run, name="pparallel-zap", daemon=True)
         try:
+            self._socket = Socket(context, zmq.ROUTER, made)
+            self._socket.linger = 0
             self._socket.bind("inproc://zeromq.zap.01")
-            start_thread(self._thread)
+            start_thread(self.thread)
         except BaseException:
-            self._socket.close()
+            if self.thread.ident is None:
+                close(made)
             raise
-
-    def join(self) -> None:
-        """Wait for the thread, which ends when its context does."""
-        self._thread.join()
 
     def _run(self) -> None:
         with self._socket:
@@ -273,13 +296,7 @@ def _check_descriptors() -> None:
     Raises:
         OSError: there are too few.
     """
-    held: list[int] = []
-    try:
-        while len(held) < DESCRIPTORS:
-            held.append(os.eventfd(0))
-    finally:
-        for each in held:
-            os.close(each)
+    tuple(select.epoll() for _ in range(DESCRIPTORS))  # they close themselves, whatever comes
 
 
 def events(monitor: zmq.Socket[bytes]) -> Iterator[tuple[int, int]]:
@@ -289,61 +306,54 @@ def events(monitor: zmq.Socket[bytes]) -> Iterator[tuple[int, int]]:
         yield event, value
 
 
-def close(socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes] | None = None) -> None:
-    """Close a socket, and the one that tells of its connection; safe to call again.
+def close(made: Sequence[Socket]) -> None:
+    """Close a socket, and the one that tells of its connections; safe to call again.
 
     Closing takes libzmq a while. If the connection breaks meanwhile, its thread, which serves all
     sockets of the context, would wait for a monitor that is closed to take that in.
     """
-    if monitor is not None and not socket.closed:
-        with suppress(zmq.ContextTerminated):
-            socket.disable_monitor()
-    socket.close()
-    if monitor is not None:
-        monitor.close(0)
+    for each in made[:1]:
+        with suppress(zmq.ZMQError):  # it is closed, or its context has ended
+            each.disable_monitor()
+    for each in made:
+        each.close()
 
 
 class ZeroCopy:
     """Ends the thread with which pyzmq lets go of what it sent without a copy.
 
     pyzmq starts it with the first such message, and never ends it.
+
+    Attributes:
+        users: of members that may send so.
     """
 
+    users: ClassVar[set[Sockets]] = set()
     _lock = threading.RLock()
-    _users = 0
-
-    @classmethod
-    def use(cls) -> None:
-        """Count a member that may send so."""
-        with cls._lock:
-            cls._users += 1
 
     @classmethod
     def is_ready(cls) -> bool:
         """Return whether that thread runs; a message that is large is copied if none can start."""
-        from zmq.utils.garbage import gc
-
         if gc.is_alive():
             return True
         with cls._lock:
             try:
-                _check_descriptors()
-                gc.start()
+                if not gc.is_alive():  # another thread may have started it
+                    _check_descriptors()
+                    gc.start()
             except (OSError, RuntimeError, MemoryError) as error:
                 gc.thread = None
                 logger.warning("Large messages are copied: %s", error)
         return gc.is_alive()
 
     @classmethod
-    def unuse(cls) -> None:
-        """Count one less, and end the thread with the last."""
-        from zmq.utils.garbage import gc
-
+    def unuse(cls, user: Sockets) -> None:
+        """Take out one, and end the thread with the last."""
         with cls._lock:
-            cls._users -= 1
+            cls.users.discard(user)
             # All of ours has been sent or dropped by now, and the thread is about to hear of it.
             until = time.monotonic() + HEARD
-            while cls._users == 0 and gc.refs and time.monotonic() < until:
+            while gc.refs and not cls.users and time.monotonic() < until:
                 time.sleep(0.001)
-            if cls._users == 0 and not gc.refs:
+            if not (gc.refs or cls.users):
                 gc.stop()

@@ -78,10 +78,18 @@ class Incoming:
             raise BadMessageError("a piece of another size than was announced")
         self._left -= size
         while piece:
-            if self._room == 0:
-                self._begin()
+            if self._room == 0:  # the next frame begins
+                self._room = self._table[len(self._frames)] >> 1
+                is_large = self._room >= LEAST
+                self._frames.append(self._memory.take(self._room) if is_large else bytearray())
+                self._view = memoryview(self._frames[-1] if is_large else b"")
             part, piece = piece[: self._room], piece[self._room :]
-            self._add(part)
+            frame, at = self._frames[-1], len(self._view) - self._room
+            if isinstance(frame, bytearray):
+                frame += part
+            else:
+                self._view[at : at + len(part)] = part
+            self._room -= len(part)
         return self._left == 0
 
     def frames(self) -> list[Buffer]:
@@ -92,21 +100,3 @@ class Incoming:
             frame if entry & 1 else memoryview(frame).toreadonly()
             for frame, entry in zip([*self._frames, *empty], self._table, strict=True)
         ]
-
-    def _begin(self) -> None:
-        """Begin the next frame."""
-        size = self._table[len(self._frames)] >> 1
-        frame = self._memory.take(size) if size >= LEAST else bytearray()
-        self._frames.append(frame)
-        self._view, self._room = memoryview(frame if size >= LEAST else b""), size
-
-    def _add(self, piece: memoryview) -> None:
-        """Add bytes to the last frame."""
-        frame, count = self._frames[-1], len(piece)
-        if self._view:
-            at = len(self._view) - self._room
-            self._view[at : at + count] = piece
-        else:
-            assert isinstance(frame, bytearray)
-            frame += piece
-        self._room -= count

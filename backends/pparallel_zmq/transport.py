@@ -4,36 +4,27 @@ from __future__ import annotations
 
 import itertools
 import os
-import select
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from threading import get_ident
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError, ResourceExhaustedError
+from pparallel.errors import ClosedError, PeerLostError, ResourceExhaustedError
 from pparallel.interfaces.transport import Frames, Handler, Meeting, Transport
 from pparallel.runtime.delivery import Delivery
 from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.pending import Pending
 from pparallel_zmq import address, keys, wire
 from pparallel_zmq.config import ZmqTransportConfig
-from pparallel_zmq.lanes import BrokenError
-from pparallel_zmq.links import Link
 from pparallel_zmq.network import Network
 from pparallel_zmq.wire import Kind
 
 if TYPE_CHECKING:
     from pparallel.runtime.member import Member
-
-
-class _Here(threading.local):
-    """What the calling thread has asked of each member last, if not by a lane."""
-
-    def __init__(self) -> None:
-        self.last: dict[str, int] = {}
 
 
 class ZmqTransport(Transport):
@@ -53,7 +44,6 @@ class ZmqTransport(Transport):
         self._to_self: Delivery | None = None
         self._network: Network | None = None
         self._numbers = itertools.count(1)
-        self._here = _Here()
         self._pid = 0
         self._lock = threading.RLock()
         self._closed = False
@@ -114,7 +104,7 @@ class ZmqTransport(Transport):
         number = next(self._numbers)
         part, raws = wire.pack(Kind.REQUEST, number, frames, network.limits)
         self._pending.watch(future, to, timeout)
-        self._note(link, number)
+        link.note(number)
         link.request(part, raws, number, future)
         if link.is_over:
             link.fail_all(lambda: network.why_over(to))
@@ -128,7 +118,7 @@ class ZmqTransport(Transport):
             or link is None
             or link.is_over
             or not link.is_welcome
-            or self._here.last.get(to) in link.unanswered
+            or link.last.get(get_ident()) in link.unanswered
             or self._closed
             or self._pid != os.getpid()
         ):
@@ -142,20 +132,8 @@ class ZmqTransport(Transport):
             return self.request(to, frames, timeout).result()
         try:
             return lane.call(link, part, raws, number, timeout)
-        except BrokenError:
-            raise self._why_broken(network, link) from None
-        except BaseException as error:
-            if isinstance(error, CallTimeoutError) or not isinstance(error, Exception):
-                # It may be on its way still. What says that it is given up goes by the link, and
-                # so does what this thread sends next: it comes there first.
-                link.abort(number)
-                self._note(link, number)
-            raise
         finally:
-            if lane.is_idle:
-                link.keep(lane)
-            else:
-                lane.close()
+            link.keep(lane, number)
 
     @classmethod
     @override
@@ -171,18 +149,3 @@ class ZmqTransport(Transport):
                 why = "is that of the process that this one was forked from"
             raise ClosedError(f"transport of {self.name!r}", why)
         return self._to_self
-
-    def _note(self, link: Link, number: int) -> None:
-        """Remember what this thread has asked of a member last, if not by a lane."""
-        last = self._here.last
-        link.unanswered.discard(last.get(link.to))
-        link.unanswered.add(number)
-        last[link.to] = number
-
-    def _why_broken(self, network: Network, link: Link) -> Exception:
-        """Return why a lane has broken; that is known soon after."""
-        if not link.is_over:
-            waiting = select.poll()
-            waiting.register(link.ended.fd, select.POLLIN)
-            waiting.poll(self._config.liveness_bound / 2 * 1000)
-        return network.why_over(link.to)

@@ -26,6 +26,8 @@ INLINE = 2**16  #: bytes of all frames, up to which they travel with the head
 FAILED, LARGE = 1, 2  #: flags
 
 Raw: TypeAlias = bytes | memoryview
+#: One as it was received: kind, flags, number, table, and frames; none yet if it is large.
+Message: TypeAlias = tuple[int, int, int, tuple[int, ...], list[Buffer]]
 
 
 class Kind(IntEnum):
@@ -67,16 +69,6 @@ class Limits(NamedTuple):
     def part(self) -> int:
         """Bytes that one part of a message on a socket may have."""
         return max(self.piece, INLINE + 8 * self.frames) + HEAD.size
-
-
-class Message(NamedTuple):
-    """A message as it was received."""
-
-    kind: int
-    flags: int
-    number: int
-    table: tuple[int, ...]
-    frames: list[Buffer]  #: none yet if it is large
 
 
 def pack(
@@ -139,7 +131,7 @@ def unpack(part: bytes, limits: Limits) -> Message:
             and middle + (two >> 1) == len(part)
             and not zero | flags & LARGE | (one | two) & 1
         ):
-            return Message(kind, flags, number, (one, two), [part[_PAIR_END:middle], part[middle:]])
+            return kind, flags, number, (one, two), [part[_PAIR_END:middle], part[middle:]]
     if len(part) < _AFTER:
         raise BadMessageError("shorter than a head")
     kind, flags, zero, count, number = HEAD.unpack_from(part)
@@ -151,7 +143,7 @@ def unpack(part: bytes, limits: Limits) -> Message:
         total = sum(each >> 1 for each in table)
         if total > limits.size or total <= INLINE or at != len(part):
             raise BadMessageError("a large message of another size than is allowed")
-        return Message(kind, flags, number, table, [])
+        return kind, flags, number, table, []
     frames: list[Buffer] = []
     for each in table:
         end = at + (each >> 1)
@@ -159,4 +151,4 @@ def unpack(part: bytes, limits: Limits) -> Message:
         at = end
     if at != len(part):
         raise BadMessageError("the frames are not of the sizes announced")
-    return Message(kind, flags, number, table, frames)
+    return kind, flags, number, table, frames
