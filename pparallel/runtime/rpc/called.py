@@ -78,15 +78,12 @@ class Called:
 
     def serve(self, key: str, service: Service) -> None:
         """Answer requests for *key* with *service*."""
-        with self._serving:
-            if key in self._services:
-                raise DirectoryError(f"service {key!r} is served already by {self.name!r}")
-            self._services[key] = service
+        if self._services.setdefault(key, service) is not service:
+            raise DirectoryError(f"service {key!r} is served already by {self.name!r}")
 
     def withdraw(self, key: str) -> None:
         """Answer requests for *key* no more; harmless if it was not served."""
-        with self._serving:
-            self._services.pop(key, None)
+        self._services.pop(key, None)
 
     @property
     def answers_kept(self) -> int:

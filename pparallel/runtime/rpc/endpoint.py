@@ -39,8 +39,7 @@ class Endpoint(Caller, Called):
         handlers = Handlers(config.handler_threads, member.name)
         Caller.__init__(self, transport, serializer, member, config, handlers)
         Called.__init__(self)
-        self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
+        self._changed = threading.Condition()
         self._leaving = False
         self._when_lost: list[Callable[[str, str], None]] = []
         self._when_ended: list[Callable[[BaseException], None]] = []
@@ -108,7 +107,7 @@ class Endpoint(Caller, Called):
 
     def end(self, reason: BaseException) -> None:
         """Fail whatever waits, and all that is asked later, with *reason*; the first one counts."""
-        with self._lock:
+        with self._changed:
             if self._ended is not None:
                 return
             self._ended = reason
@@ -132,7 +131,7 @@ class Endpoint(Caller, Called):
 
     def when_ended(self, callback: Callable[[BaseException], None]) -> None:
         """Have *callback* called at the end with its reason; at once if it has come."""
-        with self._lock:
+        with self._changed:
             if self._ended is None:
                 self._when_ended.append(callback)
                 return
@@ -140,7 +139,7 @@ class Endpoint(Caller, Called):
 
     def when_lost(self, callback: Callable[[str, str], None]) -> None:
         """Have *callback* called with the name and the end of each member that ends."""
-        with self._lock:
+        with self._changed:
             self._when_lost.append(callback)
             lost = list(self._lost.items())
         for name, reason in lost:
@@ -148,7 +147,7 @@ class Endpoint(Caller, Called):
 
     def forget(self, callback: Callable[..., None]) -> None:
         """Call *callback* no more."""
-        with self._lock:
+        with self._changed:
             self._when_lost = [each for each in self._when_lost if each != callback]
             self._when_ended = [each for each in self._when_ended if each != callback]
 
@@ -168,7 +167,7 @@ class Endpoint(Caller, Called):
         return Reply()
 
     def _peer_lost(self, name: str, reason: str) -> None:
-        with self._lock:
+        with self._changed:
             self._lost[name] = reason
             self._changed.notify_all()
             callbacks = list(self._when_lost)

@@ -8,6 +8,7 @@ from typing import Any
 from typing_extensions import override
 
 from pparallel.errors import CallTimeoutError, DirectoryError
+from pparallel.runtime.interrupts import is_interrupt
 from pparallel.runtime.rpc import current, directory
 from pparallel.runtime.rpc.called import NotRegisteredHereError
 from pparallel.runtime.rpc.endpoint import Endpoint
@@ -292,8 +293,8 @@ class RpcGroup(ServiceGroup):
 
     def _find(self, kind: str, key: str) -> tuple[str, str] | None:
         self._live()
-        reply = self._ask_first(directory.FIND, (self._name, kind, key))
-        found: tuple[str, str] | None = reply.body
+        name = self._name, kind, key
+        found: tuple[str, str] | None = self._ask_first(directory.FIND, name).body
         return found
 
     def _owner(self, key: str) -> tuple[Registered, str]:
@@ -330,7 +331,8 @@ def enter(endpoint: Endpoint, name: str, members: Sequence[str], timeout: float 
     try:
         group._ask_first(directory.ENTER, (name, sorted(members), ticket), timeout)
     except BaseException as error:
-        if isinstance(error, CallTimeoutError) or not isinstance(error, Exception):
+        is_own = is_interrupt(error) or not isinstance(error, Exception)
+        if is_own or isinstance(error, CallTimeoutError):
             group._undo(directory.LEAVE, name)
         if isinstance(error, CallTimeoutError):
             what = f"the entry of all members of group {name!r}"

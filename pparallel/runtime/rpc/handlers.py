@@ -26,8 +26,7 @@ Job = Callable[[], None]
 IDLE = 10.0  #: seconds after which a thread without work ends
 LATER = 0.1  #: seconds after which it is tried again to start a thread
 
-LONG = 0.005  #: seconds after which the jobs behind a running one are taken from its thread
-LOOK = 0.005  #: seconds after which one that had not entered its function is looked at again
+LONG = 0.005  #: seconds after which it is looked whether the next may start beside a running job
 SLOW = 0.001  #: seconds from which on a job has taken long
 AGAIN = 16  #: quick jobs after which those of their key are taken for quick again
 MANY = 4096  #: keys that are remembered for taking long
@@ -66,7 +65,7 @@ class Stream:
         """Return whether the running job has entered its function, so that the next may start."""
         if now < self.look_at:
             return False
-        self.look_at = now + LOOK
+        self.look_at = now + LONG
         return self.since == 0.0 or has_entered(self.thread)
 
 
@@ -227,8 +226,7 @@ class Handlers:
                 self._slow[stream.key] = AGAIN
             self._behind.add(stream)
             self._call_a_thread()
-        if self._dropped:
-            self._drop_jobs()
+        self._drop_jobs()
 
     def _run_reserved(self, stream: Stream) -> None:
         """Run jobs in the calling thread, as long as nobody takes over."""
@@ -367,8 +365,7 @@ class Handlers:
         with self._lock:
             self._tries_again = False
             self._call_a_thread()
-        if self._dropped:
-            self._drop_jobs()
+        self._drop_jobs()
 
     def _drop(self, stream: Stream, error: Exception | None = None) -> None:
         """Take out the jobs that nobody waits for, or all for an *error*; with the lock held."""
@@ -402,8 +399,7 @@ class Handlers:
             with self._work:
                 self._threads.discard(threading.current_thread())
                 self._call_a_thread()
-            if self._dropped:
-                self._drop_jobs()
+            self._drop_jobs()
 
     def _next(self, token: object) -> Stream | None:
         """Wait for a stream to work on; ``None`` ends the thread."""

@@ -17,8 +17,6 @@ PATIENCE = 0.2  #: seconds that a call inside a function called by another membe
 class Room:
     """What a call takes of a window; who is interrupted in between may give it back again."""
 
-    __slots__ = ("size", "to")
-
     def __init__(self, to: str) -> None:
         """Have nothing yet, of what calls to member *to* may take."""
         self.to, self.size = to, 0
