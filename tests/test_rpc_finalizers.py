@@ -16,7 +16,7 @@ from pparallel.testing.patience import PATIENCE
 
 ROUNDS = 50  #: of calls in the midst of which finalizers wait
 RECEIVE = "m0-", "m1-", "lane-of-", "pparallel-"  #: how the names of threads of the system begin
-REFUSED = "receives what others wait for, and cannot wait for an answer: a finalizer"
+REFUSED = "cannot wait for an answer before it goes on: have a finalizer"
 
 
 @contextmanager

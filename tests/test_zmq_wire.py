@@ -16,7 +16,7 @@ frames = st.lists(small | small.map(bytearray), max_size=5)
 
 
 @given(frames, st.sampled_from([Kind.REQUEST, Kind.REPLY]), st.integers(0, 2**64 - 1))
-def test_what_is_packed_is_unpacked(sent: list[bytes | bytearray], kind: Kind, number: int) -> None:
+def test_what_is_packed_is_unpacked(sent: list[bytes | bytearray], kind: int, number: int) -> None:
     part, raws = wire.pack(kind, number, sent, LIMITS, wire.FAILED)
     assert not raws
     *head, _, received = wire.unpack(part, LIMITS)

@@ -100,7 +100,7 @@ class Link(Source):
         self.unanswered.add(number)
         self.last[thread] = number
 
-    def say(self, kind: Kind, *frames: bytes, number: int = 0, urgent: bool = False) -> None:
+    def say(self, kind: int, *frames: bytes, number: int = 0, urgent: bool = False) -> None:
         """Send a small message."""
         self._port.send(wire.say(kind, *frames, number=number), urgent=urgent)
 

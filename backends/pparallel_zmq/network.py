@@ -226,7 +226,7 @@ class Network:
         expected = self._proof(self._member.name, to, self.hello.incarnation)
         return hmac.compare_digest(expected, proof)
 
-    def _tell(self, but: Link | None, kind: Kind, *frames: bytes) -> None:
+    def _tell(self, but: Link | None, kind: int, *frames: bytes) -> None:
         """Say something to all others but one, as the first member."""
         for each in list(self.links.values()):
             if each is not but and not each.is_over:

@@ -12,6 +12,7 @@ from typing import Any
 
 import zmq
 
+from pparallel.runtime import dedicated
 from pparallel_zmq.reader import Reader, Source
 from pparallel_zmq.sockets import Connection, ZeroCopy
 from pparallel_zmq.streams import Outgoing
@@ -76,6 +77,7 @@ class Port:
         self._lock = threading.RLock()
         self._is_inside = False  # an operation of the thread that holds the lock
         self._late: deque[Callable[[], object]] = deque()  # what interrupted it
+        self._held_up: dedicated.Role | None = None  # what that thread is otherwise
         self._backlog: deque[tuple[bytes, list[Raw]]] = deque()
         # Large ones that are being sent, each with its thread and whose it is.
         self._streams: dict[Stream, tuple[int, str, Outgoing]] = {}
@@ -158,6 +160,9 @@ class Port:
         with self._lock:
             if self._is_inside:
                 self._late.append(partial(act, *args))
+                if self._held_up is None:  # what waits for that would wait for itself
+                    self._held_up = dedicated.here.role
+                    dedicated.mark_receiving()
                 return
             try:
                 self._is_inside = True
@@ -168,6 +173,8 @@ class Port:
                 raise
             finally:
                 self._is_inside = False
+                if self._held_up is not None:
+                    dedicated.here.role, self._held_up = self._held_up, None
         if self._late:
             self._do(self._run_late)
 

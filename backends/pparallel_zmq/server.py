@@ -107,7 +107,7 @@ class Server(Source):
         for each in (self, *self._monitors):
             self._reader.add(each)
 
-    def say(self, route: bytes, kind: Kind, *frames: bytes) -> None:
+    def say(self, route: bytes, kind: int, *frames: bytes) -> None:
         """Send a small message to whoever is at the other end of *route*."""
         self._port.send(wire.say(kind, *frames), route=route)
 

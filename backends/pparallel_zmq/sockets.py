@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 import zmq
 from zmq.utils.garbage import gc  # what is imported when it is needed wants a descriptor then
 
+from pparallel.runtime import dedicated
 from pparallel.runtime.resources import explaining, start_thread
 from pparallel_zmq.address import Address
 from pparallel_zmq.config import ZmqTransportConfig
@@ -239,6 +240,7 @@ class Gatekeeper:
             raise
 
     def _run(self) -> None:
+        dedicated.mark_receiving()
         with self._socket:
             try:
                 while True:

@@ -11,7 +11,6 @@ One that is large leaves the frames out: they follow one after another as the by
 from __future__ import annotations
 
 import struct
-from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
 from typing_extensions import Buffer
@@ -30,7 +29,7 @@ Raw: TypeAlias = bytes | memoryview
 Message: TypeAlias = tuple[int, int, int, tuple[int, ...], list[Buffer]]
 
 
-class Kind(IntEnum):
+class Kind:
     """What a message is for."""
 
     HELLO = 1  #: to a member: who I am

@@ -85,12 +85,13 @@ def refuse_to_wait() -> None:
     """Refuse that the calling thread, which is not elsewhere, waits outside a user's function.
 
     Raises:
-        RuntimeError: a finalizer has interrupted it in the midst of what others wait for.
+        RuntimeError: a finalizer or a signal's handler has interrupted what others wait for.
     """
-    if not user_code.is_inside():
+    if here.role.kind == RECEIVING or not user_code.is_inside():
         message = (
-            f"thread {threading.current_thread().name!r} receives what others wait for, and cannot"
-            " wait for an answer: a finalizer (__del__, weakref.finalize, gc.callbacks) runs in"
-            " whatever thread collects it, so have it start calls with rpc_async, and not wait"
+            f"thread {threading.current_thread().name!r} was interrupted as it sent or received,"
+            " and cannot wait for an answer before it goes on: have a finalizer (__del__,"
+            " weakref.finalize, gc.callbacks), which runs in any thread, or a signal's handler"
+            " start calls with rpc_async, and not wait for them"
         )
         raise RuntimeError(message)

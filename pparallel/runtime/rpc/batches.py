@@ -205,8 +205,9 @@ class _Batch:
         if not self._is_sent:
             if self._number < 0:
                 self._number = requests.next_number(self._to)
-            if batches.held.get(self._key) is self:
-                del batches.held[self._key]
+            held, key = batches.held, self._key
+            if key in held and held[key] is self:
+                del held[key]  # without a call since it was found, as a signal's handler may go on
             self._sent = calls = self._sent or tuple(self.calls)
             if calls:
                 batches.under_way[self._to].add(self)
