@@ -12,8 +12,9 @@ from threading import get_ident
 from typing import Any
 
 from pparallel.runtime import poll_times
+from pparallel.runtime.interrupts import is_interrupt
 from pparallel.runtime.processes import close_private
-from pparallel.runtime.resources import is_exhausted, is_of_handler
+from pparallel.runtime.resources import is_exhausted
 from pparallel_ipc import messages
 from pparallel_ipc.hub import NOT_SERVED, READ, WRITE, Hub
 from pparallel_ipc.messages import VERSION, Received, dumps
@@ -93,6 +94,7 @@ class Post:
         self._number = sock.fileno()
         self._turn = Turn()  # to send
         self._entries: list[Entry] = []  # until they are sent
+        self.append = self._entries.append
         self._packet: Packet | None = None  # the next one
         self._sent: list[int] = []  # not empty: the packet has left
         self._waits = True  # until it is open, and later for the hub to say that it may go on
@@ -105,7 +107,11 @@ class Post:
 
     def put(self, entry: Any, size: int, fds: Sequence[int], *, hold: bool) -> None:
         """Send an entry: at once, or with the next ones if it may be held back."""
-        self._entries.append((entry, size, fds))
+        self.append((entry, size, fds))
+        self.added(hold=hold)
+
+    def added(self, *, hold: bool) -> None:
+        """Send what has been appended, as :meth:`put` does."""
         if not hold or len(self._entries) >= _TOGETHER or self._turn.owner == get_ident():
             self.flush()  # who has the turn is a signal's handler, for which the hub cannot send
         elif self.flush not in self._hub.held:
@@ -145,7 +151,7 @@ class Post:
             while self._entries and not self._is_dead:
                 self._send_one()
         except (OSError, MemoryError) as error:
-            if is_of_handler(error):
+            if is_interrupt(error):
                 self._hub.hold(self.flush)
                 raise
             if not self._has_to_wait(error):
@@ -190,7 +196,8 @@ class Post:
         return True
 
     def _drop(self) -> None:
-        entries, self._entries = self._entries, []
+        entries = self._entries[:]
+        del self._entries[: len(entries)]
         self._packet = None
         for _, _, fds in entries:
             messages.close(fds)
@@ -309,7 +316,7 @@ class Connection:
             except ConnectionResetError:  # told once: what came before the end is there still
                 continue
             except (OSError, MemoryError) as error:
-                if is_of_handler(error):
+                if is_interrupt(error):
                     raise
                 if is_exhausted(error):
                     time.sleep(_AGAIN)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from pparallel.runtime import poll_times
+from pparallel.runtime.interrupts import raise_interrupt
 from pparallel.runtime.leading import Leaders
 from pparallel.runtime.processes import close_private, private
 
@@ -89,6 +90,7 @@ class Hub:
                 if self._watched[descriptor] is not told:
                     self._watched[descriptor] = (-1,)
         except (KeyError, OSError, ValueError) as error:
+            raise_interrupt(error)
             logger.debug("%s is not watched any more: %r", descriptor, error)
 
     def _mask(self, descriptor: int) -> int:

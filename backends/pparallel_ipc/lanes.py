@@ -48,7 +48,7 @@ class Lane:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         # The same socket once more, for waits with a limit that signals do not put off.
-        self._timed = socket.socket(sock.family, sock.type, 0, sock.fileno())
+        self._timed = private(sock.dup)
         self._limit: float | None = None  # seconds
         self.has_answered = False
         self._send = sock.send
@@ -98,8 +98,7 @@ class Lane:
 
     def close(self) -> None:
         """Close it; nobody may be waiting on it."""
-        self._timed.detach()
-        close_private(self._sock)
+        close_private(self._sock, self._timed)
 
     def _set_limit(self, timeout: float | None) -> None:
         self._timed.settimeout(

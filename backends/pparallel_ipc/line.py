@@ -13,6 +13,7 @@ from typing import Any
 
 from pparallel.errors import CallTimeoutError
 from pparallel.interfaces.transport import Frames
+from pparallel.runtime.interrupts import is_interrupt, raise_interrupt
 from pparallel.runtime.links import OK, failure
 from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.resources import is_exhausted
@@ -76,18 +77,20 @@ class Line:
 
     def request(self, frames: Frames, future: Future[Frames]) -> None:
         """Send a request whose answer completes *future*."""
-        number = next(self._numbers)
-        self._waiting[number] = future
-        self._latest[get_ident()] = number
         try:
             sized = packed, size, fds = messages.pack(frames, self.parcels)
         except Exception as error:  # noqa: BLE001 - the future tells who asked
-            fail(self._waiting.pop(number), error)
+            raise_interrupt(error)
+            fail(future, error)
             return
+        number = self._latest[get_ident()] = next(self._numbers)
         if (head := messages.droppable(sized)) is not None:
             self._large[number] = head
-        hold = len(self._waiting) > _FEW and size < _LITTLE
-        self._post.put((number, packed), size, fds, hold=hold)
+        hold = len(self._waiting) >= _FEW and size < _LITTLE
+        entry, append = ((number, packed), size, fds), self._post.append
+        self._waiting[number] = future
+        append(entry)  # without a call in between: it is waited for if it is to leave
+        self._post.added(hold=hold)
 
     def call(self, frames: Frames, timeout: float | None, until: float) -> Frames | None:
         """Send a request in a lane and return its answer; ``None``: no lane can be taken.
@@ -105,18 +108,26 @@ class Line:
         if self._waiting and self._latest.get(get_ident()) in self._waiting:
             return None  # this would overtake it
         try:
-            lane = self._idle.pop()  # the one used last: what it needs is in the caches
+            lane = self._idle[-1]  # the one used last: what it needs is in the caches
+            del self._idle[-1]  # without a call in between
         except IndexError:
             made = self._new_lane()
             if made is None:
                 return None
             lane = made
+        keeps = False
         try:
             found = self._exchange(lane, frames, timeout, until)
+            keeps = found is not None and not self._is_ended and len(self._idle) < _KEPT
         except TimeoutError as error:
             if error.args != messages.TIMED_OUT:  # of a signal's handler
                 raise
             raise CallTimeoutError(f"a request to {self._peer!r}", timeout or 0.0) from None
+        finally:
+            if keeps:
+                self._idle.append(lane)
+            else:
+                self._give_up(lane)
         if found is None:
             return None
         data, files = found
@@ -132,7 +143,7 @@ class Line:
         self, lane: Lane, frames: Frames, timeout: float | None, until: float
     ) -> tuple[bytes, list[int]] | None:
         """Return the answer with its descriptors; ``None``: the peer has not read the request."""
-        fds, head, keeps = NOTHING, None, False
+        fds, head = NOTHING, None
         try:
             if are_small(frames):
                 message = dumps((frames, (), until), VERSION)
@@ -143,7 +154,6 @@ class Line:
             if not answer[0]:
                 raise EOFError
             head, lane.has_answered = None, True
-            keeps = not self._is_ended and len(self._idle) < _KEPT
         except ConnectionError:
             if lane.has_answered:  # it is served: that it has not read this one is not certain
                 raise EOFError from None
@@ -156,12 +166,6 @@ class Line:
                 messages.close(fds)
             if head is not None:  # the peer may read it yet; if it ends before, it is dropped
                 self._large[next(self._numbers)] = head
-            if keeps:
-                self._idle.append(lane)
-            else:
-                with self._lock:
-                    self._lanes.discard(lane)
-                lane.close()
         return answer
 
     @contextmanager
@@ -227,6 +231,7 @@ class Line:
                 self._complete(future, status, frames)
         except BaseException as error:
             is_own = isinstance(error, OSError | RuntimeError | MemoryError)
+            is_own = is_own and not is_interrupt(error)
             if future is not None:
                 fail(future, error if is_own else RuntimeError(f"the answer was lost: {error!r}"))
             if not is_own:
@@ -240,16 +245,21 @@ class Line:
 
     # -- lanes ------------------------------------------------------------------------------
 
+    def _give_up(self, lane: Lane) -> None:
+        with self._lock:
+            self._lanes.discard(lane)
+        lane.close()
+
     def _new_lane(self) -> Lane | None:
         if len(self._lanes) >= self._most_lanes:
             return None
         try:
             ours, theirs = new_pair()
+            lane = Lane(ours)
         except OSError as error:
             if is_exhausted(error):
                 return None  # the connection is there already
             raise
-        lane = Lane(ours)
         with self._lock:
             is_one_too_many = len(self._lanes) >= self._most_lanes
             is_ended = self._is_ended

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from pparallel.errors import AuthenticationError, CallTimeoutError, ClosedError, PeerLostError
 from pparallel.interfaces.transport import Handler
+from pparallel.runtime.interrupts import is_interrupt
 from pparallel.runtime.links import Hello, Membership, RefusedError, peer
 from pparallel.runtime.processes import close_private, private
-from pparallel.runtime.resources import explained, is_exhausted, is_of_handler
+from pparallel.runtime.resources import explained, is_exhausted
 from pparallel.runtime.shm import Arena
 from pparallel_ipc import messages
 from pparallel_ipc.arenas import Arenas
@@ -105,7 +106,7 @@ class Station:
                 try:
                     sock = self._connected(membership.first, began + timeout, _ABSENT)
                 except TimeoutError as error:
-                    if is_of_handler(error):  # else it is told below
+                    if is_interrupt(error):  # else it is told below
                         raise
                 else:
                     self._approach(membership.first, sock)

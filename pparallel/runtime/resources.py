@@ -36,13 +36,6 @@ def is_exhausted(error: BaseException) -> bool:
     return isinstance(error, MemoryError)
 
 
-def is_of_handler(error: BaseException) -> bool:
-    """Return whether *error* was raised by a signal's handler, where only the system is called."""
-    if isinstance(error, MemoryError):
-        return False
-    return not isinstance(error, OSError) or error.errno is None
-
-
 def explained(error: BaseException, what: str) -> ResourceExhaustedError:
     """Return *error*, for which :func:`is_exhausted` is true, with advice.
 
