@@ -82,7 +82,7 @@ class Lane:
 
     def _receive_after(self, error: BaseException, timeout: float | None) -> bytes:
         if isinstance(error, BlockingIOError):  # the limit is 0
-            raise TimeoutError(*messages.TIMED_OUT) from None
+            raise TimeoutError from None
         if is_exhausted(error):
             return messages.patiently(partial(self._timed.recv, PACKET), timeout)
         data = b""

@@ -120,8 +120,7 @@ class Line:
             found = self._exchange(lane, frames, timeout, until)
             keeps = found is not None and not self._is_ended and len(self._idle) < _KEPT
         except TimeoutError as error:
-            if error.args != messages.TIMED_OUT:  # of a signal's handler
-                raise
+            raise_interrupt(error)
             raise CallTimeoutError(f"a request to {self._peer!r}", timeout or 0.0) from None
         finally:
             if keeps:

@@ -37,7 +37,6 @@ from pparallel.runtime.shm import Parcels
 LONGEST = 60_000  #: bytes of a packet
 INLINE = 1 << 15  #: bytes of frames above which they travel as a parcel
 PACKET = 1 << 16  #: bytes that a receiver makes room for
-TIMED_OUT = ("timed out",)  #: as a socket's time-out says, which has no number
 HEADER = 64  #: bytes of an entry beside its frames, at most
 _AGAIN = 0.001  #: seconds after which what found no memory or descriptors is tried again
 LONG = 1.0  #: seconds after which an introduction fails for want of them
@@ -162,7 +161,7 @@ def patiently(act: Callable[[], T], timeout: float | None = None) -> T:
             if not is_exhausted(error):
                 raise
             if time.monotonic() >= until:
-                raise TimeoutError(*TIMED_OUT) from error
+                raise TimeoutError from error
         time.sleep(_AGAIN)
 
 

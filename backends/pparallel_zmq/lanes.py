@@ -12,6 +12,7 @@ from typing_extensions import Buffer
 
 from pparallel.errors import CallTimeoutError, PeerLostError
 from pparallel.runtime import poll_times
+from pparallel.runtime.interrupts import raise_interrupt
 from pparallel.runtime.links import failure
 from pparallel.runtime.polling import Polling
 from pparallel_zmq import wire
@@ -66,7 +67,8 @@ class Lane:
             flags, frames = self._exchange(link, number, part, raws)
         except zmq.ContextTerminated:
             raise link.why_broken() from None
-        except TimeoutError:
+        except TimeoutError as error:
+            raise_interrupt(error)
             raise CallTimeoutError(f"a request to {link.to!r}", timeout or 0.0) from None
         except BadMessageError as error:
             raise PeerLostError(link.to, f"has sent what is no reply: {error}") from None

@@ -165,6 +165,7 @@ class _Batch:
         self._number = -1  # of its request, when it has left
         self._sent: Sequence[Call] = ()  # what it has left with
         self._futures: dict[int, RpcFuture[Any]] = {}  # of those that have not ended
+        self._reply: LeanFuture[Frames] | None = None  # sent again, it is answered once
 
     def add(self, call: Call) -> bool:
         """Take a call in; return False if it must go with another batch."""
@@ -216,17 +217,23 @@ class _Batch:
                 self._futures = self._futures or dict(enumerate(futures))
                 request = (_counted(names), args, kwargs)
                 encode = partial(requests.batch, self._key[1], self._number, request, self.left)
-                error = self._send(encode, self.left)
+                self._reply = self._reply or self._awaited()
+                error = self._send(encode, self.left, self._reply)
             else:  # whoever began it has not come to add its call, and will begin another
                 batches.window.give_back(self.room)
             self._is_sent = True
         batches.ticker.remove(self.tick)
         return error
 
-    def _send(self, encode: Callable[[], Frames], timeout: float | None) -> Exception | None:
-        """Send a request; what fails, for want of memory too, ends the calls."""
+    def _awaited(self) -> LeanFuture[Frames]:
         reply: LeanFuture[Frames] = LeanFuture()
         reply.add_done_callback(self._replied)
+        return reply
+
+    def _send(
+        self, encode: Callable[[], Frames], timeout: float | None, reply: Future[Frames]
+    ) -> Exception | None:
+        """Send a request; what fails, for want of memory too, ends the calls."""
         try:
             self._batches.transport.send(self._to, encode(), timeout, reply)
         except Exception as error:  # noqa: BLE001 - goes to whoever waits
@@ -252,7 +259,8 @@ class _Batch:
                 if self.left is not None:
                     left = max(self._since + self.left - time.monotonic(), 0.001)
                 requests = self._batches.requests
-                self._send(partial(requests.rest, self._to, self._number), left)
+                encode = partial(requests.rest, self._to, self._number)
+                self._send(encode, left, self._awaited())
             else:
                 self._batches.window.give_back(self.room)
 
