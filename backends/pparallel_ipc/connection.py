@@ -375,9 +375,7 @@ def _packed(entries: list[Entry]) -> Packet:
     """Return the first of *entries* as a packet."""
     count, total = 0, 0
     first, size, fds = entries[0]
-    if (
-        size == _ALONE or fds or len(entries) == 1
-    ):  # descriptors belong to the one entry of their packet
+    if size == _ALONE or fds or len(entries) == 1:  # descriptors belong to one entry alone
         data = dumps(first if size == _ALONE else (messages.MANY, [first]), VERSION)
         return data, fds, 1
     for _, size, fds in entries:

@@ -50,9 +50,7 @@ class Hub:
         self._poll.register(self._nudge, READ)
         self._events: dict[int, Event] = {}
         self._masks: dict[int, int] = {}
-        self._watched: dict[
-            int, tuple[int]
-        ] = {}  # what epoll was told; differs from that while lent
+        self._watched: dict[int, tuple[int]] = {}  # what epoll was told; not the same while lent
         self.held: set[Callable[[], None]] = set()
         self._lent: dict[int, bool] = {}  # descriptors that others read, and whether just now
         self._timers: list[tuple[float, int, Callable[[], None]]] = []

@@ -95,8 +95,10 @@ class Called:
     def _handle(self, sender: str, frames: Frames) -> Frames | Future[Frames]:
         """Answer one request; called by the transport, on any thread, and never blocks."""
         where = dedicated.here.role.kind
-        if where > ELSEWHERE and frames and bytes(frames[0][:2]) in CALLS:  # type: ignore[index] # a buffer of bytes
-            return self._handle_here(sender, frames, where == LEADING)
+        if where > ELSEWHERE and frames:
+            head: Any = frames[0]
+            if len(head) > 1 and head[0] in CALLS and not head[1] & IDEMPOTENT:
+                return self._handle_here(sender, frames, where == LEADING)
         try:
             message = wire.split(frames)
         except SerializationError as error:

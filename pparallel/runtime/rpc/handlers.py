@@ -253,7 +253,8 @@ class Handlers:
                     self._ready.append(stream)
                 else:
                     self._streams.pop(stream.key, None)
-                    self._behind.discard(stream)
+                    if self._behind:
+                        self._behind.discard(stream)
                     here.spares.append(stream)
             if self._ready or self._behind:
                 self._call_a_thread()

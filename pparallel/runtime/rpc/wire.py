@@ -54,10 +54,7 @@ class Status:
     NOT_REGISTERED = 2  #: nothing was run
 
 
-#: how requests begin that are run once, and are to return a result
-CALLS = frozenset(
-    bytes((kind, flags)) for kind in (Kind.CALL, Kind.REGISTERED) for flags in (0, QUICK)
-)
+CALLS = frozenset((Kind.CALL, Kind.REGISTERED))  #: what is to return a result
 QUICK_OK = header(Status.OK, QUICK, 1, 0, 0, 0, 0.0)  #: the header of a quick answer
 
 
