@@ -185,7 +185,7 @@ def admit(_: Hello) -> None:
 def test_what_is_proved_is_bound_to_what_was_said() -> None:
     me, key = os.getpid(), KEY.encode()
     caller, called = Caller(hello("b"), key, me, "a"), Called(hello("a"), key, me, admit)
-    challenge, nobody = called.take(caller.first())
+    challenge, nobody = called.take(caller.first)
     assert nobody is None
     proof, nobody = caller.take(challenge)
     assert nobody is None
@@ -199,7 +199,7 @@ def test_what_is_proved_is_bound_to_what_was_said() -> None:
 
     for replay in (proof, bytes(len(proof)), challenge[-32:], b""):
         other = Called(hello("a"), key, me, admit)
-        other.take(Caller(hello("b"), key, me, "a").first())
+        other.take(Caller(hello("b"), key, me, "a").first)
         with pytest.raises(AuthenticationError):
             other.take(replay)
 
@@ -211,7 +211,7 @@ def test_who_answers_must_know_the_key_and_be_who_was_called() -> None:
         (Called(hello("c"), key, me, admit), "a", RefusedError),
     ):
         caller = Caller(hello("b"), key, me, name)
-        challenge, _ = there.take(caller.first())
+        challenge, _ = there.take(caller.first)
         with pytest.raises(error):
             caller.take(challenge)
     with pytest.raises(RefusedError, match="too late"):
@@ -252,7 +252,7 @@ def nothing_is_unpickled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[objec
 
 def garbage(number: int) -> list[bytes]:
     """Return what stranger *number* says: of many kinds."""
-    right = Caller(hello("b"), b"a wrong key", os.getpid(), "a").first()
+    right = Caller(hello("b"), b"a wrong key", os.getpid(), "a").first
     kinds = [
         [],
         [b""],

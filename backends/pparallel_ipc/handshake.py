@@ -47,17 +47,14 @@ class Caller:
     Attributes:
         name: of the member that is to be there.
         knows: whether the other end has proved itself.
+        first: what is said first.
     """
 
     def __init__(self, me: Hello, key: bytes, pid: int, name: str) -> None:
         self.name, self.knows = name, False
         self._key, self._pid = key, pid
-        self._said = me.pack() + os.urandom(NONCE)
+        self.first = me.pack() + os.urandom(NONCE)
         self._hello: Hello | None = None
-
-    def first(self) -> bytes:
-        """Return what is said first."""
-        return self._said
 
     def take(self, said: bytes) -> tuple[bytes, Hello | None]:
         """Return what to say to a packet, if anything; and who is there, once it lets this one in.
@@ -73,7 +70,7 @@ class Caller:
                 raise RefusedError("what came is no welcome")
             return b"", self._hello
         words, proof = said[:-PROOF], said[-PROOF:]
-        both = self._said + words
+        both = self.first + words
         if not hmac.compare_digest(proof, _proof(self._key, _CALLED, both)):
             message = f"who answers for member {self.name!r} does not know this job's key"
             raise AuthenticationError(message)

@@ -189,10 +189,6 @@ class Line:
             if me in waiters:
                 waiters.remove(me)
 
-    def flush(self) -> None:
-        """Send what is held back."""
-        self._post.flush()
-
     # -- answers ----------------------------------------------------------------------------
 
     def take(self, entries: list[Any], fds: list[int]) -> None:

@@ -196,7 +196,7 @@ class Station:
             with self._lock:
                 self._connections[connection] = name
             try:
-                messages.introduce(sock, caller.first())
+                messages.introduce(sock, caller.first)
                 let_in, arena = partial(self._let_in, line), self._arenas.descriptor
                 Introduction(connection, caller, arena, let_in, self._turned_away)
             except BaseException:
