@@ -288,12 +288,11 @@ class Arrivals:
 
         The reply to an idempotent one is to be handed to :meth:`keep`.
         """
+        if number == self._highest + 1 and not idempotent:  # as most are
+            self._highest = number  # without a call since it was compared
+            return True
         with self._lock:
-            if number == self._highest + 1:
-                self._highest = number
-            elif number > self._highest:
-                self._skip_to(number)
-            elif not self._fill(number):
+            if not (self._reach(number) or self._fill(number)):
                 return False
             if idempotent:
                 self._answers[number] = LeanFuture()
@@ -322,9 +321,8 @@ class Arrivals:
         """
         with self._lock:
             for number in numbers:
-                if number > self._highest:
-                    self._skip_to(number)
-                self._fill(number)
+                if not self._reach(number):
+                    self._fill(number)
                 self._answers.pop(number, None)
 
     def end(self) -> None:
@@ -334,11 +332,17 @@ class Arrivals:
             self._gaps.clear()
             self._answers.clear()
 
-    def _skip_to(self, number: int) -> None:
-        self._gaps.append((int(self._highest) + 1, number - 1))
-        self._highest = number
-        if len(self._gaps) > self.MOST_GAPS:
-            del self._gaps[: self.MOST_GAPS // 2]
+    def _reach(self, number: int) -> bool:
+        """Make *number* the highest, if it is; others may take the next one meanwhile."""
+        highest = self._highest
+        if number <= highest:
+            return False
+        self._highest = number  # without a call since it was compared
+        if number > highest + 1:
+            self._gaps.append((int(highest) + 1, number - 1))
+            if len(self._gaps) > self.MOST_GAPS:
+                del self._gaps[: self.MOST_GAPS // 2]
+        return True
 
     def _fill(self, number: int) -> bool:
         """Take *number* out of its gap; return whether it was missing."""
