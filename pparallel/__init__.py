@@ -97,6 +97,10 @@ def _imported(name: str) -> object:
         from importlib.metadata import version
 
         value = version("pparallel")
+    elif name == "errors":
+        from importlib import import_module
+
+        value = import_module("pparallel.errors")
     elif name in _HOME:
         from importlib import import_module
 

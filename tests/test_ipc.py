@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import select
@@ -24,6 +25,7 @@ import pparallel
 from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime import dedicated
+from pparallel.runtime.processes.inheritance import _private
 from pparallel.runtime.rpc import RpcGroup, current
 from pparallel.testing import TransportSuite
 from pparallel.testing.patience import PATIENCE, until
@@ -347,3 +349,39 @@ def test_an_answer_that_came_before_a_reset_is_there_still() -> None:
     assert lane.exchange(b"a request", (), PATIENCE) == (b"the answer", [])
     thread.join()
     lane.close()
+
+
+def test_an_answer_is_read_before_its_lane_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    unpack, ended = messages.unpack, threading.Event()
+    monkeypatch.setattr("pparallel_ipc.line._KEPT", 0)
+    close = Lane.close
+
+    def closed(lane: Lane) -> None:
+        close(lane)
+        ended.set()
+
+    def late(*args: Any) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            assert not ended.wait(0.2)  # the other end then takes back what it has answered
+        return unpack(*args)
+
+    monkeypatch.setattr(Lane, "close", closed)
+    monkeypatch.setattr(messages, "unpack", late)
+    with pair(echo) as (a, b):
+        large = os.urandom(100_000)
+        assert bytes(a.call(b.name, [large], PATIENCE)[0]) == large
+
+
+def test_a_lane_that_lacks_its_second_descriptor_leaves_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(_: socket.socket) -> socket.socket:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    before = set(_private.descriptors)
+    with pair(echo) as (a, b):
+        monkeypatch.setattr(socket.socket, "dup", fail)
+        assert bytes(a.call(b.name, [b"x"], PATIENCE)[0]) == b"x"
+        monkeypatch.undo()
+        kept = _private.descriptors - before
+        assert all(os.path.exists(f"/proc/self/fd/{each}") for each in kept)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import Any
 
-from pparallel.runtime import poll_times
+from pparallel.runtime import dedicated, poll_times
 from pparallel.runtime.interrupts import is_interrupt
 from pparallel.runtime.processes import close_private
 from pparallel.runtime.resources import is_exhausted
@@ -51,6 +51,7 @@ class Turn:
         self._is_free = [True]
         self.owner = 0
 
+    @dedicated.exclusive
     def take(self, act: Callable[..., object], *args: Any) -> bool:
         """Call *act* and return True; or return False, for another thread has the turn."""
         me = get_ident()
@@ -311,13 +312,13 @@ class Connection:
             try:
                 # In one go: no signal's handler runs in between.
                 self._received.extend(map(self.sock.recvmsg, *messages.EACH))
-            except (BlockingIOError, InterruptedError):
-                return False
-            except ConnectionResetError:  # told once: what came before the end is there still
-                continue
             except (OSError, MemoryError) as error:
                 if is_interrupt(error):
                     raise
+                if isinstance(error, BlockingIOError | InterruptedError):
+                    return False
+                if isinstance(error, ConnectionResetError):
+                    continue  # told once: what came before the end is there still
                 if is_exhausted(error):
                     time.sleep(_AGAIN)
                     return False

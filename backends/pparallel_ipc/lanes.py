@@ -20,6 +20,7 @@ from time import monotonic
 
 from pparallel.interfaces.transport import Frames, Handler
 from pparallel.runtime import dedicated, poll_times
+from pparallel.runtime.interrupts import is_interrupt, raise_interrupt
 from pparallel.runtime.links import FAILED, OK, attempt, outcome, told
 from pparallel.runtime.polling import Polling
 from pparallel.runtime.processes import close_private, private
@@ -46,7 +47,7 @@ class Lane:
     """
 
     def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
+        self._sock = self._timed = sock
         # The same socket once more, for waits with a limit that signals do not put off.
         self._timed = private(sock.dup)
         self._limit: float | None = None  # seconds
@@ -72,7 +73,7 @@ class Lane:
                 try:
                     self._send(message, _NO_SIGNAL)
                 except OSError as error:
-                    if not is_exhausted(error):
+                    if not is_exhausted(error) or is_interrupt(error):
                         raise
                     _send(self._sock, message, fds, timeout)
             data = self._receive()
@@ -81,6 +82,7 @@ class Lane:
         return messages.receive_with(self._timed) if data == _WITH_FILES else (data, [])
 
     def _receive_after(self, error: BaseException, timeout: float | None) -> bytes:
+        raise_interrupt(error)
         if isinstance(error, BlockingIOError):  # the limit is 0
             raise TimeoutError from None
         if is_exhausted(error):
@@ -99,6 +101,9 @@ class Lane:
     def close(self) -> None:
         """Close it; nobody may be waiting on it."""
         close_private(self._sock, self._timed)
+
+    def __del__(self) -> None:
+        self.close()  # for who was interrupted where it would have been
 
     def _set_limit(self, timeout: float | None) -> None:
         self._timed.settimeout(
@@ -265,7 +270,8 @@ def _receiver(sock: socket.socket, wait: Callable[[], bytes]) -> Callable[[], by
     def look() -> bytes | None:
         try:
             return sock.recv(PACKET, socket.MSG_DONTWAIT)
-        except BlockingIOError:
+        except BlockingIOError as error:
+            raise_interrupt(error)
             return None
 
     return Polling(wait, look).receive

@@ -10,12 +10,14 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from threading import get_ident
 from typing import Any
+from weakref import WeakSet
 
 from pparallel.errors import CallTimeoutError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.interrupts import is_interrupt, raise_interrupt
 from pparallel.runtime.links import OK, failure
 from pparallel.runtime.pending import fail, settle
+from pparallel.runtime.processes import close_private
 from pparallel.runtime.resources import is_exhausted
 from pparallel.runtime.shm import Parcels
 from pparallel_ipc import messages
@@ -51,7 +53,7 @@ class Line:
         self._large: dict[int, bytes] = {}  # heads of parcels that the peer may not have read
         self._latest: dict[int, int] = {}  # by thread: its last request that shared the connection
         self._idle: list[Lane] = []
-        self._lanes: set[Lane] = set()
+        self._lanes: WeakSet[Lane] = WeakSet()  # one that an interrupt has lost closes itself
         self._is_ended = False
 
     # -- life -------------------------------------------------------------------------------
@@ -118,7 +120,14 @@ class Line:
         keeps = False
         try:
             found = self._exchange(lane, frames, timeout, until)
-            keeps = found is not None and not self._is_ended and len(self._idle) < _KEPT
+            if found is None:
+                return None
+            status, answer = loads(found[0])
+            if status == OK and type(answer[0]) is list and not answer[1]:
+                reply: Frames = answer[0]
+            else:  # before the lane may be closed: then the other end takes back what is unread
+                reply = messages.unpack(answer, self.parcels, found[1])
+            keeps = not self._is_ended and len(self._idle) < _KEPT
         except TimeoutError as error:
             raise_interrupt(error)
             raise CallTimeoutError(f"a request to {self._peer!r}", timeout or 0.0) from None
@@ -127,13 +136,6 @@ class Line:
                 self._idle.append(lane)
             else:
                 self._give_up(lane)
-        if found is None:
-            return None
-        data, files = found
-        status, answer = loads(data)
-        if status == OK and type(answer[0]) is list and not answer[1]:
-            return answer[0]
-        reply = messages.unpack(answer, self.parcels, files)
         if status != OK:
             raise failure(self._peer, reply)
         return reply
@@ -153,7 +155,8 @@ class Line:
             if not answer[0]:
                 raise EOFError
             head, lane.has_answered = None, True
-        except ConnectionError:
+        except ConnectionError as error:
+            raise_interrupt(error)
             if lane.has_answered:  # it is served: that it has not read this one is not certain
                 raise EOFError from None
             if head is not None:
@@ -250,7 +253,11 @@ class Line:
             return None
         try:
             ours, theirs = new_pair()
-            lane = Lane(ours)
+            try:
+                lane = Lane(ours)
+            except BaseException:
+                close_private(ours, theirs)
+                raise
         except OSError as error:
             if is_exhausted(error):
                 return None  # the connection is there already

@@ -20,6 +20,7 @@ from typing_extensions import Buffer
 
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.flat_views import flat
+from pparallel.runtime.interrupts import is_interrupt
 from pparallel.runtime.links import FAILED
 from pparallel.runtime.processes import close_private
 from pparallel.runtime.resources import is_exhausted
@@ -158,7 +159,7 @@ def patiently(act: Callable[[], T], timeout: float | None = None) -> T:
         try:
             return act()
         except (OSError, MemoryError) as error:
-            if not is_exhausted(error):
+            if not is_exhausted(error) or is_interrupt(error):
                 raise
             if time.monotonic() >= until:
                 raise TimeoutError from error

@@ -22,6 +22,7 @@ from typing_extensions import override
 from pparallel.errors import CallTimeoutError, ClosedError, ConfigError, PeerLostError
 from pparallel.interfaces.transport import Frames, Handler, Meeting, Transport
 from pparallel.runtime.delivery import Delivery
+from pparallel.runtime.interrupts import raise_interrupt
 from pparallel.runtime.job_folder import JobFolder
 from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.links import Hello, Membership, ProcessId
@@ -133,9 +134,11 @@ class IpcTransport(Transport):
             future, left = self.request(to, frames), _left(until)
             with self.awaiting(to, future.done, left):
                 return awaited(future, to, left)
-        except EOFError:
+        except EOFError as error:
+            raise_interrupt(error)
             raise self._why_ended(to) from None
-        except CallTimeoutError:
+        except CallTimeoutError as error:
+            raise_interrupt(error)
             raise CallTimeoutError(f"a request to {to!r}", timeout or 0.0) from None
 
     @override

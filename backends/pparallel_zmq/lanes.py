@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Callable
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import zmq
@@ -59,13 +60,15 @@ class Lane:
             RemoteError: the handler failed.
         """
         try:
-            self.connection.is_used = True
+            self.connection.used_by = get_ident()
             if link.is_over:  # nobody waits any more until it is used no longer
                 raise link.why_broken()
             self.is_idle = False
             self._deadline = None if timeout is None else time.monotonic() + timeout
             flags, frames = self._exchange(link, number, part, raws)
-        except zmq.ContextTerminated:
+        except zmq.ZMQError as error:
+            if error.errno not in (zmq.ETERM, zmq.ENOTSOCK):
+                raise
             raise link.why_broken() from None
         except TimeoutError as error:
             raise_interrupt(error)
@@ -73,7 +76,7 @@ class Lane:
         except BadMessageError as error:
             raise PeerLostError(link.to, f"has sent what is no reply: {error}") from None
         finally:
-            self.connection.is_used = False
+            self.connection.used_by = 0
         self.is_idle = True
         if flags & wire.FAILED:
             raise failure(link.to, frames)

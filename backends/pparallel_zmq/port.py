@@ -149,6 +149,7 @@ class Port:
         self._backlog.clear()
         self._connection.close()
 
+    @dedicated.exclusive
     def _do(self, act: Callable[..., object], *args: Any) -> None:
         """Call *act* with the lock held, unless this is closed; then look what came meanwhile.
 

@@ -13,6 +13,7 @@ import time
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from threading import get_ident
 from typing import Any, ClassVar
 
 import zmq
@@ -47,12 +48,12 @@ class Connection:
 
     Attributes:
         made: its sockets.
-        is_used: whether a thread is inside of it, which alone may close it then.
+        used_by: the thread that is inside of it, which alone may close it then; 0: none.
     """
 
     def __init__(self) -> None:
         self.made: list[Socket] = []
-        self.is_used = False
+        self.used_by = 0
 
     def close(self) -> None:
         """Close the sockets; safe to call again."""
@@ -183,7 +184,7 @@ class Sockets:
         """
         for found, made in list(self._open.items()):
             connection = found()
-            if connection is None or not connection.is_used:
+            if connection is None or connection.used_by in (0, get_ident()):
                 close(made)
         self._context.term()
         if self._gatekeeper is not None:

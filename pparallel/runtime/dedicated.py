@@ -7,12 +7,18 @@ before it blocks.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
+from types import CodeType, FrameType, FunctionType
+from typing import Any, TypeVar
 
 from pparallel.runtime import user_code
 
 Act = Callable[[], None]
+F = TypeVar("F", bound=Callable[..., Any])
+
+_EXCLUSIVE: set[CodeType] = set()
 
 #: What the calling thread is. Others wait for one that receives, or looks after those that do.
 RECEIVING, ELSEWHERE, ALONE, LEADING = range(-1, 3)
@@ -81,6 +87,21 @@ def about_to_block() -> None:
         role.pass_on()
 
 
+def exclusive(function: F) -> F:
+    """Say that others wait while a thread runs *function*, which a handler may interrupt."""
+    assert isinstance(function, FunctionType)
+    _EXCLUSIVE.add(function.__code__)
+    return function
+
+
+def is_awaited() -> bool:
+    """Return whether others wait for the calling thread to go on; not for where time matters."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code not in _EXCLUSIVE:
+        frame = frame.f_back
+    return frame is not None or here.role.kind == RECEIVING
+
+
 def refuse_to_wait() -> None:
     """Refuse that the calling thread, which is not elsewhere, waits outside a user's function.
 
@@ -89,9 +110,9 @@ def refuse_to_wait() -> None:
     """
     if here.role.kind == RECEIVING or not user_code.is_inside():
         message = (
-            f"thread {threading.current_thread().name!r} was interrupted as it sent or received,"
-            " and cannot wait for an answer before it goes on: have a finalizer (__del__,"
-            " weakref.finalize, gc.callbacks), which runs in any thread, or a signal's handler"
-            " start calls with rpc_async, and not wait for them"
+            f"thread {threading.current_thread().name!r} is to send or receive what others wait"
+            " for, and cannot wait for an answer before it goes on: have a finalizer (__del__,"
+            " weakref.finalize, gc.callbacks), which runs in any thread, a signal's handler or a"
+            " callback of when_lost start calls with rpc_async, and not wait for them"
         )
         raise RuntimeError(message)

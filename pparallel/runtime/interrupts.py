@@ -6,9 +6,12 @@ reports, replaces or drops the errors of what it calls asks here first, and lets
 
 from __future__ import annotations
 
+import signal
 import threading
+from functools import partial
 from inspect import CO_VARARGS
-from types import FrameType
+from types import CodeType, FrameType, FunctionType, MethodType
+from typing import Any
 
 
 def is_interrupt(error: BaseException) -> bool:
@@ -31,12 +34,28 @@ def raise_interrupt(error: BaseException) -> None:
 
 
 def _is_handler(frame: FrameType) -> bool:
-    """Return whether a function was called with the frame that its call has interrupted."""
+    """Return whether a function handles a signal, or was called as one that did.
+
+    That is with a number and the frame that its call has interrupted.
+    """
     interrupted, code, values = frame.f_back, frame.f_code, frame.f_locals
+    if any(code is _code(signal.getsignal(each)) for each in signal.valid_signals()):
+        return True
     count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & CO_VARARGS)
+    given: list[Any] = []
     for name in code.co_varnames[:count]:
         value = values.get(name)
-        found = value if type(value) is tuple else (value,)
-        if interrupted is not None and any(each is interrupted for each in found):
-            return True
-    return False
+        given += value if type(value) is tuple else (value,)
+    numbers = [each for each in given if isinstance(each, int)]
+    return bool(numbers) and any(each is interrupted for each in given if each is not None)
+
+
+def _code(handler: Any) -> CodeType | None:
+    """Return the code that the handler of a signal runs first, if it is one of Python."""
+    if isinstance(handler, partial):
+        return _code(handler.func)
+    if isinstance(handler, MethodType):
+        return _code(handler.__func__)
+    if not isinstance(handler, FunctionType):
+        handler = vars(type(handler)).get("__call__")
+    return handler.__code__ if isinstance(handler, FunctionType) else None

@@ -128,7 +128,8 @@ class LeanFuture(Future[T], Generic[T]):
             latch.acquire()
 
             def done(_: object) -> None:
-                latch.release()
+                with suppress(RuntimeError):  # an interrupted callback is called again
+                    latch.release()
 
             LeanFuture.add_done_callback(self, done)
             try:

@@ -97,7 +97,7 @@ class Pending(Generic[T]):
             except BaseException:
                 self._waiting.pop(future, None)
                 raise
-        when_done(future, self._waiting.__delitem__)
+        when_done(future, self._forget)
 
     def lose(self, peer: str, reason: str) -> None:
         """Fail every request that waits for *peer*, and those to come."""
@@ -112,6 +112,9 @@ class Pending(Generic[T]):
         for future in self._waiting.copy():
             fail(future, ClosedError(self._what))
         self._clock.close()
+
+    def _forget(self, future: Future[T]) -> None:
+        self._waiting.pop(future, None)  # an interrupted callback is called again
 
     def _look_at(self, deadline: float) -> None:
         # In this order: whoever finds a time set relies on the clock, and may interrupt this. One
@@ -128,7 +131,7 @@ class Pending(Generic[T]):
             for future, (peer, deadline, timeout) in self._waiting.copy().items():
                 if deadline <= now:
                     fail(future, CallTimeoutError(f"a request to {peer!r}", timeout))
-                    self._waiting.pop(future, None)  # of who was interrupted in :meth:`watch`
+                    self._forget(future)  # for who was interrupted in :meth:`watch`
                 else:
                     nearest = min(nearest, deadline)
         except BaseException:  # as for want of memory

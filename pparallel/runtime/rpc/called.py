@@ -184,7 +184,7 @@ class Called:
         if quickly:
             key, body = self.quick.read(message.body[0])
         else:
-            key, body = current.loads(self._me, message.body)
+            key, body = run(current.loads, (self._me, message.body))  # hooks of users may call
         service = self._services.get(key)
         if service is None:
             raise DirectoryError(f"service {key!r} is not served by {self.name!r}")
@@ -205,7 +205,7 @@ class Called:
         try:
             if quickly and (data := self.quick.value(reply.body)) is not None:
                 return [wire.QUICK_OK, data, *reply.buffers]
-            return wire.join(Status.OK, self.serializer.dumps(reply.body), reply.buffers)
+            return wire.join(Status.OK, run(self.serializer.dumps, (reply.body,)), reply.buffers)
         except Exception as error:  # noqa: BLE001 - what cannot be encoded goes back as an error
             raise_interrupt(error)
             return self.failed(error)

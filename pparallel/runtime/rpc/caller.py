@@ -279,6 +279,7 @@ class Caller:
             with self.handlers.waiting():
                 return self._transport.call(to, frames, timeout)
         except (ClosedError, PeerLostError) as error:
+            raise_interrupt(error)
             raise self._explain(error) from None
 
     def _send(

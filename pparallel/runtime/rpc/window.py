@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from pparallel.errors import CallTimeoutError, ClosedError
-from pparallel.runtime import poll_times
+from pparallel.runtime import dedicated, poll_times
 
 PATIENCE = 0.2  #: seconds that a call inside a function called by another member waits for room
 
@@ -94,6 +94,8 @@ class Window:
     def _wait_for(self, to: str, size: int, timeout: float | None, is_sync: bool) -> float | None:
         began, longest = time.monotonic(), math.inf if timeout is None else timeout
         patience = (0.0 if is_sync else PATIENCE) if self._is_called() else math.inf
+        if dedicated.is_awaited():  # in a finalizer or a signal's handler: nobody would make room
+            patience = 0.0
 
         def has_room() -> bool:
             used = self._used[to]
