@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 
 MOST = 400  #: steps of a tested call, at the most
+#: Where an exception that is raised before the instruction, not after the last one, would not be
+#: seen as one of an ``except`` clause, whose own exception the interpreter then keeps for ever.
+LEAVING = frozenset({"PUSH_EXC_INFO", "POP_EXCEPT", "SWAP", "COPY", "RERAISE"})
 AFTER = frozenset({"RESUME", "CALL", "CALL_FUNCTION_EX", "JUMP_BACKWARD"})
 
 
@@ -37,13 +40,14 @@ class Interruption:
             return None
         frame.f_trace_opcodes = True
         if event == "opcode":
+            now = dis.opname[frame.f_code.co_code[frame.f_lasti]]
             # The interpreter looks for signals after these instructions only.
-            if self._last.get(frame, "RESUME") in AFTER:
+            if self._last.get(frame, "RESUME") in AFTER and now not in LEAVING:
                 self.left -= 1
                 if self.left == 0:
                     self._last.clear()
                     self._what()
-            self._last[frame] = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+            self._last[frame] = now
         return self._trace
 
 
