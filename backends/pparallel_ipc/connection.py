@@ -95,7 +95,7 @@ class Post:
         self._number = sock.fileno()
         self._turn = Turn()  # to send
         self._entries: list[Entry] = []  # until they are sent
-        self.append = self._entries.append
+        self.append = self._entries.append  # followed by added()
         self._packet: Packet | None = None  # the next one
         self._sent: list[int] = []  # not empty: the packet has left
         self._waits = True  # until it is open, and later for the hub to say that it may go on
@@ -106,13 +106,8 @@ class Post:
         self._waits = False
         self.flush()
 
-    def put(self, entry: Any, size: int, fds: Sequence[int], *, hold: bool) -> None:
-        """Send an entry: at once, or with the next ones if it may be held back."""
-        self.append((entry, size, fds))
-        self.added(hold=hold)
-
     def added(self, *, hold: bool) -> None:
-        """Send what has been appended, as :meth:`put` does."""
+        """Send what has been appended: at once, or with the next ones if it may be held back."""
         if not hold or len(self._entries) >= _TOGETHER or self._turn.owner == get_ident():
             self.flush()  # who has the turn is a signal's handler, for which the hub cannot send
         elif self.flush not in self._hub.held:

@@ -51,7 +51,7 @@ class Guest:
         if not fds:
             raise OSError(NO_DESCRIPTORS)
         forget_in_children(*fds)
-        lane = ServedLane(socket.socket(fileno=fds[0]), self._answerer, self._lane_ended)
+        lane = ServedLane(socket.socket(fileno=fds[0]), self._answerer, self._lanes.discard)
         with self._lock:
             try:
                 if not self._is_closed:
@@ -80,8 +80,5 @@ class Guest:
         packed, size, fds = sized
         if (head := messages.droppable(sized)) is not None:
             self._large.append(head)
-        self.post.put((number, status, packed), size, fds, hold=True)
-
-    def _lane_ended(self, lane: ServedLane) -> None:
-        with self._lock:
-            self._lanes.discard(lane)
+        self.post.append(((number, status, packed), size, fds))
+        self.post.added(hold=True)

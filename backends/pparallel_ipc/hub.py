@@ -171,7 +171,13 @@ class Hub:
         for descriptor, said in self._wait():
             self._handle(descriptor, said)
         while self._timers and self._timers[0][0] <= time.monotonic():
-            self._run_timer()
+            _, _, act = heapq.heappop(self._timers)  # only this thread takes one out
+            try:
+                act()
+            except MemoryError:
+                self.later(HELD, act)
+            except Exception:
+                logger.exception("What was to be done later could not be done")
 
     def _wait(self) -> list[tuple[int, int]]:
         timeout = None
@@ -197,15 +203,6 @@ class Hub:
         except Exception:
             logger.exception(NOT_SERVED)
             self.unregister(descriptor)
-
-    def _run_timer(self) -> None:
-        _, _, act = heapq.heappop(self._timers)  # only this thread takes one out
-        try:
-            act()
-        except MemoryError:
-            self.later(HELD, act)
-        except Exception:
-            logger.exception("What was to be done later could not be done")
 
     def _take_back_unused(self) -> None:
         self._due_back = time.monotonic() + HELD

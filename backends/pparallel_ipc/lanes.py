@@ -46,10 +46,9 @@ class Lane:
         has_answered: whether the other end is known to be served.
     """
 
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = self._timed = sock
-        # The same socket once more, for waits with a limit that signals do not put off.
-        self._timed = private(sock.dup)
+    def __init__(self, sock: socket.socket, timed: socket.socket) -> None:
+        """Use *sock*, and *timed*, the same once more, for limits that signals do not put off."""
+        self._sock, self._timed = sock, timed
         self._limit: float | None = None  # seconds
         self.has_answered = False
         self._send = sock.send
@@ -112,9 +111,14 @@ class Lane:
         self._limit = timeout
 
 
-def new_pair() -> tuple[socket.socket, socket.socket]:
-    """Return the two ends of a lane."""
-    ends = private(lambda: socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+def new_pair() -> tuple[socket.socket, ...]:
+    """Return the caller's end of a lane, twice, and the other one."""
+
+    def make() -> tuple[socket.socket, ...]:  # all of them, or none is private
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        return ours, ours.dup(), theirs
+
+    ends = private(make)
     for each in ends:
         each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, messages.SENDING)
     return ends

@@ -135,7 +135,9 @@ class Line:
             if keeps:
                 self._idle.append(lane)
             else:
-                self._give_up(lane)
+                with self._lock:
+                    self._lanes.discard(lane)
+                lane.close()
         if status != OK:
             raise failure(self._peer, reply)
         return reply
@@ -243,21 +245,12 @@ class Line:
 
     # -- lanes ------------------------------------------------------------------------------
 
-    def _give_up(self, lane: Lane) -> None:
-        with self._lock:
-            self._lanes.discard(lane)
-        lane.close()
-
     def _new_lane(self) -> Lane | None:
         if len(self._lanes) >= self._most_lanes:
             return None
         try:
-            ours, theirs = new_pair()
-            try:
-                lane = Lane(ours)
-            except BaseException:
-                close_private(ours, theirs)
-                raise
+            *ours, theirs = new_pair()
+            lane = Lane(*ours)
         except OSError as error:
             if is_exhausted(error):
                 return None  # the connection is there already
@@ -268,7 +261,7 @@ class Line:
             if not (is_one_too_many or is_ended):
                 self._lanes.add(lane)
         if is_one_too_many or is_ended:
-            theirs.close()
+            close_private(theirs)
             lane.close()
             if is_ended:
                 raise EOFError

@@ -119,13 +119,9 @@ class Station:
             if shortage is None:
                 raise
             raise explained(shortage, f"letting members in: {error}") from shortage
-        if membership.is_first:
-            self._tell_all_who_is_here()
-
-    def _tell_all_who_is_here(self) -> None:
         with self._lock:
             self._have_met = True
-            guests = list(self._guests.values())
+            guests = list(self._guests.values()) if membership.is_first else []
         for guest in guests:
             self._tell_who_is_here(guest)
 
@@ -149,9 +145,8 @@ class Station:
             ResourceExhaustedError: this process cannot connect to it now.
         """
         with self._connecting_to(name):
-            line = self.lines.get(name)
             until = time.monotonic() + _PATIENCE
-            return line or self._approach(name, self._connected(name, until))
+            return self.lines.get(name) or self._approach(name, self._connected(name, until))
 
     @contextmanager
     def _connecting_to(self, name: str) -> Iterator[None]:
@@ -320,11 +315,9 @@ class Station:
             other.post.say((messages.LOST, name, reason))
 
     def _connection_ended(self, connection: Connection) -> None:
-        with self._lock:
-            name = self._connections.get(connection)
-        if name is None:
-            return
-        self._membership.lose(name, connection.problem or self._how_it_ended(name))
+        name = self._connections.get(connection)
+        if name is not None:
+            self._membership.lose(name, connection.problem or self._how_it_ended(name))
 
     def _how_it_ended(self, name: str) -> str:
         hello = self._membership.hello(name)

@@ -34,7 +34,9 @@ class Memory:
 
         It is for :data:`LEAST` bytes and more.
         """
-        capacity = _capacity(size)
+        # Rounded up to one of four sizes between two powers of two, so that blocks fit again.
+        step = 1 << max(size.bit_length() - 3, 16)
+        capacity = -(-size // step) * step
         self.trim()
         block = self._found(capacity) or mmap.mmap(-1, capacity)
         lent = _kind(capacity).from_buffer(block)
@@ -66,12 +68,6 @@ class Memory:
         self._free.append((time.monotonic(), block))
         if self._closed:
             self.trim()
-
-
-def _capacity(size: int) -> int:
-    """Round up to one of four sizes between two powers of two, so that blocks fit again."""
-    step = 1 << max(size.bit_length() - 3, 16)
-    return -(-size // step) * step
 
 
 @functools.cache
