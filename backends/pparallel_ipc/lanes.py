@@ -86,12 +86,9 @@ class Lane:
             raise TimeoutError from None
         if is_exhausted(error):
             return messages.patiently(partial(self._timed.recv, PACKET), timeout)
-        data = b""
-        if isinstance(error, ConnectionResetError):  # what came before the end is there still
-            data = self._timed.recv(PACKET)
-        if not data:
-            raise error
-        return data
+        if isinstance(error, ConnectionResetError) and (data := self._timed.recv(PACKET)):
+            return data  # what came before the end is there still
+        raise error
 
     def end(self) -> None:
         """Wake whoever waits on it; any thread may call this, and again."""

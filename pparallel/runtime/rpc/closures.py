@@ -26,6 +26,7 @@ from typing_extensions import Buffer
 
 from pparallel.errors import SerializationError
 from pparallel.interfaces.serializer import Serializer
+from pparallel.runtime.interrupts import raise_interrupt
 from pparallel.runtime.plain import PLAIN
 
 MOST = 512  #: functions that are kept of one sender
@@ -274,7 +275,8 @@ def travels_by_name(what: Any, serializer: Serializer) -> bool:
         return False
     try:
         frames = serializer.dumps(what)
-    except SerializationError:
+    except Exception as error:  # noqa: BLE001 - a serializer of others may refuse in any way
+        raise_interrupt(error)
         return False
     import pickle  # a serializer that sends functions has it loaded
 
