@@ -196,7 +196,7 @@ def test_a_signals_handler_calls_and_waits_in_the_midst_of_a_call(
     refused = "cannot wait for an answer before it goes on"
     with main_thread_calls(backend) as group:
         for outer in (_sync, _several, _large, _async, _remote):
-            for number in count(1, 10 // scale(10)):
+            for number in count(1, 12 // scale(4)):
                 found: list[object] = []
 
                 def call(found: list[object] = found) -> None:
