@@ -184,8 +184,6 @@ class Port:
         waits = self._backlog and not self._held
         if zmq.zmq_poll([(self._socket, _IN_OR_OUT)] if waits else self._asked, 0):
             self._reader.wake(self._source)
-        else:
-            self._reader.rest(self._source)
 
     def _run_late(self) -> None:
         while self._late and not self._closed:

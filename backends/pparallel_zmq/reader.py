@@ -152,10 +152,6 @@ class Reader:
         if self._sleeping:
             self._nudge.set()
 
-    def rest(self, source: Source) -> None:
-        """Do not have *source* drained: who has just looked, and used it last, found nothing."""
-        self._woken.pop(source, None)
-
     def tick_soon(self) -> None:
         """Have the thread look at its sources' times; one has changed."""
         self._due = 0.0
