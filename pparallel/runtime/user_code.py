@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dis import opmap
 from types import CodeType, FrameType, FunctionType
@@ -38,7 +41,7 @@ def has_entered(thread: int) -> bool:
     Args:
         thread: its ``threading.get_ident()``, of another thread than the calling one.
     """
-    frame, inner = sys._current_frames().get(thread), None
+    frame, inner = _frames().get(thread), None
     while frame is not None:
         if frame.f_code is _CODE:
             last = frame if inner is None else inner
@@ -55,9 +58,31 @@ def is_inside() -> bool:
     return frame is not None
 
 
+def _frames() -> dict[int, FrameType]:
+    """Return where each thread is; no garbage is collected meanwhile.
+
+    CPython before 3.11.9 would hold a lock that is needed to start and to end a thread: if what is
+    collected lets another thread run, which does so, nothing of the process runs ever again
+    (https://github.com/python/cpython/issues/106883).
+    """
+    with _looking:
+        if not gc.isenabled():
+            return sys._current_frames()
+        try:
+            gc.disable()
+            return sys._current_frames()
+        finally:
+            gc.enable()
+
+
 def _is_past_start(frame: FrameType) -> bool:
     return frame.f_lasti > 2 * frame.f_code.co_code[::2].find(_RESUME)
 
 
+_looking = threading.RLock()
+# Who forks has no other thread of it leave the collector off in the child.
+os.register_at_fork(
+    before=_looking.acquire, after_in_parent=_looking.release, after_in_child=_looking.release
+)
 _PASSING: set[CodeType] = set()
 _CODE = run.__code__
