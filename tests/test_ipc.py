@@ -372,6 +372,41 @@ def test_an_answer_is_read_before_its_lane_is_closed(monkeypatch: pytest.MonkeyP
         assert bytes(a.call(b.name, [large], PATIENCE)[0]) == large
 
 
+def test_an_answer_that_has_left_is_read_though_its_sender_has_closed() -> None:
+    answers: list[Future[Frames]] = [Future(), Future()]
+    unasked, left, large = answers[::-1], threading.Event(), os.urandom(100_000)
+    with pair(lambda _, __: unasked.pop()) as (a, b):
+        first, second = (a.request(b.name, [b"x"], PATIENCE) for _ in answers)
+        first.add_done_callback(lambda _: left.wait(PATIENCE))  # the thread that receives
+        until(lambda: not unasked, "both have come")
+        answers[0].set_result([b"x"])
+        answers[1].set_result([large])
+        b.close()
+        left.set()
+        assert copied(second.result(PATIENCE)) == [large]
+
+
+def test_an_answer_that_was_taken_back_is_of_a_lost_member(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    exchange = Lane.exchange
+
+    def last(lane: Lane, *args: Any) -> Any:
+        answer = exchange(lane, *args)
+        for each in threading.enumerate():
+            if each.name == "lane-of-a":
+                each._target.__self__.end()  # type: ignore[attr-defined]
+                each.join(PATIENCE)
+        return answer
+
+    with pair(echo) as (a, b):
+        assert a.name == "a"
+        assert a.call(b.name, [b"x"], PATIENCE)  # they have met
+        monkeypatch.setattr(Lane, "exchange", last)
+        with pytest.raises(PeerLostError, match="has dropped the call"):
+            a.call(b.name, [os.urandom(100_000)], PATIENCE)
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_lane_that_lacks_its_second_descriptor_leaves_none(
     monkeypatch: pytest.MonkeyPatch,

@@ -61,14 +61,15 @@ class Guest:
                 if lane not in self._lanes:
                     lane.close()
 
-    def close(self) -> None:
-        """Serve no lane any more, and let go of what the peer will not read."""
+    def close(self, *, peer_reads: bool = False) -> None:
+        """Serve no lane any more, and let go of what was sent, unless *peer_reads* it."""
+        self._answerer.keeps = peer_reads
         with self._lock:
             self._is_closed = True
             lanes = list(self._lanes)
         for each in lanes:
             each.end()
-        while self._large:
+        while self._large and not peer_reads:
             self._parcels.drop(self._large.popleft())
 
     def threads(self) -> list[threading.Thread]:

@@ -126,6 +126,7 @@ class Answerer:
 
     def __init__(self, peer: str, handler: Handler, parcels: Parcels) -> None:
         self.peer, self.handler, self.parcels = peer, handler, parcels
+        self.keeps = False  # whether large answers are left to the peer as their lanes end
 
     def handle(self, packed: Packed, fds: Sequence[int], send: Send) -> None:
         """Have a request handled; *send* is called with how it ended and the answer, perhaps later.
@@ -181,7 +182,7 @@ class ServedLane:
         """Let go of what it has: called by its thread, or where that could not start."""
         with self._answering:
             close_private(self._sock)
-            if self._last is not None:
+            if self._last is not None and not self._answerer.keeps:
                 self._answerer.parcels.drop(self._last)
         self._ended(self)
 

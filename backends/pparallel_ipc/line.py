@@ -58,8 +58,8 @@ class Line:
 
     # -- life -------------------------------------------------------------------------------
 
-    def close(self) -> None:
-        """Wake whoever waits in a lane, and let go of what the peer will not read."""
+    def close(self, *, peer_reads: bool = False) -> None:
+        """Wake whoever waits in a lane, and let go of what was sent, unless *peer_reads* it."""
         with self._lock:
             self._is_ended = True
             lanes = list(self._lanes)
@@ -67,7 +67,7 @@ class Line:
             each.end()
         with self._lock:
             idle, self._idle = self._idle, []
-            heads = list(self._large.values())
+            heads = [] if peer_reads else list(self._large.values())
             self._large.clear()
             self._lanes.difference_update(idle)
         for each in idle:
@@ -131,6 +131,9 @@ class Line:
         except TimeoutError as error:
             raise_interrupt(error)
             raise CallTimeoutError(f"a request to {self._peer!r}", timeout or 0.0) from None
+        except RuntimeError as error:  # the other end has ended, and has taken its answer back
+            raise_interrupt(error)
+            raise EOFError from error
         finally:
             if keeps:
                 self._idle.append(lane)

@@ -353,9 +353,9 @@ class Station:
         threads = [thread for guest in guests for thread in guest.threads()]
         threads += self._hub.threads()
         for guest in guests:
-            guest.close()
+            guest.close(peer_reads=True)  # in arenas that last as long as it looks at them
         for line in lines:
-            line.close()
+            line.close(peer_reads=True)
         for connection in connections:
             self._close(connection)
         deadline = time.monotonic() + FLUSH
