@@ -17,6 +17,7 @@ from pparallel.errors import CallTimeoutError
 
 if TYPE_CHECKING:
     from pparallel.builder import Runtime
+    from pparallel.interfaces.pool import Pool
 
 Perform = Callable[[], None]
 Prepare = Callable[["Runtime"], Perform]
@@ -197,13 +198,21 @@ def _serialize(rt: Runtime) -> Perform:
     )
 
 
+def _warm(rt: Runtime) -> Pool:
+    """Return the pool once each of its workers has run something, and said where it is."""
+    sleeping = [rt.pool.apply_async(time.sleep, (0.2,)) for _ in range(4)]
+    for each in sleeping:
+        each.get(TIMEOUT)
+    return rt.pool
+
+
 def _apply(rt: Runtime) -> Perform:
-    pool = rt.pool
+    pool = _warm(rt)
     return lambda: _expect(pool.apply_async(_echo, (3,)).get(TIMEOUT), 3)
 
 
 def _map(rt: Runtime) -> Perform:
-    pool = rt.pool
+    pool = _warm(rt)
     return lambda: _expect(pool.map_async(_echo, range(6)).get(TIMEOUT), [*range(6)])
 
 
