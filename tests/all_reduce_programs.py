@@ -22,20 +22,21 @@ BATCH = 16  #: rows of each member's batch
 
 
 def network() -> nn.Sequential:
-    """Return a small network that is the same for all."""
+    """Return a small network that is the same for all; in float64, for Adam enlarges errors."""
     random = torch.Generator().manual_seed(0)
     model = nn.Sequential(
         nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 4)
     )
     for each in model.parameters():
         nn.init.uniform_(each, -0.3, 0.3, generator=random)
-    return model
+    return model.double()
 
 
 def batch(rank: int, step: int) -> Batch:
     """Return inputs and labels, the same on every call."""
     random = torch.Generator().manual_seed(1000 * step + rank)
-    return torch.randn(BATCH, 8, generator=random), torch.randint(4, (BATCH,), generator=random)
+    inputs = torch.randn(BATCH, 8, generator=random, dtype=torch.float64)
+    return inputs, torch.randint(4, (BATCH,), generator=random)
 
 
 def adam(model: nn.Module) -> torch.optim.Optimizer:

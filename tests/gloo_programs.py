@@ -159,6 +159,7 @@ def wait_twice(rt: pparallel.Runtime) -> None:
 def leave_nothing(rt: pparallel.Runtime) -> None:
     """Make groups, leave operations underway in them, and close them."""
     world = rt.collective
+    torch.set_num_threads(1)  # those of a large machine would start when they are first of use
     world.barrier()
     native = len(os.listdir("/proc/self/task"))
     with no_leftovers():

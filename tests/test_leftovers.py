@@ -155,3 +155,27 @@ class TestSurroundings(Suite):
 
     def test_is_let_be(self) -> None:
         self.open_late()
+
+
+def test_what_a_gpu_opens_for_good_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pparallel.testing.leftovers._GPU", f"{tmp_path}/device")
+    opened: list[int] = []
+
+    def use(number: int) -> None:
+        opened.append(os.open(tmp_path / f"device{number}", os.O_CREAT))
+        opened.append(os.eventfd(0))
+
+    try:
+        with no_leftovers(0.1):
+            use(0)
+        with (
+            pytest.raises(
+                AssertionError, match=r"^left behind: descriptor \d+ of a anon_inode"
+            ) as found,
+            no_leftovers(0.1),
+        ):
+            use(1)
+        assert "device" not in str(found.value)
+    finally:
+        for each in opened:
+            os.close(each)

@@ -134,9 +134,10 @@ def test_a_tensor_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.gpu
-def test_one_member() -> None:
+def test_one_member(monkeypatch: pytest.MonkeyPatch) -> None:
     if not torch.cuda.is_available():
         pytest.skip("there is no GPU here")
+    monkeypatch.setenv("NCCL_RAS_ENABLE", "0")  # it would listen until the process ends
     with pparallel.build(NcclCollectiveConfig()) as alone:
         tensor = torch.arange(4.0, device="cuda")
         alone.all_reduce(tensor, ReduceOp.AVG)

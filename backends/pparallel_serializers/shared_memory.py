@@ -49,13 +49,22 @@ def attach(found: reopening.Handle, length: int) -> torch.UntypedStorage:
 
 
 def reduce_cuda(tensor: torch.Tensor) -> Reduction:
-    """Return torch's own reduction of a CUDA tensor to an IPC handle."""
+    """Return torch's own reduction of a CUDA tensor to an IPC handle.
+
+    CUDA does not pass on what another process has sent: of that a copy is sent.
+    """
     import torch
     from torch.multiprocessing.reductions import reduce_tensor
 
     alone = tensor.detach()
+    try:
+        function, args = reduce_tensor(alone)
+    except RuntimeError as error:
+        if "received from another process" not in str(error):
+            raise
+        alone = alone.clone()
+        function, args = reduce_tensor(alone)
     lending.note(alone)
-    function, args = reduce_tensor(alone)
     parameter = isinstance(tensor, torch.nn.Parameter)
     state = (parameter, tensor.requires_grad, dict(tensor.__dict__))
     return load_cuda, (function, args, *state)

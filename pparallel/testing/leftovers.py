@@ -21,6 +21,7 @@ from pparallel.runtime import processes
 _DESCRIPTORS = Path("/proc/self/fd")
 _SHARED_MEMORY = Path("/dev/shm")
 _OWN_CHILDREN = Path("/proc/thread-self/children")
+_GPU = "/dev/nvidia"
 _NUMBERS = re.compile(r"(?<![0-9A-Za-z])\d{2,7}(?![0-9A-Za-z])")
 
 
@@ -51,9 +52,10 @@ def no_leftovers(patience: float = 5.0, keeps: Keeps | None = None) -> Iterator[
     Threads, child processes, descriptors (sockets, files, pipes) and segments in ``/dev/shm`` that
     exist at the end and did not at the start are leftovers, once *patience* seconds have passed
     for them to go. The helper processes that pparallel and :mod:`multiprocessing` keep for the life
-    of the program are none, nor are the children of a child that was there before, and neither are
-    segments of other programs: another user's, those that processes other than this one and its
-    descendants have mapped or open, and those with the pid of such a process in their names.
+    of the program are none, and neither is what CUDA opens for the life of the process, nor are the
+    children of a child that was there before, or segments of other programs: another user's, those
+    that processes other than this one and its descendants have mapped or open, and those with the
+    pid of such a process in their names.
 
     Args:
         patience: seconds that what is left has to go.
@@ -89,7 +91,11 @@ def _still(left: Inventory, before: Inventory, keeps: Keeps | None) -> Inventory
 
 
 def _left(before: Inventory, keeps: Keeps | None) -> Inventory:
-    left = {key: words for key, words in _inventory().items() if key not in before}
+    now = _inventory()
+    left = {key: words for key, words in now.items() if key not in before}
+    if _has_gpu(now):
+        is_new = not _has_gpu(before)
+        left = {key: words for key, words in left.items() if not _is_of_cuda(key, is_new)}
     segments = {each.name for each in left if isinstance(each, Segment)}
     elsewhere = _of_others(segments) if segments else set()
     return {
@@ -99,6 +105,23 @@ def _left(before: Inventory, keeps: Keeps | None) -> Inventory:
         and not (isinstance(key, psutil.Process) and _has_ancestor(key, before))
         and not (keeps is not None and keeps(key))
     }
+
+
+def _has_gpu(inventory: Inventory) -> bool:
+    return any(isinstance(each, Descriptor) and each.target.startswith(_GPU) for each in inventory)
+
+
+def _is_of_cuda(key: Leftover, is_new: bool) -> bool:
+    """Return whether it may be what CUDA opens once and keeps, and torch for sharing its memory.
+
+    Args:
+        key: what is left.
+        is_new: whether CUDA was not in use before.
+    """
+    if isinstance(key, Segment):
+        return key.name.startswith(("cuda.shm.", f"torch_{os.getpid()}_"))
+    opened = (_GPU, "/dev/shm/cuda.", *(("anon_inode:[eventfd]", "pipe:") if is_new else ()))
+    return isinstance(key, Descriptor) and key.target.startswith(opened)
 
 
 def _has_ancestor(process: psutil.Process, before: Inventory) -> bool:
