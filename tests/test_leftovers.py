@@ -159,23 +159,14 @@ class TestSurroundings(Suite):
 
 def test_what_a_gpu_opens_for_good_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pparallel.testing.leftovers._GPU", f"{tmp_path}/device")
-    opened: list[int] = []
+    with ExitStack() as opened:
 
-    def use(number: int) -> None:
-        opened.append(os.open(tmp_path / f"device{number}", os.O_CREAT))
-        opened.append(os.eventfd(0))
+        def open_event() -> None:
+            opened.callback(os.close, os.eventfd(0))
 
-    try:
         with no_leftovers(0.1):
-            use(0)
-        with (
-            pytest.raises(
-                AssertionError, match=r"^left behind: descriptor \d+ of a anon_inode"
-            ) as found,
-            no_leftovers(0.1),
-        ):
-            use(1)
-        assert "device" not in str(found.value)
-    finally:
-        for each in opened:
-            os.close(each)
+            opened.callback(os.close, os.open(tmp_path / "device0", os.O_CREAT))
+            open_event()
+        found = pytest.raises(AssertionError, match=r"^left behind: descriptor \d+ of a anon_inode")
+        with found, no_leftovers(0.1):
+            open_event()

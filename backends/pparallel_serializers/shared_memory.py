@@ -7,6 +7,8 @@ same user opens the sender's descriptor through ``/proc``.
 
 from __future__ import annotations
 
+import atexit
+import functools
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -65,9 +67,18 @@ def reduce_cuda(tensor: torch.Tensor) -> Reduction:
         alone = alone.clone()
         function, args = reduce_tensor(alone)
     lending.note(alone)
+    _tidy_at_the_end()
     parameter = isinstance(tensor, torch.nn.Parameter)
     state = (parameter, tensor.requires_grad, dict(tensor.__dict__))
     return load_cuda, (function, args, *state)
+
+
+@functools.cache
+def _tidy_at_the_end() -> None:
+    """Have the counts of who uses this process's tensors removed from ``/dev/shm``."""
+    import torch
+
+    atexit.register(torch.cuda.ipc_collect)
 
 
 def load_cuda(

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -91,11 +92,9 @@ def _still(left: Inventory, before: Inventory, keeps: Keeps | None) -> Inventory
 
 
 def _left(before: Inventory, keeps: Keeps | None) -> Inventory:
-    now = _inventory()
-    left = {key: words for key, words in now.items() if key not in before}
-    if _has_gpu(now):
-        is_new = not _has_gpu(before)
-        left = {key: words for key, words in left.items() if not _is_of_cuda(key, is_new)}
+    left = {key: words for key, words in _inventory().items() if key not in before}
+    opens = any(isinstance(each, Descriptor) and each.target.startswith(_GPU) for each in left)
+    left = {key: words for key, words in left.items() if not _is_of_cuda(key, opens)}
     segments = {each.name for each in left if isinstance(each, Segment)}
     elsewhere = _of_others(segments) if segments else set()
     return {
@@ -107,20 +106,18 @@ def _left(before: Inventory, keeps: Keeps | None) -> Inventory:
     }
 
 
-def _has_gpu(inventory: Inventory) -> bool:
-    return any(isinstance(each, Descriptor) and each.target.startswith(_GPU) for each in inventory)
-
-
-def _is_of_cuda(key: Leftover, is_new: bool) -> bool:
+def _is_of_cuda(key: Leftover, opens: bool) -> bool:
     """Return whether it may be what CUDA opens once and keeps, and torch for sharing its memory.
 
     Args:
         key: what is left.
-        is_new: whether CUDA was not in use before.
+        opens: whether it has opened anything that is surely its own.
     """
     if isinstance(key, Segment):
-        return key.name.startswith(("cuda.shm.", f"torch_{os.getpid()}_"))
-    opened = (_GPU, "/dev/shm/cuda.", *(("anon_inode:[eventfd]", "pipe:") if is_new else ()))
+        torch = sys.modules.get("torch")
+        shares = torch is not None and torch.cuda.is_initialized()
+        return key.name.startswith(("cuda.shm.", *([f"torch_{os.getpid()}_"] if shares else [])))
+    opened = (_GPU, "/dev/shm/cuda.", *(("anon_inode:[eventfd]", "pipe:") if opens else ()))
     return isinstance(key, Descriptor) and key.target.startswith(opened)
 
 
