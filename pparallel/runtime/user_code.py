@@ -41,13 +41,15 @@ def has_entered(thread: int) -> bool:
     Args:
         thread: its ``threading.get_ident()``, of another thread than the calling one.
     """
-    frame, inner = _frames().get(thread), None
-    while frame is not None:
-        if frame.f_code is _CODE:
-            last = frame if inner is None else inner
-            return last.f_code not in _PASSING and _is_past_start(last)
-        frame, inner = frame.f_back, frame
-    return False
+    with _looking:  # another thread that is here would have the collector on again
+        collects = gc.isenabled()
+        try:
+            if collects:
+                gc.disable()
+            return _has_entered(sys._current_frames().get(thread))
+        finally:
+            if collects:
+                gc.enable()
 
 
 def is_inside() -> bool:
@@ -58,21 +60,22 @@ def is_inside() -> bool:
     return frame is not None
 
 
-def _frames() -> dict[int, FrameType]:
-    """Return where each thread is; no garbage is collected meanwhile.
+def _has_entered(frame: FrameType | None) -> bool:
+    """Return whether a thread that is at *frame* has entered that function.
 
-    CPython before 3.11.9 would hold a lock that is needed to start and to end a thread: if what is
-    collected lets another thread run, which does so, nothing of the process runs ever again
+    No garbage may be collected meanwhile. To look at the frames of another thread makes objects; if
+    CPython 3.11 collects garbage for room, and what is collected lets that thread run, it finds
+    other things in the place of the frames. Before 3.11.9 it would also hold a lock that is needed
+    to start and to end a thread: nothing of the process would run ever again
     (https://github.com/python/cpython/issues/106883).
     """
-    with _looking:
-        if not gc.isenabled():
-            return sys._current_frames()
-        try:
-            gc.disable()
-            return sys._current_frames()
-        finally:
-            gc.enable()
+    inner = None
+    while frame is not None:
+        if frame.f_code is _CODE:
+            last = frame if inner is None else inner
+            return last.f_code not in _PASSING and _is_past_start(last)
+        frame, inner = frame.f_back, frame
+    return False
 
 
 def _is_past_start(frame: FrameType) -> bool:
