@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import gc
-import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
 from pparallel.runtime import user_code
 from pparallel.testing.patience import PATIENCE
-from pparallel.testing.threads import in_threads
+from pparallel.testing.threads import in_threads, switching_often
 
 BEGINNING = """
 import gc, sys, threading, time
@@ -78,29 +78,24 @@ def test_garbage_is_collected_while_it_is_asked(meanwhile: str) -> None:
 
 
 def test_the_collector_is_left_as_it_was() -> None:
+    """Also where other threads turn it off and on, as ``timeit`` does."""
+
     def asks(_: int) -> None:
         for _ in range(300):
-            user_code.has_entered(0)
+            user_code.has_entered(threading.get_ident())
 
-    assert gc.isenabled()
-    in_threads(4, asks)
-    assert gc.isenabled()
-    gc.disable()
-    try:
-        in_threads(4, asks)
-        assert not gc.isenabled()
-    finally:
-        gc.enable()
+    def turns_off(_: int) -> None:
+        for _ in range(20_000):
+            assert gc.isenabled()
+            gc.disable()
+            assert not gc.isenabled()
+            gc.enable()
 
-
-def test_the_collector_is_left_to_a_forked_process() -> None:
-    def asks_or_forks(number: int) -> None:
-        for _ in range(20 if number else 2000):
-            if number == 0:
-                user_code.has_entered(0)
-            elif (child := os.fork()) == 0:
-                os._exit(0 if gc.isenabled() else 1)
-            else:
-                assert os.waitpid(child, 0)[1] == 0
-
-    in_threads(2, asks_or_forks)
+    with switching_often():
+        in_threads(3, lambda number: (asks if number else turns_off)(number))
+        gc.disable()
+        try:
+            in_threads(3, asks)
+            assert not gc.isenabled()
+        finally:
+            gc.enable()

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import gc
-import os
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dis import opmap
+from functools import partial
+from itertools import accumulate, repeat
+from operator import call
 from types import CodeType, FrameType, FunctionType
 from typing import Any, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 _RESUME = bytes((opmap["RESUME"],))  #: the instruction with which a function begins
 
@@ -41,15 +44,13 @@ def has_entered(thread: int) -> bool:
     Args:
         thread: its ``threading.get_ident()``, of another thread than the calling one.
     """
-    with _looking:  # another thread that is here would have the collector on again
-        collects = gc.isenabled()
-        try:
-            if collects:
-                gc.disable()
-            return _has_entered(sys._current_frames().get(thread))
-        finally:
-            if collects:
-                gc.enable()
+    inner = None
+    for frame in _stack(thread):
+        if frame.f_code is _CODE:
+            last = frame if inner is None else inner
+            return last.f_code not in _PASSING and _is_past_start(last)
+        inner = frame
+    return False
 
 
 def is_inside() -> bool:
@@ -60,32 +61,39 @@ def is_inside() -> bool:
     return frame is not None
 
 
-def _has_entered(frame: FrameType | None) -> bool:
-    """Return whether a thread that is at *frame* has entered that function.
+def _stack(thread: int) -> list[FrameType]:
+    """Return the frames of a thread, the innermost first; they may go on meanwhile."""
+    found: list[Any] = [_uncollected(sys._current_frames).get(thread)]
+    back = accumulate(repeat("f_back"), getattr, initial=found.pop())
+    with suppress(AttributeError):  # None has no f_back
+        _uncollected(partial(found.extend, back))
+    return found[:-1]
 
-    No garbage may be collected meanwhile. To look at the frames of another thread makes objects; if
-    CPython 3.11 collects garbage for room, and what is collected lets that thread run, it finds
-    other things in the place of the frames. Before 3.11.9 it would also hold a lock that is needed
-    to start and to end a thread: nothing of the process would run ever again
-    (https://github.com/python/cpython/issues/106883).
+
+def _uncollected(act: Callable[[], T]) -> T:
+    """Return what *act* does, which is written in C, while no garbage is collected.
+
+    CPython 3.11 collects garbage for room as it makes an object of a frame of another thread. If
+    what is collected lets that thread run, it finds other things in the place of the frame. Before
+    3.11.9 it may also hold a lock that is needed to start and to end a thread: nothing of the
+    process runs ever again (https://github.com/python/cpython/issues/106883).
+
+    No other thread runs from the first to the last: nor is its setting of the collector changed.
     """
-    inner = None
-    while frame is not None:
-        if frame.f_code is _CODE:
-            last = frame if inner is None else inner
-            return last.f_code not in _PASSING and _is_past_start(last)
-        frame, inner = frame.f_back, frame
-    return False
+    found: list[Any] = []
+    back = map(call, (gc.enable,))
+    try:
+        found += map(call, (gc.isenabled, gc.disable, act))
+    finally:
+        if found and found[0]:
+            found += back
+    result: T = found[2]
+    return result
 
 
 def _is_past_start(frame: FrameType) -> bool:
     return frame.f_lasti > 2 * frame.f_code.co_code[::2].find(_RESUME)
 
 
-_looking = threading.RLock()
-# Who forks has no other thread of it leave the collector off in the child.
-os.register_at_fork(
-    before=_looking.acquire, after_in_parent=_looking.release, after_in_child=_looking.release
-)
 _PASSING: set[CodeType] = set()
 _CODE = run.__code__
