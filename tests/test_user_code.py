@@ -6,6 +6,7 @@ import gc
 import subprocess
 import sys
 import threading
+import weakref
 
 import pytest
 
@@ -99,3 +100,29 @@ def test_the_collector_is_left_as_it_was() -> None:
             assert not gc.isenabled()
         finally:
             gc.enable()
+
+
+def test_what_a_thread_refers_to_is_not_kept() -> None:
+    class Value:
+        pass
+
+    begun, ended = threading.Event(), threading.Event()
+
+    def waits(value: Value) -> None:
+        begun.set()
+        ended.wait(PATIENCE)
+
+    value = Value()
+    known = weakref.ref(value)
+    thread = threading.Thread(target=user_code.run, args=(waits, (value,)))
+    thread.start()
+    assert begun.wait(PATIENCE)
+    gc.disable()
+    try:
+        assert user_code.has_entered(thread.ident or 0)
+        ended.set()
+        thread.join()
+        del value, thread
+        assert known() is None
+    finally:
+        gc.enable()

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import accumulate, repeat
 from operator import call
 from types import CodeType, FrameType, FunctionType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -87,8 +87,7 @@ def _uncollected(act: Callable[[], T]) -> T:
     finally:
         if found and found[0]:
             found += back
-    result: T = found[2]
-    return result
+    return cast("T", found.pop(2))  # which may hold this frame: no name here refers to it
 
 
 def _is_past_start(frame: FrameType) -> bool:
