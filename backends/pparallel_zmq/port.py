@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from threading import get_ident
 from typing import Any
 
 import zmq
@@ -44,7 +45,8 @@ class Port:
     that others pass them; those of the same thread, in whose order they are to arrive, do not.
 
     A signal handler or a finalizer may call it inside another operation of the same thread: the
-    call is kept, and that operation runs it at its end.
+    call is kept, and that operation runs it at its end. A handler may also raise between two parts:
+    so the main thread, where they run, leaves what has several to the thread that takes in.
     """
 
     def __init__(
@@ -82,6 +84,8 @@ class Port:
         # Large ones that are being sent, each with its thread and whose it is.
         self._streams: dict[Stream, tuple[int, str, Outgoing]] = {}
         self._behind: dict[int, list[_Sending]] = {}  # what waits for the end of those, by thread
+        self._main = threading.main_thread().ident
+        self._left: deque[Callable[[], object]] = deque()  # by the main thread
         self._held, self._closed = held, False
         self.fd = int(socket.getsockopt(zmq.FD))
 
@@ -111,7 +115,12 @@ class Port:
             whose: the member that has given it that number; empty: this one.
             urgent: past what is held.
         """
-        self._do(self._send, (part, raws, number, route, thread, whose, urgent))
+        message = (part, raws, number, route, thread, whose, urgent)
+        has_several = raws or self._is_router or self._left  # what follows is to stay behind it
+        if has_several and not urgent and get_ident() == self._main:
+            self._leave(partial(self._send, message))
+        else:
+            self._do(self._send, message)
 
     def more(self, route: bytes, number: int) -> None:
         """Send the next piece of a message, for the receiver has taken one in."""
@@ -119,13 +128,15 @@ class Port:
 
     def drop(self, number: int, whose: str = "") -> None:
         """Send no more of what belongs to a request, by whatever route it goes."""
-        if self._streams:
+        if get_ident() == self._main:
+            self._leave(partial(self._drop, number, whose))
+        elif self._streams:
             self._do(self._drop, number, whose)
 
     @property
     def is_empty(self) -> bool:
         """Whether all that was to be sent has been handed to ZeroMQ."""
-        return not (self._streams or self._backlog or self._behind)
+        return not (self._left or self._streams or self._backlog or self._behind)
 
     def take(self, is_there: bool) -> list[Received]:
         """Return some of the messages that have come; called by the thread that receives.
@@ -147,7 +158,12 @@ class Port:
         self._streams.clear()
         self._behind.clear()
         self._backlog.clear()
+        self._left.clear()
         self._connection.close()
+
+    def _leave(self, act: Callable[[], object]) -> None:
+        self._left.append(act)
+        self._reader.wake(self._source)
 
     @dedicated.exclusive
     def _do(self, act: Callable[..., object], *args: Any) -> None:
@@ -200,6 +216,8 @@ class Port:
     # -- what comes ---------------------------------------------------------------------------
 
     def _take(self, found: list[Received], is_there: bool) -> bool:
+        while self._left:
+            self._left.popleft()()
         if self._backlog:
             self._flush()
         try:

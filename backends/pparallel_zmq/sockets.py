@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 import zmq
 from zmq.utils.garbage import gc  # what is imported when it is needed wants a descriptor then
 
+from pparallel.errors import ResourceExhaustedError
 from pparallel.runtime import dedicated
 from pparallel.runtime.resources import explaining, start_thread
 from pparallel_zmq.address import Address
@@ -337,8 +338,15 @@ class ZeroCopy:
     @classmethod
     def is_ready(cls) -> bool:
         """Return whether that thread runs; a message that is large is copied if none can start."""
-        if gc.is_alive():
-            return True
+        if not gc.is_alive():
+            try:  # by a thread, which no signal's handler interrupts
+                start_thread(threading.Thread(target=cls._start, daemon=True)).join()
+            except ResourceExhaustedError as error:
+                logger.warning("Large messages are copied: %s", error)
+        return gc.is_alive()
+
+    @classmethod
+    def _start(cls) -> None:
         with cls._lock:
             try:
                 if not gc.is_alive():  # another thread may have started it
@@ -347,7 +355,6 @@ class ZeroCopy:
             except (OSError, RuntimeError, MemoryError) as error:
                 gc.thread = None
                 logger.warning("Large messages are copied: %s", error)
-        return gc.is_alive()
 
     @classmethod
     def unuse(cls, user: Sockets) -> None:
