@@ -102,6 +102,7 @@ class Handlers:
         self._size = size
         self._name = name
         self._lock = threading.RLock()
+        # Held by the lock itself: `with` of this one runs Python code, which may fail halfway.
         self._work = threading.Condition(self._lock)
         self._streams: dict[Hashable, Stream] = {}
         self._ready: deque[Stream] = deque()
@@ -122,7 +123,7 @@ class Handlers:
         Raises:
             ClosedError: after :meth:`close`, unless that said to run the rest.
         """
-        with self._work:
+        with self._lock:
             if self._closed and not self._runs_rest:
                 raise ClosedError(f"member {self._name!r}")
             stream = self._streams.get(key)
@@ -282,7 +283,7 @@ class Handlers:
 
     @contextmanager
     def _waiting(self, stream: Stream) -> Iterator[None]:
-        with self._work:
+        with self._lock:
             self._running -= 1
             if stream.thread == self.here.thread:  # else another has taken over, and runs the next
                 stream.since = stream.look_at = 0.0
@@ -294,7 +295,7 @@ class Handlers:
         try:
             yield
         finally:
-            with self._work:
+            with self._lock:
                 self._running += 1
 
     def close(self, *, runs_rest: bool = False) -> None:
@@ -303,7 +304,7 @@ class Handlers:
         Args:
             runs_rest: run what is left and what may come yet, but have no thread wait for it.
         """
-        with self._work:
+        with self._lock:
             self._closed, self._runs_rest = True, runs_rest
             if not runs_rest:
                 for stream in self._streams.values():
@@ -391,26 +392,32 @@ class Handlers:
         token = object()
         try:
             while (stream := self._next(token)) is not None:
-                self.here.stream = stream
                 self._run(stream, token)
-                self.here.stream = None
-        except MemoryError:  # none to wait with
+        except (MemoryError, RuntimeError):  # none to wait with, or no lock
             logger.exception("A thread that runs calls of others in %s has ended", self._name)
         finally:
-            with self._work:
+            with self._lock:
                 self._threads.discard(threading.current_thread())
+                stream = self.here.stream
+                if stream is not None:  # it dies in the midst of that
+                    self._running -= 1
+                    if stream.owner is token:
+                        stream.owner = None
+                        self._behind.discard(stream)
+                        self._ready.append(stream)
                 self._call_a_thread()
             self._drop_jobs()
 
     def _next(self, token: object) -> Stream | None:
         """Wait for a stream to work on; ``None`` ends the thread."""
-        until = monotonic() + IDLE
-        with self._work:
+        with self._lock:
             self._running -= 1
+            self.here.stream = None
+            until = monotonic() + IDLE
             while not self._closed or self._ready or self._behind:
                 now = monotonic()
                 if self._running < self._size and (stream := self._choose(now)):
-                    stream.owner = token
+                    stream.owner, self.here.stream = token, stream
                     self._running += 1
                     if self._ready or self._behind:
                         self._call_a_thread()
@@ -438,7 +445,7 @@ class Handlers:
 
     def _run(self, stream: Stream, token: object) -> None:
         while True:
-            with self._work:
+            with self._lock:
                 if stream.owner is not token:
                     return
                 if not stream.jobs:
@@ -449,12 +456,12 @@ class Handlers:
                 stream.thread = self.here.thread  # only now: another may have taken it over
                 stream.began = stream.since = now = monotonic()
                 stream.look_at = now + LONG
-                job = stream.jobs.popleft()
-                if not stream.jobs:
+                if len(stream.jobs) == 1:
                     self._behind.discard(stream)
                 elif token is not stream and stream not in self._behind:
                     self._behind.add(stream)
                     self._call_a_thread()  # to watch over those behind this one
+                job = stream.jobs.popleft()  # last: what fails before leaves it to others
             try:
                 job()
             except BaseException:  # jobs report their own errors; this one is a defect
