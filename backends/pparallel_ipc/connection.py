@@ -48,7 +48,9 @@ class Turn:
     """
 
     def __init__(self) -> None:
-        self._is_free = [True]
+        # The last of eight is taken out and put back: a list that shrinks to less than half would
+        # give memory back, and might find none when it grows again.
+        self._is_free = [True] * 8
         self.owner = 0
 
     @dedicated.exclusive
@@ -59,7 +61,7 @@ class Turn:
             act(*args)
             return True
         try:
-            del self._is_free[0]
+            del self._is_free[7]
             self.owner = me
         except IndexError:
             return False

@@ -80,6 +80,12 @@ class Guest:
     def _put(self, number: int, status: int, sized: Sized) -> None:
         packed, size, fds = sized
         if (head := messages.droppable(sized)) is not None:
-            self._large.append(head)
+            with self._lock:
+                is_read = not self._is_closed
+                if is_read:
+                    self._large.append(head)
+            if not is_read:
+                self._parcels.drop(head)
+                return
         self.post.append(((number, status, packed), size, fds))
         self.post.added(hold=True)

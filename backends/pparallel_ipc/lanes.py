@@ -18,6 +18,7 @@ from concurrent.futures import Future
 from functools import partial
 from time import monotonic
 
+from pparallel.errors import ClosedError
 from pparallel.interfaces.transport import Frames, Handler
 from pparallel.runtime import dedicated, poll_times
 from pparallel.runtime.interrupts import is_interrupt, raise_interrupt
@@ -155,7 +156,10 @@ class Answerer:
 
     def refuse(self, send: Send, error: BaseException) -> None:
         """Answer that this was not possible."""
-        logger.warning("A request of %s could not be answered", self.peer, exc_info=error)
+        if isinstance(error, ClosedError):  # an arena's: what a handler raises is an answer
+            logger.debug("A request of %s is not answered: this member closes", self.peer)
+        else:
+            logger.warning("A request of %s could not be answered", self.peer, exc_info=error)
         send(FAILED, messages.refused(error))
 
 

@@ -7,12 +7,12 @@ import math
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import get_ident
 from typing import Any
 from weakref import WeakSet
 
-from pparallel.errors import CallTimeoutError
+from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.interrupts import is_interrupt, raise_interrupt
 from pparallel.runtime.links import OK, failure
@@ -28,6 +28,7 @@ from pparallel_ipc.messages import VERSION, Packed, are_small, dumps, loads
 _KEPT = 8  #: idle lanes that are kept
 _LENT = 0.005  #: seconds for which a thread that waits receives; what takes longer is not quick
 _LITTLE = 256  #: bytes of a request that may wait for others
+_DROPPED = "has dropped the call; its log says why"
 _FEW = 2  #: requests without an answer up to which the next is not held back
 
 
@@ -54,14 +55,14 @@ class Line:
         self._latest: dict[int, int] = {}  # by thread: its last request that shared the connection
         self._idle: list[Lane] = []
         self._lanes: WeakSet[Lane] = WeakSet()  # one that an interrupt has lost closes itself
-        self._is_ended = False
+        self._is_ended = self._drops = False
 
     # -- life -------------------------------------------------------------------------------
 
     def close(self, *, peer_reads: bool = False) -> None:
         """Wake whoever waits in a lane, and let go of what was sent, unless *peer_reads* it."""
         with self._lock:
-            self._is_ended = True
+            self._is_ended, self._drops = True, not peer_reads
             lanes = list(self._lanes)
         for each in lanes:
             each.end()
@@ -126,14 +127,11 @@ class Line:
             if status == OK and type(answer[0]) is list and not answer[1]:
                 reply: Frames = answer[0]
             else:  # before the lane may be closed: then the other end takes back what is unread
-                reply = messages.unpack(answer, self.parcels, found[1])
+                reply = self._unpacked(answer, found[1])
             keeps = not self._is_ended and len(self._idle) < _KEPT
         except TimeoutError as error:
             raise_interrupt(error)
             raise CallTimeoutError(f"a request to {self._peer!r}", timeout or 0.0) from None
-        except RuntimeError as error:  # the other end has ended, and has taken its answer back
-            raise_interrupt(error)
-            raise EOFError from error
         finally:
             if keeps:
                 self._idle.append(lane)
@@ -171,9 +169,18 @@ class Line:
         finally:
             if fds:
                 messages.close(fds)
-            if head is not None:  # the peer may read it yet; if it ends before, it is dropped
-                self._large[next(self._numbers)] = head
+            if head is not None:
+                self._keep(head)
         return answer
+
+    def _keep(self, head: bytes) -> None:
+        """Keep what the peer may read yet, to drop it if that ends before; or has ended."""
+        with self._lock:
+            if not self._drops:
+                self._large[next(self._numbers)] = head
+                return
+        with suppress(ClosedError):  # this member has ended, too
+            self.parcels.drop(head)
 
     @contextmanager
     def awaiting(self, is_done: Callable[[], bool], timeout: float | None) -> Iterator[None]:
@@ -229,16 +236,31 @@ class Line:
         self, future: Future[Frames] | None, status: int, packed: Packed, fds: list[int]
     ) -> None:
         try:
-            frames = messages.unpack(packed, self.parcels, fds)
+            frames = self._unpacked(packed, fds)
             if future is not None:
                 self._complete(future, status, frames)
         except BaseException as error:
-            is_own = isinstance(error, OSError | RuntimeError | MemoryError)
+            is_own = isinstance(error, OSError | RuntimeError | MemoryError | EOFError)
             is_own = is_own and not is_interrupt(error)
             if future is not None:
+                if isinstance(error, EOFError):
+                    error = PeerLostError(self._peer, _DROPPED)
                 fail(future, error if is_own else RuntimeError(f"the answer was lost: {error!r}"))
             if not is_own:
                 raise
+
+    def _unpacked(self, packed: Packed, fds: list[int]) -> Frames:
+        """Return the frames of an answer.
+
+        Raises:
+            EOFError: they are not there any more: the peer has ended, or taken them back.
+        """
+        try:
+            return messages.unpack(packed, self.parcels, fds)
+        except RuntimeError as error:
+            if is_interrupt(error) or isinstance(error, RecursionError):
+                raise
+            raise EOFError from error
 
     def _complete(self, future: Future[Frames], status: int, frames: Frames) -> None:
         if status == OK:
