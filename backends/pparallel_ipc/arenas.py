@@ -50,10 +50,8 @@ class Arenas:
     def parcels(self, hello: Hello, fds: Sequence[int], *, calling: bool) -> Parcels:
         """Return what carries large data to and from a member.
 
-        Args:
-            hello: the member's.
-            fds: the descriptor of its arena, or nothing; closed here, unless this raises.
-            calling: whether this member is the one that connects.
+        The descriptor of its arena, or nothing, is in *fds*, which are closed here unless this
+        raises. This member is the one that connects if it is *calling*.
 
         Raises:
             ValueError: the descriptor is no arena's.
@@ -78,14 +76,12 @@ class Arenas:
             self._others.pop(name, None)  # not closed: an answer that has come is still to be read
             process = self._processes.pop(name, None)
         # One that was given up may go on: what it has here is its own as long as it lives.
-        is_dead = process is not None and process.watchable and not process.lives()
-        if self._own is not None and process is not None and is_dead:
+        if self._own and process and process.watchable and not process.lives():
             self._own.reclaim(process.pid)
 
     def close(self) -> None:
         """Give all of it back; views that live stay valid."""
-        with self._lock:
-            self._others = {}
+        self._others.clear()
         for each in list(self._attached):
             each.close()
         if self._own is not None:

@@ -86,10 +86,8 @@ class Post:
     """Sends entries and single messages through one socket, in order, many in a packet.
 
     Sending never blocks, and any thread may. What the socket does not take at once waits here, and
-    leaves when it can. How much that may become is for the callers to limit.
-
-    One thread sends at a time, and its signals' handlers. Others only add to what it sends, so that
-    nobody waits for a lock.
+    leaves when it can. How much that may become is for the callers to limit. One thread sends at a
+    time, and its signals' handlers; others only add to what it sends, and wait for no lock.
     """
 
     def __init__(self, sock: socket.socket, hub: Hub) -> None:

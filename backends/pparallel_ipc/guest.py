@@ -66,9 +66,8 @@ class Guest:
         self._answerer.keeps = peer_reads
         with self._lock:
             self._is_closed = True
-            lanes = list(self._lanes)
-        for each in lanes:
-            each.end()
+            for each in list(self._lanes):
+                each.end()
         while self._large and not peer_reads:
             self._parcels.drop(self._large.popleft())
 
@@ -81,11 +80,9 @@ class Guest:
         packed, size, fds = sized
         if (head := messages.droppable(sized)) is not None:
             with self._lock:
-                is_read = not self._is_closed
-                if is_read:
-                    self._large.append(head)
-            if not is_read:
-                self._parcels.drop(head)
-                return
+                if self._is_closed:  # nobody reads it
+                    self._parcels.drop(head)
+                    return
+                self._large.append(head)
         self.post.append(((number, status, packed), size, fds))
         self.post.added(hold=True)

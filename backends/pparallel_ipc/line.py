@@ -57,16 +57,12 @@ class Line:
         self._lanes: WeakSet[Lane] = WeakSet()  # one that an interrupt has lost closes itself
         self._is_ended = self._drops = False
 
-    # -- life -------------------------------------------------------------------------------
-
     def close(self, *, peer_reads: bool = False) -> None:
         """Wake whoever waits in a lane, and let go of what was sent, unless *peer_reads* it."""
         with self._lock:
             self._is_ended, self._drops = True, not peer_reads
-            lanes = list(self._lanes)
-        for each in lanes:
-            each.end()
-        with self._lock:
+            for each in list(self._lanes):
+                each.end()
             idle, self._idle = self._idle, []
             heads = [] if peer_reads else list(self._large.values())
             self._large.clear()
@@ -75,8 +71,6 @@ class Line:
             each.close()
         for head in heads:
             self.parcels.drop(head)
-
-    # -- asking -----------------------------------------------------------------------------
 
     def request(self, frames: Frames, future: Future[Frames]) -> None:
         """Send a request whose answer completes *future*."""
@@ -98,10 +92,7 @@ class Line:
     def call(self, frames: Frames, timeout: float | None, until: float) -> Frames | None:
         """Send a request in a lane and return its answer; ``None``: no lane can be taken.
 
-        Args:
-            frames: the request.
-            timeout: seconds; ``None``: no limit.
-            until: when they are over, by ``time.monotonic``.
+        The limit of *timeout* seconds, if any, is over at *until*, by ``time.monotonic``.
 
         Raises:
             CallTimeoutError: it did not come within *timeout* seconds.
@@ -175,12 +166,11 @@ class Line:
 
     def _keep(self, head: bytes) -> None:
         """Keep what the peer may read yet, to drop it if that ends before; or has ended."""
-        with self._lock:
-            if not self._drops:
+        with self._lock, suppress(ClosedError):  # this member has ended, too
+            if self._drops:
+                self.parcels.drop(head)
+            else:
                 self._large[next(self._numbers)] = head
-                return
-        with suppress(ClosedError):  # this member has ended, too
-            self.parcels.drop(head)
 
     @contextmanager
     def awaiting(self, is_done: Callable[[], bool], timeout: float | None) -> Iterator[None]:
@@ -203,8 +193,6 @@ class Line:
         finally:
             if me in waiters:
                 waiters.remove(me)
-
-    # -- answers ----------------------------------------------------------------------------
 
     def take(self, entries: list[Any], fds: list[int]) -> None:
         """Take answers in, and out of *entries*: called by who receives.
@@ -242,19 +230,15 @@ class Line:
         except BaseException as error:
             is_own = isinstance(error, OSError | RuntimeError | MemoryError | EOFError)
             is_own = is_own and not is_interrupt(error)
+            told = error if is_own else RuntimeError(f"the answer was lost: {error!r}")
             if future is not None:
-                if isinstance(error, EOFError):
-                    error = PeerLostError(self._peer, _DROPPED)
-                fail(future, error if is_own else RuntimeError(f"the answer was lost: {error!r}"))
+                is_gone = isinstance(error, EOFError)
+                fail(future, PeerLostError(self._peer, _DROPPED) if is_gone else told)
             if not is_own:
                 raise
 
     def _unpacked(self, packed: Packed, fds: list[int]) -> Frames:
-        """Return the frames of an answer.
-
-        Raises:
-            EOFError: they are not there any more: the peer has ended, or taken them back.
-        """
+        """Return the frames of an answer; EOFError: the peer has ended, or taken them back."""
         try:
             return messages.unpack(packed, self.parcels, fds)
         except RuntimeError as error:
@@ -268,8 +252,6 @@ class Line:
         else:
             fail(future, failure(self._peer, frames))
 
-    # -- lanes ------------------------------------------------------------------------------
-
     def _new_lane(self) -> Lane | None:
         if len(self._lanes) >= self._most_lanes:
             return None
@@ -281,15 +263,14 @@ class Line:
                 return None  # the connection is there already
             raise
         with self._lock:
-            is_one_too_many = len(self._lanes) >= self._most_lanes
-            is_ended = self._is_ended
-            if not (is_one_too_many or is_ended):
+            is_wanted = not self._is_ended and len(self._lanes) < self._most_lanes
+            if is_wanted:
                 self._lanes.add(lane)
-        if is_one_too_many or is_ended:
-            close_private(theirs)
-            lane.close()
-            if is_ended:
-                raise EOFError
-            return None
-        self._post.say((messages.LANE,), [theirs.detach()])
-        return lane
+        if is_wanted:
+            self._post.say((messages.LANE,), [theirs.detach()])
+            return lane
+        close_private(theirs)
+        lane.close()
+        if self._is_ended:
+            raise EOFError
+        return None
