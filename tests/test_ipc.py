@@ -457,9 +457,18 @@ def test_an_answer_of_a_call_is_read_though_its_sender_has_gone(
 
 
 @pytest.mark.parametrize("back", [False, True])
-def test_what_is_answered_after_its_caller_has_gone_is_let_go(back: bool) -> None:
+def test_what_is_answered_after_its_caller_has_gone_is_let_go(
+    monkeypatch: pytest.MonkeyPatch, back: bool
+) -> None:
     """Be it in the memory of the member that answers or, as it came, in that of its caller."""
-    come, go = threading.Event(), threading.Event()
+    come, go, answered = threading.Event(), threading.Event(), threading.Event()
+    put = Guest._put
+
+    def put_and_tell(self: Guest, *args: Any) -> None:
+        put(self, *args)
+        answered.set()
+
+    monkeypatch.setattr(Guest, "_put", put_and_tell)
 
     def handle(_: str, frames: Frames) -> Frames:
         come.set()
@@ -471,6 +480,7 @@ def test_what_is_answered_after_its_caller_has_gone_is_let_go(back: bool) -> Non
         assert come.wait(PATIENCE)
         b._member_ended(a.name, "is lost, for a test")
         go.set()
+        assert answered.wait(PATIENCE)
         until(lambda: leased(a) == leased(b) == 0, "all is let go")
 
 
