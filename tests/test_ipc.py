@@ -13,6 +13,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import preloads
@@ -30,8 +31,10 @@ from pparallel.runtime.rpc import RpcGroup, current
 from pparallel.testing import TransportSuite
 from pparallel.testing.patience import PATIENCE, until
 from pparallel_ipc import IpcTransportConfig, messages
+from pparallel_ipc.connection import Turn
 from pparallel_ipc.guest import Guest
 from pparallel_ipc.lanes import Lane, new_pair
+from pparallel_ipc.transport import IpcTransport
 
 if TYPE_CHECKING:
     from pparallel.builder import Runtime
@@ -421,3 +424,160 @@ def test_a_lane_that_lacks_its_second_descriptor_leaves_none(
         monkeypatch.undo()
         kept = _private.descriptors - before
         assert all(os.path.exists(f"/proc/self/fd/{each}") for each in kept)
+
+
+# -- who has gone -----------------------------------------------------------------------------
+
+
+def leased(member: IpcTransport) -> int:
+    """Return how many blocks of its arena somebody holds."""
+    arena = member.arena(member.name)
+    assert arena is not None
+    return arena.usage().blocks
+
+
+def test_an_answer_of_a_call_is_read_though_its_sender_has_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    large, exchange = os.urandom(100_000), Lane.exchange
+
+    def late(lane: Lane, *args: Any) -> Any:
+        answer = exchange(lane, *args)
+        assert b._station
+        b._station._guests[a.name]._answerer.keeps = True  # as it closes, in time
+        b.close()
+        until(lambda: a.members() == [a.name], "the end was heard")
+        until(lambda: a.arena(b.name) is None, "the sender was forgotten")
+        return answer
+
+    with pair(lambda _, __: [large]) as (a, b):
+        a.call(b.name, [b"x"], PATIENCE)
+        monkeypatch.setattr(Lane, "exchange", late)
+        assert copied(a.call(b.name, [b"x"], PATIENCE)) == [large]
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_what_is_answered_after_its_caller_has_gone_is_let_go(
+    monkeypatch: pytest.MonkeyPatch, back: bool
+) -> None:
+    """Be it in the memory of the member that answers or, as it came, in that of its caller."""
+    come, go, answered = threading.Event(), threading.Event(), threading.Event()
+    put = Guest._put
+
+    def put_and_tell(self: Guest, *args: Any) -> None:
+        put(self, *args)
+        answered.set()
+
+    monkeypatch.setattr(Guest, "_put", put_and_tell)
+
+    def handle(_: str, frames: Frames) -> Frames:
+        come.set()
+        assert go.wait(PATIENCE)
+        return frames if back else [os.urandom(100_000)]
+
+    with pair(handle) as (a, b):
+        a.request(b.name, [bytearray(100_000)], None)
+        assert come.wait(PATIENCE)
+        b._member_ended(a.name, "is lost, for a test")
+        go.set()
+        assert answered.wait(PATIENCE)
+        until(lambda: leased(a) == leased(b) == 0, "all is let go")
+
+
+def test_a_request_that_was_given_up_as_its_peer_ended_is_let_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def late(lane: Lane, *_: Any) -> Any:
+        a._member_ended(b.name, "is lost, for a test")
+        raise TimeoutError
+
+    with pair(echo) as (a, b):
+        a.call(b.name, [b"x"], PATIENCE)
+        monkeypatch.setattr(Lane, "exchange", late)
+        with pytest.raises(CallTimeoutError):
+            a.call(b.name, [os.urandom(100_000)], PATIENCE)
+        assert leased(a) == 0
+
+
+# -- errors -----------------------------------------------------------------------------------
+
+
+def in_a_lane(asks: IpcTransport) -> Frames:
+    return asks.call("b", [os.urandom(100_000)], PATIENCE)
+
+
+def by_the_connection(asks: IpcTransport) -> Frames:
+    return asks.request("b", [os.urandom(100_000)], PATIENCE).result(PATIENCE)
+
+
+@pytest.mark.parametrize("ask", [in_a_lane, by_the_connection])
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (RuntimeError("taken back"), "member 'b' has dropped the call; its log says why"),
+        (RecursionError("too deep"), "too deep"),
+    ],
+)
+def test_an_answer_that_cannot_be_unpacked(
+    monkeypatch: pytest.MonkeyPatch,
+    ask: Callable[[IpcTransport], Frames],
+    error: Exception,
+    told: str,
+) -> None:
+    unpack = messages.unpack
+
+    def fail(packed: Any, parcels: Any, fds: Any = ()) -> Any:
+        if parcels is a._lines["b"].parcels:
+            raise error
+        return unpack(packed, parcels, fds)
+
+    with pair(echo) as (a, b):
+        a.call(b.name, [b"x"], PATIENCE)
+        with monkeypatch.context() as changed:
+            changed.setattr(messages, "unpack", fail)
+            expected = RecursionError if told == "too deep" else PeerLostError
+            with pytest.raises(expected, match=told):
+                ask(a)
+        assert copied(a.call(b.name, [b"x"], PATIENCE)) == [b"x"]
+
+
+def test_a_request_that_cannot_be_packed_loses_no_member(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> Any:
+        raise RecursionError("too deep")
+
+    with pair(echo) as (a, b):
+        a.call(b.name, [b"x"], PATIENCE)
+        monkeypatch.setattr(messages, "pack", fail)
+        with pytest.raises(RecursionError, match="too deep"):
+            in_a_lane(a)
+
+
+def test_an_answer_of_a_member_that_closes_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+    asked: list[Future[Frames]] = []
+
+    def handle(_: str, __: Frames) -> Future[Frames]:
+        asked.append(Future())
+        return asked[-1]
+
+    with pair(handle) as (a, b):
+        a.request(b.name, [b"x"], None)
+        until(lambda: len(asked) == 1, "it has come")
+        b.close()
+        with caplog.at_level("DEBUG", "pparallel_ipc.lanes"):
+            asked[0].set_result([os.urandom(100_000)])
+    (record,) = (each for each in caplog.records if "A request of a" in each.message)
+    assert (record.levelname, record.exc_info) == ("DEBUG", None)
+
+
+def test_no_memory_to_give_a_turn_back() -> None:
+    """A list that is emptied takes memory for its next item, which may be missing."""
+    testcapi: Any = pytest.importorskip("_testcapi")
+    turn = Turn()
+    fail = partial(testcapi.set_nomemory, 0, 1)
+    try:
+        with contextlib.suppress(MemoryError):
+            turn.take(fail)
+    finally:
+        testcapi.remove_mem_hooks()
+    assert turn.take(int)
+    assert turn.owner == 0

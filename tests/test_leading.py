@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -87,6 +90,49 @@ def test_patience_that_is_closed_again_and_again() -> None:
         made.close()
 
 
+@pytest.mark.parametrize("error", [MemoryError, RuntimeError("can't allocate lock")])
+def test_who_looks_goes_on_after_a_failure(
+    patience: Patience,
+    lost: list[threading.Thread],
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+) -> None:
+    failing = [error]
+
+    def fail_once(ident: int) -> bool:
+        if failing:
+            raise failing.pop()
+        return True
+
+    monkeypatch.setattr("pparallel.runtime.leading.patience.has_entered", fail_once)
+    patience.begin(threading.current_thread())
+    until(lambda: lost == [threading.current_thread()], "it was noticed")
+    assert not failing
+
+
+def test_no_memory_for_the_thread_that_looks(
+    patience: Patience, lost: list[threading.Thread], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    me = threading.current_thread()
+    with monkeypatch.context() as changed:
+        changed.setattr(threading, "Thread", failing_once(threading.Thread))
+        patience.begin(me)
+    patience.begin(me)
+    until(lambda: lost == [me], "it was noticed")
+
+
+def failing_once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what finds no memory the first time, and does what *function* does from then on."""
+    failing = [MemoryError()]
+
+    def fail_once(*args: Any, **kwargs: Any) -> Any:
+        if failing:
+            raise failing.pop()
+        return function(*args, **kwargs)
+
+    return fail_once
+
+
 # -- who leads --------------------------------------------------------------------------------
 
 
@@ -125,12 +171,7 @@ def source() -> Iterator[Source]:
     made = Source()
     made.leaders.start()
     yield made
-    made.leaders.close()
-    made.leaders.wait(PATIENCE)
-    for each in made.leaders.threads():
-        each.join(PATIENCE)
-    assert len(made.ends) == 1
-    assert made.most == 1
+    end(made)
     assert made.kinds == {RECEIVING}
 
 
@@ -274,3 +315,99 @@ def test_no_thread_can_be_started_the_next_request_is_received(
         return LEADING in kinds
 
     until(runs_here, "requests are not run where they are received again")
+
+
+# -- no memory --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("where", "name"), [(dedicated, "mark_leading"), (Patience, "begin"), (Leaders, "_work")]
+)
+def test_no_memory_for_a_moment(monkeypatch: pytest.MonkeyPatch, where: Any, name: str) -> None:
+    """As the thread begins, or as it is to run something, which must not be lost."""
+    monkeypatch.setattr(where, name, failing_once(getattr(where, name)))
+    source, ran = Source(), threading.Event()
+    source.leaders.start()
+    source.ask(ran.set)
+    assert ran.wait(PATIENCE)
+    end(source)
+
+
+def end(source: Source) -> None:
+    source.leaders.close()
+    source.leaders.wait(PATIENCE)
+    for each in source.leaders.threads():
+        each.join(PATIENCE)
+    assert len(source.ends) == 1
+    assert source.most == 1
+
+
+def test_no_memory_for_a_thread_that_stands_ready(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make(**_: Any) -> None:
+        raise MemoryError
+
+    passed = threading.Event()
+    with monkeypatch.context() as changed:
+        changed.setattr(threading, "Thread", make)
+        source.ask(dedicated.about_to_block, lambda: None)  # the one that stands ready leads on
+        source.ask(passed.set)
+        assert passed.wait(PATIENCE)
+
+
+def test_who_stands_ready_takes_no_memory_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    wait = threading.Event.wait
+
+    def fail(event: threading.Event, timeout: float | None = None) -> bool:
+        if sys._getframe(1).f_code.co_name == "_is_called":
+            raise RuntimeError("can't allocate lock")
+        return wait(event, timeout)
+
+    monkeypatch.setattr(threading.Event, "wait", fail)
+    source, passed = Source(), threading.Event()
+    source.leaders.start()
+
+    def block() -> None:
+        dedicated.about_to_block()
+        assert passed.wait(PATIENCE)
+
+    source.ask(block, passed.set)
+    assert passed.wait(PATIENCE)
+    end(source)
+
+
+@pytest.mark.parametrize("passes", [False, True])
+def test_no_memory_to_log_what_has_failed(
+    source: Source, monkeypatch: pytest.MonkeyPatch, passes: bool
+) -> None:
+    def log(*_: Any, **__: Any) -> None:
+        raise MemoryError
+
+    def fail() -> None:
+        if passes:
+            dedicated.about_to_block()
+        raise LookupError("for a test")
+
+    monkeypatch.setattr(logging.Logger, "exception", log)
+    ran = threading.Event()
+    source.ask(fail, ran.set)
+    assert ran.wait(PATIENCE)
+
+
+def test_what_fails_after_the_role_was_passed_on_has_one_lead(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def log(*_: Any) -> None:
+        raise LookupError("for a test")
+
+    def fail() -> None:
+        dedicated.about_to_block()
+        raise LookupError("for a test")
+
+    monkeypatch.setattr("pparallel.runtime.leading.leaders.log_failure", log, raising=False)
+    ran = threading.Event()
+    source.ask(fail, ran.set)
+    assert ran.wait(PATIENCE)
+    monkeypatch.undo()
+    until(lambda: len(source.leaders.threads()) <= 2, "who led before stands ready, or has ended")

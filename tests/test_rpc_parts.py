@@ -222,6 +222,57 @@ def test_a_thread_that_is_about_to_start_is_waited_for() -> None:
     resumes.join()
 
 
+@pytest.mark.parametrize("behind", [0, 2])
+@pytest.mark.parametrize("where", ["monotonic", "logger"])
+def test_a_thread_that_dies_leaves_its_jobs_to_others(
+    monkeypatch: pytest.MonkeyPatch, where: str, behind: int
+) -> None:
+    """No memory for a moment after a job; one thread that counted for ever would be all."""
+    handlers, done, failing = UserHandlers(1, "one"), list[int](), set[threading.Thread]()
+
+    def fail(*args: object) -> None:
+        failing.discard(threading.current_thread())
+        raise MemoryError
+
+    def now() -> float:
+        if threading.current_thread() in failing:
+            fail()
+        return monotonic()
+
+    def arm() -> None:
+        if where == "logger":
+            raise LookupError("for a test")
+        failing.add(threading.current_thread())
+
+    monkeypatch.setattr("pparallel.runtime.rpc.handlers.monotonic", now)
+    if where == "logger":
+        monkeypatch.setattr("pparallel.runtime.rpc.handlers.logger.exception", fail)
+        monkeypatch.setattr("threading.excepthook", lambda _: None)
+    handlers.submit("stream", arm, *[partial(done.append, n) for n in range(behind)])
+    until(lambda: len(done) == behind, "those behind it were not run")
+    until(lambda: not handlers._streams, "the stream is over")
+    handlers.submit("stream", partial(done.append, 2))
+    handlers.submit("other", partial(done.append, 3))
+    until(lambda: len(done) == behind + 2, "those that came later were not run")
+    assert done == [*range(behind), 2, 3]
+    handlers.close()
+    assert handlers.join(5)
+
+
+def test_no_failure_of_the_condition_keeps_the_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: object) -> None:
+        raise MemoryError
+
+    handlers, ran = UserHandlers(1, "one"), threading.Event()
+    with monkeypatch.context() as changed:
+        changed.setattr(threading.Condition, "__enter__", fail)
+        handlers.close(runs_rest=True)
+    handlers.submit("stream", ran.set)
+    assert ran.wait(10)
+    handlers.close()
+    assert handlers.join(5)
+
+
 def test_the_window_holds_back_and_lets_go() -> None:
     window = Window(10_000, lambda: False)
     first, second, other = Room("a"), Room("a"), Room("b")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
+from weakref import WeakSet
 
 from pparallel.runtime.links import Hello, ProcessId
 from pparallel.runtime.shm import Arena, Parcels
@@ -22,6 +23,7 @@ class Arenas:
         self._budget, self._name = budget, name
         self._own: Arena | None = None
         self._others: dict[str, Arena] = {}
+        self._attached: WeakSet[Arena] = WeakSet()  # those, and what was forgotten and is in use
         self._processes: dict[str, ProcessId] = {}
         self._lock = threading.RLock()
 
@@ -48,10 +50,8 @@ class Arenas:
     def parcels(self, hello: Hello, fds: Sequence[int], *, calling: bool) -> Parcels:
         """Return what carries large data to and from a member.
 
-        Args:
-            hello: the member's.
-            fds: the descriptor of its arena, or nothing; closed here, unless this raises.
-            calling: whether this member is the one that connects.
+        The descriptor of its arena, or nothing, is in *fds*, which are closed here unless this
+        raises. This member is the one that connects if it is *calling*.
 
         Raises:
             ValueError: the descriptor is no arena's.
@@ -61,7 +61,8 @@ class Arenas:
         with self._lock:
             self._processes[name] = hello.process
             if fds and name not in self._others:
-                self._others[name] = Arena.attach(fds[0])
+                self._others[name] = arena = Arena.attach(fds[0])
+                self._attached.add(arena)
             messages.close(fds)
             other = self._others.get(name)
         if other is not None:
@@ -72,19 +73,16 @@ class Arenas:
     def forget(self, name: str) -> None:
         """Let go of what a member had that has ended."""
         with self._lock:
-            other, process = self._others.pop(name, None), self._processes.pop(name, None)
-        if other is not None:
-            other.close()
+            self._others.pop(name, None)  # not closed: an answer that has come is still to be read
+            process = self._processes.pop(name, None)
         # One that was given up may go on: what it has here is its own as long as it lives.
-        is_dead = process is not None and process.watchable and not process.lives()
-        if self._own is not None and process is not None and is_dead:
+        if self._own and process and process.watchable and not process.lives():
             self._own.reclaim(process.pid)
 
     def close(self) -> None:
         """Give all of it back; views that live stay valid."""
-        with self._lock:
-            others, self._others = list(self._others.values()), {}
-        for each in others:
+        self._others.clear()
+        for each in list(self._attached):
             each.close()
         if self._own is not None:
             self._own.close()

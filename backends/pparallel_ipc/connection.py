@@ -48,7 +48,9 @@ class Turn:
     """
 
     def __init__(self) -> None:
-        self._is_free = [True]
+        # The last of eight is taken out and put back: a list that shrinks to less than half would
+        # give memory back, and might find none when it grows again.
+        self._is_free = [True] * 8
         self.owner = 0
 
     @dedicated.exclusive
@@ -59,7 +61,7 @@ class Turn:
             act(*args)
             return True
         try:
-            del self._is_free[0]
+            del self._is_free[7]
             self.owner = me
         except IndexError:
             return False
@@ -84,10 +86,8 @@ class Post:
     """Sends entries and single messages through one socket, in order, many in a packet.
 
     Sending never blocks, and any thread may. What the socket does not take at once waits here, and
-    leaves when it can. How much that may become is for the callers to limit.
-
-    One thread sends at a time, and its signals' handlers. Others only add to what it sends, so that
-    nobody waits for a lock.
+    leaves when it can. How much that may become is for the callers to limit. One thread sends at a
+    time, and its signals' handlers; others only add to what it sends, and wait for no lock.
     """
 
     def __init__(self, sock: socket.socket, hub: Hub) -> None:

@@ -66,9 +66,8 @@ class Guest:
         self._answerer.keeps = peer_reads
         with self._lock:
             self._is_closed = True
-            lanes = list(self._lanes)
-        for each in lanes:
-            each.end()
+            for each in list(self._lanes):
+                each.end()
         while self._large and not peer_reads:
             self._parcels.drop(self._large.popleft())
 
@@ -80,6 +79,10 @@ class Guest:
     def _put(self, number: int, status: int, sized: Sized) -> None:
         packed, size, fds = sized
         if (head := messages.droppable(sized)) is not None:
-            self._large.append(head)
+            with self._lock:
+                if self._is_closed:  # nobody reads it
+                    self._parcels.drop(head)
+                    return
+                self._large.append(head)
         self.post.append(((number, status, packed), size, fds))
         self.post.added(hold=True)

@@ -1,9 +1,8 @@
 """Lanes: sockets on which a caller waits itself, each with a thread at the other end.
 
-A call takes an idle lane, sends, and blocks until the answer is there. Nobody has to find out whose
-answer it is, and no thread hands anything to another on either side. A handler that takes long
-holds up its own lane only. A lane is made when all others are in use; one on which a call was given
-up is closed, for its answer may come yet.
+A call takes an idle lane, sends, and blocks until the answer is there: no thread hands anything to
+another on either side. A handler that takes long holds up its own lane only. A lane is made when
+all others are in use; one on which a call was given up is closed, for its answer may come yet.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from concurrent.futures import Future
 from functools import partial
 from time import monotonic
 
+from pparallel.errors import ClosedError
 from pparallel.interfaces.transport import Frames, Handler
 from pparallel.runtime import dedicated, poll_times
 from pparallel.runtime.interrupts import is_interrupt, raise_interrupt
@@ -34,7 +34,6 @@ logger = logging.getLogger(__name__)
 NOTHING: Sequence[int] = ()  #: descriptors that come with most messages
 _WITH_FILES = b"F"  #: says that some come with the message that follows
 _NO_SIGNAL = int(socket.MSG_NOSIGNAL)  # to look up Python's own takes longer
-_NO_FRAMES: Packed = ((), ())
 
 Send = Callable[[int, Sized], None]  #: sends how a request ended, and the answer
 
@@ -155,7 +154,10 @@ class Answerer:
 
     def refuse(self, send: Send, error: BaseException) -> None:
         """Answer that this was not possible."""
-        logger.warning("A request of %s could not be answered", self.peer, exc_info=error)
+        if isinstance(error, ClosedError):  # an arena's: what a handler raises is an answer
+            logger.debug("A request of %s is not answered: this member closes", self.peer)
+        else:
+            logger.warning("A request of %s could not be answered", self.peer, exc_info=error)
         send(FAILED, messages.refused(error))
 
 
@@ -206,13 +208,12 @@ class ServedLane:
                     if until < monotonic() and self._is_given_up():
                         messages.close(fds)  # its caller's next request may have been first
                     elif writable or fds or type(frames) is not list:
-                        packed = frames, writable
-                        self._answerer.handle(packed, fds, self._send)
+                        self._answerer.handle((frames, writable), fds, self._send)
                     else:
                         self._handle_small(frames)
                 except BaseException as error:  # noqa: BLE001 - its caller must know, and the lane goes on
                     self._answerer.refuse(self._send, error)
-                data, frames, packed = b"", (), _NO_FRAMES
+                data, frames = b"", ()
         except OSError:  # the caller is gone, or has given the call up
             logger.debug("a lane has ended", exc_info=True)
         finally:

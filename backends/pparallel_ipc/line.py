@@ -7,12 +7,12 @@ import math
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import get_ident
 from typing import Any
 from weakref import WeakSet
 
-from pparallel.errors import CallTimeoutError
+from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.interrupts import is_interrupt, raise_interrupt
 from pparallel.runtime.links import OK, failure
@@ -28,6 +28,7 @@ from pparallel_ipc.messages import VERSION, Packed, are_small, dumps, loads
 _KEPT = 8  #: idle lanes that are kept
 _LENT = 0.005  #: seconds for which a thread that waits receives; what takes longer is not quick
 _LITTLE = 256  #: bytes of a request that may wait for others
+_DROPPED = "has dropped the call; its log says why"
 _FEW = 2  #: requests without an answer up to which the next is not held back
 
 
@@ -54,18 +55,14 @@ class Line:
         self._latest: dict[int, int] = {}  # by thread: its last request that shared the connection
         self._idle: list[Lane] = []
         self._lanes: WeakSet[Lane] = WeakSet()  # one that an interrupt has lost closes itself
-        self._is_ended = False
-
-    # -- life -------------------------------------------------------------------------------
+        self._is_ended = self._drops = False
 
     def close(self, *, peer_reads: bool = False) -> None:
         """Wake whoever waits in a lane, and let go of what was sent, unless *peer_reads* it."""
         with self._lock:
-            self._is_ended = True
-            lanes = list(self._lanes)
-        for each in lanes:
-            each.end()
-        with self._lock:
+            self._is_ended, self._drops = True, not peer_reads
+            for each in list(self._lanes):
+                each.end()
             idle, self._idle = self._idle, []
             heads = [] if peer_reads else list(self._large.values())
             self._large.clear()
@@ -74,8 +71,6 @@ class Line:
             each.close()
         for head in heads:
             self.parcels.drop(head)
-
-    # -- asking -----------------------------------------------------------------------------
 
     def request(self, frames: Frames, future: Future[Frames]) -> None:
         """Send a request whose answer completes *future*."""
@@ -97,10 +92,7 @@ class Line:
     def call(self, frames: Frames, timeout: float | None, until: float) -> Frames | None:
         """Send a request in a lane and return its answer; ``None``: no lane can be taken.
 
-        Args:
-            frames: the request.
-            timeout: seconds; ``None``: no limit.
-            until: when they are over, by ``time.monotonic``.
+        The limit of *timeout* seconds, if any, is over at *until*, by ``time.monotonic``.
 
         Raises:
             CallTimeoutError: it did not come within *timeout* seconds.
@@ -126,14 +118,11 @@ class Line:
             if status == OK and type(answer[0]) is list and not answer[1]:
                 reply: Frames = answer[0]
             else:  # before the lane may be closed: then the other end takes back what is unread
-                reply = messages.unpack(answer, self.parcels, found[1])
+                reply = self._unpacked(answer, found[1])
             keeps = not self._is_ended and len(self._idle) < _KEPT
         except TimeoutError as error:
             raise_interrupt(error)
             raise CallTimeoutError(f"a request to {self._peer!r}", timeout or 0.0) from None
-        except RuntimeError as error:  # the other end has ended, and has taken its answer back
-            raise_interrupt(error)
-            raise EOFError from error
         finally:
             if keeps:
                 self._idle.append(lane)
@@ -171,9 +160,17 @@ class Line:
         finally:
             if fds:
                 messages.close(fds)
-            if head is not None:  # the peer may read it yet; if it ends before, it is dropped
-                self._large[next(self._numbers)] = head
+            if head is not None:
+                self._keep(head)
         return answer
+
+    def _keep(self, head: bytes) -> None:
+        """Keep what the peer may read yet, to drop it if that ends before; or has ended."""
+        with self._lock, suppress(ClosedError):  # this member has ended, too
+            if self._drops:
+                self.parcels.drop(head)
+            else:
+                self._large[next(self._numbers)] = head
 
     @contextmanager
     def awaiting(self, is_done: Callable[[], bool], timeout: float | None) -> Iterator[None]:
@@ -196,8 +193,6 @@ class Line:
         finally:
             if me in waiters:
                 waiters.remove(me)
-
-    # -- answers ----------------------------------------------------------------------------
 
     def take(self, entries: list[Any], fds: list[int]) -> None:
         """Take answers in, and out of *entries*: called by who receives.
@@ -229,24 +224,33 @@ class Line:
         self, future: Future[Frames] | None, status: int, packed: Packed, fds: list[int]
     ) -> None:
         try:
-            frames = messages.unpack(packed, self.parcels, fds)
+            frames = self._unpacked(packed, fds)
             if future is not None:
                 self._complete(future, status, frames)
         except BaseException as error:
-            is_own = isinstance(error, OSError | RuntimeError | MemoryError)
+            is_own = isinstance(error, OSError | RuntimeError | MemoryError | EOFError)
             is_own = is_own and not is_interrupt(error)
+            told = error if is_own else RuntimeError(f"the answer was lost: {error!r}")
             if future is not None:
-                fail(future, error if is_own else RuntimeError(f"the answer was lost: {error!r}"))
+                is_gone = isinstance(error, EOFError)
+                fail(future, PeerLostError(self._peer, _DROPPED) if is_gone else told)
             if not is_own:
                 raise
+
+    def _unpacked(self, packed: Packed, fds: list[int]) -> Frames:
+        """Return the frames of an answer; EOFError: the peer has ended, or taken them back."""
+        try:
+            return messages.unpack(packed, self.parcels, fds)
+        except RuntimeError as error:
+            if is_interrupt(error) or isinstance(error, RecursionError):
+                raise
+            raise EOFError from error
 
     def _complete(self, future: Future[Frames], status: int, frames: Frames) -> None:
         if status == OK:
             settle(future, frames)
         else:
             fail(future, failure(self._peer, frames))
-
-    # -- lanes ------------------------------------------------------------------------------
 
     def _new_lane(self) -> Lane | None:
         if len(self._lanes) >= self._most_lanes:
@@ -259,15 +263,14 @@ class Line:
                 return None  # the connection is there already
             raise
         with self._lock:
-            is_one_too_many = len(self._lanes) >= self._most_lanes
-            is_ended = self._is_ended
-            if not (is_one_too_many or is_ended):
+            is_wanted = not self._is_ended and len(self._lanes) < self._most_lanes
+            if is_wanted:
                 self._lanes.add(lane)
-        if is_one_too_many or is_ended:
-            close_private(theirs)
-            lane.close()
-            if is_ended:
-                raise EOFError
-            return None
-        self._post.say((messages.LANE,), [theirs.detach()])
-        return lane
+        if is_wanted:
+            self._post.say((messages.LANE,), [theirs.detach()])
+            return lane
+        close_private(theirs)
+        lane.close()
+        if self._is_ended:
+            raise EOFError
+        return None

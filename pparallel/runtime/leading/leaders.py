@@ -18,7 +18,7 @@ from functools import partial
 from pparallel.errors import ResourceExhaustedError
 from pparallel.runtime import dedicated
 from pparallel.runtime.dedicated import ELSEWHERE, LEADING, RECEIVING, Role
-from pparallel.runtime.leading.patience import Patience
+from pparallel.runtime.leading.patience import Patience, log_failure
 from pparallel.runtime.resources import start_thread
 
 logger = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class Leaders:
         self.do: Callable[[Act], None] = self.rest.append
         self._lock = threading.RLock()
         self._leader: threading.Thread | None = None
-        self._ready: deque[tuple[threading.Thread, threading.Event]] = deque()  # to lead next
+        self._ready: deque[tuple[threading.Thread, threading.Lock]] = deque()  # to lead next
         self._try_at = 0.0  # when to start one that stands ready
         # The leader, while it runs something. Whoever takes it out of here has the role: it itself
         # when it is done, or another on whom it is passed meanwhile.
@@ -95,7 +95,7 @@ class Leaders:
             self._ended = True
             leader = self._leader
             while self._ready:
-                self._ready.popleft()[1].set()
+                self._ready.popleft()[1].release()
         self._nudge()
         if leader is None or self._take_from(leader):
             self._finish()
@@ -111,7 +111,8 @@ class Leaders:
         with self._lock:  # held while it is started: only then can it be waited for
             if self._ended or (self._ready and not leads):  # nobody would call it
                 return
-            called = threading.Event()
+            called = threading.Lock()  # and no Event, which takes memory to be waited for and set
+            called.acquire()
             thread = threading.Thread(
                 target=self._run, args=(called, leads), name=self._name, daemon=True
             )
@@ -129,7 +130,7 @@ class Leaders:
             return
         try:
             self._start(leads=False)
-        except ResourceExhaustedError as error:
+        except (ResourceExhaustedError, MemoryError, RuntimeError) as error:
             self._try_at = now + AGAIN
             logger.warning("%s runs no request where it receives: %s", self._name, error)
 
@@ -145,21 +146,27 @@ class Leaders:
                 return self._leader is not leader
             if not self._ended:
                 self._leader, called = self._ready.popleft()
-                called.set()
+                called.release()
                 return True
         self._finish()
         return True
 
     def _take_from(self, leader: threading.Thread) -> bool:
-        try:
-            self._running.remove(leader)
-        except KeyError:
-            return False
-        return True
+        with self._lock:
+            try:
+                self._running.remove(leader)
+            except KeyError:
+                return False
+            self._leader = None
+            return True
 
-    def _run(self, called: threading.Event, leads: bool) -> None:
-        me = threading.current_thread()
-        role = dedicated.mark_leading(partial(self._pass_on, me), self.do)
+    def _run(self, called: threading.Lock, leads: bool) -> None:
+        me, role = threading.current_thread(), None
+        while role is None:
+            try:
+                role = dedicated.mark_leading(partial(self._pass_on, me), self.do)
+            except MemoryError:  # it is counted on
+                time.sleep(PAUSE)
         try:
             while leads or self._is_called(called):
                 leads = True
@@ -172,12 +179,11 @@ class Leaders:
             with self._lock:
                 self._threads.discard(me)
 
-    def _is_called(self, called: threading.Event) -> bool:
-        called.wait()
-        called.clear()
+    def _is_called(self, called: threading.Lock) -> bool:
+        called.acquire()
         return self._leader is threading.current_thread()
 
-    def _stands_ready(self, me: threading.Thread, called: threading.Event) -> bool:
+    def _stands_ready(self, me: threading.Thread, called: threading.Lock) -> bool:
         """Have this thread, which led before, lead again when one is needed."""
         with self._lock:
             if not (self._ready or self._ended):
@@ -189,21 +195,27 @@ class Leaders:
 
     def _lead(self, me: threading.Thread, role: Role) -> bool:
         """Receive, and run what comes; return whether this thread leads still, at the end."""
-        role.kind = RECEIVING
         while True:
-            if not self._ready:
-                self._have_one_ready()
-            if self.rest:
-                if not self._work(me, role):
-                    return False
-            elif self._ended:
-                return True
-            else:
-                try:
+            role.kind = RECEIVING
+            try:
+                if not self._ready:
+                    self._have_one_ready()
+                if self.rest:
+                    if not self._work(me, role):
+                        return False
+                elif self._ended:
+                    return True
+                else:
                     self._receive()
-                except BaseException:  # without this thread nothing would be heard any more
-                    logger.exception(UNRECEIVED)
-                    time.sleep(PAUSE)
+            except BaseException:  # noqa: BLE001 - logged; without this thread nothing is heard any more
+                with self._lock:
+                    if self._leader is not me:
+                        role.kind = ELSEWHERE
+                        return False
+                    self._running.discard(me)
+                self._watch.end(me)
+                log_failure(logger, UNRECEIVED)
+                time.sleep(PAUSE)
 
     def _work(self, me: threading.Thread, role: Role) -> bool:
         """Run what there is to do; return whether this thread leads still."""
@@ -211,12 +223,16 @@ class Leaders:
         role.kind = LEADING if self._ready else ELSEWHERE
         while rest:
             act = rest.popleft()
-            watch.begin(me)
-            running.add(me)
+            try:
+                watch.begin(me)
+                running.add(me)
+            except BaseException:
+                rest.appendleft(act)  # nobody else leads yet
+                raise
             try:
                 act()
-            except BaseException:
-                logger.exception(FAILED)
+            except BaseException:  # noqa: BLE001 - logged, and the thread goes on
+                log_failure(logger, FAILED)
             del act  # what it holds is released before this thread waits
             try:
                 running.remove(me)
@@ -225,7 +241,6 @@ class Leaders:
                 role.kind = ELSEWHERE
                 return False
         watch.end(me)
-        role.kind = RECEIVING
         return True
 
     def _finish(self) -> None:
@@ -245,5 +260,5 @@ class Leaders:
                 return
             try:
                 act()
-            except BaseException:
-                logger.exception(FAILED)
+            except BaseException:  # noqa: BLE001 - logged, and the thread goes on
+                log_failure(logger, FAILED)

@@ -15,6 +15,7 @@ from pparallel.runtime.user_code import has_entered
 logger = logging.getLogger(__name__)
 
 LONGEST = 0.05  #: seconds after which a thread is noticed that has entered no function of a user
+UNSEEN = "Nobody has looked how long a request takes; that is tried again"
 _IDLE = 50  #: looks in vain after which it looks no more until something begins
 
 
@@ -62,17 +63,24 @@ class Patience:
             thread.join()
 
     def _wake(self) -> None:
-        if self._thread is None and not self._is_closed:
-            thread = threading.Thread(target=self._look, name="pparallel-patience", daemon=True)
-            try:
+        try:
+            if self._thread is None and not self._is_closed:
+                thread = threading.Thread(target=self._look, name="pparallel-patience", daemon=True)
                 self._thread = start_thread(thread)
-            except ResourceExhaustedError as error:
-                logger.warning("Nothing looks how long a request takes: %s", error)
-                self._is_asleep = True  # the next one tries again
-                return
-        self._begun.set()
+            self._begun.set()
+        except (ResourceExhaustedError, MemoryError, RuntimeError) as error:
+            self._is_asleep = True  # the next one tries again
+            logger.warning("Nothing looks how long a request takes: %s", error)
 
     def _look(self) -> None:
+        while not self._is_closed:
+            try:
+                self._look_on()
+            except BaseException:  # noqa: BLE001 - logged; without this thread no role is passed on
+                log_failure(logger, UNSEEN)
+                time.sleep(LONGEST)
+
+    def _look_on(self) -> None:
         dedicated.mark_receiving()
         in_vain, told = 0, 0.0  # looks, and when that began of which has been told
         pause = threading.Event()
@@ -99,3 +107,11 @@ class Patience:
 
 def _is_under_way(who: threading.Thread, since: float) -> bool:
     return time.monotonic() - since >= LONGEST or has_entered(who.ident or 0)
+
+
+def log_failure(to: logging.Logger, message: str) -> None:
+    """Log the exception that is handled, if there is memory for that."""
+    try:  # noqa: SIM105 - contextlib.suppress() takes memory itself
+        to.exception(message)
+    except (MemoryError, RuntimeError):
+        pass

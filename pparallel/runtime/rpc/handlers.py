@@ -45,12 +45,9 @@ class Stream:
     __slots__ = "began", "jobs", "key", "look_at", "owner", "purge_at", "quickly", "since", "thread"
 
     def __init__(self, key: Hashable, thread: int = 0, *, quickly: bool = False) -> None:
-        """Know whose they are.
+        """Know the sender's key. *thread* works on it, without a token, unless it is 0.
 
-        Args:
-            key: of the sender.
-            thread: ident of the one that works on it, without a token; 0: none does yet.
-            quickly: whether others wait for that thread.
+        Others wait for that thread if it is to be done *quickly*.
         """
         now = monotonic() if thread else 0.0
         self.key, self.thread, self.quickly = key, thread, quickly
@@ -82,16 +79,14 @@ class _Here(threading.local):
 class Handlers:
     """Runs jobs: those of one stream start in order, and at most *size* run at once.
 
-    One thread runs the jobs of a stream one after another while they are quick, which costs one
-    hand-over for many. The jobs behind one that takes long are given to another thread, once that
-    one has entered the user's function. A job that waits for another member, inside
-    :meth:`waiting`, does not count as running: another thread takes its place, so that members
-    that call one another cannot use up their threads and stop.
+    One thread runs the jobs of a stream one after another while they are quick. Those behind one
+    that takes long are given to another thread, once that one has entered the user's function. A
+    job that waits for another member, inside :meth:`waiting`, does not count as running, so that
+    members that call one another cannot use up their threads and stop.
 
-    A job may be a ``functools.partial`` of a method of an object that has ``expires``, the time of
-    ``time.monotonic`` at which its caller gives up, and ``drop(error, *args)``, which is called
-    with the partial's arguments instead of the job where that is not run: it has expired while it
-    waited here, or no thread can be started for it.
+    A job may be a ``functools.partial`` of a method of an object that has ``expires``, when its
+    caller gives up by ``time.monotonic``, and ``drop(error, *args)``, called with the partial's
+    arguments where the job is not run: it has expired here, or no thread can be started for it.
 
     Attributes:
         here: tells whether the calling thread runs a job.
@@ -102,6 +97,7 @@ class Handlers:
         self._size = size
         self._name = name
         self._lock = threading.RLock()
+        # Held by the lock itself: `with` of this one runs Python code, which may fail halfway.
         self._work = threading.Condition(self._lock)
         self._streams: dict[Hashable, Stream] = {}
         self._ready: deque[Stream] = deque()
@@ -122,7 +118,7 @@ class Handlers:
         Raises:
             ClosedError: after :meth:`close`, unless that said to run the rest.
         """
-        with self._work:
+        with self._lock:
             if self._closed and not self._runs_rest:
                 raise ClosedError(f"member {self._name!r}")
             stream = self._streams.get(key)
@@ -145,10 +141,7 @@ class Handlers:
     def enter(self, key: Hashable, *, quickly: bool) -> bool:
         """Count the calling thread, one of the transport's, as one that runs a job of *key*.
 
-        Args:
-            key: of the job.
-            quickly: whether others wait for this thread: it runs no job of a key whose jobs take
-                long.
+        Where others wait for it, *quickly*, it runs no job of a key whose jobs take long.
 
         Returns:
             False: the job is to be submitted, for others of its *key* are before it, as many run
@@ -163,9 +156,8 @@ class Handlers:
         with self._lock:
             if self._closed:
                 raise ClosedError(f"member {self._name!r}")
-            if self._running >= self._size or key in self._streams:
-                return False
-            if quickly and key in self._slow:
+            is_slow = quickly and key in self._slow
+            if is_slow or self._running >= self._size or key in self._streams:
                 return False
             self._running += 1
             try:
@@ -182,14 +174,10 @@ class Handlers:
     def reserve(
         self, key: Hashable, jobs: Iterable[Job], begin: Callable[[Job], None]
     ) -> Stream | None:
-        """Have the calling thread, whose time others need, run *jobs* soon.
+        """Have the calling thread, whose time others need, run *jobs* in order soon.
 
-        Nobody looks whether they take long: that is to be told by :meth:`hand_over`.
-
-        Args:
-            key: of the jobs.
-            jobs: to run in order.
-            begin: is passed what the thread is to call then.
+        Nobody looks whether they take long: that is to be told by :meth:`hand_over`. *begin* is
+        passed what the thread is to call then.
 
         Returns:
             Where they stand; ``None``: they are to be submitted, as :meth:`enter` says.
@@ -247,14 +235,12 @@ class Handlers:
             if self._slow or (stream.quickly and monotonic() - stream.began > SLOW):
                 self._learn(stream)
             if stream.owner is stream:  # no other thread has taken over those behind
+                self._behind.discard(stream)
                 if stream.jobs:
-                    self._behind.discard(stream)
                     stream.owner = None
                     self._ready.append(stream)
                 else:
                     self._streams.pop(stream.key, None)
-                    if self._behind:
-                        self._behind.discard(stream)
                     here.spares.append(stream)
             if self._ready or self._behind:
                 self._call_a_thread()
@@ -282,28 +268,26 @@ class Handlers:
 
     @contextmanager
     def _waiting(self, stream: Stream) -> Iterator[None]:
-        with self._work:
+        with self._lock:
             self._running -= 1
             if stream.thread == self.here.thread:  # else another has taken over, and runs the next
                 stream.since = stream.look_at = 0.0
                 if stream.jobs:
                     self._behind.add(stream)
             self._call_a_thread()
-        if self._dropped:
-            self._drop_jobs()
+        self._drop_jobs()
         try:
             yield
         finally:
-            with self._work:
+            with self._lock:
                 self._running += 1
 
     def close(self, *, runs_rest: bool = False) -> None:
         """Start nothing more, and wait for nothing.
 
-        Args:
-            runs_rest: run what is left and what may come yet, but have no thread wait for it.
+        If it *runs_rest*, what is left and what may come yet is run, but no thread waits for it.
         """
-        with self._work:
+        with self._lock:
             self._closed, self._runs_rest = True, runs_rest
             if not runs_rest:
                 for stream in self._streams.values():
@@ -391,26 +375,32 @@ class Handlers:
         token = object()
         try:
             while (stream := self._next(token)) is not None:
-                self.here.stream = stream
                 self._run(stream, token)
-                self.here.stream = None
-        except MemoryError:  # none to wait with
+        except (MemoryError, RuntimeError):  # none to wait with, or no lock
             logger.exception("A thread that runs calls of others in %s has ended", self._name)
         finally:
-            with self._work:
+            with self._lock:
                 self._threads.discard(threading.current_thread())
+                stream = self.here.stream
+                if stream is not None:  # it dies in the midst of that
+                    self._running -= 1
+                    if stream.owner is token:
+                        stream.owner = None
+                        self._behind.discard(stream)
+                        self._ready.append(stream)
                 self._call_a_thread()
             self._drop_jobs()
 
     def _next(self, token: object) -> Stream | None:
         """Wait for a stream to work on; ``None`` ends the thread."""
-        until = monotonic() + IDLE
-        with self._work:
+        with self._lock:
             self._running -= 1
+            self.here.stream = None
+            until = monotonic() + IDLE
             while not self._closed or self._ready or self._behind:
                 now = monotonic()
                 if self._running < self._size and (stream := self._choose(now)):
-                    stream.owner = token
+                    stream.owner, self.here.stream = token, stream
                     self._running += 1
                     if self._ready or self._behind:
                         self._call_a_thread()
@@ -438,7 +428,7 @@ class Handlers:
 
     def _run(self, stream: Stream, token: object) -> None:
         while True:
-            with self._work:
+            with self._lock:
                 if stream.owner is not token:
                     return
                 if not stream.jobs:
@@ -449,12 +439,12 @@ class Handlers:
                 stream.thread = self.here.thread  # only now: another may have taken it over
                 stream.began = stream.since = now = monotonic()
                 stream.look_at = now + LONG
-                job = stream.jobs.popleft()
-                if not stream.jobs:
+                if len(stream.jobs) == 1:
                     self._behind.discard(stream)
                 elif token is not stream and stream not in self._behind:
                     self._behind.add(stream)
                     self._call_a_thread()  # to watch over those behind this one
+                job = stream.jobs.popleft()  # last: what fails before leaves it to others
             try:
                 job()
             except BaseException:  # jobs report their own errors; this one is a defect
