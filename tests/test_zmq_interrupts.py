@@ -115,6 +115,30 @@ def test_call_that_is_interrupted_at_any_point_loses_nothing(
     assert interrupt_everywhere(own, act) > 20
 
 
+@pytest.mark.timeout(120)
+def test_large_request_that_is_interrupted_at_any_point_makes_nobody_deaf(
+    own: ZmqTransport, caplog: pytest.LogCaptureFixture
+) -> None:
+    frames = [b"here", *[bytes(2**20) for _ in range(3)]]
+
+    def request(frames: list[bytes]) -> None:
+        assert own.request("m2", frames).result(5)
+
+    request(frames)
+    points = 0
+    for points in itertools.count(1):
+        try:
+            with interrupted_at(points):
+                request(frames)
+        except Interrupt:
+            request([b"here"])  # by the same connection, behind what was interrupted
+            request(frames)
+        else:
+            break
+    assert points > 20
+    assert "dropped" not in caplog.text
+
+
 @pytest.mark.timeout(60)
 def test_calls_that_a_timer_interrupts_lose_nothing(own: ZmqTransport) -> None:
     me, interrupts = psutil.Process(), 0

@@ -63,7 +63,9 @@ class Lane:
             ConnectionError: the other end is gone, and has not read the message.
         """
         if self._limit != timeout:
-            self._set_limit(timeout)
+            is_none = timeout is None or timeout > poll_times.LONGEST
+            self._timed.settimeout(None if is_none else max(timeout or 0.0, 0.0))
+            self._limit = timeout
         try:
             if fds:
                 _send(self._sock, message, fds, timeout)
@@ -99,12 +101,6 @@ class Lane:
 
     def __del__(self) -> None:
         self.close()  # for who was interrupted where it would have been
-
-    def _set_limit(self, timeout: float | None) -> None:
-        self._timed.settimeout(
-            None if timeout is None or timeout > poll_times.LONGEST else max(timeout, 0.0)
-        )
-        self._limit = timeout
 
 
 def new_pair() -> tuple[socket.socket, ...]:

@@ -348,12 +348,12 @@ class Station:
             lines, guests = list(self.lines.values()), list(self._guests.values())
             self.lines.clear()
             self._guests.clear()
-        for connection in connections:
-            connection.post.say((messages.BYE,))
         threads = [thread for guest in guests for thread in guest.threads()]
         threads += self._hub.threads()
-        for guest in guests:
+        for guest in guests:  # first: a peer that hears of it ends its lanes
             guest.close(peer_reads=True)  # in arenas that last as long as it looks at them
+        for connection in connections:
+            connection.post.say((messages.BYE,))
         for line in lines:
             line.close(peer_reads=True)
         for connection in connections:

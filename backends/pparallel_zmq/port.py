@@ -85,7 +85,7 @@ class Port:
         self._streams: dict[Stream, tuple[int, str, Outgoing]] = {}
         self._behind: dict[int, list[_Sending]] = {}  # what waits for the end of those, by thread
         self._main = threading.main_thread().ident
-        self._left: deque[Callable[[], object]] = deque()  # by the main thread
+        self._left: deque[Callable[[], object]] = deque()  # to the thread that takes in
         self._held, self._closed = held, False
         self.fd = int(socket.getsockopt(zmq.FD))
 
@@ -128,10 +128,8 @@ class Port:
 
     def drop(self, number: int, whose: str = "") -> None:
         """Send no more of what belongs to a request, by whatever route it goes."""
-        if get_ident() == self._main:
+        if self._streams or self._left:
             self._leave(partial(self._drop, number, whose))
-        elif self._streams:
-            self._do(self._drop, number, whose)
 
     @property
     def is_empty(self) -> bool:
@@ -170,9 +168,6 @@ class Port:
         """Call *act* with the lock held, unless this is closed; then look what came meanwhile.
 
         It is not looked where *act* returns True: it has done so itself.
-
-        What calls this inside an operation of the same thread is run at that one's end, so that
-        the parts of two messages never mix.
         """
         with self._lock:
             if self._is_inside:

@@ -339,22 +339,18 @@ class ZeroCopy:
     def is_ready(cls) -> bool:
         """Return whether that thread runs; a message that is large is copied if none can start."""
         if not gc.is_alive():
-            try:  # by a thread, which no signal's handler interrupts
+            with suppress(ResourceExhaustedError):  # by a thread: none that a handler interrupts
                 start_thread(threading.Thread(target=cls._start, daemon=True)).join()
-            except ResourceExhaustedError as error:
-                logger.warning("Large messages are copied: %s", error)
+            if not gc.is_alive():
+                logger.warning("Large messages are copied: no thread or descriptor is left")
         return gc.is_alive()
 
     @classmethod
     def _start(cls) -> None:
-        with cls._lock:
-            try:
-                if not gc.is_alive():  # another thread may have started it
-                    _check_descriptors()
-                    gc.start()
-            except (OSError, RuntimeError, MemoryError) as error:
-                gc.thread = None
-                logger.warning("Large messages are copied: %s", error)
+        with cls._lock, suppress(OSError, RuntimeError, MemoryError):
+            if not gc.is_alive():  # another thread may have started it
+                _check_descriptors()
+                gc.start()
 
     @classmethod
     def unuse(cls, user: Sockets) -> None:

@@ -85,11 +85,6 @@ class Called:
         """Answer requests for *key* no more; harmless if it was not served."""
         self._services.pop(key, None)
 
-    @property
-    def answers_kept(self) -> int:
-        """How many answers are kept for members that may ask again."""
-        return sum(each.answers for each in list(self._arrivals.values()))
-
     # -- being called -------------------------------------------------------------------------
 
     def _handle(self, sender: str, frames: Frames) -> Frames | Future[Frames]:
