@@ -85,8 +85,8 @@ class Staffing:
         if kind == FORWARDED:
             worker.log.append(forwarding.replay(content[0], worker.name))
         elif kind == READY:
-            (worker.pid,) = content
-            self._welcome(worker)
+            worker.pid, memory = content
+            self._welcome(worker, memory)
         elif kind == FAILED:
             worker.pid, envelope = content
             worker.failure = self._receiver.error(worker, envelope)
@@ -230,11 +230,11 @@ class Staffing:
         else:
             self._count_failure(number, error)
 
-    def _welcome(self, worker: Worker) -> None:
+    def _welcome(self, worker: Worker, memory: int) -> None:
         self._failures = 0
         worker.is_ready = True
         if self._crew.config.max_rss is not None:
-            self._order(worker, (MEASURE,))
+            self._order(worker, (MEASURE, memory))
         for number in range(self._crew.size):
             if number not in self._crew.workers:
                 self._begin(number)

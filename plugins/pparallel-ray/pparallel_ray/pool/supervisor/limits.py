@@ -42,10 +42,9 @@ class Limits:
             soonest = min(soonest, max(_SOON, left))
         return soonest
 
-    def measure(self) -> None:
-        """Note how much memory it has now that it has started."""
-        if self._max_rss is not None:
-            self._baseline = self._own_memory()
+    def measure_from(self, memory: int) -> None:
+        """Note how many bytes of memory it had when it had started."""
+        self._baseline = memory
 
     def is_late(self) -> bool:
         """Return whether a task takes too long; from then on no other starts."""
@@ -66,13 +65,14 @@ class Limits:
         if self._max_rss is None or self._baseline is None or now - self._looked < _RSS:
             return False
         self._looked = now
-        return self._own_memory() - self._baseline >= self._max_rss
+        return own_memory(self._pid) - self._baseline >= self._max_rss
 
-    def _own_memory(self) -> int:
-        """Return how many bytes of memory it has that it does not share; 0: unknown."""
-        try:
-            with open(f"/proc/{self._pid}/statm") as file:
-                _, resident, shared, *_ = map(int, file.read().split())
-        except (OSError, ValueError):
-            return 0
-        return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
+
+def own_memory(pid: int) -> int:
+    """Return how many bytes of memory a process has that it does not share; 0: unknown."""
+    try:
+        with open(f"/proc/{pid}/statm") as file:
+            _, resident, shared, *_ = map(int, file.read().split())
+    except (OSError, ValueError):
+        return 0
+    return (resident - shared) * os.sysconf("SC_PAGE_SIZE")

@@ -112,7 +112,7 @@ class Supervisor:
         elif kind == KILL and self._process is not None:
             self._process.signal(SIGKILL)
         elif kind == MEASURE and self._limits is not None:
-            self._limits.measure()
+            self._limits.measure_from(*content)
         elif kind == RECALL:
             (lot,) = content
             self._board.recall(0, lot)

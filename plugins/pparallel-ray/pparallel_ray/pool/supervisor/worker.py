@@ -20,6 +20,7 @@ from pparallel.runtime.pools.values import unread
 from pparallel.runtime.pools.worker import preparation
 from pparallel.runtime.pools.worker.loop import Loop
 from pparallel.runtime.processes import forget_in_children
+from pparallel_ray.pool.supervisor.limits import own_memory
 from pparallel_ray.pool.wire.channel import Channel
 from pparallel_ray.pool.wire.orders import Start
 from pparallel_ray.pool.wire.parcels import Parcels
@@ -57,7 +58,8 @@ def main(_: bytes, fds: Sequence[int]) -> None:
             (FAILED, os.getpid(), tuple(remote_errors.pack(error, serializer, exits=True)))
         )
         return
-    channel.send((READY, os.getpid()))
+    # Measured here: who watches over it may come to that only when it has run something.
+    channel.send((READY, os.getpid(), own_memory(os.getpid())))
     spot = Spot(Board(memory), 0)
     os.close(memory)
     Loop(
