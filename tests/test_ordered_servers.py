@@ -11,9 +11,12 @@ from typing_extensions import override
 import pparallel
 from pparallel.errors import ClosedError, ConfigError, PeerLostError
 from pparallel.interfaces.ordered_server import Found, OrderedServer, OrderedServerConfig
+from pparallel.runtime.client_server import ClientOrderedServer, ServerClient
 from pparallel.runtime.rpc import current
+from pparallel.runtime.versioned_store import VersionedStore, Waiter
 from pparallel.testing import OrderedServerSuite
 from pparallel.testing.history import Operation, Unknown, check
+from pparallel.testing.patience import PATIENCE
 from pparallel_local import LocalTransportConfig
 from pparallel_servers import HostedOrderedServerConfig, MemoryOrderedServerConfig
 
@@ -161,6 +164,68 @@ def test_waiters_wake_when_the_job_ends(backend: str) -> None:
     )
     with pytest.raises(KeyError, match="the first failure"):
         pparallel.launch(config, wait_for_ever)
+
+
+def wait_as_it_closes(server: OrderedServer) -> None:
+    assert isinstance(server, ClientOrderedServer)
+    opened = server._opened
+
+    def closing() -> ServerClient:
+        client = opened()
+        server.close()  # as another thread may at this moment
+        return client
+
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(server, "_opened", closing)
+        with pytest.raises(ClosedError):
+            server.wait("k", timeout=PATIENCE)
+
+
+def wait_as_they_close(rt: Runtime) -> int:
+    rt.group().barrier()
+    if rt.rank == 1:
+        wait_as_it_closes(rt.ordered_server)
+    rt.group().barrier()
+    if rt.rank == 0:
+        wait_as_it_closes(rt.ordered_server)
+    return rt.rank
+
+
+def test_a_wait_that_comes_after_the_close_it_did_not_see() -> None:
+    with pparallel.build(MemoryOrderedServerConfig()) as server:
+        wait_as_it_closes(server)
+    config = pparallel.RuntimeConfig(
+        members=2, ordered_server=HostedOrderedServerConfig(), reducer={"backend": "local"}
+    )
+    assert pparallel.launch(config, wait_as_they_close) == [0, 1]
+
+
+def test_a_wait_that_comes_as_its_host_leaves() -> None:
+    config = pparallel.RuntimeConfig(
+        members=2, ordered_server=HostedOrderedServerConfig(), reducer={"backend": "local"}
+    )
+    assert pparallel.launch(config, wait_as_the_host_leaves) == [None, "member-0"]
+
+
+def wait_as_the_host_leaves(rt: Runtime) -> str | None:
+    server, group = rt.ordered_server, rt.group()
+    if rt.rank == 0:
+        store: VersionedStore = server._client._store  # type: ignore[attr-defined]
+        wait = store.wait
+
+        def waiting(*asked: Any, **named: Any) -> Waiter:
+            server.close()  # its desk has let the wait in, and does not know it yet
+            return wait(*asked, **named)
+
+        store.wait = waiting  # type: ignore[method-assign]
+    group.barrier()
+    lost = None
+    if rt.rank == 1:
+        with pytest.raises(PeerLostError, match="has left") as caught:
+            server.wait("k", timeout=PATIENCE)
+        lost = caught.value.peer
+    group.barrier()
+    return lost
 
 
 def test_a_host_that_is_no_member() -> None:

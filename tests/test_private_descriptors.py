@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from ipc_peer import echo, pair
@@ -15,36 +16,59 @@ from ipc_peer import echo, pair
 from pparallel.runtime.processes import close_private, private
 from pparallel.testing.patience import PATIENCE
 
+FAILED = 99  #: what a child ends with that could not look
+
+
+def exits_with_copies(made: Sequence[tuple[int, os.stat_result]]) -> NoReturn:
+    """End this child with the number of those that it has a copy of, by their descriptors.
+
+    It may come late, and descriptors have been closed, or are others, by then.
+    """
+    copies = FAILED
+    try:
+        copies = sum(is_open_here(number, was) for number, was in made)
+    finally:
+        os._exit(copies)
+
+
+def is_open_here(number: int, was: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(os.fstat(number), was)
+    except OSError as error:
+        if error.errno != errno.EBADF:
+            raise
+        return False
+
 
 def test_no_fork_comes_before_a_descriptor_is_private() -> None:
     forked, forking = threading.Event(), threading.Event()
-    number = -1
+    number, made = -1, os.fstat(0)
     children: list[int] = []
 
     def fork() -> None:
         forking.set()
         child = os.fork()
         if not child:
-            os._exit(0 if os.path.samefile(f"/proc/self/fd/{number}", os.devnull) else 1)
+            exits_with_copies([(number, made)])
         children.append(child)
         forked.set()
 
     def make() -> tuple[socket.socket, socket.socket]:
-        nonlocal number
-        made = socket.socketpair()
-        number = made[0].fileno()
+        nonlocal number, made
+        ends = socket.socketpair()
+        number, made = ends[0].fileno(), os.fstat(ends[0].fileno())
         thread.start()
         assert forking.wait(PATIENCE)
         assert not forked.wait(0.1)
-        return made
+        return ends
 
     thread = threading.Thread(target=fork)
-    made = private(make)
+    both = private(make)
     thread.join(PATIENCE)
-    close_private(*made)
+    close_private(*both)
     _, status = os.waitpid(children[0], 0)
     assert os.waitstatus_to_exitcode(status) == 0
-    assert not any(each.fileno() >= 0 for each in made)
+    assert not any(each.fileno() >= 0 for each in both)
 
 
 @contextmanager
@@ -55,18 +79,17 @@ def forks_at(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> Iterator
     """
     make, codes, threads = getattr(owner, name), list[int](), list[threading.Thread]()
 
-    def fork(forked: threading.Event, numbers: list[int]) -> None:
+    def fork(forked: threading.Event, ends: list[tuple[int, os.stat_result]]) -> None:
         child = os.fork()
         if not child:
-            paths = [f"/proc/self/fd/{each}" for each in numbers]
-            os._exit(sum(not os.path.samefile(each, os.devnull) for each in paths))
+            exits_with_copies(ends)
         forked.set()
         codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
     def making(*args: Any) -> Any:
         made, forked = make(*args), threading.Event()
-        numbers = [each.fileno() for each in made]
-        threads.append(threading.Thread(target=fork, args=(forked, numbers)))
+        ends = [(each.fileno(), os.fstat(each.fileno())) for each in made]
+        threads.append(threading.Thread(target=fork, args=(forked, ends)))
         threads[-1].start()
         forked.wait(0.2)  # in vain where no fork may come now
         return made

@@ -75,7 +75,7 @@ class Member:
         """Return a call with one argument."""
         name = self.quick.name(what)
         assert name is not None
-        return future or _nobody(), what, name, (n,), None
+        return future or _nobody(), name, (n,), None
 
     def asked(self) -> list[list[int]]:
         """Return the arguments of the calls in what was sent."""
@@ -166,6 +166,27 @@ def test_the_first_leaves_at_once_and_others_wait_for_one_another(member: Member
     assert member.asked()[-1] == [7]
 
 
+@pytest.mark.usefixtures("patient")
+def test_who_waits_sends_what_is_held_unless_the_other_member_has_enough_to_do(
+    member: Member,
+) -> None:
+    member.call(0)
+    member.call(1)
+    member.batches.flush_few()  # one is under way
+    member.call(2)
+    member.batches.flush_few()  # two are
+    assert member.asked() == [[0], [1]]
+    member.answer([0], [0], of=0)
+    member.call(3)
+    member.batches.flush_few()
+    assert member.asked() == [[0], [1], [2, 3]]
+    member.call(4, "b")
+    member.call(5, "b")
+    member.call(6)
+    member.batches.flush_few()
+    assert member.asked()[3:] == [[4], [5]]
+
+
 def test_what_nobody_flushes_leaves_soon(member: Member) -> None:
     for n in range(3):
         member.call(n)
@@ -193,7 +214,7 @@ def test_members_threads_and_time_outs_are_kept_apart(member: Member) -> None:
     assert not member.batches.held
 
 
-@given(st.lists(st.sampled_from(["call", "other", "flush", "reply"]), max_size=120))
+@given(st.lists(st.sampled_from(["call", "other", "flush", "wait", "reply"]), max_size=120))
 def test_calls_of_a_thread_leave_in_order_and_each_once(steps: list[str]) -> None:
     member, called, answered = Member(), {"a": 0, "b": 0}, 0
     futures = []
@@ -204,6 +225,8 @@ def test_calls_of_a_thread_leave_in_order_and_each_once(steps: list[str]) -> Non
             called[to] += 1
         elif step == "flush":
             member.batches.flush_all()
+        elif step == "wait":
+            member.batches.flush_few()
         elif answered < len(member.sent):
             numbers = member.asked()[answered]
             member.answer(range(len(numbers)), numbers, of=answered)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import count
+from threading import get_ident
 from typing import Any, cast
 
 import pytest
@@ -34,7 +35,14 @@ class Ends:
         self.peer.rcvhwm = most
         self.peer.connect("inproc://port")
         self.woken = 0
-        self.port = Port(connection, cast("Any", self), cast("Any", None), LIMITS)
+        self.unsent: list[tuple[str, bytes, int, Exception]] = []
+        self.port = Port(
+            connection,
+            cast("Any", self),
+            cast("Any", None),
+            LIMITS,
+            lambda *unsent: self.unsent.append(unsent),
+        )
 
     def wake(self, _: object) -> None:
         self.woken += 1
@@ -161,3 +169,41 @@ def test_message_that_is_interrupted_ends_before_the_next(
     ends.port.send(PART)
     assert ends.peer.recv_multipart() == [b"piece", b""]
     assert ends.peer.recv_multipart() == [PART]
+
+
+def test_what_is_sent_inside_another_operation_is_left_and_leaves_before_what_follows(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = [say(Kind.REQUEST, bytes([n])) for n in range(3)]
+    send, calls = ends.port._send_part, count()
+
+    def interrupted(*args: Any, **kwargs: Any) -> None:
+        if next(calls) == 0:
+            ends.port.send(parts[1])  # as a finalizer may
+        send(*args, **kwargs)
+
+    with monkeypatch.context() as changed:
+        changed.setattr(ends.port, "_send_part", interrupted)
+        ends.port.send(parts[0])
+        assert ends.woken == 1
+        ends.port.send(parts[2])
+        assert not ends.port.is_empty
+        ends.port.take(False)
+    assert ends.port.is_empty
+    assert [ends.peer.recv() for _ in parts] == parts
+
+
+def test_a_large_message_that_was_left_and_finds_no_memory_is_told_of(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as changed:
+        changed.setattr(ends.port, "_send_part", fail)
+        ends.port.send(PART, [b"large"], 7, thread=get_ident(), whose="me")
+        assert ends.port.take(False) == []
+    ((whose, route, number, error),) = ends.unsent
+    assert (whose, route, number, type(error)) == ("me", b"", 7, MemoryError)
+    ends.port.send(PART)
+    assert ends.peer.recv() == PART

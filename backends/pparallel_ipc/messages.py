@@ -80,6 +80,10 @@ def pack(frames: Frames, parcels: Parcels) -> Sized:
 
 def are_small(frames: Frames) -> bool:
     """Return whether *frames* may travel as they are: all are ``bytes``, and few."""
+    if len(frames) == 2:  # as most are: no loop, which costs as much as to send them
+        one, other = frames
+        if type(one) is bytes and type(other) is bytes:
+            return len(one) + len(other) <= INLINE - 2 * _FRAME
     return (
         _BYTES.issuperset(map(type, frames))
         and sum(map(len, frames)) <= INLINE - _FRAME * len(frames)  # type: ignore[arg-type] # they are bytes

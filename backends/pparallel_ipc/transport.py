@@ -169,9 +169,6 @@ class IpcTransport(Transport):
 
     def _line(self, to: str) -> Line | None:
         """Return the way to member *to*; ``None``: it is this one."""
-        line = self._lines.get(to)
-        if line is not None and not self._closed:
-            return line
         self._check_open()
         if to == self.name:
             return None

@@ -39,6 +39,7 @@ class StoreClient(ServerClient):
         self._store = store
         self._flattener = Flattener(serializer)
         self._memory = memory
+        self._is_closed = False
 
     @override
     def push(
@@ -82,6 +83,8 @@ class StoreClient(ServerClient):
     @override
     def wait(self, key: Hashable, version: Hashable | None, timeout: float | None) -> Found | None:
         waiter = self._store.wait(key, version, owner=self)
+        if self._is_closed:  # by another thread; it was too early to dismiss this waiter
+            self.close()
         try:
             with stopping.telling(lambda: _stop(waiter.future)):
                 return self._found(waiter.future.result(timeout))
@@ -104,6 +107,7 @@ class StoreClient(ServerClient):
 
     @override
     def close(self) -> None:
+        self._is_closed = True
         self._store.dismiss(self, ClosedError("the ordered server"))
 
     def _found(self, snapshot: Snapshot | None) -> Found | None:
@@ -131,6 +135,7 @@ class HostClient(ServerClient):
         self._host = host
         self._flattener = Flattener(serializer)
         self._tickets = itertools.count()
+        self._is_closed = False
 
     @override
     def push(
@@ -174,14 +179,19 @@ class HostClient(ServerClient):
     def wait(self, key: Hashable, version: Hashable | None, timeout: float | None) -> Found | None:
         ticket = next(self._tickets)
         try:
-            reply = self._ask("wait", (key, version, ticket), timeout=timeout)
+            asked = self._group.ask_async(
+                self._host, "wait", (key, version, ticket), timeout=timeout
+            )
+            if self._is_closed:  # by another thread; the host may have heard so before this
+                self._withdraw(ticket)
+                raise ClosedError("the ordered server")
+            return self._found(asked.result())
         except CallTimeoutError:
             self._withdraw(ticket)
             return None
         except KeyboardInterrupt:
             self._withdraw(ticket)
             raise
-        return self._found(reply)
 
     @override
     def versions(self, key: Hashable) -> list[Any]:
@@ -197,16 +207,11 @@ class HostClient(ServerClient):
 
     @override
     def close(self) -> None:
+        self._is_closed = True
         self._tell("dismiss", None)
 
-    def _ask(
-        self,
-        key: str,
-        body: Any = None,
-        buffers: Sequence[Buffer] = (),
-        timeout: float | None = None,
-    ) -> Reply:
-        return self._group.ask(self._host, key, body, buffers, timeout=timeout)
+    def _ask(self, key: str, body: Any = None, buffers: Sequence[Buffer] = ()) -> Reply:
+        return self._group.ask(self._host, key, body, buffers)
 
     def _withdraw(self, ticket: int) -> None:
         self._tell("withdraw", ticket)

@@ -89,6 +89,11 @@ class _HostsClient(StoreClient):
     def wait(self, key: Hashable, version: Hashable | None, timeout: float | None) -> Found | None:
         return self.fetch_unless(key, version) or self._asking.wait(key, version, timeout)
 
+    @override
+    def close(self) -> None:
+        super().close()
+        self._asking.close()
+
 
 class _Desk:
     """Where the other members come to the store: its services, none of which blocks."""
@@ -159,6 +164,8 @@ class _Desk:
         with self._lock:
             self._tickets[ticket] = waiter
         waiter.future.add_done_callback(partial(self._answer, ticket, reply))
+        if self._left:  # meanwhile, so that this ticket may have been overlooked
+            self.close()
         return reply
 
     def _answer(

@@ -64,7 +64,7 @@ class Link(Source):
         self._closes = math.inf
         self._broken: float | None = time.monotonic()
         # Held until it is known who is there.
-        self._port = Port(connection, self._reader, self, network.limits, held=True)
+        self._port = Port(connection, self._reader, self, network.limits, self._unsent, held=True)
         self.fd = self._port.fd
         self.last: dict[int, int] = {}
         self.unanswered: set[int | None] = set()
@@ -252,8 +252,12 @@ class Link(Source):
         if kind not in (Kind.REPLY, Kind.PIECE):
             return
         self._coming.pop(number, None)
+        self._unsent(self.to, b"", number, error)
+
+    def _unsent(self, whose: str, route: bytes, number: int, error: BaseException) -> None:
+        """Fail a request; its end tells the other member that nobody waits any more."""
         future = self._calls.get(number)
-        if future is not None:  # its end tells the other member that nobody waits any more
+        if future is not None:
             fail(future, error)
 
     def _reply(self, message: Message) -> None:

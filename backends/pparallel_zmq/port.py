@@ -45,8 +45,8 @@ class Port:
     that others pass them; those of the same thread, in whose order they are to arrive, do not.
 
     A signal handler or a finalizer may call it inside another operation of the same thread: the
-    call is kept, and that operation runs it at its end. A handler may also raise between two parts:
-    so the main thread, where they run, leaves what has several to the thread that takes in.
+    call is left to the thread that takes in. A handler may also raise between two parts: so the
+    main thread, where they run, leaves what has several to that thread, too.
     """
 
     def __init__(
@@ -55,6 +55,7 @@ class Port:
         reader: Reader,
         source: Source,
         limits: Limits,
+        unsent: Callable[[str, bytes, int, Exception], None],
         proven: Callable[[int], None] | None = None,
         held: bool = False,
     ) -> None:
@@ -65,12 +66,14 @@ class Port:
             reader: whose thread takes in.
             source: what the reader drains if something comes.
             limits: of messages.
+            unsent: called with whose, route and number of a message that was left and could not be
+                sent, and with why.
             proven: called with the descriptor of a connection by which a message has come.
             held: whether to keep what is sent, but what is urgent, until :meth:`release`.
         """
         self._connection, self._reader, self._source = connection, reader, source
         self._socket = socket = connection.made[0]
-        self._limits, self._proven = limits, proven
+        self._limits, self._unsent, self._proven = limits, unsent, proven
         # To look these up on pyzmq's sockets takes a while.
         self._send_part: Callable[..., object] = socket.send
         self._receive_part: Callable[..., Any] = socket.recv
@@ -78,14 +81,13 @@ class Port:
         self._is_router = socket.type == zmq.ROUTER
         self._lock = threading.RLock()
         self._is_inside = False  # an operation of the thread that holds the lock
-        self._late: deque[Callable[[], object]] = deque()  # what interrupted it
+        self._left: deque[partial[Any]] = deque()  # to the thread that takes in
         self._held_up: dedicated.Role | None = None  # what that thread is otherwise
         self._backlog: deque[tuple[bytes, list[Raw]]] = deque()
         # Large ones that are being sent, each with its thread and whose it is.
         self._streams: dict[Stream, tuple[int, str, Outgoing]] = {}
         self._behind: dict[int, list[_Sending]] = {}  # what waits for the end of those, by thread
         self._main = threading.main_thread().ident
-        self._left: deque[Callable[[], object]] = deque()  # to the thread that takes in
         self._held, self._closed = held, False
         self.fd = int(socket.getsockopt(zmq.FD))
 
@@ -116,8 +118,9 @@ class Port:
             urgent: past what is held.
         """
         message = (part, raws, number, route, thread, whose, urgent)
-        has_several = raws or self._is_router or self._left  # what follows is to stay behind it
-        if has_several and not urgent and get_ident() == self._main:
+        has_several = raws or self._is_router
+        # What follows one that was left stays behind it.
+        if (self._left or (has_several and get_ident() == self._main)) and not urgent:
             self._leave(partial(self._send, message))
         else:
             self._do(self._send, message)
@@ -159,7 +162,7 @@ class Port:
         self._left.clear()
         self._connection.close()
 
-    def _leave(self, act: Callable[[], object]) -> None:
+    def _leave(self, act: partial[Any]) -> None:
         self._left.append(act)
         self._reader.wake(self._source)
 
@@ -171,7 +174,7 @@ class Port:
         """
         with self._lock:
             if self._is_inside:
-                self._late.append(partial(act, *args))
+                self._leave(partial(act, *args))
                 if self._held_up is None:  # what waits for that would wait for itself
                     self._held_up = dedicated.here.role
                     dedicated.mark_receiving()
@@ -187,21 +190,12 @@ class Port:
                 self._is_inside = False
                 if self._held_up is not None:
                     dedicated.here.role, self._held_up = self._held_up, None
-        if self._late:
-            self._do(self._run_late)
 
     def _look(self) -> None:
         """Have the reader look, if something came, or there is room, while the socket was used."""
         waits = self._backlog and not self._held
         if zmq.zmq_poll([(self._socket, _IN_OR_OUT)] if waits else self._asked, 0):
             self._reader.wake(self._source)
-
-    def _run_late(self) -> None:
-        while self._late and not self._closed:
-            try:
-                self._late.popleft()()
-            except Exception:  # no error of the operation that it has interrupted
-                logger.exception("A message could not be sent")
 
     def _drop(self, number: int, whose: str) -> None:
         for stream, (_, name, _) in list(self._streams.items()):
@@ -211,8 +205,8 @@ class Port:
     # -- what comes ---------------------------------------------------------------------------
 
     def _take(self, found: list[Received], is_there: bool) -> bool:
-        while self._left:
-            self._left.popleft()()
+        if self._left:
+            self._do_what_was_left()
         if self._backlog:
             self._flush()
         try:
@@ -232,6 +226,17 @@ class Port:
             logger.exception("A message could not be received")
             return False  # others may be there
         return not self._backlog
+
+    def _do_what_was_left(self) -> None:
+        while self._left and not self._closed:
+            act = self._left.popleft()
+            try:
+                act()
+            except Exception as error:
+                logger.exception("A message could not be sent")
+                if act.func == self._send:
+                    _, _, number, route, _, whose, _ = act.args[0]
+                    self._unsent(whose, route, number, error)
 
     def _receive(self) -> Received:
         receive = self._receive_part

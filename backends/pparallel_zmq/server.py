@@ -97,7 +97,7 @@ class Server(Source):
         strangers = Strangers()
         self._monitors = [Monitor(each, strangers.happened) for each in connection.made[1:]]
         proven = strangers.proven if self._monitors else None
-        self._port = Port(connection, self._reader, self, self._limits, proven)
+        self._port = Port(connection, self._reader, self, self._limits, self._fail, proven)
         # Large requests that are being received, and by which connection.
         self._coming: dict[tuple[str, int], tuple[bytes, Incoming]] = {}
         self._announced: Counter[str] = Counter()  # bytes of those, by sender

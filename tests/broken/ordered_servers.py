@@ -427,6 +427,30 @@ class TestListsDeletedKeys(OrderedServerSuite):
     config = in_memory.config(ListsDeletedKeys)
 
 
+# -- waiting ----------------------------------------------------------------------------------
+
+
+class WaitsWhereItIsClosed(Server):
+    """Looks whether it is open, and begins to wait a moment later."""
+
+    class Client(StoreClient):
+        @override
+        def wait(
+            self, key: Hashable, version: Hashable | None, timeout: float | None
+        ) -> Found | None:
+            threading.Event().wait(0.05)
+            return self._found(self._store.wait(key, version, self).future.result(timeout))
+
+    @override
+    def open(self) -> None:
+        self._client = self.Client(self._store(), self._serializer)
+
+
+@rejected_by("test_a_wait_that_begins_as_the_server_closes_ends")
+class TestWaitsWhereItIsClosed(OrderedServerSuite):
+    config = in_memory.config(WaitsWhereItIsClosed)
+
+
 # -- values -----------------------------------------------------------------------------------
 
 

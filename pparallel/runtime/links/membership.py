@@ -24,6 +24,8 @@ class Membership:
     Attributes:
         me: the name of this member.
         first: that of the member where all meet.
+        is_first: whether that is this one.
+        closed: whether this member has closed.
     """
 
     def __init__(self, me: str, names: Sequence[str], bound: float, ended: Ended) -> None:
@@ -36,25 +38,15 @@ class Membership:
             ended: called once for each other member that ends, in any thread, and without a lock:
                 the transport fails what waits for it, and, in the first member, tells the others.
         """
-        self.me, self.first = me, names[0]
+        self.me, self.first, self.is_first = me, names[0], me == names[0]
         self._names = tuple(names)
         self._report = ended
         self._changed = threading.Condition()
         self._here: dict[str, Hello | None] = {me: None}
         self._lost: dict[str, str] = {}
         self._refused: dict[str, str] = {}
-        self._closed = False
+        self.closed = False
         self._watch = Watch(bound, self.lose)
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this is the member where all meet."""
-        return self.me == self.first
-
-    @property
-    def closed(self) -> bool:
-        """Whether this member has closed."""
-        return self._closed
 
     def admit(self, hello: Hello) -> None:
         """Let a member in: all others at the first member, and whom that has let in elsewhere.
@@ -96,9 +88,9 @@ class Membership:
         left = timeout if since is None else max(0.0, since + timeout - time.monotonic())
         with self._changed:
             done = self._changed.wait_for(
-                lambda: self._closed or self._lost or not self._missing(), left
+                lambda: self.closed or self._lost or not self._missing(), left
             )
-            if self._closed:
+            if self.closed:
                 raise ClosedError(f"transport of {self.me!r}")
             if self._lost:
                 name, reason = next(iter(self._lost.items()))
@@ -114,7 +106,7 @@ class Membership:
             self.lose(self.first, f"gave this member up: it {reason}")
             return
         with self._changed:
-            if self._closed or name in self._lost or name not in self._names:
+            if self.closed or name in self._lost or name not in self._names:
                 return
             self._lost[name] = reason
             self._here.pop(name, None)
@@ -159,7 +151,7 @@ class Membership:
             Whether it is, within *timeout* seconds.
         """
         with self._changed:
-            return self._changed.wait_for(lambda: self._closed or name in self._lost, timeout)
+            return self._changed.wait_for(lambda: self.closed or name in self._lost, timeout)
 
     def reason(self, name: str) -> str:
         """Return why *name* is not here."""
@@ -169,7 +161,7 @@ class Membership:
     def close(self) -> None:
         """Wake whoever waits, and watch nobody any more; safe to call again."""
         with self._changed:
-            self._closed = True
+            self.closed = True
             self._changed.notify_all()
         self._watch.close()
 

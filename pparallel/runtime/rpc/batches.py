@@ -25,20 +25,20 @@ from functools import partial
 from itertools import chain, count, groupby, islice, repeat, starmap
 from sys import modules
 from threading import RLock, get_ident
-from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Buffer
 
 from pparallel.errors import CallTimeoutError, ResourceExhaustedError, SerializationError
 from pparallel.interfaces.transport import Frames, Transport
+from pparallel.runtime import dedicated
 from pparallel.runtime.interrupts import is_interrupt, raise_interrupt
 from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.plain import PLAIN
 from pparallel.runtime.rpc import current, wire
 from pparallel.runtime.rpc.closures import Told
-from pparallel.runtime.rpc.future import RpcFuture
+from pparallel.runtime.rpc.future import RpcFuture, give_all
 from pparallel.runtime.rpc.quick import Name, Quick
 from pparallel.runtime.rpc.requests import Requests
 from pparallel.runtime.rpc.window import Room, Window
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from pparallel.runtime.rpc.handlers import Job, Stream
 
 TOGETHER = 32  #: calls in a batch, at the most
+ENOUGH = 2  #: batches under way to a member beside which the next one may wait to grow
 SMALL = 512  #: bytes of the arguments of a call, at the most
 HELD = 0.001  #: seconds after which a batch leaves as it is
 LATE = 0.001  #: seconds after which the results that are there do not wait for the others
@@ -63,8 +64,8 @@ _SHORT = PLAIN - _LONG
 
 Key = tuple[str, int, int]  #: sender, its session, and the number of its request
 
-#: Future, function, its name, arguments, named arguments: a tuple, for there are many.
-Call = tuple[RpcFuture[Any], FunctionType, Name | Told, Sequence[Any], Mapping[str, Any] | None]
+#: Future, name of the function, arguments, named arguments: a tuple, for there are many.
+Call = tuple[RpcFuture[Any], Name | Told, Sequence[Any], Mapping[str, Any] | None]
 
 
 class Batches:
@@ -72,7 +73,7 @@ class Batches:
 
     Attributes:
         held: those that have not left, by member and calling thread. Whoever sends anything else
-            calls :meth:`flush` first, and who waits :meth:`flush_all`.
+            calls :meth:`flush` first, and who waits :meth:`flush_few`.
     """
 
     def __init__(
@@ -132,6 +133,16 @@ class Batches:
         for batch in list(self.held.values()):
             batch.leave()
 
+    def flush_few(self) -> None:
+        """Send what is for members with little to do: a thread is about to wait.
+
+        For those that have two batches already the next one grows until the ticker sends it. Where
+        others wait for this thread, as the ticker may, all of it leaves.
+        """
+        for (to, _), batch in list(self.held.items()):
+            if len(self.under_way[to]) < ENOUGH or dedicated.is_awaited():
+                batch.leave()
+
     def refuse(self) -> None:
         """Take nothing more."""
         self._is_closed = True
@@ -184,14 +195,15 @@ class _Batch:
 
         A request that is sent once more has its number still, and is run once.
         """
-        if not self._has_left and now - self._since >= HELD:
-            self.leave()
-        elif self._has_left and self._lock.acquire(blocking=False):
+        is_due = self._has_left or now - self._since >= HELD
+        if is_due and self._lock.acquire(blocking=False):
             try:
+                self._has_left = True
                 self._go()
             finally:
                 self._lock.release()
 
+    @dedicated.exclusive
     def leave(self) -> Exception | None:
         """Be sent, if it is not yet; return why that failed, and so the calls."""
         with self._lock:
@@ -213,7 +225,7 @@ class _Batch:
             if calls:
                 batches.under_way[self._to].add(self)
                 self._since = time.monotonic()
-                futures, _, names, args, kwargs = zip(*calls, strict=True)
+                futures, names, args, kwargs = zip(*calls, strict=True)
                 self._futures = self._futures or dict(enumerate(futures))
                 request = (_counted(names), args, kwargs)
                 encode = partial(requests.batch, self._key[1], self._number, request, self.left)
@@ -278,10 +290,7 @@ class _Batch:
             futures.clear()
             return
         indices, values, framed = self._batches.quick.read(frames[1])
-        for index, value in zip(indices, values, strict=True):
-            if (future := futures.get(index)) is not None:  # else it has been taken in before
-                future.give(value)
-                del futures[index]
+        give_all(futures, indices, values)
         at = 2
         for index, many in framed:
             if index in futures:

@@ -261,6 +261,9 @@ class Arrivals:
     replies to requests that may come again, until the sender says that it has them. So memory is
     bounded by what is in flight, or was lost, and not by what was asked; a sender that leaves out
     numbers on purpose costs no more than the requests that it sends.
+
+    Attributes:
+        answers: the replies that are kept, or what will be these, by number.
     """
 
     #: Ranges of missing numbers that are remembered. More than these cannot be on their way at
@@ -271,12 +274,7 @@ class Arrivals:
         self._lock = threading.RLock()
         self._highest: float = -1
         self._gaps: list[tuple[int, int]] = []  # first and last of each range, ascending
-        self._answers: dict[int, Future[Frames]] = {}
-
-    @property
-    def answers(self) -> int:
-        """How many replies are kept."""
-        return len(self._answers)
+        self.answers: dict[int, Future[Frames]] = {}
 
     def take(self, number: int, idempotent: int = 0) -> bool:
         """Return whether the request *number* is to be run: it has not arrived before.
@@ -290,7 +288,7 @@ class Arrivals:
             if not (self._reach(number) or self._fill(number)):
                 return False
             if idempotent:
-                self._answers[number] = LeanFuture()
+                self.answers[number] = LeanFuture()
             return True
 
     def keep(self, number: int, answer: Frames | Future[Frames]) -> None:
@@ -307,7 +305,7 @@ class Arrivals:
         came first, and must not be overtaken by anything else.
         """
         with self._lock:
-            return self._answers.get(number) or Future()
+            return self.answers.get(number) or Future()
 
     def release(self, numbers: Iterable[int]) -> None:
         """Forget the answers to requests that the sender no longer waits for.
@@ -318,14 +316,14 @@ class Arrivals:
             for number in numbers:
                 if not self._reach(number):
                     self._fill(number)
-                self._answers.pop(number, None)
+                self.answers.pop(number, None)
 
     def end(self) -> None:
         """Forget everything, and take nothing more: the sender has ended."""
         with self._lock:
             self._highest = float("inf")
             self._gaps.clear()
-            self._answers.clear()
+            self.answers.clear()
 
     def _reach(self, number: int) -> bool:
         """Make *number* the highest, if it is; others may take the next one meanwhile."""
@@ -351,7 +349,7 @@ class Arrivals:
 
     def _put(self, number: int, frames: Frames) -> None:
         with self._lock:
-            answer = self._answers.get(number)
+            answer = self.answers.get(number)
         if answer is not None:
             settle(answer, own(frames))  # a result may lie in memory that goes on changing
 

@@ -183,7 +183,7 @@ class Caller:
                 named = dict(kwargs) if kwargs else None  # it leaves later
                 held: RpcFuture[Any] = RpcFuture(self._of_calls, to)
                 try:
-                    if self.batches.put(to, limit, (held, what, name, args, named)):
+                    if self.batches.put(to, limit, (held, name, args, named)):
                         return held
                 except (ClosedError, PeerLostError) as error:
                     raise self._explain(error) from None
@@ -258,7 +258,7 @@ class Caller:
     ) -> AbstractContextManager[object]:
         """Send what is held, and say that this thread waits for member *to* inside."""
         if self._held:
-            self.batches.flush_all()
+            self.batches.flush_few()
         if self.handlers.here.stream is None:
             if dedicated.here.role.kind != ELSEWHERE:
                 dedicated.refuse_to_wait()

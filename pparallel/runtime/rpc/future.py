@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from functools import partial
@@ -18,7 +18,7 @@ from typing_extensions import override
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.clock import Clock
 from pparallel.runtime.interrupts import raise_interrupt
-from pparallel.runtime.lean_future import FINISHED, PENDING, LeanFuture, bare
+from pparallel.runtime.lean_future import FINISHED, PENDING, LeanFuture
 from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.rpc import current
 from pparallel.runtime.rpc.handlers import Handlers
@@ -149,18 +149,6 @@ class RpcFuture(LeanFuture[T], Generic[T]):
         else:
             settle(cast("Future[Any]", self), reply.result())  # a reply until it is asked for
 
-    def give(self, value: object) -> None:
-        """End with a value that came as it is, unless it has ended meanwhile."""
-        with bare:  # as set_result(), which costs as much as all the rest
-            if self._is_bare and self._state == PENDING:
-                self._is_decoded = True
-                self._result, self._state = value, FINISHED  # type: ignore[assignment] # a T
-        if self._state == PENDING:
-            self._is_decoded = True  # first: whoever waits looks at once
-            settle(cast("Future[Any]", self), value)
-        elif self._done_callbacks:
-            self._invoke_callbacks()
-
     def _decode(self) -> None:
         # Made here, for most have nothing to decode; of several threads one sets it.
         with vars(self).setdefault("_decoding", threading.RLock()):
@@ -176,6 +164,25 @@ class RpcFuture(LeanFuture[T], Generic[T]):
                 failed = error
             if not self._is_decoded:  # else by a signal's handler meanwhile, in this thread
                 self._error, self._result, self._is_decoded = failed, value, True
+
+
+def give_all(
+    futures: dict[int, RpcFuture[Any]], indices: Sequence[int], values: Sequence[object]
+) -> None:
+    """End futures with values that came as they are; take those out that have ended."""
+    for index, future, value in zip(indices, map(futures.get, indices), values, strict=True):
+        if future is None:  # it has been taken out before
+            continue
+        if future._state == PENDING:
+            future._is_decoded = True  # first: whoever waits looks at once
+            # As set_result(), which costs as much as all the rest; no call is in between.
+            if future._is_bare:
+                future._result, future._state = value, FINISHED
+                if future._done_callbacks:
+                    future._invoke_callbacks()
+            else:
+                settle(future, value)
+        del futures[index]
 
 
 class Callbacks:

@@ -93,7 +93,8 @@ class Quick:
 
     def is_small(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None, most: int) -> bool:
         """Return whether these are at most *most* bytes of plain data."""
-        if not (is_plain(args, kwargs) and self.trusts):
+        is_plainest = not kwargs and type(args) is tuple and PLAIN.issuperset(map(type, args))
+        if not ((is_plainest or is_plain(args, kwargs)) and self.trusts):
             return False
         # To write them tells their size sooner than to ask each for its own.
         try:

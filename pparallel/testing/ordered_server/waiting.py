@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
@@ -101,3 +102,21 @@ class WaitTests(OrderedServerTests):
             with pytest.raises(ClosedError):
                 use()
         server.close()
+
+    def test_a_wait_that_begins_as_the_server_closes_ends(
+        self, config: OrderedServerConfig, build: Callable[..., OrderedServer]
+    ) -> None:
+        raised: list[BaseException] = []
+
+        def wait(server: OrderedServer) -> None:
+            with suppress(ClosedError):
+                server.wait("k")
+                raised.append(AssertionError("nothing was pushed, and wait() returned"))
+
+        for _ in range(5):
+            with build(config) as server:
+                waiter = threading.Thread(target=wait, args=(server,), daemon=True)
+                waiter.start()  # it begins to wait just before the server closes, or just after
+            waiter.join(PATIENCE)
+            assert not waiter.is_alive(), "a wait that began as the server closed did not end"
+        assert not raised

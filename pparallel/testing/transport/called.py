@@ -115,7 +115,7 @@ def kept_values() -> int:
 
 def count_kept_answers() -> int:
     """Return how many answers the member where this runs keeps for others."""
-    return sum(each.answers for each in list(current.endpoint()._arrivals.values()))
+    return sum(len(each.answers) for each in list(current.endpoint()._arrivals.values()))
 
 
 def bound_group(group: RpcGroup) -> RpcGroup:

@@ -21,13 +21,14 @@ class Asking:
     Args:
         actor: the keeper.
         what: it is called in errors.
+        owner: for whom the keeper waits.
 
     Attributes:
         is_closed: nothing may be asked any more.
     """
 
-    def __init__(self, actor: Any, what: str) -> None:
-        self._actor, self._what = actor, what
+    def __init__(self, actor: Any, what: str, owner: str) -> None:
+        self._actor, self._what, self._owner = actor, what, owner
         self._changed = threading.Condition()
         self._underway = 0
         self.is_closed = False
@@ -45,12 +46,15 @@ class Asking:
                 reference = getattr(self._actor, method).remote(*asked)
             except TypeError as error:  # Ray's for what cannot be pickled
                 raise SerializationError("a key or version", error) from error
+            if self.is_closed:  # by another thread; the keeper may have heard so before this
+                self.tell("dismiss", self._owner)
             return ray.get(reference)
 
     def close(self) -> None:
-        """Have nothing asked any more."""
+        """Have nothing asked any more; who waits is told so."""
         with self._changed:
             self.is_closed = True
+        self.tell("dismiss", self._owner)
 
     def wait_for_the_rest(self) -> None:
         """Wait until what is under way has been answered, for a while."""

@@ -34,8 +34,8 @@ class KeeperClient(ServerClient):
 
     def __init__(self, actor: Any, what: str, serializer: Serializer, *, is_ours: bool) -> None:
         self._actor, self._serializer, self._is_ours = actor, serializer, is_ours
-        self._asking = Asking(actor, what)
         self._owner = secrets.token_hex(8)
+        self._asking = Asking(actor, what, self._owner)
         self._numbers = itertools.count()
 
     @override
@@ -92,7 +92,6 @@ class KeeperClient(ServerClient):
     @override
     def close(self) -> None:
         self._asking.close()
-        self._asking.tell("dismiss", self._owner)
         self._asking.wait_for_the_rest()
         if self._is_ours and ray.is_initialized():
             ray.kill(self._actor)
