@@ -19,17 +19,23 @@ AFTER = frozenset({"RESUME", "CALL", "CALL_FUNCTION_EX", "JUMP_BACKWARD"})
 
 
 class Interruption:
-    """Calls a function at the N-th moment at which a signal's handler may run in some modules."""
+    """Calls a function at the N-th moment at which a signal's handler may run in some modules.
+
+    Moments inside a finalizer do not count: nothing that is raised comes out of one.
+    """
 
     def __init__(self, number: int, what: Callable[[], object], *modules: Any) -> None:
         self.left, self._what = number, what
         self._files = {each.__file__ for each in modules}
         self._last: dict[FrameType, str] = {}
+        # The interpreter does not hold what it calls: where that raises, and a finalizer runs as it
+        # is let go of, it would call what has gone (CPython 3.11, sysmodule.c, call_trampoline).
+        self._tracing = self._trace
 
     @contextmanager
     def armed(self) -> Iterator[None]:
         before = sys.gettrace()
-        sys.settrace(self._trace)
+        sys.settrace(self._tracing)
         try:
             yield
         finally:
@@ -42,13 +48,20 @@ class Interruption:
         if event == "opcode":
             now = dis.opname[frame.f_code.co_code[frame.f_lasti]]
             # The interpreter looks for signals after these instructions only.
-            if self._last.get(frame, "RESUME") in AFTER and now not in LEAVING:
+            may_be_interrupted = self._last.get(frame, "RESUME") in AFTER and now not in LEAVING
+            if may_be_interrupted and not _is_finalizing(frame):
                 self.left -= 1
                 if self.left == 0:
                     self._last.clear()
                     self._what()
             self._last[frame] = now
-        return self._trace
+        return self._tracing
+
+
+def _is_finalizing(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code.co_name != "__del__":
+        frame = frame.f_back
+    return frame is not None
 
 
 def at_each_moment(

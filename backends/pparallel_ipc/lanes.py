@@ -100,7 +100,8 @@ class Lane:
         close_private(self._sock, self._timed)
 
     def __del__(self) -> None:
-        self.close()  # for who was interrupted where it would have been
+        if hasattr(self, "_sock"):
+            self.close()  # for who was interrupted where it would have been
 
 
 def new_pair() -> tuple[socket.socket, ...]:

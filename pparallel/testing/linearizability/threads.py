@@ -105,11 +105,13 @@ class _Thread(threading.Thread):
         self._due: Fault | None = None
         self._is_at_work = self._is_killed = False
         self._random = random.Random(f"{part.seed} {part.name} turns")
+        # The interpreter does not hold what it calls: where that raises it may call what has gone.
+        self._tracing = self._trace
 
     @override
     def run(self) -> None:
         with _tracing:
-            sys.settrace(self._trace)
+            sys.settrace(self._tracing)
         try:
             self._ready.wait(PATIENCE)
             self._is_at_work = True
@@ -142,7 +144,7 @@ class _Thread(threading.Thread):
                     self._befall(self._due)
             elif self._random.random() < YIELDS:
                 time.sleep(0)
-        return self._trace
+        return self._tracing
 
     def _befall(self, fault: Fault) -> None:
         self._due = None
