@@ -18,7 +18,7 @@ import pparallel
 from pparallel.errors import ClosedError, PeerLostError
 from pparallel.interfaces.transport import Frames, Transport
 from pparallel.runtime.rpc import batches, wire
-from pparallel.runtime.rpc.batches import SMALL, TOGETHER, Batches, Call
+from pparallel.runtime.rpc.batches import ENOUGH, SMALL, TOGETHER, Batches, Call
 from pparallel.runtime.rpc.future import RpcFuture, Way
 from pparallel.runtime.rpc.quick import Quick
 from pparallel.runtime.rpc.requests import Requests
@@ -172,18 +172,18 @@ def test_who_waits_sends_what_is_held_unless_the_other_member_has_enough_to_do(
 ) -> None:
     member.call(0)
     member.call(1)
-    member.batches.flush_few()  # one is under way
+    member.batches.flush_all(ENOUGH)  # one is under way
     member.call(2)
-    member.batches.flush_few()  # two are
+    member.batches.flush_all(ENOUGH)  # two are
     assert member.asked() == [[0], [1]]
     member.answer([0], [0], of=0)
     member.call(3)
-    member.batches.flush_few()
+    member.batches.flush_all(ENOUGH)
     assert member.asked() == [[0], [1], [2, 3]]
     member.call(4, "b")
     member.call(5, "b")
     member.call(6)
-    member.batches.flush_few()
+    member.batches.flush_all(ENOUGH)
     assert member.asked()[3:] == [[4], [5]]
 
 
@@ -226,7 +226,7 @@ def test_calls_of_a_thread_leave_in_order_and_each_once(steps: list[str]) -> Non
         elif step == "flush":
             member.batches.flush_all()
         elif step == "wait":
-            member.batches.flush_few()
+            member.batches.flush_all(ENOUGH)
         elif answered < len(member.sent):
             numbers = member.asked()[answered]
             member.answer(range(len(numbers)), numbers, of=answered)

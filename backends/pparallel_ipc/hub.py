@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from pparallel.runtime import poll_times
+from pparallel.runtime.event_fd import EventFd
 from pparallel.runtime.interrupts import raise_interrupt
 from pparallel.runtime.leading import Leaders
 from pparallel.runtime.processes import close_private, private
@@ -43,11 +44,11 @@ class Hub:
     def __init__(self, name: str) -> None:
         self._poll = private(select.epoll)
         try:
-            self._nudge = private(lambda: os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+            self._nudge = EventFd()
         except OSError:
             close_private(self._poll)
             raise
-        self._poll.register(self._nudge, READ)
+        self._poll.register(self._nudge.fd, READ)
         self._events: dict[int, Event] = {}
         self._masks: dict[int, int] = {}
         self._watched: dict[int, tuple[int]] = {}  # what epoll was told; not the same while lent
@@ -55,10 +56,9 @@ class Hub:
         self._lent: dict[int, bool] = {}  # descriptors that others read, and whether just now
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
-        self._lock = threading.RLock()  # held while the nudge is used
         self._sleeps = False
         self._due_back = 0.0  # when to look which are not used any more
-        self._leaders = Leaders(f"{name}-ipc", self._receive, self.nudge, self._give_back)
+        self._leaders = Leaders(f"{name}-ipc", self._receive, self._nudge.set, self._give_back)
         self.do = self._leaders.do
 
     def start(self) -> None:
@@ -136,19 +136,13 @@ class Hub:
     def later(self, delay: float, act: Callable[[], None]) -> None:
         """Have *act* called in *delay* seconds."""
         heapq.heappush(self._timers, (time.monotonic() + delay, next(self._numbers), act))
-        self.nudge()
-
-    def nudge(self) -> None:
-        """Have the thread look around."""
-        with self._lock:
-            if self._nudge >= 0:
-                os.eventfd_write(self._nudge, 1)
+        self._nudge.set()
 
     def _wake(self) -> None:
-        with self._lock:
-            if self._sleeps and self._nudge >= 0:
+        with self._nudge.lock:
+            if self._sleeps and self._nudge.fd >= 0:
                 self._sleeps = False  # no signal's handler runs between this and the next line
-                os.eventfd_write(self._nudge, 1)
+                os.eventfd_write(self._nudge.fd, 1)
 
     def close(self) -> None:
         """Receive nothing any more; safe to call again. What runs goes on: see :meth:`threads`."""
@@ -191,9 +185,8 @@ class Hub:
         return found
 
     def _handle(self, descriptor: int, said: int) -> None:
-        if descriptor == self._nudge:
-            with suppress(BlockingIOError):
-                os.eventfd_read(self._nudge)
+        if descriptor == self._nudge.fd:
+            self._nudge.clear()
             return
         event = self._events.get(descriptor)
         if event is None:
@@ -215,7 +208,6 @@ class Hub:
                 self._handle(descriptor, READ)  # who read may have been interrupted
 
     def _give_back(self) -> None:
-        with self._lock:
-            nudge, self._nudge = self._nudge, -1
-        if nudge >= 0:
-            close_private(self._poll, nudge)
+        self._nudge.close()
+        if not self._poll.closed:
+            close_private(self._poll)

@@ -155,10 +155,6 @@ class IpcTransport(Transport):
         station = self._station
         return None if station is None else station.arena(of)
 
-    def forked(self) -> None:
-        """Take note that this process is a fork of the one that opened it."""
-        self._closed = True
-
     @classmethod
     @override
     @contextmanager
@@ -256,7 +252,7 @@ _opened: weakref.WeakSet[IpcTransport] = weakref.WeakSet()
 
 def _after_fork() -> None:
     for each in list(_opened):
-        each.forked()
+        each._closed = True
     _opened.clear()
 
 

@@ -16,12 +16,13 @@ from typing_extensions import Buffer, override
 
 from pparallel.errors import PeerLostError
 from pparallel.interfaces.transport import Frames
+from pparallel.runtime.event_fd import EventFd
 from pparallel.runtime.lean_future import when_done
 from pparallel.runtime.links import failure
 from pparallel.runtime.pending import fail, settle
 from pparallel_zmq import wire
 from pparallel_zmq.port import Port
-from pparallel_zmq.reader import EventFd, Monitor, Source
+from pparallel_zmq.reader import Monitor, Source
 from pparallel_zmq.sockets import FAILED, RETURN, Connection
 from pparallel_zmq.streams import Incoming
 from pparallel_zmq.wire import BadMessageError, Kind, Message
@@ -64,7 +65,7 @@ class Link(Source):
         self._closes = math.inf
         self._broken: float | None = time.monotonic()
         # Held until it is known who is there.
-        self._port = Port(connection, self._reader, self, network.limits, self._unsent, held=True)
+        self._port = Port(connection, self._reader, self, network.limits, self._fail, held=True)
         self.fd = self._port.fd
         self.last: dict[int, int] = {}
         self.unanswered: set[int | None] = set()
@@ -252,9 +253,9 @@ class Link(Source):
         if kind not in (Kind.REPLY, Kind.PIECE):
             return
         self._coming.pop(number, None)
-        self._unsent(self.to, b"", number, error)
+        self._fail(self.to, b"", number, error)
 
-    def _unsent(self, whose: str, route: bytes, number: int, error: BaseException) -> None:
+    def _fail(self, whose: str, route: bytes, number: int, error: BaseException) -> None:
         """Fail a request; its end tells the other member that nobody waits any more."""
         future = self._calls.get(number)
         if future is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import select
 import threading
 import time
@@ -15,49 +14,14 @@ import zmq
 from typing_extensions import override
 
 from pparallel.runtime import poll_times
+from pparallel.runtime.event_fd import EventFd
 from pparallel.runtime.leading import Leaders
 from pparallel.runtime.polling import Polling
-from pparallel.runtime.processes import close_private, private
 from pparallel_zmq.sockets import PAUSE, Socket, events
 
 logger = logging.getLogger(__name__)
 
 LAST = 1.0  #: seconds that the end waits for functions that run
-
-
-class EventFd:
-    """A descriptor that is readable while it is set; no forked child has it.
-
-    Attributes:
-        fd: the descriptor; -1: it is closed.
-    """
-
-    fd = -1
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()  # a signal handler may set it while its thread does
-        private(self._make)
-
-    def _make(self) -> int:
-        self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        return self.fd
-
-    def set(self) -> None:
-        """Wake who waits for it; safe to call when it is closed."""
-        with self._lock:
-            if self.fd >= 0:
-                os.eventfd_write(self.fd, 1)
-
-    def close(self) -> None:
-        """Close the descriptor, for which no thread may wait any more; safe to call again."""
-        with self._lock:
-            descriptor, self.fd = self.fd, -1
-            if descriptor >= 0:
-                close_private(descriptor)
-
-    def __del__(self) -> None:
-        if self.fd >= 0:  # a signal's handler has interrupted who was to have it
-            self.close()
 
 
 class Source:
@@ -201,7 +165,7 @@ class Reader:
         self._left = left
         for number, _ in self._polling.receive():
             if number == self._nudge.fd:
-                os.eventfd_read(number)
+                self._nudge.clear()
             elif (source := self._sources.get(number)) is not None:
                 self._woken[source] = True
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from pparallel.errors import ResourceExhaustedError
 from pparallel.runtime import dedicated
+from pparallel.runtime.event_fd import EventFd
 from pparallel.runtime.links.process import ProcessId
 from pparallel.runtime.processes import close_private, private
 from pparallel.runtime.resources import explaining, start_thread
@@ -48,7 +49,7 @@ class Watch:
         self._stopped: dict[int, float] = {}  # since when it was seen to be
         self._dropped: list[int] = []  # to be closed by the thread that polls them
         self._late: list[_Watched] = []  # for which there was no descriptor
-        self._nudge = -1
+        self._nudge: EventFd | None = None
         self._thread: threading.Thread | None = None
         self._closed = False
 
@@ -88,8 +89,10 @@ class Watch:
             ResourceExhaustedError: none can be started.
         """
         with self._lock:
-            if self._thread is None and not self._closed and (self._watched or self._late):
-                self._thread = start_thread(self._new_thread())
+            wanted = self._watched or self._late or self._dropped
+            if self._thread is None and not self._closed and wanted:
+                thread = threading.Thread(target=self._run, name="pparallel-watch", daemon=True)
+                self._thread = start_thread(thread)
 
     def remove(self, name: str) -> None:
         """Watch member *name* no more; harmless if it was not watched."""
@@ -114,19 +117,16 @@ class Watch:
 
     def _start_or_nudge(self) -> None:
         """Have the thread look; it waits for the lock before it does."""
-        if self._nudge < 0 and not self._closed:
+        if self._nudge is None and not self._closed:
             with suppress(OSError):  # no descriptor: the thread looks now and then
-                self._nudge = private(lambda: os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+                self._nudge = EventFd()
         if self._thread is None:
             try:
-                self._thread = start_thread(self._new_thread())
+                self.start()
             except ResourceExhaustedError as error:
                 logger.warning("The next member that comes or goes has it tried again: %s", error)
-        elif self._nudge >= 0:
-            os.eventfd_write(self._nudge, 1)
-
-    def _new_thread(self) -> threading.Thread:
-        return threading.Thread(target=self._run, name="pparallel-watch", daemon=True)
+        elif self._nudge is not None:
+            self._nudge.set()
 
     def _run(self) -> None:
         dedicated.mark_receiving()
@@ -162,15 +162,13 @@ class Watch:
                 self._stopped.pop(pidfd, None)
             close_private(*self._dropped)
             self._dropped.clear()
-            looks = (
-                self._nudge < 0 or self._late or any(each.judged for each in self._watched.values())
-            )
-            for pidfd in (*self._watched, *([self._nudge] if self._nudge >= 0 else ())):
-                poll.register(pidfd, select.POLLIN)
+            nudge, judged = self._nudge, [each for each in self._watched.values() if each.judged]
+            looks = nudge is None or self._late or judged
+            for number in (*self._watched, *([] if nudge is None else [nudge.fd])):
+                poll.register(number, select.POLLIN)
         ready = {number for number, _ in poll.poll(self._bound * _LOOK * 1000 if looks else None)}
-        if self._nudge in ready:
-            with suppress(BlockingIOError):
-                os.eventfd_read(self._nudge)
+        if nudge is not None:
+            nudge.clear()
         return ready
 
     def _is_given_up(self, pidfd: int, watched: _Watched, now: float) -> bool:
@@ -194,11 +192,11 @@ class Watch:
     def _give_back(self) -> None:
         with self._lock:
             self._closed = True
-            nudge = [self._nudge] if self._nudge >= 0 else []
-            close_private(*self._watched, *self._dropped, *nudge)
+            close_private(*self._watched, *self._dropped)
             self._watched.clear()
             self._dropped.clear()
-            self._nudge = -1
+            if self._nudge is not None:
+                self._nudge.close()
 
 
 def _opened(process: ProcessId) -> int:

@@ -73,7 +73,7 @@ class Batches:
 
     Attributes:
         held: those that have not left, by member and calling thread. Whoever sends anything else
-            calls :meth:`flush` first, and who waits :meth:`flush_few`.
+            calls :meth:`flush` first, and who waits :meth:`flush_all`.
     """
 
     def __init__(
@@ -128,19 +128,14 @@ class Batches:
         if batch is not None:
             batch.leave()
 
-    def flush_all(self) -> None:
-        """Send everything."""
-        for batch in list(self.held.values()):
-            batch.leave()
+    def flush_all(self, enough: float = math.inf) -> None:
+        """Send everything, but for members that have *enough* batches under way.
 
-    def flush_few(self) -> None:
-        """Send what is for members with little to do: a thread is about to wait.
-
-        For those that have two batches already the next one grows until the ticker sends it. Where
-        others wait for this thread, as the ticker may, all of it leaves.
+        The next one for those grows until the ticker sends it. Where others wait for this thread,
+        as the ticker may, all of it leaves.
         """
         for (to, _), batch in list(self.held.items()):
-            if len(self.under_way[to]) < ENOUGH or dedicated.is_awaited():
+            if len(self.under_way[to]) < enough or dedicated.is_awaited():
                 batch.leave()
 
     def refuse(self) -> None:
@@ -290,7 +285,7 @@ class _Batch:
             futures.clear()
             return
         indices, values, framed = self._batches.quick.read(frames[1])
-        give_all(futures, indices, values)
+        give_all(futures, zip(indices, values, strict=True))
         at = 2
         for index, many in framed:
             if index in futures:

@@ -25,7 +25,7 @@ from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.member import Member
 from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.rpc import current, wire
-from pparallel.runtime.rpc.batches import SMALL, Batches
+from pparallel.runtime.rpc.batches import ENOUGH, SMALL, Batches
 from pparallel.runtime.rpc.called import NotRegisteredHereError
 from pparallel.runtime.rpc.directory import FIND
 from pparallel.runtime.rpc.future import Callbacks, RpcFuture, Way
@@ -258,7 +258,7 @@ class Caller:
     ) -> AbstractContextManager[object]:
         """Send what is held, and say that this thread waits for member *to* inside."""
         if self._held:
-            self.batches.flush_few()
+            self.batches.flush_all(ENOUGH)
         if self.handlers.here.stream is None:
             if dedicated.here.role.kind != ELSEWHERE:
                 dedicated.refuse_to_wait()

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from functools import partial
@@ -166,11 +166,10 @@ class RpcFuture(LeanFuture[T], Generic[T]):
                 self._error, self._result, self._is_decoded = failed, value, True
 
 
-def give_all(
-    futures: dict[int, RpcFuture[Any]], indices: Sequence[int], values: Sequence[object]
-) -> None:
+def give_all(futures: dict[int, RpcFuture[Any]], results: Iterable[tuple[int, object]]) -> None:
     """End futures with values that came as they are; take those out that have ended."""
-    for index, future, value in zip(indices, map(futures.get, indices), values, strict=True):
+    for index, value in results:
+        future = futures.get(index)
         if future is None:  # it has been taken out before
             continue
         if future._state == PENDING:

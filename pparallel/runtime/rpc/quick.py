@@ -124,12 +124,9 @@ class Quick:
         module = modules.get(name[0])  # as _there()
         function = (module and module.__dict__.get(name[1])) or self.function(name)
         value = run(function, args, kwargs)
-        if type(value) in PLAIN:  # as value(), which most calls are spared
-            try:
-                return [wire.QUICK_OK, self._dumps(value, _VERSION)]
-            except (ValueError, MemoryError):
-                return wire.join(Status.OK, self._serializer.dumps(value))
-        if (written := self.value(value)) is not None:
+        # As value(), which most calls are spared.
+        written = self._written(value) if type(value) in PLAIN else self.value(value)
+        if written is not None:
             return [wire.QUICK_OK, written]
         return wire.join(Status.OK, self._serializer.dumps(value))
 
