@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 import torch
@@ -198,6 +198,56 @@ def test_a_wait_that_comes_after_the_close_it_did_not_see() -> None:
         members=2, ordered_server=HostedOrderedServerConfig(), reducer={"backend": "local"}
     )
     assert pparallel.launch(config, wait_as_they_close) == [0, 1]
+
+
+class SlowKey(NamedTuple):
+    """A key that takes long to be read."""
+
+    name: str
+
+    @override
+    def __reduce__(self) -> tuple[Any, ...]:
+        return read_late, (self.name,)
+
+
+def read_late(name: str) -> SlowKey:
+    threading.Event().wait(0.1)
+    return SlowKey(name)
+
+
+def close_while_a_wait_is_on_its_way(rt: Runtime) -> list[str]:
+    server, group, raised = rt.ordered_server, rt.group(), list[str]()
+
+    def wait() -> None:
+        try:
+            server.wait(SlowKey("k"))
+        except ClosedError as error:
+            raised.append(str(error))
+
+    group.barrier()
+    if rt.rank == 1:
+        waiter = threading.Thread(target=wait, daemon=True)
+        waiter.start()
+        threading.Event().wait(0.02)  # for it to be sent, and not to be read yet
+        server.close()
+        waiter.join(PATIENCE)
+        assert not waiter.is_alive()
+    group.barrier()
+    return raised
+
+
+@pytest.mark.parametrize("transport", ["local", "ipc", "zmq"])
+def test_a_wait_that_its_host_reads_after_the_close(transport: str) -> None:
+    config = pparallel.RuntimeConfig(
+        members=2,
+        transport={"backend": transport},
+        launcher={"backend": "thread"},
+        ordered_server=HostedOrderedServerConfig(),
+        reducer={"backend": "local"},
+    )
+    none, (raised,) = pparallel.launch(config, close_while_a_wait_is_on_its_way)
+    assert none == []
+    assert "closed" in raised
 
 
 def test_a_wait_that_comes_as_its_host_leaves() -> None:

@@ -12,6 +12,7 @@ from types import FunctionType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from typing_extensions import override
 
 import pparallel
 from pparallel.errors import ClosedError, SerializationError
@@ -225,6 +226,42 @@ def test_jobs_that_come_and_are_handed_over_run_in_order(
     until(lambda: len(jobs.started) == 3 * many, "not all were run")
     assert jobs.names() == list(range(3 * many))
     until(lambda: handlers._running == 0 and not handlers._streams, "one still runs")
+
+
+class Slowly(set[Any]):
+    """Has another thread run where a handler thread takes something out."""
+
+    @override
+    def discard(self, each: Any) -> None:
+        super().discard(each)
+        if "handler" in threading.current_thread().name:
+            time.sleep(0.005)
+
+
+def test_who_takes_over_leaves_no_moment_in_which_two_take(handlers: Handlers, jobs: Jobs) -> None:
+    handlers._behind = Slowly()
+    acts: list[Callable[[], None]] = []
+    names: list[int] = []
+
+    def decode_late(n: int) -> None:
+        if n == 1:
+            time.sleep(0.008)  # it has not entered its function yet
+        run(names.append, (n,))
+
+    def first() -> None:
+        names.append(0)
+        time.sleep(0.007)
+
+    rest = [partial(decode_late, n) for n in range(1, 6)]
+    stream = handlers.reserve("key", [partial(run, first, ()), *rest], acts.append)
+    assert stream is not None
+    runs = threading.Thread(target=acts[0])
+    runs.start()
+    time.sleep(0.001)
+    handlers.hand_over(stream)
+    runs.join(PATIENCE)
+    until(lambda: len(names) == 6, "not all were run")
+    assert names == list(range(6))
 
 
 def test_there_is_no_room_or_no_need(handlers: Handlers, jobs: Jobs) -> None:

@@ -6,18 +6,21 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
+from threading import get_ident
 from types import FunctionType
 from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rpc_members import between, launch
 from typing_extensions import override
 
 import pparallel
+from pparallel import Runtime
 from pparallel.errors import ClosedError, PeerLostError
 from pparallel.interfaces.transport import Frames, Transport
-from pparallel.runtime.rpc import batches, wire
+from pparallel.runtime.rpc import RpcGroup, batches, wire
 from pparallel.runtime.rpc.batches import ENOUGH, SMALL, TOGETHER, Batches, Call
 from pparallel.runtime.rpc.future import RpcFuture, Way
 from pparallel.runtime.rpc.quick import Quick
@@ -185,6 +188,80 @@ def test_who_waits_sends_what_is_held_unless_the_other_member_has_enough_to_do(
     member.call(6)
     member.batches.flush_all(ENOUGH)
     assert member.asked()[3:] == [[4], [5]]
+
+
+@pytest.mark.usefixtures("patient")
+def test_what_has_been_under_way_for_long_keeps_nobody_waiting(
+    member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(3):
+        member.call(n)
+        member.batches.flush_all()
+    monkeypatch.setattr(batches, "HELD", 0.0)
+    member.call(3)
+    assert member.batches.flush_all(ENOUGH)
+    assert member.numbers() == [0, 1, 2, 3]
+
+
+def test_what_follows_waits_until_another_thread_has_sent_what_went_before(
+    member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_sending, may_go = threading.Event(), threading.Event()
+    send = member.send
+
+    def send_late(to: str, frames: Frames, *args: Any) -> None:
+        if threading.current_thread() is not threading.main_thread():  # it is the ticker's
+            is_sending.set()
+            may_go.wait(PATIENCE)
+        send(to, frames, *args)
+
+    monkeypatch.setattr(member, "send", send_late)
+    member.call(0)  # leaves at once
+    member.call(1)
+    assert is_sending.wait(PATIENCE)
+    threading.Timer(0.05, may_go.set).start()
+    member.call(2)
+    member.batches.flush("a")
+    assert member.numbers() == [0, 1, 2]
+    assert member.batches.may_be_overtaken("a")  # it may not have arrived yet
+    assert not member.batches.may_be_overtaken("b")
+    for n in range(3):
+        member.answer([0], [n], of=n)
+    assert not member.batches.may_be_overtaken("a")
+
+
+@pytest.mark.parametrize("backend", ["ipc", "zmq"])
+def test_calls_of_a_thread_start_in_order_whoever_sends_them(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = batches._Batch._send
+
+    def send_late(self: batches._Batch, *args: Any) -> Any:
+        if get_ident() != self.key[1]:  # for the thread that has called
+            threading.Event().wait(0.001)
+        return send(self, *args)
+
+    def program(_: Runtime, group: RpcGroup) -> None:
+        for n in range(300):
+            if n % 7 == 3:
+                group.rpc_sync(1, note, args=(n,))
+            else:
+                group.rpc_async(1, note, args=(n,))
+            if n % 5 == 2:
+                threading.Event().wait(0.0012)  # so that others send what is held
+        group.rpc_sync(1, int)
+
+    monkeypatch.setattr(batches._Batch, "_send", send_late)
+    started.clear()
+    launch(between(program), 2, backend)
+    assert started == list(range(300))
+
+
+started: list[int] = []
+
+
+def note(n: int) -> None:
+    started.append(n)
 
 
 def test_what_nobody_flushes_leaves_soon(member: Member) -> None:
@@ -483,6 +560,29 @@ def test_a_ticker_goes_on_after_a_want_of_memory() -> None:
 
     ticker._there = Exhausted()
     ticker.add(calls.append)
+    until(lambda: len(calls) > 2, "it was not called")
+    ticker.close()
+
+
+@pytest.mark.parametrize("is_before", [True, False])
+def test_a_ticker_goes_on_after_an_interrupt_of_who_adds(
+    is_before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticker, calls = Ticker("test", 0.001), list[float]()
+    after = ticker.clock.after
+
+    def interrupted(delay: float, what: Callable[[], None]) -> None:
+        if not is_before:
+            after(delay, what)
+        raise KeyboardInterrupt  # of a signal's handler
+
+    with monkeypatch.context() as changed:
+        changed.setattr(ticker.clock, "after", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            ticker.add(calls.append)
+        with changed.context() as restored:  # as a handler does that has interrupted another
+            restored.setattr(ticker.clock, "after", after)
+            ticker.add(calls.append)
     until(lambda: len(calls) > 2, "it was not called")
     ticker.close()
 

@@ -135,6 +135,7 @@ class HostClient(ServerClient):
         self._host = host
         self._flattener = Flattener(serializer)
         self._tickets = itertools.count()
+        self._waiting: set[Future[Reply]] = set()
         self._is_closed = False
 
     @override
@@ -178,20 +179,25 @@ class HostClient(ServerClient):
     @override
     def wait(self, key: Hashable, version: Hashable | None, timeout: float | None) -> Found | None:
         ticket = next(self._tickets)
+        body = key, version, ticket
+        asked = self._group.ask_async(self._host, "wait", body, timeout=timeout)
+        self._waiting.add(asked)
         try:
-            asked = self._group.ask_async(
-                self._host, "wait", (key, version, ticket), timeout=timeout
-            )
-            if self._is_closed:  # by another thread; the host may have heard so before this
-                self._withdraw(ticket)
-                raise ClosedError("the ordered server")
+            if self._is_closed:  # by another thread, which has not seen this one
+                fail(asked, ClosedError("the ordered server"))
             return self._found(asked.result())
         except CallTimeoutError:
             self._withdraw(ticket)
             return None
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, ClosedError):
             self._withdraw(ticket)
             raise
+        except PeerLostError:
+            if self._is_closed:  # and so is the host, or it is this member
+                raise ClosedError("the ordered server") from None
+            raise
+        finally:
+            self._waiting.discard(asked)
 
     @override
     def versions(self, key: Hashable) -> list[Any]:
@@ -208,6 +214,8 @@ class HostClient(ServerClient):
     @override
     def close(self) -> None:
         self._is_closed = True
+        for each in self._waiting.copy():  # whenever the host comes to hear of it
+            fail(each, ClosedError("the ordered server"))
         self._tell("dismiss", None)
 
     def _ask(self, key: str, body: Any = None, buffers: Sequence[Buffer] = ()) -> Reply:

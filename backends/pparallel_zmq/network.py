@@ -332,6 +332,7 @@ class Network:
         self._server.flush(LINGER)
         for route in list(self._routes.values()):
             self._server.say(route, Kind.BYE)
+        self._server.flush(LINGER)  # the main thread leaves them to the reader
         for reader in (self.calling, self.serving):
             reader.close()
         for reader in (self.calling, self.serving):

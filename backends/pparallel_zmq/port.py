@@ -228,7 +228,7 @@ class Port:
         return not self._backlog
 
     def _do_what_was_left(self) -> None:
-        while self._left and not self._closed:
+        for _ in range(len(self._left)):
             act = self._left.popleft()
             try:
                 act()

@@ -97,7 +97,7 @@ class Server(Source):
         strangers = Strangers()
         self._monitors = [Monitor(each, strangers.happened) for each in connection.made[1:]]
         proven = strangers.proven if self._monitors else None
-        self._port = Port(connection, self._reader, self, self._limits, self._fail, proven)
+        self._port = Port(connection, self._reader, self, self._limits, self._unsent, proven)
         # Large requests that are being received, and by which connection.
         self._coming: dict[tuple[str, int], tuple[bytes, Incoming]] = {}
         self._announced: Counter[str] = Counter()  # bytes of those, by sender
@@ -246,6 +246,9 @@ class Server(Source):
         except Exception:
             logger.exception("A reply to %s is sent later", sender)
             self._later(partial(self._fail, sender, route, number, error))
+
+    def _unsent(self, sender: str, route: bytes, number: int, error: BaseException) -> None:
+        self._later(partial(self._fail, sender, route, number, error))
 
     def _later(self, act: Callable[[], None]) -> None:
         self._owed.append(act)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
-import threading
+import math
 import time
 from collections.abc import Callable
+from functools import partial
 
 from pparallel.runtime.clock import Clock
 
 logger = logging.getLogger(__name__)
 
 _IDLE = 50  #: rounds with nothing to call after which there are no more
+_OVERDUE = 0.1  #: seconds after which a round that has not come is taken for one that will not
 
 Tick = Callable[[float], None]  #: called with the time, as ``time.monotonic`` has it
 
@@ -35,13 +37,14 @@ class Ticker:
         """
         self.clock, self._interval = Clock(name), interval
         self._there: set[Tick] = set()
-        self._awake = threading.Lock()  # held as long as there is a next round; nobody waits for it
+        self._due = -math.inf  # by when the next round comes; past: there is none
+        self._rounds: object = None  # what the rounds that count are known by
         self._in_vain = 0
 
     @property
     def is_idle(self) -> bool:
         """Whether there is no next round, for there has been nothing to call for a while."""
-        return not self._awake.locked()
+        return time.monotonic() >= self._due
 
     def add(self, what: Tick) -> None:
         """Call *what* from now on.
@@ -50,12 +53,11 @@ class Ticker:
             ResourceExhaustedError: no thread can be started; *what* is not added.
         """
         self._there.add(what)
-        if not self._awake.locked() and self._awake.acquire(blocking=False):
+        if time.monotonic() >= self._due:  # also where a signal's handler has raised just below
             try:
-                self.clock.after(self._interval, self._round)
+                self._next(object())
             except BaseException:
                 self._there.discard(what)
-                self._awake.release()
                 raise
 
     def remove(self, what: Tick) -> None:
@@ -67,18 +69,27 @@ class Ticker:
         self.clock.close()
         self._there.clear()
 
-    def _round(self) -> None:
+    def _next(self, rounds: object) -> None:
+        """Have the next round come; those that are known by anything else end."""
+        self._rounds = rounds
+        self.clock.after(self._interval, partial(self._round, rounds))
+        self._due = time.monotonic() + self._interval + _OVERDUE
+
+    def _round(self, rounds: object) -> None:
+        if rounds is not self._rounds:
+            return
         self._in_vain = 0 if self._there else self._in_vain + 1
         if self._in_vain > _IDLE:
             self._in_vain = 0
-            self._awake.release()
+            self._due = -math.inf
             # Whoever adds one looks afterwards whether there is a next round, or is seen here.
-            if not self._there or not self._awake.acquire(blocking=False):
+            if not self._there:
                 return
         try:
             self._call_all(time.monotonic())
         finally:  # also where there is no memory for that
-            self.clock.after(self._interval, self._round)
+            if rounds is self._rounds:
+                self._next(rounds)
 
     def _call_all(self, now: float) -> None:
         for each in self._there.copy():

@@ -31,7 +31,6 @@ from typing_extensions import Buffer
 
 from pparallel.errors import CallTimeoutError, ResourceExhaustedError, SerializationError
 from pparallel.interfaces.transport import Frames, Transport
-from pparallel.runtime import dedicated
 from pparallel.runtime.interrupts import is_interrupt, raise_interrupt
 from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.pending import fail, settle
@@ -74,6 +73,7 @@ class Batches:
     Attributes:
         held: those that have not left, by member and calling thread. Whoever sends anything else
             calls :meth:`flush` first, and who waits :meth:`flush_all`.
+        by_others: those under way that another thread than the calling one has sent.
     """
 
     def __init__(
@@ -83,6 +83,7 @@ class Batches:
         self.quick, self.window = quick, window
         self.held: dict[tuple[str, int], _Batch] = {}
         self.under_way: defaultdict[str, set[_Batch]] = defaultdict(set)  # by member
+        self.by_others: set[_Batch] = set()
         self.ticker = Ticker(f"{name}-batches", HELD)
         self._is_closed = False
 
@@ -128,15 +129,24 @@ class Batches:
         if batch is not None:
             batch.leave()
 
-    def flush_all(self, enough: float = math.inf) -> None:
-        """Send everything, but for members that have *enough* batches under way.
+    def may_be_overtaken(self, to: str) -> bool:
+        """Return whether one of the calling thread may arrive after what goes by another way."""
+        return (to, get_ident()) in {each.key for each in self.by_others.copy()}
 
-        The next one for those grows until the ticker sends it. Where others wait for this thread,
-        as the ticker may, all of it leaves.
+    def flush_all(self, enough: float = math.inf) -> bool:
+        """Send everything, but for members to which *enough* batches have just left.
+
+        Returns:
+            Whether it was everything: the next batch for those may grow for a moment.
         """
+        since = time.monotonic() - HELD
+        is_all = True
         for (to, _), batch in list(self.held.items()):
-            if len(self.under_way[to]) < enough or dedicated.is_awaited():
+            if sum(each.since > since for each in self.under_way[to].copy()) < enough:
                 batch.leave()
+            else:
+                is_all = False
+        return is_all
 
     def refuse(self) -> None:
         """Take nothing more."""
@@ -153,6 +163,8 @@ class _Batch:
     """Calls of one thread to one member.
 
     Attributes:
+        key: the member to call, and the thread.
+        since: when it began, and later when it left.
         timeout: of each.
         left: of that, when there was room.
         calls: which that thread adds to without a lock: first it adds one, then it looks whether
@@ -160,10 +172,10 @@ class _Batch:
     """
 
     def __init__(self, batches: Batches, key: tuple[str, int], timeout: float | None) -> None:
-        self._batches, self._key, self._to = batches, key, key[0]
+        self._batches, self.key, self._to = batches, key, key[0]
         self.room = Room(self._to)
         self._lock = RLock()  # a transport may complete a future inside, and call what follows
-        self._since = time.monotonic()  # when it began, and later when it left
+        self.since = time.monotonic()
         self.timeout = self.left = timeout
         self.calls: list[Call] = []
         self._has_left = False  # or is about to
@@ -190,7 +202,7 @@ class _Batch:
 
         A request that is sent once more has its number still, and is run once.
         """
-        is_due = self._has_left or now - self._since >= HELD
+        is_due = self._has_left or now - self.since >= HELD
         if is_due and self._lock.acquire(blocking=False):
             try:
                 self._has_left = True
@@ -198,7 +210,6 @@ class _Batch:
             finally:
                 self._lock.release()
 
-    @dedicated.exclusive
     def leave(self) -> Exception | None:
         """Be sent, if it is not yet; return why that failed, and so the calls."""
         with self._lock:
@@ -213,22 +224,24 @@ class _Batch:
         if not self._is_sent:
             if self._number < 0:
                 self._number = requests.next_number(self._to)
-            held, key = batches.held, self._key
-            if key in held and held[key] is self:
-                del held[key]  # without a call since it was found, as a signal's handler may go on
             self._sent = calls = self._sent or tuple(self.calls)
             if calls:
                 batches.under_way[self._to].add(self)
-                self._since = time.monotonic()
+                self.since = time.monotonic()
                 futures, names, args, kwargs = zip(*calls, strict=True)
                 self._futures = self._futures or dict(enumerate(futures))
                 request = (_counted(names), args, kwargs)
-                encode = partial(requests.batch, self._key[1], self._number, request, self.left)
+                encode = partial(requests.batch, self.key[1], self._number, request, self.left)
                 self._reply = self._reply or self._awaited()
+                if get_ident() != self.key[1]:
+                    batches.by_others.add(self)
                 error = self._send(encode, self.left, self._reply)
             else:  # whoever began it has not come to add its call, and will begin another
                 batches.window.give_back(self.room)
             self._is_sent = True
+        held, key = batches.held, self.key
+        if key in held and held[key] is self:  # till here, so that what follows waits for the lock
+            del held[key]  # without a call since it was found, as a signal's handler may go on
         batches.ticker.remove(self.tick)
         return error
 
@@ -253,6 +266,7 @@ class _Batch:
         """Take results in: called by the transport, once for each request."""
         self._is_sent = True
         self._batches.under_way[self._to].discard(self)
+        self._batches.by_others.discard(self)
         try:
             self._take(reply)
         except BaseException as error:
@@ -264,7 +278,7 @@ class _Batch:
             if self._futures:  # ask for the results that are not there yet
                 left = None
                 if self.left is not None:
-                    left = max(self._since + self.left - time.monotonic(), 0.001)
+                    left = max(self.since + self.left - time.monotonic(), 0.001)
                 requests = self._batches.requests
                 encode = partial(requests.rest, self._to, self._number)
                 self._send(encode, left, self._awaited())

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from functools import partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -25,7 +25,7 @@ from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.member import Member
 from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.rpc import current, wire
-from pparallel.runtime.rpc.batches import ENOUGH, SMALL, Batches
+from pparallel.runtime.rpc.batches import ENOUGH, HELD, SMALL, Batches
 from pparallel.runtime.rpc.called import NotRegisteredHereError
 from pparallel.runtime.rpc.directory import FIND
 from pparallel.runtime.rpc.future import Callbacks, RpcFuture, Way
@@ -257,12 +257,17 @@ class Caller:
         self, to: str, is_done: Callable[[], bool], timeout: float | None
     ) -> AbstractContextManager[object]:
         """Send what is held, and say that this thread waits for member *to* inside."""
-        if self._held:
-            self.batches.flush_all(ENOUGH)
         if self.handlers.here.stream is None:
             if dedicated.here.role.kind != ELSEWHERE:
+                self.batches.flush_all()
                 dedicated.refuse_to_wait()
+            if self._held and not self.batches.flush_all(ENOUGH):
+                with self._transport.awaiting(to, is_done, HELD):  # what has left is about to end
+                    if is_done():
+                        return nullcontext()
+                self.batches.flush_all()
             return self._transport.awaiting(to, is_done, timeout)
+        self.batches.flush_all()
         with ExitStack() as stack:
             stack.enter_context(self.handlers.waiting())
             stack.enter_context(self._transport.awaiting(to, is_done, timeout))
@@ -271,13 +276,16 @@ class Caller:
     def _exchange(self, to: str, frames: Frames, timeout: float | None) -> Frames:
         if self._held:
             self.batches.flush(to)
+        call = self._transport.call
+        if self.batches.by_others and self.batches.may_be_overtaken(to):
+            call = partial(Transport.call, self._transport)  # by the way that all requests share
         try:
             if self.handlers.here.stream is None:
                 if dedicated.here.role.kind != ELSEWHERE:
                     dedicated.refuse_to_wait()
-                return self._transport.call(to, frames, timeout)
+                return call(to, frames, timeout)
             with self.handlers.waiting():
-                return self._transport.call(to, frames, timeout)
+                return call(to, frames, timeout)
         except (ClosedError, PeerLostError) as error:
             raise_interrupt(error)
             raise self._explain(error) from None

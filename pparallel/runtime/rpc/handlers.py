@@ -221,12 +221,14 @@ class Handlers:
         self.here.stream = stream
         me, behind = self.here.thread, self._behind
         try:
-            now = monotonic()
-            # One that is not behind is for no other thread: looked at and taken without a call.
-            while stream.owner is stream and stream.jobs and stream not in behind:
+            while True:
+                now = monotonic()
+                # One that is not behind is for no other thread. From here to where a job is taken
+                # there is no call, and no jump back: nothing comes in between.
+                if stream.owner is not stream or not stream.jobs or stream in behind:
+                    break
                 stream.thread, stream.began, stream.since = me, now, now
                 stream.jobs.popleft()()
-                now = monotonic()
             self._run(stream, stream)
         finally:
             self.leave()
@@ -406,8 +408,8 @@ class Handlers:
             until = monotonic() + IDLE
             while not self._closed or self._ready or self._behind:
                 now = monotonic()
-                if self._running < self._size and (stream := self._choose(now)):
-                    stream.owner, self.here.stream = token, stream
+                if self._running < self._size and (stream := self._choose(now, token)):
+                    self.here.stream = stream
                     self._running += 1
                     if self._ready or self._behind:
                         self._call_a_thread()
@@ -424,11 +426,13 @@ class Handlers:
                     self._idle -= 1
         return None
 
-    def _choose(self, now: float) -> Stream | None:
+    def _choose(self, now: float, token: object) -> Stream | None:
         if self._ready:
+            self._ready[0].owner = token
             return self._ready.popleft()
         for stream in self._behind:
             if stream.is_under_way(now):
+                stream.owner = token  # first: who has it takes more while it is not behind
                 self._behind.discard(stream)
                 return stream
         return None
