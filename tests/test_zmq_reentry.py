@@ -18,6 +18,7 @@ from zmq_meetings import meeting
 from zmq_peer import opened, peers, transport
 
 from pparallel.interfaces.transport import Frames
+from pparallel.testing.patience import until
 from pparallel_zmq.transport import ZmqTransport
 
 NAMES = ["m0", "m1"]
@@ -77,6 +78,17 @@ def test_signal_handlers_that_send_while_the_main_thread_sends_never_block_it() 
 
         ends(work, 30)
         assert sent
+
+
+def test_who_leaves_in_the_main_thread_says_so_first() -> None:
+    with meeting(NAMES) as met, peers(NAMES[1:], NAMES, met) as (one,):
+        own = transport("m0", NAMES, met, liveness_bound=5.0)
+        with opened(own):
+            assert one.opened() == "open"
+            network = own._network
+            assert network is not None
+            until(lambda: "m1" in network._routes, "its hello has not come")
+        until(lambda: one.lost() == [["m0", "has left"]], "it takes this member for lost")
 
 
 class Sends:
