@@ -20,6 +20,7 @@ import pparallel
 from pparallel import Runtime
 from pparallel.errors import ClosedError, PeerLostError
 from pparallel.interfaces.transport import Frames, Transport
+from pparallel.runtime import dedicated
 from pparallel.runtime.rpc import RpcGroup, batches, wire
 from pparallel.runtime.rpc.batches import ENOUGH, SMALL, TOGETHER, Batches, Call
 from pparallel.runtime.rpc.future import RpcFuture, Way
@@ -228,6 +229,34 @@ def test_what_follows_waits_until_another_thread_has_sent_what_went_before(
     for n in range(3):
         member.answer([0], [n], of=n)
     assert not member.batches.may_be_overtaken("a")
+
+
+def test_a_handler_waits_for_no_thread_that_waits_for_what_it_has_interrupted(
+    member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port, waits = threading.RLock(), threading.Event()
+    send = member.send
+
+    def send_alone(to: str, frames: Frames, *args: Any) -> None:
+        if threading.current_thread() is not threading.main_thread():  # it is the ticker's
+            waits.set()
+        with port:
+            send(to, frames, *args)
+
+    @dedicated.exclusive
+    def interrupted() -> None:
+        with port:
+            assert waits.wait(PATIENCE)
+            for n in range(2, 5):
+                member.call(n)
+                member.batches.flush("a")
+            member.batches.flush_all()
+
+    monkeypatch.setattr(member, "send", send_alone)
+    member.call(0)
+    member.call(1)
+    interrupted()
+    until(lambda: sorted(member.numbers()) == list(range(5)), "some have not left")
 
 
 @pytest.mark.parametrize("backend", ["ipc", "zmq"])

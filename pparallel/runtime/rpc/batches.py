@@ -31,6 +31,7 @@ from typing_extensions import Buffer
 
 from pparallel.errors import CallTimeoutError, ResourceExhaustedError, SerializationError
 from pparallel.interfaces.transport import Frames, Transport
+from pparallel.runtime import dedicated
 from pparallel.runtime.interrupts import is_interrupt, raise_interrupt
 from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.pending import fail, settle
@@ -190,12 +191,16 @@ class _Batch:
         self.calls.append(call)
         if not self._has_left:
             return True
-        with self._lock:  # until it is known what it has left with
+        has_lock = self._take_lock()  # now it is known what it has left with
+        try:
             if any(each is call for each in self._sent):
                 return True
             # It may be just leaving, in this thread, which a signal has interrupted.
             del self.calls[-1]
             return False
+        finally:
+            if has_lock:
+                self._lock.release()
 
     def tick(self, now: float) -> None:
         """Leave, if it is time; or do what a signal's handler that raised has kept from being done.
@@ -212,11 +217,27 @@ class _Batch:
 
     def leave(self) -> Exception | None:
         """Be sent, if it is not yet; return why that failed, and so the calls."""
-        with self._lock:
+        if not self._take_lock():
+            return None
+        try:
             if self._has_left:
                 return None
             self._has_left = True
             return self._go()
+        finally:
+            self._lock.release()
+
+    def _take_lock(self) -> bool:
+        """Wait until no other thread sends this; return False if one may wait for this thread."""
+        if self._lock.acquire(blocking=False):
+            return True
+        if not dedicated.is_awaited():
+            return self._lock.acquire()
+        while not self._sent:  # it is known soon: nothing is waited for before
+            if self._lock.acquire(blocking=False):
+                return True
+            time.sleep(0)
+        return False
 
     def _go(self) -> Exception | None:
         """Be sent; where a signal's handler raises, the ticker calls this again."""
