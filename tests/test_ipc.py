@@ -28,10 +28,10 @@ from pparallel.interfaces.transport import Frames
 from pparallel.runtime import dedicated
 from pparallel.runtime.processes.inheritance import _private
 from pparallel.runtime.rpc import RpcGroup, current
+from pparallel.runtime.turn import Turn
 from pparallel.testing import TransportSuite
 from pparallel.testing.patience import PATIENCE, until
 from pparallel_ipc import IpcTransportConfig, messages
-from pparallel_ipc.connection import Turn
 from pparallel_ipc.guest import Guest
 from pparallel_ipc.lanes import Lane, new_pair
 from pparallel_ipc.transport import IpcTransport

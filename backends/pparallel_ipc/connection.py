@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import Any
 
-from pparallel.runtime import dedicated, poll_times
+from pparallel.runtime import poll_times
 from pparallel.runtime.interrupts import is_interrupt
 from pparallel.runtime.processes import close_private
 from pparallel.runtime.resources import is_exhausted
+from pparallel.runtime.turn import Turn
 from pparallel_ipc import messages
 from pparallel_ipc.hub import NOT_SERVED, READ, WRITE, Hub
 from pparallel_ipc.messages import VERSION, Received, dumps
@@ -29,57 +30,11 @@ _MOST = 1000  #: entries that are looked at for a packet
 _ALONE = -1  #: instead of a size: a message by itself
 _HOW = (int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL),)  #: as map() takes it
 _END: Received = (b"", [], 0, None)
-PATIENCE = 1.0  #: seconds that closing waits for who reads or sends
 
 Entry = tuple[Any, int, Sequence[int]]  #: a message, its size, descriptors
 Packet = tuple[bytes, Sequence[int], int]  #: with its descriptors and the number of its entries
 Taken = Callable[[Any, list[int]], None]  #: (message, descriptors)
 Ended = Callable[["Connection"], None]
-
-
-class Turn:
-    """Lets one thread at a time do something, and its signals' handlers; others need not wait.
-
-    It is free afterwards wherever a handler raises: none runs between the deletion of an item and
-    the assignment after it, as one may after a call of ``acquire``.
-
-    Attributes:
-        owner: the thread that has it; 0: none.
-    """
-
-    def __init__(self) -> None:
-        # The last of eight is taken out and put back: a list that shrinks to less than half would
-        # give memory back, and might find none when it grows again.
-        self._is_free = [True] * 8
-        self.owner = 0
-
-    @dedicated.exclusive
-    def take(self, act: Callable[..., object], *args: Any) -> bool:
-        """Call *act* and return True; or return False, for another thread has the turn."""
-        me = get_ident()
-        if self.owner == me:
-            act(*args)
-            return True
-        try:
-            del self._is_free[7]
-            self.owner = me
-        except IndexError:
-            return False
-        try:
-            act(*args)
-        finally:
-            self.owner = 0
-            self._is_free.append(True)
-        return True
-
-    def take_soon(self, act: Callable[..., object], *args: Any) -> None:
-        """As :meth:`take`, but wait for the turn; after :data:`PATIENCE` seconds do without it."""
-        until = time.monotonic() + PATIENCE
-        while not self.take(act, *args):
-            if time.monotonic() >= until:
-                act(*args)
-                return
-            time.sleep(_AGAIN)
 
 
 class Post:

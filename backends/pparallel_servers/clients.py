@@ -179,10 +179,10 @@ class HostClient(ServerClient):
     @override
     def wait(self, key: Hashable, version: Hashable | None, timeout: float | None) -> Found | None:
         ticket = next(self._tickets)
-        body = key, version, ticket
-        asked = self._group.ask_async(self._host, "wait", body, timeout=timeout)
-        self._waiting.add(asked)
+        body, asked = (key, version, ticket), None
         try:
+            asked = self._group.ask_async(self._host, "wait", body, timeout=timeout)
+            self._waiting.add(asked)
             if self._is_closed:  # by another thread, which has not seen this one
                 fail(asked, ClosedError("the ordered server"))
             return self._found(asked.result())

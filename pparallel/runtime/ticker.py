@@ -6,14 +6,12 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from functools import partial
 
 from pparallel.runtime.clock import Clock
 
 logger = logging.getLogger(__name__)
 
 _IDLE = 50  #: rounds with nothing to call after which there are no more
-_OVERDUE = 0.1  #: seconds after which a round that has not come is taken for one that will not
 
 Tick = Callable[[float], None]  #: called with the time, as ``time.monotonic`` has it
 
@@ -26,6 +24,7 @@ class Ticker:
 
     Attributes:
         clock: the clock.
+        is_idle: whether there is no next round, for there has been nothing to call for a while.
     """
 
     def __init__(self, name: str, interval: float) -> None:
@@ -37,14 +36,9 @@ class Ticker:
         """
         self.clock, self._interval = Clock(name), interval
         self._there: set[Tick] = set()
-        self._due = -math.inf  # by when the next round comes; past: there is none
-        self._rounds: object = None  # what the rounds that count are known by
+        self._last = -math.inf  # when the last round was
         self._in_vain = 0
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether there is no next round, for there has been nothing to call for a while."""
-        return time.monotonic() >= self._due
+        self.is_idle = True
 
     def add(self, what: Tick) -> None:
         """Call *what* from now on.
@@ -53,9 +47,11 @@ class Ticker:
             ResourceExhaustedError: no thread can be started; *what* is not added.
         """
         self._there.add(what)
-        if time.monotonic() >= self._due:  # also where a signal's handler has raised just below
+        # Only a round says that there are rounds: what is interrupted here leaves no trace. Those
+        # that come too many are none.
+        if self.is_idle:
             try:
-                self._next(object())
+                self.clock.after(self._interval, self._round)
             except BaseException:
                 self._there.discard(what)
                 raise
@@ -69,27 +65,23 @@ class Ticker:
         self.clock.close()
         self._there.clear()
 
-    def _next(self, rounds: object) -> None:
-        """Have the next round come; those that are known by anything else end."""
-        self._rounds = rounds
-        self.clock.after(self._interval, partial(self._round, rounds))
-        self._due = time.monotonic() + self._interval + _OVERDUE
-
-    def _round(self, rounds: object) -> None:
-        if rounds is not self._rounds:
+    def _round(self) -> None:
+        now = time.monotonic()
+        if now - self._last < self._interval / 2:  # the rounds that go on are others
             return
+        self.is_idle = False
         self._in_vain = 0 if self._there else self._in_vain + 1
         if self._in_vain > _IDLE:
-            self._in_vain = 0
-            self._due = -math.inf
+            self._in_vain, self.is_idle = 0, True
             # Whoever adds one looks afterwards whether there is a next round, or is seen here.
             if not self._there:
                 return
         try:
-            self._call_all(time.monotonic())
-        finally:  # also where there is no memory for that
-            if rounds is self._rounds:
-                self._next(rounds)
+            self._call_all(now)
+        finally:  # where there is no memory for the next one, the clock calls this one again
+            self._last = -math.inf
+            self.clock.after(self._interval, self._round)
+            self._last = now
 
     def _call_all(self, now: float) -> None:
         for each in self._there.copy():

@@ -44,6 +44,7 @@ from pparallel.runtime.rpc.requests import Requests
 from pparallel.runtime.rpc.window import Room, Window
 from pparallel.runtime.rpc.wire import Status
 from pparallel.runtime.ticker import Ticker
+from pparallel.runtime.turn import PATIENCE, Turn
 from pparallel.runtime.user_code import run
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 TOGETHER = 32  #: calls in a batch, at the most
 ENOUGH = 2  #: batches under way to a member beside which the next one may wait to grow
 SMALL = 512  #: bytes of the arguments of a call, at the most
+SOON = 50e-6  #: seconds after which it is looked again whether another thread has sent a batch
 HELD = 0.001  #: seconds after which a batch leaves as it is
 LATE = 0.001  #: seconds after which the results that are there do not wait for the others
 LARGE = 2**16  #: bytes of results from which on others come with the next reply
@@ -175,14 +177,15 @@ class _Batch:
     def __init__(self, batches: Batches, key: tuple[str, int], timeout: float | None) -> None:
         self._batches, self.key, self._to = batches, key, key[0]
         self.room = Room(self._to)
-        self._lock = RLock()  # a transport may complete a future inside, and call what follows
+        self._turn = Turn()  # to be sent; a transport may complete a future inside
         self.since = time.monotonic()
         self.timeout = self.left = timeout
         self.calls: list[Call] = []
         self._has_left = False  # or is about to
         self._is_sent = False
         self._number = -1  # of its request, when it has left
-        self._sent: Sequence[Call] = ()  # what it has left with
+        self._sent: list[Call] = []  # what it has left with
+        self._error: Exception | None = None
         self._futures: dict[int, RpcFuture[Any]] = {}  # of those that have not ended
         self._reply: LeanFuture[Frames] | None = None  # sent again, it is answered once
 
@@ -191,61 +194,42 @@ class _Batch:
         self.calls.append(call)
         if not self._has_left:
             return True
-        has_lock = self._take_lock()  # now it is known what it has left with
-        try:
-            if any(each is call for each in self._sent):
-                return True
-            # It may be just leaving, in this thread, which a signal has interrupted.
-            del self.calls[-1]
-            return False
-        finally:
-            if has_lock:
-                self._lock.release()
+        # It may be just leaving, in this thread, which a signal has interrupted. What it has taken
+        # along by now is sent, and nothing later.
+        del self.calls[-1]
+        return any(each is call for each in self._sent)
 
     def tick(self, now: float) -> None:
         """Leave, if it is time; or do what a signal's handler that raised has kept from being done.
 
         A request that is sent once more has its number still, and is run once.
         """
-        is_due = self._has_left or now - self.since >= HELD
-        if is_due and self._lock.acquire(blocking=False):
-            try:
-                self._has_left = True
-                self._go()
-            finally:
-                self._lock.release()
+        if self._has_left or now - self.since >= HELD:
+            self._turn.take(self._go)
 
     def leave(self) -> Exception | None:
-        """Be sent, if it is not yet; return why that failed, and so the calls."""
-        if not self._take_lock():
-            return None
-        try:
-            if self._has_left:
-                return None
-            self._has_left = True
-            return self._go()
-        finally:
-            self._lock.release()
+        """Be sent, if it is not yet; return why that failed, and so the calls.
 
-    def _take_lock(self) -> bool:
-        """Wait until no other thread sends this; return False if one may wait for this thread."""
-        if self._lock.acquire(blocking=False):
-            return True
-        if not dedicated.is_awaited():
-            return self._lock.acquire()
-        while not self._sent:  # it is known soon: nothing is waited for before
-            if self._lock.acquire(blocking=False):
-                return True
-            time.sleep(0)
-        return False
+        Where another thread sends it, that is waited for, as what follows is to come after it. It
+        is not where that thread may wait for this one, or does not go on for long.
+        """
+        me, until = get_ident(), time.monotonic() + PATIENCE
+        while self._turn.owner != me and not self._turn.take(self._go):
+            if self.key[1] != me or time.monotonic() > until or dedicated.is_awaited():
+                break
+            time.sleep(SOON)
+        return self._error
 
-    def _go(self) -> Exception | None:
-        """Be sent; where a signal's handler raises, the ticker calls this again."""
-        batches, requests, error = self._batches, self._batches.requests, None
+    def _go(self) -> None:
+        """Be sent; where a signal's handler raises, this is called again."""
+        batches, requests = self._batches, self._batches.requests
+        self._has_left = True
         if not self._is_sent:
             if self._number < 0:
                 self._number = requests.next_number(self._to)
-            self._sent = calls = self._sent or tuple(self.calls)
+            calls = self._sent
+            if not calls:
+                calls.extend(self.calls)  # in one go: see add()
             if calls:
                 batches.under_way[self._to].add(self)
                 self.since = time.monotonic()
@@ -256,15 +240,20 @@ class _Batch:
                 self._reply = self._reply or self._awaited()
                 if get_ident() != self.key[1]:
                     batches.by_others.add(self)
-                error = self._send(encode, self.left, self._reply)
+                self._error = self._send(encode, self.left, self._reply)
+                if self._reply.done():  # before this was interrupted, and came here again
+                    self._forget()
             else:  # whoever began it has not come to add its call, and will begin another
                 batches.window.give_back(self.room)
             self._is_sent = True
         held, key = batches.held, self.key
-        if key in held and held[key] is self:  # till here, so that what follows waits for the lock
+        if key in held and held[key] is self:  # till here, so that what follows waits for it
             del held[key]  # without a call since it was found, as a signal's handler may go on
         batches.ticker.remove(self.tick)
-        return error
+
+    def _forget(self) -> None:
+        self._batches.under_way[self._to].discard(self)
+        self._batches.by_others.discard(self)
 
     def _awaited(self) -> LeanFuture[Frames]:
         reply: LeanFuture[Frames] = LeanFuture()
@@ -286,8 +275,7 @@ class _Batch:
     def _replied(self, reply: Future[Frames]) -> None:
         """Take results in: called by the transport, once for each request."""
         self._is_sent = True
-        self._batches.under_way[self._to].discard(self)
-        self._batches.by_others.discard(self)
+        self._forget()
         try:
             self._take(reply)
         except BaseException as error:
