@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import pytest
 import torch
@@ -18,7 +18,9 @@ from pparallel.testing import OrderedServerSuite
 from pparallel.testing.history import Operation, Unknown, check
 from pparallel.testing.patience import PATIENCE
 from pparallel_local import LocalTransportConfig
+from pparallel_serializers import PickleSerializerConfig
 from pparallel_servers import HostedOrderedServerConfig, MemoryOrderedServerConfig
+from pparallel_servers.clients import HostClient
 
 if TYPE_CHECKING:
     from pparallel.builder import Runtime
@@ -248,6 +250,27 @@ def test_a_wait_that_its_host_reads_after_the_close(transport: str) -> None:
     none, (raised,) = pparallel.launch(config, close_while_a_wait_is_on_its_way)
     assert none == []
     assert "closed" in raised
+
+
+class Interrupted:
+    """Stands for a group; a signal's handler raises where it has just sent a request to wait."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def ask_async(self, _: str, key: str, *__: Any, **___: Any) -> Any:
+        self.told.append(key)
+        if key == "wait":
+            raise KeyboardInterrupt
+        return Future()
+
+
+def test_a_wait_that_is_interrupted_as_it_begins_is_withdrawn() -> None:
+    group = Interrupted()
+    client = HostClient(cast("Any", group), "host", pparallel.build(PickleSerializerConfig()))
+    with pytest.raises(KeyboardInterrupt):
+        client.wait("k", None, None)
+    assert group.told == ["wait", "withdraw"]
 
 
 def test_a_wait_that_comes_as_its_host_leaves() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import get_ident
 from types import FunctionType
 from typing import Any, cast
@@ -26,7 +29,7 @@ from pparallel.runtime.rpc.batches import ENOUGH, SMALL, TOGETHER, Batches, Call
 from pparallel.runtime.rpc.future import RpcFuture, Way
 from pparallel.runtime.rpc.quick import Quick
 from pparallel.runtime.rpc.requests import Requests
-from pparallel.runtime.rpc.window import Window
+from pparallel.runtime.rpc.window import Room, Window
 from pparallel.runtime.rpc.wire import Kind, Status
 from pparallel.runtime.ticker import Ticker
 from pparallel.testing.patience import PATIENCE, until
@@ -257,6 +260,94 @@ def test_a_handler_waits_for_no_thread_that_waits_for_what_it_has_interrupted(
     member.call(1)
     interrupted()
     until(lambda: sorted(member.numbers()) == list(range(5)), "some have not left")
+
+
+@contextmanager
+def at_the_next_request(member: Member, act: Callable[[], object]) -> Iterator[None]:
+    """Have *act* called as a batch leaves, as a signal's handler may be, once."""
+    requests, acts = member.batches.requests, [act]
+    batch = requests.batch
+
+    def interrupted(*args: Any) -> Frames:
+        if acts and threading.current_thread() is threading.main_thread():
+            acts.pop()()
+        return batch(*args)
+
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(requests, "batch", interrupted)
+        yield
+
+
+def test_a_handler_that_finds_no_room_does_not_wait_for_what_it_has_interrupted() -> None:
+    member, waited = Member(), list[float]()
+
+    def take() -> None:
+        began = time.monotonic()
+        member.window.take(Room("a"), ROOM, PATIENCE)
+        waited.append(time.monotonic() - began)
+
+    with at_the_next_request(member, take):
+        member.call(0)
+    assert len(waited) == 1
+    assert waited[0] < PATIENCE / 2
+    member.batches.close()
+
+
+@pytest.mark.usefixtures("patient")
+def test_who_waits_does_not_wait_for_a_batch_of_another_thread(member: Member) -> None:
+    def have_another_wait() -> None:
+        in_threads(1, lambda _: member.batches.flush_all())
+
+    with at_the_next_request(member, have_another_wait):
+        member.call(0)
+    assert member.numbers() == [0]
+
+
+@pytest.mark.usefixtures("patient")
+def test_what_was_interrupted_as_it_left_leaves_before_what_follows(member: Member) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    member.call(0)
+    member.call(1)
+    with at_the_next_request(member, interrupt), pytest.raises(KeyboardInterrupt):
+        member.batches.flush("a")
+    assert member.numbers() == [0]
+    member.batches.flush("a")  # as who calls by another way does before
+    assert member.numbers() == [0, 1]
+    member.call(2)
+    member.batches.flush("a")
+    assert member.numbers() == [0, 1, 2]
+
+
+def test_a_fork_does_not_wait_for_a_batch_that_a_thread_of_its_parent_sends(
+    member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_sending, may_go, send = threading.Event(), threading.Event(), member.send
+
+    def send_late(*args: Any) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            is_sending.set()
+            may_go.wait(PATIENCE)
+        send(*args)
+
+    monkeypatch.setattr(member, "send", send_late)
+    member.call(0)
+    member.call(1)
+    assert is_sending.wait(PATIENCE)
+    child = os.fork()
+    if not child:
+        ended = 1
+        try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(int(PATIENCE))
+            member.call(2)
+            member.batches.flush("a")
+            ended = 0
+        finally:
+            os._exit(ended)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    may_go.set()
 
 
 @pytest.mark.parametrize("backend", ["ipc", "zmq"])
@@ -613,6 +704,34 @@ def test_a_ticker_goes_on_after_an_interrupt_of_who_adds(
             restored.setattr(ticker.clock, "after", after)
             ticker.add(calls.append)
     until(lambda: len(calls) > 2, "it was not called")
+    ticker.close()
+
+
+def test_a_ticker_goes_on_after_an_add_that_took_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticker, calls = Ticker("test", 0.001), list[float]()
+    after = ticker.clock.after
+
+    def late(delay: float, what: Callable[[], None]) -> None:
+        after(delay, what)
+        if threading.current_thread() is threading.main_thread():
+            ticker._there.clear()  # it was called, and is not to be any more
+            until(lambda: ticker.is_idle, "it does not go to sleep")
+
+    with monkeypatch.context() as changed:
+        changed.setattr(ticker.clock, "after", late)
+        ticker.add(calls.append)
+    ticker.add(calls.append)
+    until(lambda: len(calls) > 2, "it was not called")
+    ticker.close()
+
+
+def test_rounds_of_a_ticker_do_not_multiply() -> None:
+    ticker, calls = Ticker("test", 0.02), list[float]()
+    for _ in range(20):
+        ticker.add(calls.append)
+        ticker.is_idle = True  # as where many add one at a time
+    until(lambda: len(calls) > 10, "it was not called")
+    assert calls[10] - calls[0] > 10 * 0.02 / 2 * 0.9
     ticker.close()
 
 
