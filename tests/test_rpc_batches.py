@@ -16,6 +16,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from interruption import at_each_moment
 from rpc_members import between, launch
 from typing_extensions import override
 
@@ -23,7 +24,7 @@ import pparallel
 from pparallel import Runtime
 from pparallel.errors import ClosedError, PeerLostError
 from pparallel.interfaces.transport import Frames, Transport
-from pparallel.runtime import dedicated
+from pparallel.runtime import dedicated, turn
 from pparallel.runtime.rpc import RpcGroup, batches, wire
 from pparallel.runtime.rpc.batches import ENOUGH, SMALL, TOGETHER, Batches, Call
 from pparallel.runtime.rpc.future import RpcFuture, Way
@@ -318,6 +319,31 @@ def test_what_was_interrupted_as_it_left_leaves_before_what_follows(member: Memb
     member.call(2)
     member.batches.flush("a")
     assert member.numbers() == [0, 1, 2]
+
+
+@pytest.mark.usefixtures("patient")
+def test_what_a_handler_calls_leaves_at_once_at_each_moment_of_another_leaving() -> None:
+    def make() -> tuple[Callable[[], object], Callable[[], object], Callable[[int], None]]:
+        member, sent = Member(), list[bool]()
+        members.append(member)
+        member.call(0)
+        member.call(1)
+
+        def handle() -> None:
+            member.call(2)
+            member.batches.flush_all()  # as who waits for it does
+            sent.append(2 in member.numbers())
+
+        def verdict(number: int) -> None:
+            assert sent == [True], f"it is not sent where moment {number} was interrupted"
+            assert sorted(member.numbers()) == [0, 1, 2]
+
+        return lambda: member.batches.flush("a"), handle, verdict
+
+    members: list[Member] = []
+    at_each_moment(make, batches, turn)
+    for each in members:
+        each.batches.close()
 
 
 def test_a_fork_does_not_wait_for_a_batch_that_a_thread_of_its_parent_sends(

@@ -165,7 +165,7 @@ class FailsTheWholeBatch(ChangedPool):
             self.sink.abort(error)
 
 
-@rejected_by("test_those_who_had_not_started_go_elsewhere", "test_an_observed_task_that_dies")
+@rejected_by("test_an_observed_task_that_dies")
 class TestFailsTheWholeBatch(PoolSuite):
     config = config(FailsTheWholeBatch)
 

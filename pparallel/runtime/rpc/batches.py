@@ -205,6 +205,7 @@ class _Batch:
         A request that is sent once more has its number still, and is run once.
         """
         if self._has_left or now - self.since >= HELD:
+            self._has_left = True
             self._turn.take(self._go)
 
     def leave(self) -> Exception | None:
@@ -214,6 +215,7 @@ class _Batch:
         is not where that thread may wait for this one, or does not go on for long.
         """
         me, until = get_ident(), time.monotonic() + PATIENCE
+        self._has_left = True  # first: a handler's calls are to find another one
         while self._turn.owner != me and not self._turn.take(self._go):
             if self.key[1] != me or time.monotonic() > until or dedicated.is_awaited():
                 break
@@ -223,7 +225,6 @@ class _Batch:
     def _go(self) -> None:
         """Be sent; where a signal's handler raises, this is called again."""
         batches, requests = self._batches, self._batches.requests
-        self._has_left = True
         if not self._is_sent:
             if self._number < 0:
                 self._number = requests.next_number(self._to)
