@@ -3,9 +3,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS ?= 3
-# One class, or the functions of one file, stay together, in the order that tests/conftest.py says.
-# A process that dies is not replaced: what it was running is told, and the run ends.
-SPREAD := -n $(JOBS) --dist loadscope --no-loadscope-reorder --max-worker-restart 0
 EXAMPLES := $(wildcard examples/*/*.yaml)
 # Distributions of their own, which are tested beside pparallel; the template is tested from a wheel.
 PLUGINS := plugins/pparallel-ray plugins/pparallel-redis
@@ -13,17 +10,19 @@ PLUGINS := plugins/pparallel-ray plugins/pparallel-redis
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench docs clean
+.PHONY: help demo test test-plugins check bench docs clean
 
 help:  ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(STAMP)  ## train the digits example on the embedded backends and print its accuracy
 	$(BIN)/pparallel run examples/digits/embedded.yaml
 
-test: $(STAMP)  ## run the test suite in JOBS=3 processes; PPARALLEL_TEST_SCALE=full runs every round
-	$(BIN)/python -m pytest $(SPREAD) tests
-	PYTHONPATH=$(CURDIR)/tests $(BIN)/python -m pytest $(SPREAD) -p thinning $(PLUGINS:%=%/tests)
+test: $(STAMP)  ## run the test suite in JOBS=3 processes
+	$(BIN)/python tests/gate.py --jobs $(JOBS) tests
+
+test-plugins: $(STAMP)  ## run the tests of the plugins that have servers
+	$(BIN)/python tests/gate.py --jobs $(JOBS) $(PLUGINS:%=%/tests)
 
 check: $(STAMP)  ## lint, formatting, types, import contracts, docs, examples
 	$(BIN)/ruff check

@@ -84,6 +84,27 @@ def test_a_segment_of_another_program_is_let_be(how: str, name: str) -> None:
         tell(running, "gone")
 
 
+def test_a_segment_of_a_program_that_has_ended_is_let_be() -> None:
+    code = "import os; open(f'/dev/shm/torch_{os.getpid()}_123_0', 'x'); print(os.getpid())"
+    maker = ["setsid", "--fork", sys.executable, "-c", code]  # a program that is nobody's child
+    with no_leftovers(0.05):
+        done = subprocess.run(maker, stdout=subprocess.PIPE, text=True, check=True)
+    (SHM / f"torch_{done.stdout.strip()}_123_0").unlink()
+
+
+def test_a_segment_of_a_child_that_was_killed_is_found() -> None:
+    code = "import os; open(f'/dev/shm/torch_{os.getpid()}_123_0', 'x'); print(flush=True); input()"
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe) as running:
+        assert running.stdout is not None
+        found = pytest.raises(AssertionError, match=f"torch_{running.pid}_123_0")
+        with found, no_leftovers(0.05):
+            assert running.stdout.readline()
+            running.kill()
+            running.wait()
+    (SHM / f"torch_{running.pid}_123_0").unlink()
+
+
 def test_a_segment_of_ones_own_is_found() -> None:
     path = SHM / f"own-{ME}"
     found = pytest.raises(AssertionError, match=f"segment {path}")

@@ -42,6 +42,9 @@ class Segment(NamedTuple):
 Leftover = threading.Thread | psutil.Process | Descriptor | Segment
 Keeps = Callable[[Leftover], bool]
 
+#: pids of this process's descendants, also of those that have ended since they were seen
+_descendants: set[int] = set()
+
 #: what there is, with the words that describe it
 Inventory = Mapping[Leftover, str]
 
@@ -55,8 +58,9 @@ def no_leftovers(patience: float = 5.0, keeps: Keeps | None = None) -> Iterator[
     for them to go. The helper processes that pparallel and :mod:`multiprocessing` keep for the life
     of the program are none, and neither is what CUDA opens for the life of the process, nor are the
     children of a child that was there before, or segments of other programs: another user's, those
-    that processes other than this one and its descendants have mapped or open, and those with the
-    pid of such a process in their names.
+    that processes other than this one and its descendants have mapped or open, and those whose
+    names have numbers none of which is the pid of this process or of a descendant. A descendant
+    that ends before it is seen is taken for another program in this respect.
 
     Args:
         patience: seconds that what is left has to go.
@@ -143,6 +147,7 @@ def _processes() -> Inventory:
     }
     found: dict[Leftover, str] = {}
     for pid in _below(os.getpid()):
+        _descendants.add(pid)
         if pid not in helpers:
             with contextlib.suppress(psutil.NoSuchProcess):
                 child = psutil.Process(pid)
@@ -201,11 +206,14 @@ def _segments() -> Inventory:
 
 def _of_others(names: set[str]) -> set[str]:
     """Return those of the segments that belong to other programs of this machine."""
-    me = psutil.Process()
-    others = set(psutil.pids()) - {me.pid, *(each.pid for each in me.children(recursive=True))}
+    ours = {os.getpid(), *_below(os.getpid())}
+    others = set(psutil.pids()) - ours
     inodes = {each: inode for each in names if (inode := _own_inode(each)) is not None}
     found = names - inodes.keys()
-    found |= {each for each in names if others & {int(part) for part in _NUMBERS.findall(each)}}
+    for each in names:
+        numbers = {int(part) for part in _NUMBERS.findall(each)}
+        if numbers and not numbers & (ours | _descendants):
+            found.add(each)
     for pid in others:
         used = _used(Path(f"/proc/{pid}")) if found < names else set()
         found |= {each for each in names if inodes.get(each) in used}
