@@ -3,7 +3,7 @@
 Pages of docs/reference, the files of the example plugin in the page that goes through it, and the
 verdicts of the training suite.
 
-``tests/test_docs.py`` checks that what is committed is what this writes.
+``tests/pages/test_docs.py`` checks that what is committed is what this writes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pparallel.testing.training.cases import every
 from pparallel.testing.training.verdicts import Equal, Verdict, word
 
 DOCS = Path(__file__).resolve().parent
-TESTS = DOCS.parent / "tests"
+TESTS = DOCS.parent / "tests" / "helpers"
 REFERENCE = DOCS / "reference"
 EXAMPLE = DOCS.parent / "plugins" / "pparallel-example"
 NOTE = "<!-- Written by docs/generate.py; change the docstrings instead. -->"

@@ -19,7 +19,7 @@ import typer
 from pparallel.cli import app
 from pparallel.plugin import INTERFACE_VERSION
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 JOB = """\
 members: [ps, worker-0, worker-1]

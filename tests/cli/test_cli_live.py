@@ -16,7 +16,7 @@ import pytest
 
 from pparallel.testing.patience import until
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 JOB = """\
 members: [ps, worker-0, worker-1]

@@ -25,7 +25,7 @@ from pparallel.plugin import Backend, hookimpl
 from pparallel.registry import INTERFACES, Registry, default_registry
 from pparallel_local import ThreadPoolConfig
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*/*.yaml"))
 

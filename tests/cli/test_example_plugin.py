@@ -17,7 +17,7 @@ from pparallel.plugin import INTERFACE_VERSION
 from pparallel.registry import INTERFACES
 from pparallel.registry.classes import interface_class
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "plugins" / "pparallel-example"
 PAGE = ROOT / "docs" / "write_a_backend.md"
 TEMPLATE = "pparallel/cli/new_plugin/template/"

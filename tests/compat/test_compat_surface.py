@@ -16,7 +16,7 @@ import pytest
 import torch.distributed
 from seeds_surface import SURFACE
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 LIST = ROOT.parent / "shared" / "seeds-surface.md"  #: what the project was given, where it is there
 ENTRY = re.compile(r"^(?P<name>\w+)(?P<takes>\(.*\))?$", re.S)
 
@@ -200,7 +200,7 @@ def _plain(takes: str) -> str:
 
 
 def test_each_test_that_the_pages_name_is_there() -> None:
-    tests = "".join(each.read_text() for each in (ROOT / "tests").glob("test_*.py"))
+    tests = "".join(each.read_text() for each in (ROOT / "tests").glob("*/test_*.py"))
     pages = "".join(each.read_text() for each in (ROOT / "docs" / "moving").glob("*.md"))
     named = set(re.findall(r"`(?:test_\w+\.py::)?(test_\w+)`", pages))
     assert len(named) > 20

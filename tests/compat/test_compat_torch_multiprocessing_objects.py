@@ -246,7 +246,7 @@ class TestInOtherInterpreters:
 
     def test_many_tensors_need_no_descriptors(self) -> None:
         """pytorch 973, PR 34768: received 0 items of ancdata."""
-        folder = Path(__file__).parent
+        folder = Path(__file__).parents[1] / "helpers"
         subprocess.run([sys.executable, "-c", _MANY], check=True, timeout=100, cwd=folder)
 
     def test_proxies_of_a_manager_are_arguments(self) -> None:

@@ -10,7 +10,7 @@ import pparallel.runtime.events as package
 from pparallel.runtime.events import Event
 from pparallel.runtime.events import kinds as module
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "events.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "events.md"
 COMMON = {each.name for each in dataclasses.fields(Event)}
 
 Row = tuple[str, list[str]]

@@ -14,7 +14,7 @@ import pparallel
 from pparallel.cli.schema.attributes import descriptions
 from pparallel.config import BackendConfig, Config
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ["pparallel", *sorted(path.name for path in (ROOT / "backends").glob("pparallel_*"))]
 
 

@@ -24,7 +24,7 @@ from pparallel.testing.patience import PATIENCE
 if TYPE_CHECKING:
     from pparallel.builder import Runtime
 
-PROGRAM = Path(__file__).parent.parent / "examples" / "digits" / "train.py"
+PROGRAM = Path(__file__).parents[2] / "examples" / "digits" / "train.py"
 STEPS = 400  #: of each member that trains
 
 REDUCERS: dict[str, dict[str, Any]] = {

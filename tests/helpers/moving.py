@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-MOVING = Path(__file__).resolve().parent.parent / "examples" / "moving"
+MOVING = Path(__file__).resolve().parents[2] / "examples" / "moving"
 TIMEOUT = 300.0  #: seconds after which a program hangs
 
 

@@ -13,7 +13,7 @@ from zlib import crc32
 import pytest
 
 FULL = os.environ.get("PPARALLEL_TEST_SCALE") == "full"
-PLUGINS = Path(__file__).resolve().parent.parent / "plugins"
+PLUGINS = Path(__file__).resolve().parents[2] / "plugins"
 
 #: what takes longest comes first: of several processes none is left alone with it at the end
 LONGEST = (

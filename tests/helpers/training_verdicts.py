@@ -1,6 +1,6 @@
 """What the built-in reducers do with each case of the training suite that is not equal.
 
-``tests/test_training.py`` checks them, and ``docs/generate.py`` writes them into docs/training.md.
+``tests/reducers/test_training.py`` checks them; ``docs/generate.py`` writes docs/training.md.
 """
 
 from __future__ import annotations

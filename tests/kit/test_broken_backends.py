@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).resolve().parent
+HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 MODULES = sorted(
     each.stem
-    for each in (TESTS / "broken").glob("*.py")
+    for each in (HELPERS / "broken").glob("*.py")
     if each.stem not in ("__init__", "harness")
 )
 LIMIT = 60  #: seconds for one test
@@ -27,7 +27,7 @@ METADATA = "Metadata-Version: 2.1\nName: pparallel-broken\nVersion: 1.0\n"
 
 
 def classes(module: str) -> list[str]:
-    source = (TESTS / "broken" / f"{module}.py").read_text()
+    source = (HELPERS / "broken" / f"{module}.py").read_text()
     return re.findall(r"^class (Test\w+)", source, re.M)
 
 
@@ -41,7 +41,7 @@ class Run:
         (installed / "entry_points.txt").write_text(ENTRY_POINTS.format(module=module))
         self._found = directory / module / "outcomes.json"
         self._output = directory / module / "output.txt"
-        path = [str(installed.parent), str(TESTS), os.environ.get("PYTHONPATH", "")]
+        path = [str(installed.parent), str(HELPERS), os.environ.get("PYTHONPATH", "")]
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(path),
@@ -54,7 +54,7 @@ class Run:
         # Python's own tracebacks: pytest's parse whole files, which CPython 3.11 refuses while
         # another thread does so too.
         options += ["-p", "broken.harness", "-p", "no:cacheprovider", "--tb=native", "-rs"]
-        command = [sys.executable, "-m", "pytest", *options, f"{TESTS}/broken/{module}.py"]
+        command = [sys.executable, "-m", "pytest", *options, f"{HELPERS}/broken/{module}.py"]
         with self._output.open("w") as output:
             self._process = subprocess.Popen(
                 command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output

@@ -22,7 +22,7 @@ from pparallel_torch import GlooCollectiveConfig
 
 pytest_plugins = ["pytester"]
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "pytest.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "pytest.md"
 
 
 @pytest.fixture(autouse=True)

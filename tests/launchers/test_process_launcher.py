@@ -355,7 +355,7 @@ def test_prints_go_where_the_program_writes() -> None:
         "with pparallel.build(ProcessLauncherConfig()) as launcher:\n"
         "    launcher.spawn(launched.speak, (), 1, start_method='forkserver')\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "helpers")}
     command = [sys.executable, "-W", "ignore", "-c", code]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "out of 0\nand no line"

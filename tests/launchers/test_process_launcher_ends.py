@@ -32,7 +32,7 @@ _FORK = pytest.param("fork", marks=pytest.mark.filterwarnings(_WARNS))
 each_method = pytest.mark.parametrize("method", [*METHODS[:2], _FORK])
 BRIEF = 0.3  #: seconds that ranks are given in tests in which they do not listen anyway
 PROMPT = 2.0  #: seconds in which ends are known, and ranks are gone once their program is
-HERE = str(Path(__file__).parent)
+HELPERS = str(Path(__file__).parents[1] / "helpers")
 
 
 @pytest.fixture
@@ -193,7 +193,7 @@ def program(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": HERE},
+        env={**os.environ, "PYTHONPATH": HELPERS},
         start_new_session=True,
     )
     with running:

@@ -26,7 +26,7 @@ from pparallel.errors import ConfigError, RemoteError, WorkerLostError
 from pparallel.runtime.events import Event, MemberEnded, MemberStarted, Reported
 from pparallel.testing.patience import PATIENCE, until
 
-HERE = Path(__file__).parent
+HELPERS = Path(__file__).parents[1] / "helpers"
 
 
 def job(members: Any = 1, **launcher: object) -> dict[str, Any]:
@@ -163,7 +163,7 @@ def test_run_shows_what_members_log_and_return(tmp_path: Path) -> None:
     )
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "pparallel", "run", str(tmp_path / "job.yaml")],
-        env={**os.environ, "PYTHONPATH": str(HERE)},
+        env={**os.environ, "PYTHONPATH": str(HELPERS)},
         capture_output=True,
         text=True,
         timeout=60,

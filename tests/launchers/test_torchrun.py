@@ -29,7 +29,7 @@ from pparallel.testing.patience import PATIENCE, until, until_gone
 from pparallel.testing.threads import in_threads
 from pparallel_torch import TorchRpcTransportConfig, TorchrunLauncherConfig
 
-TESTS = Path(__file__).resolve().parent
+HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 
 
 @pytest.mark.costly
@@ -162,7 +162,7 @@ def test_ranks_end_with_the_launching_process(tmp_path: Path) -> None:
         "with pparallel.build(pparallel_torch.TorchrunLauncherConfig()) as launcher:\n"
         "    launcher.spawn(programs.wait, (pathlib.Path(sys.argv[2]),), nprocs=2)\n"
     )
-    command = [sys.executable, "-c", program, str(TESTS), str(tmp_path)]
+    command = [sys.executable, "-c", program, str(HELPERS), str(tmp_path)]
     with subprocess.Popen(command) as launching:
         try:
             ranks = pids(tmp_path, 2)
@@ -251,7 +251,7 @@ class TestTrainingGoesOnAfterAKill:
     def test_a_program_that_torchrun_starts(self, tmp_path: Path) -> None:
         run = ["torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]
         logs = ["--log-dir", str(tmp_path / "logs")]
-        program = [str(TESTS / "torchrun_programs.py"), str(tmp_path)]
+        program = [str(HELPERS / "torchrun_programs.py"), str(tmp_path)]
         done = subprocess.run(
             [sys.executable, "-m", *run, *logs, *program],
             env=child_environment(),

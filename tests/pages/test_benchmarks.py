@@ -26,7 +26,7 @@ from benchmarks.redis_server import missing
 from benchmarks.servers_peers import no_redis
 from pparallel.testing.patience import until
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def benchmark(*arguments: str) -> subprocess.CompletedProcess[str]:

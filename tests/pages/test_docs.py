@@ -20,7 +20,7 @@ from pparallel import plugin
 from pparallel.cli import app
 from pparallel.registry import INTERFACES, default_registry
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 FULL = os.environ.get("PPARALLEL_TEST_SCALE") == "full"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 

@@ -511,7 +511,7 @@ class Forgetful(Compressor):
 
 
 def digits() -> ModuleType:
-    path = Path(__file__).parent.parent / "examples" / "digits" / "train.py"
+    path = Path(__file__).parents[2] / "examples" / "digits" / "train.py"
     spec = importlib.util.spec_from_file_location("digits_train", path)
     assert spec is not None
     assert spec.loader is not None

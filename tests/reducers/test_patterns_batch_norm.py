@@ -18,7 +18,7 @@ from pparallel import SyncMaster
 from pparallel.errors import PeerLostError
 from pparallel.testing.patience import PATIENCE
 
-EXAMPLE = Path(__file__).parent.parent / "examples" / "sync_batch_norm" / "batch_norm.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "sync_batch_norm" / "batch_norm.py"
 
 
 def _imported() -> Any:

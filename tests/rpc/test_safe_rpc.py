@@ -38,7 +38,7 @@ from pparallel_serializers import SafeSerializerConfig
 if TYPE_CHECKING:
     from pparallel import Runtime
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 _found: list[str] | None = None  # what was unpickled while a test looks
 

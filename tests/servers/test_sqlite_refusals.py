@@ -22,7 +22,7 @@ from pparallel.errors import ConfigError, SerializationError
 from pparallel_serializers import SafeSerializerConfig
 from pparallel_servers.sqlite import values
 
-PROGRAMS = Path(__file__).with_name("sqlite_programs.py")
+PROGRAMS = Path(__file__).parents[1] / "helpers" / "sqlite_programs.py"
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """What the modules beside this one are made of, and the pytest plugin that runs one of them.
 
-``tests/test_broken_backends.py`` runs each module in a pytest of its own, where the module is an
+``tests/kit/test_broken_backends.py`` runs each module in a pytest of its own, where it is an
 installed plugin: its backends are found, built and launched as any other. Of each class only the
 tests run that must reject its backend, each with a time limit, so that a backend that hangs is a
 failed test as well.
