@@ -3,6 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS ?= 3
+export SOAK_MINUTES ?= 20
 EXAMPLES := $(wildcard examples/*/*.yaml)
 # Distributions of their own, which are tested beside pparallel; the template is tested from a wheel.
 PLUGINS := plugins/pparallel-ray plugins/pparallel-redis
@@ -10,7 +11,7 @@ PLUGINS := plugins/pparallel-ray plugins/pparallel-redis
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-plugins check bench docs clean
+.PHONY: help demo test test-plugins soak check bench docs clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,6 +24,9 @@ test: $(STAMP)  ## run the test suite in JOBS=3 processes
 
 test-plugins: $(STAMP)  ## run the tests of the plugins that have servers
 	$(BIN)/python tests/gate.py --jobs $(JOBS) $(PLUGINS:%=%/tests)
+
+soak: $(STAMP)  ## run random and long tests for SOAK_MINUTES=20; SOAK=pools picks a folder
+	$(BIN)/python -m pytest -n 2 --dist worksteal -o faulthandler_timeout=0 tests/soak/$(SOAK)
 
 check: $(STAMP)  ## lint, formatting, types, import contracts, docs, examples
 	$(BIN)/ruff check

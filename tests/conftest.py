@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -15,8 +16,10 @@ from pparallel.testing.threads import switching_often
 
 __all__ = ["pytest_collection_modifyitems"]
 
-settings.register_profile("pparallel", deadline=None)  # how quick anything is, is nobody's test
-settings.load_profile("pparallel")
+# The gate tries the same examples in each run; the soak tries others.
+settings.register_profile("gate", deadline=None, derandomize=True, database=None)
+settings.load_profile("gate")
+SOAK = Path(__file__).parent / "soak"
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell has what it runs in the background ignore Ctrl-C, and so would all programs of the
@@ -43,6 +46,13 @@ def _let_go(*descriptors: int) -> None:
     for each in descriptors:
         os.dup2(null, each, inheritable=False)
     os.close(null)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave the soak out, unless it is asked for."""
+    given = [Path(each).resolve() for each in config.args]
+    wanted = any(each.is_relative_to(SOAK) for each in given)
+    return True if collection_path == SOAK and not wanted else None
 
 
 def pytest_collection_finish() -> None:
