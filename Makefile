@@ -4,7 +4,6 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS ?= 3
 export SOAK_MINUTES ?= 20
-EXAMPLES := $(wildcard examples/*/*.yaml)
 # Distributions of their own, which are tested beside pparallel; the template is tested from a wheel.
 PLUGINS := plugins/pparallel-ray plugins/pparallel-redis
 # The tests start hundreds of interpreters, of which each would compile the project again.
@@ -28,14 +27,13 @@ test-plugins: $(STAMP)  ## run the tests of the plugins that have servers
 soak: $(STAMP)  ## run random and long tests for SOAK_MINUTES=20; SOAK=pools picks a folder
 	$(BIN)/python -m pytest -n 2 --dist worksteal -o faulthandler_timeout=0 tests/soak/$(SOAK)
 
-check: $(STAMP)  ## lint, formatting, types, import contracts, docs, examples
+check: $(STAMP)  ## lint, formatting, types, import contracts, docs
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy --strict
 	set -e; for each in $(wildcard plugins/*); do (cd $$each && "$(CURDIR)/$(BIN)/mypy"); done
 	$(BIN)/lint-imports
 	$(BIN)/mkdocs build --strict --quiet --site-dir site
-	set -e; for each in $(EXAMPLES); do $(BIN)/pparallel run $$each; done
 
 bench: $(STAMP)  ## measure beside the peers, into bench.json and bench.md; BENCH=pool_start picks
 	$(BIN)/python -m benchmarks $(BENCH) --json bench.json --markdown bench.md
