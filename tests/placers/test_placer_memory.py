@@ -1,10 +1,10 @@
-"""No placer returns a placement that exceeds a device's memory; thousands of random problems."""
+"""No placer returns a placement that exceeds a device's memory; hundreds of random problems."""
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from placer_problems import best_cost, random_problem
@@ -16,7 +16,7 @@ from pparallel_placers.exact import ExactPlacer
 from pparallel_placers.gradient import GradientPlacer
 from pparallel_placers.greedy import GreedyPlacer
 
-ROUNDS = 10_000
+ROUNDS = 300
 
 
 def solve(placer: Placer, problem: Problem) -> bool:
@@ -39,34 +39,34 @@ def problems(count: int, seed: int, models: int, devices: int) -> Iterator[Probl
 
 
 @pytest.mark.parametrize("local_search", [False, True])
-def test_gradient(scale: Callable[[int], int], local_search: bool) -> None:
+def test_gradient(local_search: bool) -> None:
     config = GradientPlacerConfig(iterations=10, restarts=2, local_search=local_search)
     placer = GradientPlacer(config)
-    found = [solve(placer, each) for each in problems(scale(ROUNDS), 1, 9, 5)]
+    found = [solve(placer, each) for each in problems(ROUNDS, 1, 9, 5)]
     assert any(found)
     assert not all(found)
 
 
-def test_greedy(scale: Callable[[int], int]) -> None:
+def test_greedy() -> None:
     placer = GreedyPlacer(GreedyPlacerConfig(starts=3))
-    found = [solve(placer, each) for each in problems(scale(ROUNDS), 2, 9, 5)]
+    found = [solve(placer, each) for each in problems(ROUNDS, 2, 9, 5)]
     assert any(found)
     assert not all(found)
 
 
-def test_exact(scale: Callable[[int], int]) -> None:
+def test_exact() -> None:
     placer = ExactPlacer(ExactPlacerConfig())
-    found = [solve(placer, each) for each in problems(scale(ROUNDS), 3, 5, 4)]
+    found = [solve(placer, each) for each in problems(ROUNDS, 3, 5, 4)]
     assert any(found)
     assert not all(found)
 
 
-def test_all_agree_whether_there_is_a_placement(scale: Callable[[int], int]) -> None:
+def test_all_agree_whether_there_is_a_placement() -> None:
     placers: list[Placer] = [
         GreedyPlacer(GreedyPlacerConfig(starts=1)),
         GradientPlacer(GradientPlacerConfig(iterations=3, restarts=1)),
         ExactPlacer(ExactPlacerConfig()),
     ]
-    for problem in problems(scale(500), 4, 5, 4):
+    for problem in problems(40, 4, 5, 4):
         exists = best_cost(problem) is not None
         assert [solve(each, problem) for each in placers] == [exists] * 3, problem

@@ -87,7 +87,7 @@ def ordered(obj: Any) -> str:
 
 
 class TestData:
-    @settings(max_examples=300)
+    @settings(max_examples=50)
     @given(plain)
     def test_any_plain_data(self, obj: Any) -> None:
         assert same(sent(obj), obj)

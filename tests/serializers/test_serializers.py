@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import errno
+import itertools
 import os
 import pickle
 import sys
@@ -27,6 +28,7 @@ from typing_extensions import override
 from pparallel.errors import SerializationError
 from pparallel.interfaces.serializer import Serializer, SerializerConfig
 from pparallel.testing import SerializerSuite
+from pparallel.testing.serializer.objects import ObjectTests
 from pparallel.testing.threads import in_threads
 from pparallel_serializers import (
     CloudpickleSerializerConfig,
@@ -58,7 +60,7 @@ class TestDill(SerializerSuite):
         return DillSerializerConfig()
 
 
-class TestDillRecursing(SerializerSuite):
+class TestDillRecursing(ObjectTests):
     @pytest.fixture
     @override
     def config(self) -> SerializerConfig:
@@ -81,10 +83,9 @@ class TestSafe(SerializerSuite):
 
 class TestTensors:
     @pytest.mark.filterwarnings("ignore:ComplexHalf support:UserWarning")
-    @pytest.mark.parametrize("step", [1, 2, 5])
-    def test_every_dtype(self, each_serializer: Serializer, step: int) -> None:
+    def test_every_dtype(self, each_serializer: Serializer) -> None:
         raw = torch.arange(4096, dtype=torch.int64).view(torch.uint8).untyped_storage()
-        for dtype in DTYPES:
+        for dtype, step in itertools.product(DTYPES, (1, 2, 5)):
             tensor = torch.empty(0, dtype=dtype).set_(raw, 0, (64,), (step,))
             found = sent(each_serializer, tensor)
             assert found.dtype == dtype
@@ -112,15 +113,15 @@ class TestTensors:
         assert (meta.device.type, meta.shape) == ("meta", (3, 4))
 
     @pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
-    @pytest.mark.parametrize("layout", ["csr", "csc", "bsr", "bsc"])
-    def test_compressed_sparse(self, serializer: Serializer, layout: str) -> None:
+    def test_compressed_sparse(self, serializer: Serializer) -> None:
         dense = torch.eye(50)
-        made = getattr(dense, f"to_sparse_{layout}")(*[(5, 5)] * layout.startswith("bs"))
-        for value in (made, (made, made.values())):  # alone, and with others
-            found = sent(serializer, value)
-            found = found[0] if isinstance(found, tuple) else found
-            assert found.layout == made.layout
-            assert torch.equal(found.to_dense(), dense)
+        for layout in ("csr", "csc", "bsr", "bsc"):
+            made = getattr(dense, f"to_sparse_{layout}")(*[(5, 5)] * layout.startswith("bs"))
+            for value in (made, (made, made.values())):  # alone, and with others
+                found = sent(serializer, value)
+                found = found[0] if isinstance(found, tuple) else found
+                assert found.layout == made.layout
+                assert torch.equal(found.to_dense(), dense)
 
     def test_subclass(self, serializer: Serializer) -> None:
         tensor = torch.arange(1000.0).as_subclass(TensorSubclass)
@@ -274,13 +275,13 @@ def tensors(draw: st.DrawFn) -> torch.Tensor:
 
 
 class TestProperties:
-    @settings(max_examples=60)
+    @settings(max_examples=20)
     @given(nested)
     def test_nested_data(self, obj: Any) -> None:
         for make in MADE.values():
             assert sent(make(), obj) == obj
 
-    @settings(max_examples=150)
+    @settings(max_examples=50)
     @given(st.lists(tensors(), min_size=1, max_size=4), st.data())
     def test_views(self, views: list[torch.Tensor], data: st.DataObject) -> None:
         views.append(data.draw(st.sampled_from(views))[...])

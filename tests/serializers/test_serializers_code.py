@@ -442,11 +442,11 @@ class TestMain:
 class TestCloudpickleAlone:
     def test_main_travels_as_a_copy(self, tmp_path: Path) -> None:
         script = """
-        import torch
+        import numpy
         from pparallel_serializers import CloudpickleSerializerConfig
         from pparallel_serializers.cloudpickle import CloudpickleSerializer
         serializer = CloudpickleSerializer(CloudpickleSerializerConfig())
-        weights = torch.zeros(1000)
+        weights = numpy.zeros(1000, "f4")
         def first(): return weights[0]
         stream, data = serializer.dumps(first)
         assert len(stream) < 2000 and data.nbytes == 4000, "out of band, also among globals"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 import pytest
 import torch
@@ -16,7 +16,9 @@ from pparallel.runtime.rpc import current
 from pparallel.runtime.versioned_store import VersionedStore, Waiter
 from pparallel.testing import OrderedServerSuite
 from pparallel.testing.history import Operation, Unknown, check
-from pparallel.testing.patience import PATIENCE
+from pparallel.testing.ordered_server.order import OrderTests
+from pparallel.testing.ordered_server.waiting import WaitTests
+from pparallel.testing.patience import PATIENCE, until
 from pparallel_local import LocalTransportConfig
 from pparallel_serializers import PickleSerializerConfig
 from pparallel_servers import HostedOrderedServerConfig, MemoryOrderedServerConfig
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 
 class TestMemoryOrderedServer(OrderedServerSuite):
+    sequences: ClassVar[int] = 15
+
     @pytest.fixture
     @override
     def config(self) -> OrderedServerConfig:
@@ -34,14 +38,20 @@ class TestMemoryOrderedServer(OrderedServerSuite):
 
 
 class TestHostedOrderedServer(OrderedServerSuite):
+    sequences: ClassVar[int] = 15
+
     @pytest.fixture
     @override
     def config(self) -> OrderedServerConfig:
         return HostedOrderedServerConfig()
 
 
-class TestHostedByAnother(OrderedServerSuite):
+class TestHostedByAnother(OrderTests):
     """The first member is not the host."""
+
+    test_one_push_wakes_the_waiters_of_all_members = (
+        WaitTests.test_one_push_wakes_the_waiters_of_all_members
+    )
 
     @pytest.fixture
     @override
@@ -132,12 +142,9 @@ def give_up_waiting(rt: Runtime) -> int:
     group.barrier()
     waiting = 0
     if rt.rank == 0:
-        deadline = threading.Event()
-        for _ in range(1000):  # the last withdrawal may still be on its way
-            waiting = server._client._store.waiting()  # type: ignore[attr-defined]
-            if not waiting:
-                break
-            deadline.wait(0.01)
+        store = server._client._store  # type: ignore[attr-defined]
+        until(lambda: not store.waiting(), "a waiter that gave up is kept")
+        waiting = store.waiting()
     group.barrier()
     return waiting
 

@@ -1,8 +1,6 @@
-"""Ordered servers whose members are processes."""
+"""An ordered server that is hosted by one of several processes."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import preloads
 import pytest
@@ -10,12 +8,19 @@ from typing_extensions import override
 
 from pparallel.interfaces.launcher import LauncherConfig
 from pparallel.interfaces.ordered_server import OrderedServerConfig
-from pparallel.testing import OrderedServerSuite
+from pparallel.testing.ordered_server.order import OrderTests
+from pparallel.testing.ordered_server.waiting import WaitTests
 from pparallel_process import ProcessLauncherConfig
 from pparallel_servers import HostedOrderedServerConfig
 
 
-class HostedApart(OrderedServerSuite):
+class TestHostedApart(OrderTests):
+    """The laws of what several members see."""
+
+    test_one_push_wakes_the_waiters_of_all_members = (
+        WaitTests.test_one_push_wakes_the_waiters_of_all_members
+    )
+
     @pytest.fixture
     @override
     def config(self) -> OrderedServerConfig:
@@ -25,26 +30,3 @@ class HostedApart(OrderedServerSuite):
     @override
     def launcher(self) -> LauncherConfig:
         return ProcessLauncherConfig(preload=preloads.MEMBERS)
-
-
-@pytest.mark.costly
-class TestHostedApart(HostedApart):
-    """Members on this machine, and the first keeps the values."""
-
-
-@pytest.mark.costly
-class TestHostedByAnotherApart(HostedApart):
-    """The last keeps them."""
-
-    @override
-    def launch(
-        self,
-        launcher: Any,
-        config: OrderedServerConfig,
-        size: int,
-        target: Any,
-        *args: Any,
-        leaves: bool = False,
-    ) -> list[Any]:
-        last = config.model_copy(update={"host": f"member-{size - 1}"})
-        return super().launch(launcher, last, size, target, *args, leaves=leaves)

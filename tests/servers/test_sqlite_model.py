@@ -118,5 +118,5 @@ class FileMachine(RuleBasedStateMachine):
         return self.open[which].enter_context(server)
 
 
-FileMachine.TestCase.settings = settings(max_examples=12, stateful_step_count=30, database=None)
+FileMachine.TestCase.settings = settings(max_examples=8, stateful_step_count=30, database=None)
 TestFile = FileMachine.TestCase

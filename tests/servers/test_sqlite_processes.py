@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-import random
-import sqlite3
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import preloads
 import pytest
-from process_children import child, line, outcome
-from sqlite_programs import server_at, value_of
+from process_children import line
+from sqlite_children import assert_whole, running, survives_a_kill
+from sqlite_programs import server_at
 
 import pparallel
 from pparallel.interfaces.ordered_server import OrderedServer
@@ -22,59 +21,16 @@ from pparallel.testing.patience import PATIENCE, until
 
 if TYPE_CHECKING:
     from pparallel import Runtime
-    from pparallel.runtime.processes import Process
-
-
-def program(name: str, *args: object) -> str:
-    return f"import sqlite_programs; sqlite_programs.{name}(say, *{args!r})"
-
-
-def running(name: str, *args: object) -> AbstractContextManager[tuple[Process, int]]:
-    return child(program(name, *args), preload=("sqlite_programs",))
-
-
-def ended(name: str, *args: object) -> list[str]:
-    """Run a program to its end; return what it said."""
-    said, exit_ = outcome(program(name, *args), preload=("sqlite_programs",))
-    assert exit_.code == 0, said
-    return said
-
-
-def assert_whole(path: Path) -> None:
-    connection = sqlite3.connect(path)
-    try:
-        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-        rows = connection.execute(
-            "SELECT count(*) FROM piece WHERE id >> 20 NOT IN (SELECT id FROM held)"
-        ).fetchone()
-        assert rows == (0,), "pieces of no value are left"
-    finally:
-        connection.close()
 
 
 # -- kills ------------------------------------------------------------------------------------
 
 
-def test_what_was_acknowledged_survives_a_kill(tmp_path: Path, scale: Callable[[int], int]) -> None:
-    """One pusher after another is killed at some moment, and the next goes on from there."""
-    path, chance = tmp_path / "values.db", random.Random(6)
+def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
+    """One pusher after another is killed, and the next goes on from there."""
     newest = 0
-    for _ in range(scale(100)):
-        with running("push_for_ever", str(path)) as (process, reader):
-            acknowledged = [int(line(reader)) for _ in range(chance.randrange(1, 8))]
-            threading.Event().wait(chance.random() * 0.02)
-            process.signal(9)
-            assert process.ended(PATIENCE) is not None
-            acknowledged += [int(said) for said in iter(lambda: line(reader), "")]
-        assert acknowledged == list(range(newest + 1, newest + 1 + len(acknowledged)))
-        with server_at(path, version_depth=2) as server:
-            held = server.versions("k")
-            newest = held[-1]
-            assert newest - acknowledged[-1] in (0, 1), "only one more may have been stored"
-            assert held == [each for each in (newest - 1, newest) if each]
-            for version in held:
-                assert server.pull("k", version) == (value_of(version), version)
-        assert_whole(path)
+    for pushes in (1, 3, 5):
+        newest = survives_a_kill(tmp_path / "values.db", newest, pushes)
 
 
 def test_who_is_killed_in_a_push_locks_nobody_out(tmp_path: Path) -> None:
@@ -106,24 +62,14 @@ def test_who_stays_in_a_push_is_not_waited_for_for_ever(tmp_path: Path) -> None:
 # -- several at once --------------------------------------------------------------------------
 
 
-def test_processes_lose_no_update(tmp_path: Path, scale: Callable[[int], int]) -> None:
-    path, times = tmp_path / "values.db", scale(500)
+def test_processes_that_make_one_file_at_once_lose_no_update(tmp_path: Path) -> None:
+    path, times = tmp_path / "values.db", 40
     with ExitStack() as stack:
         said = [stack.enter_context(running("count", str(path), times))[1] for _ in range(3)]
         assert [line(each) for each in said] == ["done"] * 3
     with server_at(path) as server:
         assert server.pull("number") == (3 * times, 3 * times)
     assert_whole(path)
-
-
-def test_processes_that_make_one_file_at_once(tmp_path: Path, scale: Callable[[int], int]) -> None:
-    for n in range(scale(20)):
-        path = tmp_path / f"{n}.db"
-        with ExitStack() as stack:
-            said = [stack.enter_context(running("count", str(path), 1))[1] for _ in range(4)]
-            assert [line(each) for each in said] == ["done"] * 4
-        with server_at(path) as server:
-            assert server.pull("number") == (4, 4)
 
 
 def test_a_push_of_another_process_wakes_who_waits(tmp_path: Path) -> None:
@@ -177,11 +123,6 @@ def test_a_fork_goes_on_when_its_parent_is_gone(tmp_path: Path) -> None:
         with server_at(path) as server:
             assert server.pull("k") == ("by the child alone", 3)
     assert_whole(path)
-
-
-def test_forks_beside_threads_that_push(tmp_path: Path, scale: Callable[[int], int]) -> None:
-    rounds = scale(100)
-    assert ended("fork_often", str(tmp_path / "values.db"), rounds) == [str((rounds, rounds))]
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

@@ -117,10 +117,7 @@ ROW = r"the file is damaged.*row 1 of the table 'held': .*WHERE id = 1.*values\.
         "x'730200000000000000c328'",  # no UTF-8
         "x'7305000000000000006b'",  # shorter than it says
         "x'73010000000000000061'||x'00'",
-        "x'7a010000000000000061'",
-        "x'7400'",
         "x''",
-        "'text'",
         "'te' || x'ff'",
         "7",
     ],
@@ -287,13 +284,9 @@ def test_a_read_only_file_system(tmp_path: Path, own_mounts: tuple[str, ...]) ->
 
 
 def test_a_full_disk(tmp_path: Path, own_mounts: tuple[str, ...]) -> None:
-    said = run("full_disk", tmp_path, before=own_mounts)
-    assert said.startswith("OSError: [Errno 28] the disk is full: nothing was changed"), said
-
-
-def test_a_new_file_on_a_full_disk(tmp_path: Path, own_mounts: tuple[str, ...]) -> None:
-    said = run("full_from_the_start", tmp_path, before=own_mounts)
-    assert said.startswith("OSError: [Errno 28] the disk is full: nothing was changed"), said
+    pushing, opening = run("full_disk", tmp_path, before=own_mounts).splitlines()
+    for said in (pushing, opening):
+        assert said.startswith("OSError: [Errno 28] the disk is full: nothing was changed"), said
 
 
 def test_a_file_that_others_keep_locked(path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import preloads
 import pytest
@@ -17,6 +17,10 @@ from pparallel.errors import ClosedError
 from pparallel.interfaces.launcher import LauncherConfig
 from pparallel.interfaces.ordered_server import OrderedServer, OrderedServerConfig
 from pparallel.testing import OrderedServerSuite
+from pparallel.testing.ordered_server.forks import ForkTests
+from pparallel.testing.ordered_server.order import OrderTests
+from pparallel.testing.ordered_server.values import ValueTests
+from pparallel.testing.ordered_server.waiting import WaitTests
 from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.threads import in_threads
 from pparallel_process import ProcessLauncherConfig
@@ -29,14 +33,15 @@ if TYPE_CHECKING:
 
 
 class TestSqliteOrderedServer(OrderedServerSuite):
+    sequences: ClassVar[int] = 15
+
     @pytest.fixture
     @override
     def config(self, tmp_path: Path) -> OrderedServerConfig:
         return SqliteOrderedServerConfig(path=tmp_path / "values.db")
 
 
-@pytest.mark.costly
-class TestSqliteWithPickles(OrderedServerSuite):
+class TestSqliteWithPickles(ValueTests, ForkTests):
     @pytest.fixture
     @override
     def config(self, tmp_path: Path) -> OrderedServerConfig:
@@ -44,9 +49,12 @@ class TestSqliteWithPickles(OrderedServerSuite):
         return SqliteOrderedServerConfig(path=tmp_path / "v.db", serializer=pickles, trusted=True)
 
 
-@pytest.mark.costly
-class TestSqliteAmongProcesses(OrderedServerSuite):
-    """Members are processes."""
+class TestSqliteAmongProcesses(OrderTests, ForkTests):
+    """The laws of what several members see, which are processes."""
+
+    test_one_push_wakes_the_waiters_of_all_members = (
+        WaitTests.test_one_push_wakes_the_waiters_of_all_members
+    )
 
     @pytest.fixture
     @override
@@ -159,12 +167,13 @@ def test_the_default_serializer_is_the_safe_one_however_it_is_configured(path: P
         assert rt.serializer.runs_code, "the runtime's own is another"
 
 
-@pytest.mark.parametrize("name", ["a b.db", "a?mode=memory", "a#b%41.db", "file:x", ":memory:"])
-def test_paths_are_taken_as_they_are(tmp_path: Path, name: str) -> None:
-    for version in (1, 2):
-        with server_at(tmp_path / name) as server:
-            assert server.push("k", name, version, version - 1)
-    assert [each.name for each in tmp_path.iterdir()] == [name]
+def test_paths_are_taken_as_they_are(tmp_path: Path) -> None:
+    names = ["a b.db", "a?mode=memory", "a#b%41.db", "file:x", ":memory:"]
+    for name in names:
+        for version in (1, 2):
+            with server_at(tmp_path / name) as server:
+                assert server.push("k", name, version, version - 1)
+    assert sorted(each.name for each in tmp_path.iterdir()) == sorted(names)
 
 
 def test_relative_paths_home_and_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

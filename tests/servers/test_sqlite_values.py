@@ -6,13 +6,13 @@ import enum
 import sqlite3
 import threading
 from collections import namedtuple
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlite_programs import server_at
 
@@ -48,6 +48,7 @@ plain = st.recursive(
 )
 
 
+@settings(max_examples=40)
 @given(plain, plain)
 def test_equal_names_and_only_those_are_equal_bytes(one: Hashable, other: Hashable) -> None:
     assert (encode("a key", one) == encode("a key", other)) == (one == other)
@@ -72,16 +73,16 @@ def test_names_that_are_equal(server: OrderedServer, one: Hashable, other: Hasha
     assert type(found[0]) is type(one)
 
 
-@pytest.mark.parametrize("name", ["", 0, b"", (), "0", b"0", (0,), ((),), "\ud800", -1, 255, -256])
-def test_names_that_differ(server: OrderedServer, name: Hashable) -> None:
-    others = ["", 0, b"", (), "0", b"0", (0,), ((),), "\ud800", -1, 255, -256, 256, -128, 128]
-    for each in others:
+def test_names_that_differ(server: OrderedServer) -> None:
+    names = ["", 0, b"", (), "0", b"0", (0,), ((),), "\ud800", -1, 255, -256, 256, -128, 128]
+    for each in names:
         assert server.push(each, repr(each), 1, None)
-    assert server.pull(name) == (repr(name), 1)
-    assert sorted(map(repr, server.keys())) == sorted(map(repr, others))
+    for each in names:
+        assert server.pull(each) == (repr(each), 1)
+    assert sorted(map(repr, server.keys())) == sorted(map(repr, names))
 
 
-@pytest.mark.parametrize("name", [1.0, frozenset("a"), ("a", (2.5,)), ("a", None), Path("a")])
+@pytest.mark.parametrize("name", [1.0, frozenset("a"), ("a", (2.5,)), ("a", None)])
 def test_names_that_a_file_cannot_hold(server: OrderedServer, name: Hashable) -> None:
     message = "of this server must be a str, int, bytes or a tuple of these, and "
     for use in (
@@ -111,23 +112,23 @@ def test_names_that_are_nested_too_deeply(server: OrderedServer) -> None:
 # -- values -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("extra", [-1, 0, 1])
 @pytest.mark.parametrize("size", [values.INLINE, values.PIECE, 3 * values.PIECE])
-def test_values_of_any_size(server: OrderedServer, size: int, extra: int) -> None:
+def test_values_of_any_size(server: OrderedServer, size: int) -> None:
     import numpy
 
-    value = [bytes(size + extra), numpy.arange(size + extra, dtype=numpy.uint8), b"end"]
-    assert server.push("k", value, 1, None)
-    found = server.pull("k")
-    assert found is not None
-    assert found[0][::2] == value[::2]
-    assert (found[0][1] == value[1]).all()
+    for each in (size - 1, size, size + 1):
+        value = [bytes(each), numpy.arange(each, dtype=numpy.uint8), b"end"]
+        assert server.push("k", value, each, each - 1)
+        found = server.pull("k")
+        assert found is not None
+        assert found[0][::2] == value[::2]
+        assert (found[0][1] == value[1]).all()
 
 
-def test_a_large_state(path: Path, scale: Callable[[int], int]) -> None:
+def test_a_large_state(path: Path) -> None:
     import torch
 
-    size = scale(100) << 20
+    size = 8 << 20
     state = {f"layer-{n}": torch.rand(size // 4 // 10) for n in range(10)}
     with server_at(path, version_depth=2) as server:
         for version in range(1, 4):
@@ -139,7 +140,7 @@ def test_a_large_state(path: Path, scale: Callable[[int], int]) -> None:
 
 
 def test_the_file_does_not_grow_for_ever(path: Path) -> None:
-    value = bytes(4 << 20)
+    value = bytes(1 << 20)
     with server_at(path, version_depth=2) as server:
         for version in range(1, 40):
             assert server.push("k", value, version, version - 1)
@@ -155,7 +156,7 @@ def test_the_file_does_not_grow_for_ever(path: Path) -> None:
 def test_the_log_stays_short_though_there_is_always_a_reader(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log, "LONGEST", 4 << 20)
+    monkeypatch.setattr(log, "LONGEST", 1 << 20)
     done = threading.Event()
 
     def read() -> None:
@@ -168,7 +169,7 @@ def test_the_log_stays_short_though_there_is_always_a_reader(
 
     def push(server: OrderedServer) -> int:
         longest = 0
-        for version in range(1, 200):
+        for version in range(1, 60):
             assert server.push("k", bytes(300_000), version, version - 1)
             longest = max(longest, Path(f"{path}-wal").stat().st_size)
         done.set()
@@ -177,4 +178,4 @@ def test_the_log_stays_short_though_there_is_always_a_reader(
     with server_at(path, synchronous="normal") as server:
         longest = in_threads(4, lambda n: read() if n else push(server))[0]
     assert longest is not None
-    assert longest < 40 << 20, "60 MB were pushed, and the log begins anew after 4"
+    assert longest < 10 << 20, "18 MB were pushed, and the log begins anew after 1"

@@ -85,7 +85,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.due += [(waiter, version) for waiter, _, _ in woken]
 
 
-StoreMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, database=None)
+StoreMachine.TestCase.settings = settings(max_examples=30, stateful_step_count=30, database=None)
 TestStore = StoreMachine.TestCase
 
 

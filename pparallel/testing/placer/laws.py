@@ -20,12 +20,12 @@ LEAST = 1e-9  #: what rounding may do to a cost
 class LawTests(PlacerTests):
     """Random instances, and what a placement of them must be."""
 
-    @pytest.mark.parametrize("tight", [1.0, 1.1, 3.0])
-    def test_memory_is_never_exceeded(self, place: Place, tight: float) -> None:
-        for instance in instances(self.rounds, 1, tight=tight):
-            placement = solved(place, instance)
-            over = instance.overflow(_indices(instance, placement))
-            assert over <= LEAST * max(instance.limits), instance
+    def test_memory_is_never_exceeded(self, place: Place) -> None:
+        for tight in (1.0, 1.1, 3.0):
+            for instance in instances(self.rounds, 1, tight=tight):
+                placement = solved(place, instance)
+                over = instance.overflow(_indices(instance, placement))
+                assert over <= LEAST * max(instance.limits), instance
 
     def test_the_cost_is_as_defined(self, place: Place) -> None:
         for instance in instances(self.rounds, 2):
@@ -91,14 +91,15 @@ class LawTests(PlacerTests):
             together = in_threads(4, lambda at: [placer.place(*asked[at]) for _ in range(5)])
         assert together == [[each] * 5 for each in alone]
 
-    @pytest.mark.parametrize("scale", [1e-300, 1e-9, 1e9, 1e300])
-    def test_amounts_of_any_magnitude(self, place: Place, scale: float) -> None:
-        connections = {("a", "b"): 3 * scale, ("b", "c"): scale, ("c", "a"): 0.5 * scale}
+    def test_amounts_of_any_magnitude(self, place: Place) -> None:
         sizes = {"a": 10.0, "b": 20.0, "c": 30.0}
-        placement = place(sizes, connections, gpus(3, 1000.0))
-        assert math.isfinite(placement.cost)
-        plain = {pair: much / scale for pair, much in connections.items()}
-        assert placement.cost == pytest.approx(place(sizes, plain, gpus(3, 1000.0)).cost)
+        plain = {("a", "b"): 3.0, ("b", "c"): 1.0, ("c", "a"): 0.5}
+        expected = place(sizes, plain, gpus(3, 1000.0)).cost
+        for scale in (1e-300, 1e-9, 1e9, 1e300):
+            connections = {pair: much * scale for pair, much in plain.items()}
+            placement = place(sizes, connections, gpus(3, 1000.0))
+            assert math.isfinite(placement.cost)
+            assert placement.cost == pytest.approx(expected)
 
 
 def _indices(instance: Instance, placement: Placement) -> list[int]:

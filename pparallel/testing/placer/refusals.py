@@ -38,9 +38,8 @@ class RefusalTests(PlacerTests):
         for instance in instances(self.rounds, 9, models=8, devices=4, tight=1.0):
             place(instance.sizes, instance.connections, instance.devices, **instance.options)
 
-    @pytest.mark.parametrize(
-        ("connections", "message"),
-        [
+    def test_connections_that_are_none(self, place: Place) -> None:
+        refused: list[tuple[Any, str]] = [
             ({(0, 2): 1.0}, "names model 2, which is not there; there are: 0, 1"),
             ({(-1, 0): 1.0}, "names model -1"),
             ({("0", "one"): 1.0}, "names model 'one'"),
@@ -49,33 +48,29 @@ class RefusalTests(PlacerTests):
             ({(0, 1): NO_NUMBER}, "has amount nan"),
             ({(0, 1): ENDLESS}, "has amount inf"),
             ({(0, 1, 1): 1.0}, "no pair of models"),
-        ],
-    )
-    def test_connections_that_are_none(self, place: Place, connections: Any, message: str) -> None:
-        with pytest.raises(ValueError, match=message):
-            place(TWO, connections, gpus(2, 1000.0))
+        ]
+        for connections, message in refused:
+            with pytest.raises(ValueError, match=message):
+                place(TWO, connections, gpus(2, 1000.0))
 
-    @pytest.mark.parametrize(
-        ("models", "message"),
-        [
+    def test_models_that_are_none(self, place: Place) -> None:
+        refused: list[tuple[Any, str]] = [
             ([], "no models"),
             ({}, "no models"),
             ({"a": -1.0}, "'a' has size -1 MB"),
             ({"a": NO_NUMBER}, "'a' has size nan MB"),
             ({"a": ENDLESS}, "'a' has size inf MB"),
-        ],
-    )
-    def test_models_that_are_none(self, place: Place, models: Any, message: str) -> None:
-        with pytest.raises(ValueError, match=message):
-            place(models, {}, gpus(2, 1000.0))
+        ]
+        for models, message in refused:
+            with pytest.raises(ValueError, match=message):
+                place(models, {}, gpus(2, 1000.0))
 
     def test_what_is_neither_model_nor_size(self, place: Place) -> None:
         with pytest.raises(TypeError, match="model 'a' is 'large', of type str; give a torch mod"):
             place({"a": "large"}, {}, gpus(1, 1000.0))
 
-    @pytest.mark.parametrize(
-        ("devices", "message"),
-        [
+    def test_devices_that_are_none(self, place: Place) -> None:
+        refused: list[tuple[Any, str]] = [
             ([], "no devices"),
             ([Device("cpu", 10.0), "cpu"], "cpu is named twice"),
             ([Device("cuda", 10.0), Device("cuda:0", 20.0)], "cuda:0 is named twice"),
@@ -86,11 +81,10 @@ class RefusalTests(PlacerTests):
             ([Device("cpu", 10.0, NO_NUMBER)], "power is nan"),
             (["GPU 1"], "'GPU 1' is no device"),
             (["meta"], "'meta' is no device"),
-        ],
-    )
-    def test_devices_that_are_none(self, place: Place, devices: Any, message: str) -> None:
-        with pytest.raises(ValueError, match=message):
-            place([1.0, 1.0], {}, devices)
+        ]
+        for devices, message in refused:
+            with pytest.raises(ValueError, match=message):
+                place([1.0, 1.0], {}, devices)
 
     def test_a_device_that_does_not_exist(
         self, place: Place, monkeypatch: pytest.MonkeyPatch
@@ -100,33 +94,28 @@ class RefusalTests(PlacerTests):
         with pytest.raises(ValueError, match=message):
             place(TWO, {}, ["cpu", "cuda:7"])
 
-    @pytest.mark.parametrize(
-        "option",
-        [
+    def test_weights_that_are_none(self, place: Place) -> None:
+        for option in (
             "cpu_weight",
             "connection_weight",
             "complexity_match_weight",
             "gpu_gpu_distance",
             "cpu_gpu_distance",
             "model_size_multiplier",
-        ],
-    )
-    @pytest.mark.parametrize("value", [-1, NO_NUMBER, ENDLESS])
-    def test_weights_that_are_none(self, place: Place, option: str, value: float) -> None:
-        with pytest.raises(ConfigError, match=option):
-            place(TWO, {}, gpus(2, 1000.0), **{option: value})
+        ):
+            for value in (-1, NO_NUMBER, ENDLESS):
+                with pytest.raises(ConfigError, match=option):
+                    place(TWO, {}, gpus(2, 1000.0), **{option: value})
 
-    @pytest.mark.parametrize(
-        ("distances", "message"),
-        [
+    def test_distances_that_are_none(self, place: Place) -> None:
+        refused: list[tuple[Any, str]] = [
             ({"cuda:0": {"cuda:0": 1.0}}, "distance to itself"),
             ({"cuda:0": {"cuda:1": 1.0}, "cuda:1": {"cuda:0": 2.0}}, "1 apart and 2 apart"),
             ({"cuda:0": {"card 1": 1.0}}, "'card 1' is no device"),
-        ],
-    )
-    def test_distances_that_are_none(self, place: Place, distances: Any, message: str) -> None:
-        with pytest.raises(ValueError, match=message):
-            place(TWO, {}, gpus(2, 1000.0), distances=distances)
+        ]
+        for distances, message in refused:
+            with pytest.raises(ValueError, match=message):
+                place(TWO, {}, gpus(2, 1000.0), distances=distances)
 
     def test_a_distance_that_cannot_be_measured(
         self, place: Place, monkeypatch: pytest.MonkeyPatch
