@@ -15,10 +15,6 @@ from pparallel.runtime.pools import forwarding
 
 PROLOGUE = """\
 import logging, os, socket, sys, threading, warnings
-import pparallel
-from pparallel.interfaces.pool import PoolConfig
-from pparallel.testing.patience import until
-from pparallel_process import P2PPoolConfig, ProcessPoolConfig
 from pparallel.runtime.pools import forwarding
 channel = socket.socket(fileno=int(sys.argv[1]))
 def send(message):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import warnings
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from typing_extensions import override
 import pparallel
 from pparallel.errors import ClosedError
 from pparallel.interfaces.pool import Bar, Pool, PoolConfig
-from pparallel.runtime.member import Member
 from pparallel.runtime.threads import Job, SharedJob
 from pparallel.testing.patience import PATIENCE, until
 from pparallel_local import SerialPoolConfig, ThreadPoolConfig
@@ -64,31 +62,6 @@ def test_a_map_that_is_ended_halfway_does_not_succeed(monkeypatch: pytest.Monkey
         pool.terminate()
         with pytest.raises(ClosedError, match="was terminated"):
             result.get(PATIENCE)
-
-
-def test_a_lost_pool_that_a_thread_gets_hold_of_as_it_dies(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Its threads end with it, though it lives on for a moment after its finalizer."""
-    kept: list[ThreadPool] = []
-    finalizer = ThreadPool.__del__
-
-    def revive(pool: ThreadPool) -> None:
-        finalizer(pool)
-        kept.append(pool)
-
-    monkeypatch.setattr(ThreadPool, "__del__", revive)
-    pool = ThreadPool(ThreadPoolConfig(size=2), member=Member())  # of which nobody else knows
-    pool.open()
-    threads = list(pool._threads)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        del pool
-        until(lambda: bool(kept), "the pool was kept")
-    for each in threads:
-        each.join(PATIENCE)
-    assert [each.is_alive() for each in threads] == [False, False]
-    kept.clear()
 
 
 # -- the serial pool ------------------------------------------------------------------------------

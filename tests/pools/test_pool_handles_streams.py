@@ -131,35 +131,6 @@ def test_items_that_take_their_time() -> None:
     assert 1 <= len(pool.taken[0][0].items) < 50
 
 
-def test_an_interrupted_iterable() -> None:
-    """Ctrl-C in the iterable loses none of the items before it."""
-
-    class Interrupted(Iterator[int]):
-        def __init__(self) -> None:
-            self.count = 0
-
-        @override
-        def __next__(self) -> int:
-            self.count += 1
-            if self.count == 7:
-                raise KeyboardInterrupt
-            if self.count > 10:
-                raise StopIteration
-            return self.count
-
-    pool = HeldPool()
-    stream = pool.imap(double, Interrupted())
-    _double_all(pool)
-    results: list[int] = []
-    with pytest.raises(KeyboardInterrupt):
-        results.extend(each for each in stream)
-    with pytest.raises(TaskTimeoutError):  # noqa: PT012 - as often as it takes
-        while True:
-            results.append(stream.next(0))
-    _double_all(pool)
-    assert results + list(stream) == [2, 4, 6, 8, 10, 12, 16, 18, 20]
-
-
 def test_no_two_batches_are_more_than_the_window(pool: Pool) -> None:
     """However results come, no more than the window is out."""
     out, most = [0], [0]

@@ -33,17 +33,16 @@ from pparallel_process import P2PPoolConfig, ProcessPoolConfig
         lambda pool, items: sorted(pool.imap_unordered(double, items)),
     ],
 )
-@pytest.mark.parametrize("items", [range(1), range(300), list(range(40))])
 def test_each_call_of_many_tasks_has_a_bar(
-    pool: Pool,
-    recorder: Recorder,
-    call: Callable[[Pool, object], list[int]],
-    items: range | list[int],
+    pool: Pool, recorder: Recorder, call: Callable[[Pool, object], list[int]]
 ) -> None:
-    assert call(pool, items) == [2 * each for each in items]
-    (bar,) = recorder.bars
-    assert bar.name in ("double", "add")
-    assert (bar.total, bar.count, bar.closed) == (len(items), len(items), 1)
+    each_kind: list[range | list[int]] = [range(1), range(300), list(range(40))]
+    for items in each_kind:
+        assert call(pool, items) == [2 * each for each in items]
+        bar = recorder.bars[-1]
+        assert bar.name in ("double", "add")
+        assert (bar.total, bar.count, bar.closed) == (len(items), len(items), 1)
+    assert len(recorder.bars) == len(each_kind)
 
 
 def test_single_calls_have_none(pool: Pool, recorder: Recorder) -> None:

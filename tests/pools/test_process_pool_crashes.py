@@ -1,9 +1,10 @@
-"""The crash grid on both backends and all methods, where nothing is left behind either."""
+"""The crash grid, where nothing is left behind either."""
 
 from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,54 +19,39 @@ from crash_grid import (
     check_use,
     outcome,
 )
-from process_backends import BACKENDS, pool_of
+from descriptors import few_descriptors
+from process_backends import pool_of
 
 import pparallel
 from pparallel.errors import SerializationError, WorkerLostError
 from pparallel.testing.deaths import DEATHS, FAILURES, WhenCollected, drop
+from pparallel.testing.patience import until
 from pparallel.testing.pool.tasks import note_and_call, noted
 
 
-@pytest.fixture(params=["forkserver", "spawn"])
-def method(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.fixture
-def pool(backend: str, method: Any) -> Iterator[pparallel.Pool]:
+def pool() -> Iterator[pparallel.Pool]:
     """One worker: it is certain to be replaced when it dies."""
-    with pool_of(backend, size=1, start_method=method) as pool:
+    with pool_of("process", size=1) as pool:
         yield pool
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize("place", PLACES)
-def test_in_the_worker(
-    pool: pparallel.Pool, place: str, method: str, scale: Callable[[int], int]
-) -> None:
+def test_in_the_worker(pool: pparallel.Pool, place: str) -> None:
     check_failures(pool, place, PLACES[place])
-    # each death costs an interpreter's start; the full scale has the full grid
-    few = method == "spawn" and scale(10) < 10
-    check_deaths(pool, PLACES[place], ("C exit", "SIGKILL") if few else ())
+    check_deaths(pool, PLACES[place])
 
 
-@pytest.mark.costly
-@pytest.mark.parametrize("place", IN_THE_CALLER)
-def test_in_the_caller(pool: pparallel.Pool, place: str) -> None:
-    check_failures(pool, place, IN_THE_CALLER[place])
+def test_in_the_caller(pool: pparallel.Pool) -> None:
+    for place, make in IN_THE_CALLER.items():
+        check_failures(pool, place, make)
 
 
-@pytest.mark.costly
-@pytest.mark.parametrize("method", ["fork"], indirect=True)
-@pytest.mark.parametrize("place", ["unpickling the argument", "running", "pickling the result"])
-def test_workers_that_are_forked(pool: pparallel.Pool, place: str) -> None:
-    check_failures(pool, place, PLACES[place])
-    check_deaths(pool, PLACES[place], ("exit", "SIGKILL"))
+@pytest.mark.parametrize(("backend", "method"), [("process", "fork"), ("p2p", "spawn")])
+def test_workers_that_are_started_otherwise(backend: str, method: Any) -> None:
+    with pool_of(backend, size=1, start_method=method) as pool:
+        check_failures(pool, "running", PLACES["running"])
+        check_deaths(pool, PLACES["running"], ("exit", "SIGKILL"))
 
 
 def test_a_failure_in_a_garbage_collection(pool: pparallel.Pool, tmp_path: Path) -> None:
@@ -93,7 +79,6 @@ def test_a_death_in_a_garbage_collection(pool: pparallel.Pool) -> None:
         assert pool.apply(os.getpid) != pid, name
 
 
-@pytest.mark.parametrize("method", ["forkserver"], indirect=True)
 def test_a_failure_in_the_caller_disturbs_no_other_call(pool: pparallel.Pool) -> None:
     for make in IN_THE_CALLER.values():
         for call, args, _ in FAILURES.values():
@@ -104,7 +89,6 @@ def test_a_failure_in_the_caller_disturbs_no_other_call(pool: pparallel.Pool) ->
             assert list(stream) == list(range(300))
 
 
-@pytest.mark.parametrize("method", ["forkserver"], indirect=True)
 def test_a_death_is_told_to_each_kind_of_call(pool: pparallel.Pool) -> None:
     death = DEATHS["exit"]
     calls: list[Callable[[], object]] = [
@@ -121,3 +105,18 @@ def test_a_death_is_told_to_each_kind_of_call(pool: pparallel.Pool) -> None:
             call()
         assert caught.value.exitcode == death.exitcode
     check_use(pool)
+
+
+def test_pool_without_descriptors_starts_workers_once_it_has_some(pool: pparallel.Pool) -> None:
+    pid = pool.apply(os.getpid)
+    with few_descriptors():
+        os.kill(pid, signal.SIGKILL)
+        # To ask psutil would take a descriptor.
+        until(lambda: not Path(f"/proc/{pid}").exists(), "the worker lives")
+        result = pool.apply_async(os.getpid)
+        result.wait(0.3)
+    try:
+        started = result.get(LIMIT)
+    except WorkerLostError:  # it was given to the worker that had died
+        started = pool.apply_async(os.getpid).get(LIMIT)
+    assert started != pid

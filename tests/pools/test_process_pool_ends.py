@@ -12,19 +12,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import psutil
-import pytest
-from process_backends import each_backend
 
 from pparallel.testing.patience import PATIENCE, until
-
-METHODS = ("forkserver", "spawn", "fork")
-FULL = os.environ.get("PPARALLEL_TEST_SCALE") == "full"
 
 HEAD = """
 import ctypes, gc, os, sys, threading, time
 import pparallel, pparallel_process
-CONFIGS = {"process": pparallel_process.ProcessPoolConfig, "p2p": pparallel_process.P2PPoolConfig}
-backend, method, path = sys.argv[1:]
+method, path = sys.argv[1:]
 
 def arrive():
     with open(path, "a") as file:
@@ -44,7 +38,9 @@ def compute(_=None):
         pass
 
 def make(size=2, **options):
-    return pparallel.build(CONFIGS[backend](size=size, start_method=method, **options))
+    return pparallel.build(pparallel_process.ProcessPoolConfig(
+        size=size, start_method=method, **options
+    ))
 """
 
 
@@ -52,7 +48,6 @@ class Case(NamedTuple):
     """A program: what comes after the head, and the pools that it makes."""
 
     body: str
-    backend: str = "process"
     method: str = "forkserver"
 
 
@@ -63,7 +58,7 @@ class Program:
         self._notes = directory / "arrived"
         script = directory / "program.py"
         script.write_text(HEAD + case.body)
-        command = [sys.executable, str(script), case.backend, case.method, str(self._notes)]
+        command = [sys.executable, str(script), case.method, str(self._notes)]
         self.process = subprocess.Popen(
             command,
             start_new_session=True,
@@ -161,25 +156,18 @@ pool = make()
 pool.open()
 pool.map({task}, range(2))
 """
-BODIES = {
-    "map": IN_MAP,
-    "imap": IN_IMAP,
-    "submit": IN_SUBMIT,
-    "without with": WITHOUT_WITH,
-}
 
 
-@pytest.mark.costly
-@each_backend
-def test_ctrl_c(tmp_path: Path, backend: str) -> None:
-    calls = {what: Case(body.format(task="wait"), backend) for what, body in BODIES.items()}
-    check_ctrl_c(tmp_path, calls)
-
-
-@pytest.mark.parametrize("task", ["hold_the_gil", "compute"] if FULL else ["hold_the_gil"])
-def test_ctrl_c_while_tasks_compute(tmp_path: Path, task: str) -> None:
-    body = IN_MAP.format(task=task)
-    check_ctrl_c(tmp_path, {method: Case(body, method=method) for method in METHODS})
+def test_ctrl_c(tmp_path: Path) -> None:
+    check_ctrl_c(
+        tmp_path,
+        {
+            "map": Case(IN_MAP.format(task="compute")),
+            "imap": Case(IN_IMAP.format(task="wait"), "spawn"),
+            "submit": Case(IN_SUBMIT.format(task="wait"), "fork"),
+            "without with": Case(WITHOUT_WITH.format(task="hold_the_gil")),
+        },
+    )
 
 
 def check_ctrl_c(directory: Path, cases: Mapping[str, Case]) -> None:
@@ -196,9 +184,7 @@ def check_ctrl_c(directory: Path, cases: Mapping[str, Case]) -> None:
             check_no_survivors(what, program)
 
 
-@pytest.mark.costly
-@each_backend
-def test_a_pool_survives_ctrl_c_that_is_caught(tmp_path: Path, backend: str) -> None:
+def test_a_pool_survives_ctrl_c_that_is_caught(tmp_path: Path) -> None:
     body = """
 with make() as pool:
     def pause(_):
@@ -213,7 +199,7 @@ with make() as pool:
         open(path + "-caught", "x").close()
     print(sum(pool.map(abs, range(100))), flush=True)
 """
-    with running(tmp_path, Case(body, backend)) as program:
+    with running(tmp_path, Case(body)) as program:
         program.arrived()
         program.signal(signal.SIGINT)
         code, out, err = program.end()
@@ -245,65 +231,59 @@ with make() as pool:
 
 # -- the program is killed ---------------------------------------------------------------------
 
-KILLED: dict[str, str] = {
-    "waiting": IN_MAP.format(task="wait"),
-    "holding the GIL": IN_MAP.format(task="hold_the_gil"),
-    "computing": IN_IMAP.format(task="compute"),
-    "idle": """
-with make() as pool:
-    pool.map(abs, range(100))
-    for each in pool.pids():
-        with open(path, "a") as file:
-            file.write(f"{each}\\n")
-    time.sleep(1000)
-""",
-    "opened in a thread": """
-def use():
-    global pool
-    pool = make()
-    pool.open()
-thread = threading.Thread(target=use)
+KILLED = """
+def nest(_):
+    with make() as inner:
+        inner.map(hold_the_gil, range(2))
+
+def open_in_a_thread():
+    pools[0].open()
+
+{pools}
+thread = threading.Thread(target=open_in_a_thread)
 thread.start()
 thread.join()
-pool.map(hold_the_gil, range(2))
+for each in pools[1:]:
+    each.open()
+{tasks}
+time.sleep(1000)
+"""
+WAYS = (
+    """
+pools = [make(), make(), make(), make(), make(size=1), make(initializer=hold_the_gil)]
+holding, waiting, computing, idle, nested, starting = pools
 """,
-    "in the initializer": """
-with make(initializer=hold_the_gil) as pool:
-    pool.map(abs, range(2))
+    """
+holding.map_async(hold_the_gil, range(2))
+waiting.map_async(wait, range(2))
+computing.map_async(compute, range(2))
+idle.map_async(abs, range(100)).get()
+nested.map_async(nest, range(1))
+with open(path, "a") as file:
+    for each in idle.pids():
+        file.write(f"{each}\\n")
 """,
-    "nested": """
-def nest(_):
-    with make() as pool:
-        pool.map(hold_the_gil, range(2))
-with make(size=1) as pool:
-    pool.map(nest, range(1))
-""",
-}
+)
+FEW = "pools = [make()]", "pools[0].map_async(hold_the_gil, range(2))"
 
 
-FEW = ("idle", "holding the GIL", "opened in a thread")  # with each method; all with the default
-
-
-@pytest.mark.costly
-@each_backend
-@pytest.mark.parametrize("method", METHODS)
-def test_workers_go_with_a_program_that_is_killed(
-    tmp_path: Path, method: str, backend: str
-) -> None:
-    some = KILLED if FULL or method == METHODS[0] else FEW
-    cases = {what: Case(KILLED[what], backend, method) for what in some}
-    with all_running(tmp_path, cases) as programs:
-        for program in programs.values():
-            program.arrived()
-        for program in programs.values():
+def test_workers_go_with_a_program_that_is_killed(tmp_path: Path) -> None:
+    """Whatever they do; one of the pools was opened by a thread that has ended."""
+    cases = {"forkserver": (WAYS, 12), "spawn": (FEW, 2), "fork": (FEW, 2)}
+    programs = {
+        method: Case(KILLED.format(pools=pools, tasks=tasks), method)
+        for method, ((pools, tasks), _) in cases.items()
+    }
+    with all_running(tmp_path, programs) as running:
+        for method, program in running.items():
+            program.arrived(cases[method][1])
+        for program in running.values():
             program.process.kill()
-        for what, program in programs.items():
-            check_no_survivors(what, program)
+        for method, program in running.items():
+            check_no_survivors(method, program)
 
 
-@pytest.mark.costly
-@each_backend
-def test_a_pool_with_large_values_is_killed(tmp_path: Path, backend: str) -> None:
+def test_a_pool_with_large_values_is_killed(tmp_path: Path) -> None:
     body = """
 def echo(value):
     arrive()
@@ -313,33 +293,25 @@ with make() as pool:
     for each in pool.imap(echo, (block for _ in range(100_000))):
         pass
 """
-    with running(tmp_path, Case(body, backend)) as program:
+    with running(tmp_path, Case(body)) as program:
         program.arrived(5)
         program.process.kill()
         check_no_survivors("large values", program)
 
 
-@pytest.mark.costly
-@each_backend
-def test_sigterm_of_the_program(tmp_path: Path, backend: str) -> None:
-    body = IN_MAP.format(task="hold_the_gil")
-    with all_running(tmp_path, {each: Case(body, backend, each) for each in METHODS}) as programs:
-        for program in programs.values():
-            program.arrived()
-        for program in programs.values():
-            program.process.terminate()
-        for method, program in programs.items():
-            code, _, _ = program.end()
-            assert code == -signal.SIGTERM, method
-            check_no_survivors(method, program)
+def test_sigterm_of_the_program(tmp_path: Path) -> None:
+    with running(tmp_path, Case(IN_MAP.format(task="hold_the_gil"))) as program:
+        program.arrived()
+        program.process.terminate()
+        code, _, _ = program.end()
+        assert code == -signal.SIGTERM
+        check_no_survivors("SIGTERM", program)
 
 
 # -- the fork server is killed -----------------------------------------------------------------
 
 
-@pytest.mark.costly
-@each_backend
-def test_a_fork_server_that_is_killed(tmp_path: Path, backend: str) -> None:
+def test_a_fork_server_that_is_killed(tmp_path: Path) -> None:
     """Its workers go with it, and the next ones have another."""
     body = """
 import psutil, signal
@@ -351,7 +323,7 @@ with make(retries=3) as pool:
         assert pool.map(abs, range(1000)) == list(range(1000))
     print("done", flush=True)
 """
-    with running(tmp_path, Case(body, backend)) as program:
+    with running(tmp_path, Case(body)) as program:
         code, out, err = program.end()
         assert (code, out) == (0, "done\n"), err
 
@@ -388,26 +360,25 @@ with contextlib.ExitStack() as stack:
     pool = stack.enter_context(make())
     assert pool.map(abs, range(-9, 0)) == list(range(9, 0, -1))
     large = pool.apply(bytearray, (1_000_000,))
+"""
+FORK = """
     pid = os.fork()
     if pid == 0:
         {child}
-    assert os.waitpid(pid, 0)[1] == 0
+    assert os.waitpid(pid, 0)[1] == 0, {what!r}
     large[0] = 1
-    for _ in range(3):
-        assert pool.map(abs, range(-99, 0)) == list(range(99, 0, -1))
-        assert len(pool.apply(bytearray, (1_000_000,))) == 1_000_000
-print("done")
+    assert pool.map(abs, range(-99, 0)) == list(range(99, 0, -1))
+    assert len(pool.apply(bytearray, (1_000_000,))) == 1_000_000
 """
 
 
 def test_a_program_that_forks(tmp_path: Path) -> None:
     inside = {what: child.strip().replace("\n", "\n    ") for what, child in FORKS.items()}
-    cases = {what: Case(FORKING.format(child=child)) for what, child in inside.items()}
-    with all_running(tmp_path, cases) as programs:
-        for what, program in programs.items():
-            code, out, err = program.end()
-            assert (code, out.splitlines()[-1:]) == (0, ["done"]), (what, err)
-            assert "Error" not in err, what
+    forks = "".join(FORK.format(child=child, what=what) for what, child in inside.items())
+    with running(tmp_path, Case(f"{FORKING}{forks}print('done')\n")) as program:
+        code, out, err = program.end()
+        assert (code, out.splitlines()[-1:]) == (0, ["done"]), err
+        assert "Error" not in err
 
 
 def test_a_forked_child_keeps_no_worker(tmp_path: Path) -> None:

@@ -50,9 +50,9 @@ def pass_first(gate: Gate, number: int) -> int:
     return number if number else int(gate.pass_through(number))
 
 
-@pytest.fixture(params=[ProcessPoolConfig, P2PPoolConfig], ids=["process", "p2p"])
-def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
-    built: Pool = pparallel.build(request.param(size=1, preload=PRELOAD))
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    built: Pool = pparallel.build(ProcessPoolConfig(size=1, preload=PRELOAD))
     with built:
         assert built.apply(same, (0,)) == 0  # from now on single calls take the short way
         yield built
@@ -262,7 +262,7 @@ def test_a_worker_keeps_results_that_another_thread_is_about_to_read(
 
     monkeypatch.setattr(Results, "_tell", hold_the_first)
     monkeypatch.setattr(Channel, "try_to_send", note_thanks)
-    config = ProcessPoolConfig(size=1, preload=("torch", *PRELOAD), share_tensors="cpu")
+    config = ProcessPoolConfig(size=1, preload=("numpy", "torch", *PRELOAD), share_tensors="cpu")
     built: Pool = pparallel.build(config)
     with built as pool:
         first, second = (pool.submit(same, torch.full((1000,), each)) for each in (1.0, 2.0))
@@ -292,12 +292,9 @@ def test_who_waits_is_told_of_a_call_that_somebody_else_has_cancelled(
     gate.close()
 
 
-@pytest.mark.parametrize("config", [ProcessPoolConfig, P2PPoolConfig], ids=["process", "p2p"])
-def test_tasks_behind_a_long_one_are_passed_on_while_nobody_looks(
-    config: type[ProcessPoolConfig], tmp_path: Path
-) -> None:
+def test_tasks_behind_a_long_one_are_passed_on_while_nobody_looks(tmp_path: Path) -> None:
     gate = Gate(tmp_path)
-    built: Pool = pparallel.build(config(size=3, preload=PRELOAD))
+    built: Pool = pparallel.build(P2PPoolConfig(size=3, preload=PRELOAD))
     with built as pool:
         before = pool.submit(gate.pass_through)
         gate.arrived()  # from now on the dispatcher waits for a task of which nothing is to be told

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from process_backends import BACKENDS, pool_of
+from process_backends import pool_of
 from typing_extensions import override
 
 from pparallel.testing.patience import PATIENCE
@@ -28,9 +28,9 @@ RUNS: dict[str, Run] = {
 }
 
 
-@pytest.fixture(params=BACKENDS)
-def make(request: pytest.FixtureRequest) -> Make:
-    return partial(pool_of, request.param, preload=(__name__,))
+@pytest.fixture
+def make() -> Make:
+    return partial(pool_of, "process", preload=(__name__,))
 
 
 class Scale:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import gc
 import logging
@@ -19,7 +18,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from process_backends import BACKENDS, pool_of
+from process_backends import pool_of
 from typing_extensions import override
 
 from pparallel.runtime.pools.board import Board, Spot
@@ -39,9 +38,9 @@ NOWHERE = Parcels(None, {})  #: without shared memory
 Make = Callable[..., Any]
 
 
-@pytest.fixture(params=BACKENDS)
-def make(request: pytest.FixtureRequest) -> Make:
-    return partial(pool_of, request.param, size=1, preload=(__name__,))
+@pytest.fixture
+def make() -> Make:
+    return partial(pool_of, "process", size=1, preload=(__name__,))
 
 
 @pytest.fixture
@@ -191,26 +190,6 @@ def test_results_that_go_through_files_go_in_parts() -> None:
             assert entries == [(b"head", 1)] * len(files)
             contents += [read(each) for each in files]
     assert contents == [b"%d" % number for number in range(300)]
-
-
-def test_what_could_not_be_reported_is_reported_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    here, there = (Channel(each, NOWHERE) for each in pair())
-
-    def refuse(*_: object) -> None:
-        raise OSError
-
-    reports, added = Reports(here, cast(Spot, None)), 0
-    reports.begin(1, 1)
-    monkeypatch.setattr(here, "send", refuse)
-    with closing(here), closing(there):
-        with contextlib.suppress(OSError):
-            for added in range(1, 200):
-                reports.add_parcel(b"head", [file_of(b"%d" % added)])
-        monkeypatch.undo()
-        reports.end(0.0, (0.0, 0))
-        (*_, entries, _, _, _), files = there.receive() or ((), [])
-        assert entries == [(b"head", 1)] * added
-        assert [read(each) for each in files] == [b"%d" % each for each in range(1, added + 1)]
 
 
 def large(number: int) -> bytearray:
@@ -431,18 +410,6 @@ def failing() -> Iterator[tuple[Failing, Channel, Channel]]:
     here, there = Channel(sock, NOWHERE), Channel(its, NOWHERE)
     with closing(here), closing(there):
         yield sock, here, there
-
-
-@pytest.mark.parametrize("number", [errno.ENOMEM, errno.ENOBUFS, errno.EINTR])
-@pytest.mark.parametrize("flags", [0, socket.MSG_DONTWAIT])
-def test_what_cannot_be_received_just_now_comes_later(
-    number: int, flags: int, failing: tuple[Failing, Channel, Channel]
-) -> None:
-    sock, here, there = failing
-    sock.errors = [number] * 2
-    there.send((REPORT, 1))
-    found = [here.receive(flags) for _ in range(3 if flags else 1)]
-    assert found == [None] * (len(found) - 1) + [((REPORT, 1), [])]
 
 
 def test_only_some_errors_are_the_end(failing: tuple[Failing, Channel, Channel]) -> None:

@@ -45,16 +45,17 @@ def test_an_environment_of_its_own(method: StartMethod) -> None:
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the setting is one of x86")
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
 @pytest.mark.parametrize(
-    ("own", "started"),
+    ("method", "own", "started"),
     [
-        (None, "glibc.cpu.x86_non_temporal_threshold=262144"),
+        ("forkserver", None, "glibc.cpu.x86_non_temporal_threshold=262144"),
         (
+            "spawn",
             "glibc.malloc.arena_max=3",
             "glibc.malloc.arena_max=3:glibc.cpu.x86_non_temporal_threshold=262144",
         ),
         (
+            "forkserver",
             "glibc.cpu.x86_non_temporal_threshold=8388608",
             "glibc.cpu.x86_non_temporal_threshold=8388608",
         ),
@@ -243,7 +244,6 @@ def run(text: str, *args: str, **options: object) -> subprocess.CompletedProcess
 @pytest.mark.parametrize(
     ("flags", "shown"),
     [
-        ((), "0 0 False []"),
         (("-O", "-P"), "1 0 True []"),
         (("-I", "-W", "error", "-OO"), "2 1 True ['error']"),
     ],

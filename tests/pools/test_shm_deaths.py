@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
-import threading
-from collections.abc import Callable
 
 import pytest
 from arena_peers import ECHO, HOLD, MB, Peer, blocks, ramp
@@ -159,68 +156,3 @@ def test_a_process_that_was_stopped_in_the_middle_does_not_hang_the_others() -> 
     finally:
         peer.close()
         arena.close()
-
-
-CHURN = """
-import random
-shared, blocks = arenas[0], {}
-while True:
-    if len(blocks) < 20 and random.random() < 0.6:
-        size = random.choice([100, 5000, 20_000, 300_000])
-        block = shared.allocate(size)
-        if block is not None:
-            mark = os.urandom(4)
-            view = block.view()
-            view[:4], view[-4:] = mark, mark
-            blocks[mark] = view
-    elif blocks:
-        mark = random.choice(list(blocks))
-        view = blocks.pop(mark)
-        assert bytes(view[:4]) == bytes(view[-4:]) == mark, "somebody else wrote to it"
-        del view
-    if random.random() < 0.01:
-        shared.trim()
-"""
-
-
-def test_processes_are_killed_at_any_instant(scale: Callable[[int], int]) -> None:
-    arena = Arena.create(shared=True, budget=8 * MB, smallest=64)
-    dice = random.Random(4)
-    peers: list[Peer] = []
-    pids = []
-    try:
-        for _ in range(scale(50) + 5):
-            while len(peers) < 3:
-                peers.append(Peer(arena))
-                peers[-1].tell(CHURN)
-                pids.append(peers[-1].pid)
-            view, mark = arena.allocate(5000), os.urandom(4)
-            if view is not None:
-                view.write(mark)
-            threading.Event().wait(dice.random() * 0.05)
-            victim = peers.pop(dice.randrange(len(peers)))
-            assert victim.process.poll() is None, "a block was given to two"
-            victim.kill()
-            victim.close()
-            if view is not None:
-                assert bytes(view.view()[:4]) == mark
-        survivors = [each.process.poll() for each in peers]
-        assert survivors == [None] * len(peers), "a block was given to two"
-    finally:
-        for each in peers:
-            each.kill()
-            each.close()
-    assert found_room(arena), "what the dead held is used"
-    for pid in pids:
-        arena.reclaim(pid)
-    assert blocks(arena) == 0
-    arena.close()
-
-
-def found_room(arena: Arena) -> bool:
-    """Whether the whole budget can be had, which needs all that the dead held."""
-    block = arena.allocate(7 * MB)
-    if block is None:
-        return False
-    block.release()
-    return True

@@ -5,14 +5,13 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import resource
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
+from descriptors import few_descriptors
 from parcel_ends import MB, Ends, echo, ramp, sent
 from parcel_ends import ends as ends
 from typing_extensions import Buffer
@@ -94,20 +93,8 @@ def test_a_retained_block_may_have_to_be_copied_to_a_file(short: Ends) -> None:
     assert [bytes(each) for each in short.here.unpack(*sent(parcel))] == [ramp(MB)]
 
 
-@contextmanager
-def no_descriptors_left() -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    lowest = os.dup(0)
-    os.close(lowest)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
 def test_without_descriptors_there_is_a_clear_error_and_nothing_is_leaked(short: Ends) -> None:
-    with no_descriptors_left(), pytest.raises(OSError, match=r"raise ulimit -n") as caught:
+    with few_descriptors(), pytest.raises(OSError, match=r"raise ulimit -n") as caught:
         short.here.pack([ramp(MB), ramp(5 * MB)])
     assert caught.value.errno == errno.EMFILE
     assert short.blocks() == [0, 0]
@@ -115,7 +102,7 @@ def test_without_descriptors_there_is_a_clear_error_and_nothing_is_leaked(short:
 
 def test_without_descriptors_a_file_that_came_is_read(short: Ends) -> None:
     head, fds = sent(short.here.pack([ramp(5 * MB)]))
-    with no_descriptors_left():
+    with few_descriptors():
         (found,) = short.there.unpack(head, fds)
     assert bytes(found) == ramp(5 * MB)
 

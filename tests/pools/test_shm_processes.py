@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import os
-import random
-import threading
-from collections.abc import Callable
 
-import psutil
 from arena_peers import ECHO, HOLD, KB, KEEP, MB, Peer, blocks, ramp
 from arena_peers import arena as arena
 from arena_peers import peer as peer
 
 from pparallel.runtime.shm import Arena
-from pparallel.testing.patience import PATIENCE
 
 # -- there and back -------------------------------------------------------------------------------
 
@@ -47,32 +42,14 @@ def test_what_the_receiver_retains_comes_back_as_a_copy(arena: Arena, peer: Peer
     assert blocks(peer.own) == 0
 
 
-def test_ten_thousand_echoes(arena: Arena, peer: Peer, scale: Callable[[int], int]) -> None:
-    for turn in range(scale(10_000)):
-        nbytes = 50 if turn % 3 else random.randrange(1, 200 * KB)
+def test_a_hundred_echoes_leave_nothing(arena: Arena, peer: Peer) -> None:
+    for turn in range(100):
+        nbytes = turn * 2 * KB
         found = peer.back(peer.parcels.pack([b"x", ramp(nbytes, turn)]), ECHO)
         assert bytes(found[1]) == ramp(nbytes, turn)
     found.clear()
     assert blocks(arena) == 0
     assert arena.usage().free <= 2 * MB
-
-
-def test_memory_stays_flat_over_echoes_of_64_mb(
-    arena: Arena, peer: Peer, scale: Callable[[int], int]
-) -> None:
-    source = bytearray(64 * MB)
-    here, there = psutil.Process(), psutil.Process(peer.pid)
-
-    def rounds(count: int) -> int:
-        for turn in range(count):
-            source[turn] = turn % 251
-            found = peer.back(peer.parcels.pack([source]), ECHO)
-            assert found[0][turn] == turn % 251
-        return int(here.memory_info().rss + there.memory_info().rss)
-
-    before = rounds(5)
-    assert rounds(scale(1000)) - before < 16 * MB
-    assert arena.usage().free <= 128 * MB  # one travels while the last is held
     arena.trim()
     assert os.fstat(arena.fd).st_blocks * 512 < 4 * MB
 
@@ -87,32 +64,6 @@ def test_over_budget_both_ways_go_through_files() -> None:
     finally:
         peer.close()
         arena.close()
-
-
-def test_many_threads_send_to_many_processes(scale: Callable[[int], int]) -> None:
-    arena = Arena.create(budget=256 * MB)
-    peers = [Peer(arena) for _ in range(3)]
-    failures = []
-
-    def work(peer: Peer, start: int) -> None:
-        for turn in range(scale(500)):
-            wanted = ramp(20_000 + 1000 * (turn % 100), start + turn)
-            if bytes(peer.back(peer.parcels.pack([wanted]), ECHO)[0]) != wanted:
-                failures.append(turn)
-
-    threads = [
-        threading.Thread(target=work, args=(peer, 1000 * number))
-        for number, peer in enumerate(peers)
-    ]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join(PATIENCE * 5)
-    for each_peer in peers:
-        each_peer.close()
-    assert not failures
-    assert blocks(arena) == 0
-    arena.close()
 
 
 # -- forks ----------------------------------------------------------------------------------------

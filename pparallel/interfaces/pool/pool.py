@@ -45,7 +45,7 @@ class Pool(Resource):
           one task at a time (``test_a_worker_runs_one_task_at_a_time``).
         - ``map`` and ``imap`` give results in the order of the items, ``imap_unordered`` as they
           come (``PoolSuite.test_results_are_in_order``, ``test_unordered_results_come_at_once``).
-        - Tasks start in the order in which they were handed over
+        - The tasks of one call start in the order of its items
           (``PoolSuite.test_tasks_start_in_order``).
         - What a task raises is raised to its caller, with its type and message
           (``PoolSuite.test_a_task_that_raises``), and shows where
@@ -147,9 +147,9 @@ class Pool(Resource):
     def carry(self, batch: Batch, sink: Sink) -> None:
         """Run the tasks of *batch* and report them to *sink*; returns before they have run.
 
-        Tasks start in the order of the items, batches in the order of the calls. The sink is
-        asked to begin before the first task starts. Everything that goes wrong with a task is
-        reported; the pool's end is reported by ``sink.abort``.
+        Tasks start in the order of the items. The sink is asked to begin before the first starts.
+        Everything that goes wrong with a task is reported; the pool's end is reported by
+        ``sink.abort``.
 
         Raises:
             ClosedError: the pool is not open, or was closed and the batch does not continue an

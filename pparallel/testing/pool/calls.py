@@ -65,13 +65,11 @@ class CallTests(PoolTests):
         assert pool.starmap(power, [(each, 1) for each in range(1000)]) == list(range(1000))
 
     def test_tasks_start_in_order(self, make: Make, notes: Path) -> None:
+        run = partial(note, notes)
         with make(size=1) as pool:
-            first = pool.map_async(partial(note, notes), range(100))
-            others = [pool.submit(note, notes, each) for each in range(100, 200)]
-            pool.map(partial(note, notes), range(200, 300))
-            assert first.ready()
-            assert all(each.done() for each in others)
-        assert noted(notes) == [str(each) for each in range(300)]
+            assert pool.map(run, range(100)) == list(range(100))
+            assert list(pool.imap(run, range(100, 200))) == list(range(100, 200))
+        assert noted(notes) == [str(each) for each in range(200)]
 
     def test_how_arguments_are_passed(self, pool: Pool) -> None:
         assert pool.apply(given) == ({},)

@@ -30,7 +30,7 @@ from pparallel.testing.pool.tasks import (
     refuse,
     refuse_odd,
     same,
-    wait_or_refuse,
+    wait_refuse_or_note,
 )
 from pparallel.testing.suite import requires
 
@@ -88,12 +88,15 @@ class FailureTests(PoolTests):
         assert len(noted(notes)) < 20_000
 
     @requires("parallel")
-    def test_the_first_failure_is_raised_at_once(self, pool: Pool, gate: Gate) -> None:
-        handle = pool.map_async(partial(wait_or_refuse, gate.pass_through), range(2))
-        gate.arrived()
-        with pytest.raises(Refused, match="refused 1"):
-            handle.get(PATIENCE)
-        gate.open()
+    def test_the_first_failure_is_raised_at_once(self, make: Make, gate: Gate, notes: Path) -> None:
+        task = partial(wait_refuse_or_note, gate.pass_through, notes)
+        with make(size=2) as pool:
+            handle = pool.map_async(task, range(50))
+            gate.arrived()
+            with pytest.raises(Refused, match="refused 1"):
+                handle.get(PATIENCE)
+            gate.open()
+        assert len(noted(notes)) < 48, "a worker went on with a map that had failed"
 
     def test_a_callback_that_raises(self, make: Make, caplog: pytest.LogCaptureFixture) -> None:
         def exit_all(_: object) -> None:

@@ -177,11 +177,11 @@ def note_or_refuse(path: Path, number: int) -> None:
     note(path, number)
 
 
-def wait_or_refuse(wait: Any, number: int) -> None:
-    """Raise on 1, and wait otherwise."""
+def wait_refuse_or_note(wait: Any, path: Path, number: int) -> None:
+    """Wait on 0, raise on 1, and note any other number."""
     if number == 1:
         refuse(number)
-    wait()
+    wait_or_note(wait, path, number)
 
 
 def wait_on_first(wait: Any, number: int) -> int:

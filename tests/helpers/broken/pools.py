@@ -1,19 +1,18 @@
-"""Pools that are broken in what they do with tasks and results."""
+"""Pools of threads that are broken, each in one way."""
 
 from __future__ import annotations
 
 import itertools
 import logging
-import queue
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from typing_extensions import override
 
 import pparallel_local
 from broken.harness import Backends, rejected_by
-from pparallel.interfaces.pool import Batch, PoolResult, ResultStream, Sink
+from pparallel.interfaces.pool import Batch, Sink
 from pparallel.plugin import Backend, hookimpl
 from pparallel.runtime.member import Member
 from pparallel.testing import PoolSuite
@@ -94,42 +93,6 @@ class ChangedPool(ThreadPool):
         super().carry(batch, sink)
 
 
-# -- tasks and results -------------------------------------------------------------------------
-
-
-class DropsOneInAThousand(ChangedPool):
-    """Does not run each thousandth task."""
-
-    @override
-    def changed(self, func: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return func(*args, **kwargs) if next(self.count) % 1000 else None
-
-        return call
-
-
-@rejected_by("test_every_task_runs_once", "test_results_are_in_order")
-class TestDropsOneInAThousand(BrokenPoolSuite):
-    config = backends.config(DropsOneInAThousand)
-
-
-class LosesAReport(ChangedPool):
-    """Runs each task, and once tells nobody."""
-
-    class Told(ChangedSink):
-        count = itertools.count(1)
-
-        @override
-        def done(self, first: int, values: Sequence[Any]) -> None:
-            if next(self.count) != 100:
-                self.sink.done(first, values)
-
-
-@rejected_by("test_every_task_runs_once", hangs=True)
-class TestLosesAReport(BrokenPoolSuite):
-    config = backends.config(LosesAReport)
-
-
 class RunsTwice(ChangedPool):
     """Runs each five-hundredth task again, as if its result had been lost."""
 
@@ -146,172 +109,6 @@ class RunsTwice(ChangedPool):
 @rejected_by("test_every_task_runs_once")
 class TestRunsTwice(BrokenPoolSuite):
     config = backends.config(RunsTwice)
-
-
-class ReportsTwice(ChangedPool):
-    """Reports each hundredth result again, as after a lost acknowledgement."""
-
-    class Told(ChangedSink):
-        count = itertools.count(1)
-
-        @override
-        def done(self, first: int, values: Sequence[Any]) -> None:
-            for _ in range(2 if next(self.count) % 100 == 0 else 1):
-                self.sink.done(first, values)
-
-
-@rejected_by("test_imap_gives_all_results", hangs=True)
-class TestReportsTwice(BrokenPoolSuite):
-    config = backends.config(ReportsTwice)
-
-
-class SwapsTwoResults(ChangedPool):
-    """Reports two results of a large batch in each other's place."""
-
-    class Told(ChangedSink):
-        @override
-        def done(self, first: int, values: Sequence[Any]) -> None:
-            swapped = [values[1], values[0], *values[2:]] if len(values) >= 1000 else values
-            self.sink.done(first, swapped)
-
-
-@rejected_by("test_results_are_in_order")
-class TestSwapsTwoResults(BrokenPoolSuite):
-    config = backends.config(SwapsTwoResults)
-
-
-class LastComesFirst(ThreadPool):
-    """Keeps its batches in a stack."""
-
-    def __init__(self, config: ThreadPoolConfig, *, member: Member) -> None:
-        super().__init__(config, member=member)
-        self._queue: Any = queue.LifoQueue()
-
-
-@rejected_by("test_tasks_start_in_order")
-class TestLastComesFirst(BrokenPoolSuite):
-    config = backends.config(LastComesFirst)
-
-
-class ListsFirst(ThreadPool):
-    """Makes a list of what ``imap`` is given."""
-
-    @override
-    def imap(
-        self, func: Callable[[Any], R], iterable: Iterable[Any], chunksize: int = 1
-    ) -> ResultStream[R]:
-        return super().imap(func, list(iterable), chunksize)
-
-
-@rejected_by("test_imap_is_bounded", "test_an_iterable_that_raises")
-class TestListsFirst(BrokenPoolSuite):
-    config = backends.config(ListsFirst)
-
-
-class HoldsResultsBack(ChangedPool):
-    """Reports the results of an ``imap`` when all of them are there."""
-
-    class Told(ChangedSink):
-        def __init__(self, batch: Batch, sink: Sink) -> None:
-            super().__init__(batch, sink)
-            self.values: dict[int, Any] = {}
-
-        @override
-        def done(self, first: int, values: Sequence[Any]) -> None:
-            self.values.update(enumerate(values, first))
-            if len(self.values) == self.size:
-                self.sink.done(0, [self.values[each] for each in range(self.size)])
-
-
-@rejected_by("test_unordered_results_come_at_once", "test_ordered_results_come_at_once")
-class TestHoldsResultsBack(BrokenPoolSuite):
-    config = backends.config(HoldsResultsBack)
-
-
-# -- cancelling, calling back, failing ---------------------------------------------------------
-
-
-class IgnoresCancellation(ChangedPool):
-    """Runs what was cancelled, whatever the sink says."""
-
-    class Told(ChangedSink):
-        @override
-        def begin(self) -> bool:
-            return self.sink.begin() or True
-
-
-@rejected_by("test_cancel_before_the_start")
-class TestIgnoresCancellation(BrokenPoolSuite):
-    config = backends.config(IgnoresCancellation)
-
-
-class NeverSaysThatItBegins(ChangedPool):
-    """Does not ask the sink, which lets a running call be cancelled."""
-
-    class Told(ChangedSink):
-        @override
-        def begin(self) -> bool:
-            return True
-
-
-@rejected_by("test_cancel_before_the_start", "test_no_cancelling_after_the_start")
-class TestNeverSaysThatItBegins(BrokenPoolSuite):
-    config = backends.config(NeverSaysThatItBegins)
-
-
-class CallsBackLater(ThreadPool):
-    """Publishes a result, and then calls back."""
-
-    @override
-    def apply_async(
-        self,
-        func: Callable[..., R],
-        args: Iterable[Any] = (),
-        kwds: Mapping[str, Any] | None = None,
-        callback: Callable[[R], object] | None = None,
-        error_callback: Callable[[BaseException], object] | None = None,
-    ) -> PoolResult[R]:
-        handle = super().apply_async(func, args, kwds, None, error_callback)
-        if callback is not None:
-            handle.add_done_callback(lambda done: callback(done.result()))
-        return handle
-
-
-# If the task is done before the callback is known, that is called by the thread of the test, which
-# waits for itself.
-@rejected_by("test_a_result_waits_for_its_callback", hangs=True)
-class TestCallsBackLater(BrokenPoolSuite):
-    config = backends.config(CallsBackLater)
-
-
-class DiesOfACallback(ThreadPool):
-    """Loses its worker to a callback that raises."""
-
-    @override
-    def apply_async(
-        self,
-        func: Callable[..., R],
-        args: Iterable[Any] = (),
-        kwds: Mapping[str, Any] | None = None,
-        callback: Callable[[R], object] | None = None,
-        error_callback: Callable[[BaseException], object] | None = None,
-    ) -> PoolResult[R]:
-        def call() -> R:
-            value = func(*args, **(kwds or {}))
-            try:
-                if callback is not None:
-                    callback(value)
-            except Exception:
-                logging.getLogger(__name__).exception("%r failed", callback)
-                threading.Event().wait()
-            return value
-
-        return super().apply_async(call, (), None, None, error_callback)
-
-
-@rejected_by("test_a_callback_that_raises", hangs=True)
-class TestDiesOfACallback(BrokenPoolSuite):
-    config = backends.config(DiesOfACallback)
 
 
 class SwallowsExceptions(ChangedPool):
@@ -338,90 +135,29 @@ class TestSwallowsExceptions(BrokenPoolSuite):
     config = backends.config(SwallowsExceptions)
 
 
-class LosesTheType(ChangedPool):
-    """Raises the text of what a task raised."""
+class ClosingCancels(ThreadPool):
+    """Drops what was taken when it is closed."""
 
-    class Told(ChangedSink):
-        @override
-        def failed(self, index: int, error: BaseException) -> None:
-            self.sink.failed(index, RuntimeError(str(error)).with_traceback(error.__traceback__))
-
-
-@rejected_by("test_a_task_that_raises", "test_unordered_imap_goes_on_after_a_failure")
-class TestLosesTheType(BrokenPoolSuite):
-    config = backends.config(LosesTheType)
+    @override
+    def close(self) -> None:
+        super().close()
+        self.terminate()
 
 
-class LosesTheTraceback(ChangedPool):
-    """Raises what a task raised, without saying where."""
-
-    class Told(ChangedSink):
-        @override
-        def failed(self, index: int, error: BaseException) -> None:
-            self.sink.failed(index, error.with_traceback(None))
+@rejected_by("test_close_stops_intake_only", "test_the_end_of_with_waits")
+class TestClosingCancels(BrokenPoolSuite):
+    config = backends.config(ClosingCancels)
 
 
-@rejected_by("test_a_failure_shows_where_the_task_failed")
-class TestLosesTheTraceback(BrokenPoolSuite):
-    config = backends.config(LosesTheTraceback)
+class LeaksADescriptor(ThreadPool):
+    """Never closes what wakes it."""
+
+    @override
+    def open(self) -> None:
+        super().open()
+        self.wakeup = os.eventfd(0)
 
 
-class DiesOfAnExit(ChangedPool):
-    """Loses a task that exits."""
-
-    class Told(ChangedSink):
-        @override
-        def failed(self, index: int, error: BaseException) -> None:
-            if isinstance(error, Exception):
-                self.sink.failed(index, error)
-
-
-@rejected_by("test_a_task_that_exits")
-class TestDiesOfAnExit(BrokenPoolSuite):
-    config = backends.config(DiesOfAnExit)
-
-
-class RunsAllOfAFailedMap(ChangedPool):
-    """Goes on with a ``map`` that has failed."""
-
-    class Told(ChangedSink):
-        def __init__(self, batch: Batch, sink: Sink) -> None:
-            super().__init__(batch, sink)
-            self.piecewise = True
-
-
-@rejected_by("test_the_first_failure_ends_a_map")
-class TestRunsAllOfAFailedMap(BrokenPoolSuite):
-    config = backends.config(RunsAllOfAFailedMap)
-
-
-class FailsAtTheEnd(ChangedPool):
-    """Tells of the first failure of a ``map`` once its last task has ended."""
-
-    class Told(ChangedSink):
-        def __init__(self, batch: Batch, sink: Sink) -> None:
-            super().__init__(batch, sink)
-            self.piecewise = True
-            self.left = self.size
-            self.first: tuple[int, BaseException] | None = None
-
-        @override
-        def done(self, first: int, values: Sequence[Any]) -> None:
-            self.left -= len(values)
-            self.sink.done(first, values)
-            self.tell()
-
-        @override
-        def failed(self, index: int, error: BaseException) -> None:
-            self.left -= 1
-            self.first = self.first or (index, error)
-            self.tell()
-
-        def tell(self) -> None:
-            if self.left == 0 and self.first is not None:
-                self.sink.failed(*self.first)
-
-
-@rejected_by("test_the_first_failure_is_raised_at_once")
-class TestFailsAtTheEnd(BrokenPoolSuite):
-    config = backends.config(FailsAtTheEnd)
+@rejected_by("test_nothing_is_left_behind", "test_results_are_in_order")
+class TestLeaksADescriptor(BrokenPoolSuite):
+    config = backends.config(LeaksADescriptor)
