@@ -1,19 +1,13 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 import ray
 
 from pparallel.testing import Suite, no_leftovers
 from pparallel_ray.cluster import RayConnection
-from ray_clusters import FULL, Clusters, belongs_to_ray, token
-
-
-@pytest.fixture(scope="session")
-def scale() -> Callable[[int], int]:
-    """How many rounds a test runs: all with PPARALLEL_TEST_SCALE=full, else a tenth."""
-    return lambda rounds: rounds if FULL else max(1, rounds // 10)
+from ray_clusters import Clusters, belongs_to_ray, token
 
 
 @pytest.fixture(scope="session")
@@ -39,12 +33,6 @@ def own_cluster(clusters: Clusters) -> RayConnection:
     return clusters.use("own")
 
 
-@pytest.fixture(params=["running", "own"])
-def any_cluster(request: pytest.FixtureRequest, clusters: Clusters) -> RayConnection:
-    """Each kind of cluster in turn."""
-    return clusters.use(request.param)
-
-
 @pytest.fixture
 def unconnected(clusters: Clusters) -> Iterator[str]:
     """A process that is connected to no cluster; the address of one that runs."""
@@ -59,7 +47,7 @@ def _nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     if isinstance(request.cls, type) and issubclass(request.cls, Suite):  # it looks for itself
         yield
         return
-    for name in ("running_cluster", "own_cluster", "any_cluster", "unconnected"):
+    for name in ("running_cluster", "own_cluster", "unconnected"):
         if name in request.fixturenames:  # it is there before the test, and after
             request.getfixturevalue(name)
     with no_leftovers(keeps=belongs_to_ray):

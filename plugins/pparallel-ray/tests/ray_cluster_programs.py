@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,7 +20,12 @@ def own() -> None:
     from pparallel_ray.cluster import Cluster, RayConnection
 
     before = dict(os.environ)
-    with Cluster(RayConnection.model_validate(_SMALL)) as cluster:
+    cluster = Cluster(RayConnection.model_validate(_SMALL))
+    opening = threading.Thread(target=cluster.open)
+    opening.start()
+    opening.join()
+    with cluster:
+        say(f"outlives a thread: {_runs_a_task()}")
         children = psutil.Process().children(recursive=True)
         say(f"listens on {', '.join(sorted(_hosts([psutil.Process(), *children])))}")
         say(f"a stranger: {_stranger(cluster.address)}")
@@ -33,6 +38,12 @@ def own() -> None:
         variables or "no variables",
     ]
     say(f"left: {', '.join(map(str, found))}")
+
+
+def _runs_a_task() -> bool:
+    import ray
+
+    return bool(ray.get(ray.remote(num_cpus=0)(lambda: True).remote()))
 
 
 def _folder() -> Path:
@@ -53,6 +64,7 @@ def _hosts(processes: Sequence[psutil.Process]) -> set[str]:
 def _stranger(address: str) -> str:
     """Try to use the cluster without its token, from a process of its own."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_AUTH")}
+    environment["RAY_NUM_REDIS_GET_RETRIES"] = "2"  # each takes a second
     command = [sys.executable, __file__, "stranger", address]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
     return done.stdout.strip()
@@ -68,17 +80,6 @@ def stranger(address: str) -> None:
         say(type(error).__name__)
 
 
-def linger(told: str) -> None:
-    """Start a cluster, leave the numbers of its processes, and wait to be ended."""
-    from pparallel_ray.cluster import Cluster, RayConnection
-
-    with Cluster(RayConnection.model_validate(_SMALL)):
-        pids = [each.pid for each in psutil.Process().children(recursive=True)]
-        Path(f"{told}.new").write_text(" ".join(map(str, [_folder(), *pids])))
-        os.rename(f"{told}.new", told)
-        time.sleep(600)
-
-
 def import_plugin() -> None:
     import pparallel_ray
 
@@ -86,43 +87,10 @@ def import_plugin() -> None:
     say("ray" in sys.modules)
 
 
-def awaited(told: Path, patience: float = 60.0) -> tuple[Path, list[int]]:
-    """Return the folder and the numbers that :func:`linger` has left."""
-    end = time.monotonic() + patience
-    while not told.exists():
-        assert time.monotonic() < end, "the cluster has not started"
-        time.sleep(0.02)
-    folder, *pids = told.read_text().split()
-    return Path(folder), [int(each) for each in pids]
-
-
-def until_removed(folder: Path, patience: float = 30.0) -> None:
-    """Wait until a folder is gone."""
-    end = time.monotonic() + patience
-    while folder.exists():
-        assert time.monotonic() < end, f"{folder} stays"
-        time.sleep(0.02)
-
-
-def gone(pids: Sequence[int], patience: float = 30.0) -> bool:
-    """Return whether all processes end."""
-    end = time.monotonic() + patience
-    while any(_runs(each) for each in pids) and time.monotonic() < end:
-        time.sleep(0.02)
-    return not any(_runs(each) for each in pids)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 def say(what: object) -> None:
     print(what, flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":
-    programs = {"own": own, "stranger": stranger, "linger": linger, "import": import_plugin}
+    programs = {"own": own, "stranger": stranger, "import": import_plugin}
     programs[sys.argv[1]](*sys.argv[2:])  # type: ignore[operator]

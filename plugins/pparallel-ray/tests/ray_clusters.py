@@ -9,28 +9,35 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from time import monotonic
-from typing import Literal
+from typing import Literal, TypeVar
 
 import pytest
 
+from pparallel.testing import Suite
 from pparallel.testing.leftovers import Descriptor, Keeps, Leftover
 from pparallel_ray.cluster import Cluster, RayConnection
 from pparallel_ray.cluster.own import cleaned_up
 
 Kind = Literal["running", "own"]
 
-FULL = os.environ.get("PPARALLEL_TEST_SCALE") == "full"
-
 #: CPUs are what Ray counts by, not what there are: what a test starts must fit in all at once.
 CPUS = 16
 RESOURCES = {"shelf": 4}
 STORE = 160 << 20
-PATIENCE = 60.0
+PATIENCE = 50.0
 
+# ``ray start`` takes the machine's own address in place of 127.0.0.1.
+_ON_LOOPBACK = """
+from ray._private import services
+services.get_node_ip_address = lambda *_: "127.0.0.1"
+from ray.scripts.scripts import main
+main()
+"""
+RAY_START = (sys.executable, "-c", _ON_LOOPBACK, "start", "--block", "--disable-usage-stats")
 
 _RAYS_FILES = ("plasma", "/logs/python-core-", "/logs/events/", "/logs/export_events/")
 
@@ -81,9 +88,8 @@ def running() -> Iterator[str]:
         tempfile.TemporaryDirectory(prefix="ppr", ignore_cleanup_errors=True) as folder,
         cleaned_up(folder),
     ):
-        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"]
-        command += ["--node-ip-address=127.0.0.1", "--port=0", f"--num-cpus={CPUS}"]
-        command += ["--include-dashboard=false", "--disable-usage-stats", f"--temp-dir={folder}"]
+        command = [*RAY_START, "--head", "--port=0", f"--num-cpus={CPUS}"]
+        command += ["--include-dashboard=false", f"--temp-dir={folder}"]
         command += [f"--object-store-memory={STORE}", '--resources={"shelf": 4}']
         log = Path(folder, "start.log")
         with log.open("w") as out:
@@ -124,6 +130,22 @@ def token() -> Iterator[None]:
         patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
         patch.delenv("RAY_ADDRESS", raising=False)
         yield
+
+
+T = TypeVar("T", bound=type[Suite])
+
+
+def only(*laws: str) -> Callable[[T], T]:
+    """Run these tests of a suite, which is run whole elsewhere."""
+
+    def thin(suite: T) -> T:
+        tests = {each for each in dir(suite) if each.startswith("test")}
+        assert tests.issuperset(laws)
+        for each in tests.difference(laws):
+            setattr(suite, each, None)
+        return suite
+
+    return thin
 
 
 class OnRunningCluster:

@@ -79,7 +79,7 @@ def launch_and_wait(folder: Path, address: str | None) -> None:
         launcher.spawn(wait, (folder,), nprocs=2)
 
 
-def started(folder: Path, ranks: Sequence[int], patience: float = 60.0) -> dict[int, list[int]]:
+def started(folder: Path, ranks: Sequence[int], patience: float = 50.0) -> dict[int, list[int]]:
     """Wait until ranks have begun to wait; return the pids of each, and of its supervisor."""
     end = time.monotonic() + patience
     while not all((folder / f"rank.{rank}").exists() for rank in ranks):

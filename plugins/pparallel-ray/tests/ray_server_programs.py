@@ -60,34 +60,27 @@ def lose_the_keeper(rt: Runtime) -> list[str]:
     return found
 
 
-def push_and_leave(rt: Runtime, size: int) -> int:
-    """Have the last member push a large value, and see it when that member's process is gone."""
+def count_and_leave(rt: Runtime, rounds: int, size: int) -> int:
+    """Add to one counter with all others; then see what the last member pushed before it ended."""
     server, group = rt.ordered_server, rt.group()
+    for _ in range(rounds):
+        while True:
+            value, version = server.pull("n") or (0, None)
+            if server.push("n", value + 1, value + 1, version):
+                break
+    group.barrier()
+    assert server.pull("n") == (rounds * rt.world_size,) * 2
     last = rt.world_size - 1
     if rt.rank == last:
         assert server.push("large", bytes(size), 1, None)
         group.barrier()
         return 0
     group.barrier()
-    found: Any = None
     while rt.members[last] in rt.transport.members():
-        found = server.pull("large")
+        assert server.pull("large") is not None
     found = server.pull("large")
+    assert found is not None
     return len(found[0])
-
-
-def count(rt: Runtime, rounds: int) -> int:
-    """Add to one counter with all others; return how often a push was refused."""
-    server, refused = rt.ordered_server, 0
-    for _ in range(rounds):
-        while True:
-            value, version = server.pull("n") or (0, None)
-            if server.push("n", value + 1, value + 1, version):
-                break
-            refused += 1
-    rt.group().barrier()
-    assert server.pull("n") == (rounds * rt.world_size,) * 2
-    return refused
 
 
 def use_named(address: str, name: str, value: str) -> None:

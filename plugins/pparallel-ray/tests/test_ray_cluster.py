@@ -5,18 +5,24 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from time import monotonic
 
+import psutil
 import pytest
 import ray
+from ray._private import ray_constants
 
 import pparallel
 import ray_cluster_programs as programs
+import ray_rank_programs
 from pparallel.errors import AuthenticationError, ClosedError, ConfigError
+from pparallel.testing.patience import until
 from pparallel.testing.threads import in_threads
 from pparallel_ray.cluster import Cluster, RayConnection
+from pparallel_ray.cluster.own import on_loopback
 
 SMALL = RayConnection(num_cpus=2, object_store_memory=100 << 20)
 
@@ -62,7 +68,8 @@ def test_threads_share_one_connection(unconnected: str) -> None:
 
 
 def test_a_connection_of_the_programs_own_is_left(unconnected: str) -> None:
-    ray.init(unconnected, log_to_driver=False, logging_level=logging.ERROR)
+    with on_loopback():
+        ray.init(unconnected, log_to_driver=False, logging_level=logging.ERROR)
     try:
         with Cluster(RayConnection()) as cluster:
             assert cluster.address == unconnected
@@ -106,40 +113,36 @@ def test_ray_address_is_followed(unconnected: str, monkeypatch: pytest.MonkeyPat
         assert cluster.address == unconnected
 
 
-@pytest.mark.costly
 class TestOurOwn:
     """Clusters that pparallel starts, and who is let in."""
 
     def test_our_own_asks_for_a_token_and_listens_on_the_loopback_only(self) -> None:
         printed = run("own", RAY_AUTH_MODE=None, RAY_AUTH_TOKEN=None, RAY_ADDRESS=None)
         assert printed.splitlines() == [
+            "outlives a thread: True",
             "listens on 127.0.0.1",
             "a stranger: AuthenticationError",
             "left: no processes, no folder, no variables",
         ]
 
-    def test_our_own_outlives_the_thread_that_opened_it(self, unconnected: str) -> None:
-        cluster = Cluster(SMALL)
-        in_threads(1, lambda _: cluster.open())
-        with cluster:
-            assert ray.get(ray.remote(num_cpus=0)(lambda: "runs").remote()) == "runs"
-
     def test_our_own_ends_with_a_program_that_is_killed(self, tmp_path: Path) -> None:
-        told = tmp_path / "told"
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
-        command = [sys.executable, programs.__file__, "linger", str(told)]
+        command = [sys.executable, ray_rank_programs.__file__, str(tmp_path)]
         program = subprocess.Popen(command, env=environment)
         try:
-            folder, pids = programs.awaited(told)
+            ranks = ray_rank_programs.started(tmp_path, range(2))
+            pids = [each.pid for each in psutil.Process(program.pid).children(recursive=True)]
+            folders = Path(tempfile.gettempdir()).glob("pparallel-ray-*/session_*")
+            (folder,) = (each.parent for each in folders if each.name.endswith(f"_{program.pid}"))
         finally:
             program.kill()
             program.wait()
-        assert pids
-        assert programs.gone(pids)
-        programs.until_removed(folder)
+        assert ray_rank_programs.gone([*pids, *(pid for each in ranks.values() for pid in each)])
+        until(lambda: not folder.exists(), f"{folder} stays")
 
     def test_a_wrong_token(self, unconnected: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
+        monkeypatch.setattr(ray_constants, "NUM_REDIS_GET_RETRIES", 2)  # each takes a second
         with pytest.raises((AuthenticationError, ConfigError), match="RAY_AUTH_TOKEN"):
             Cluster(RayConnection(address=unconnected)).open()
         monkeypatch.undo()

@@ -7,27 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 CONFIG = Path(__file__).parents[3] / "examples" / "digits" / "ray.yaml"
 
 
-def accuracy(*options: str) -> float:
-    """Run the example from the shell, and return what rank 0 has found."""
-    command = [sys.executable, "-m", "pparallel", "run", str(CONFIG), "--json", *options]
+def test_on_a_running_cluster(unconnected: str) -> None:
+    command = [sys.executable, "-m", "pparallel", "run", str(CONFIG), "--json"]
+    fewer = ("args.steps=100", "members=[ps, worker-0]", "reducer.reduce_batch_size=1")
+    for option in (f"launcher.cluster.address={unconnected}", *fewer):
+        command += ["--set", option]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found = [each for each in json.loads(done.stdout)["results"].values() if each is not None]
     assert len(found) == 1
-    return float(found[0]["accuracy"])
-
-
-@pytest.mark.costly
-class TestDigits:
-    """On each kind of cluster."""
-
-    def test_on_a_running_cluster(self, unconnected: str) -> None:
-        assert accuracy("--set", f"launcher.cluster.address={unconnected}") >= 0.95
-
-    def test_on_a_cluster_of_its_own(self) -> None:
-        assert accuracy("--set", "launcher.cluster.object_store_memory=100000000") >= 0.95
+    assert found[0]["accuracy"] >= 0.85

@@ -19,27 +19,22 @@ from pparallel.testing import LauncherSuite
 from pparallel.testing.patience import PATIENCE
 from pparallel_ray import RayLauncherConfig
 from pparallel_ray.cluster import RayConnection
-from ray_clusters import CPUS, OnOwnCluster, OnRunningCluster
+from ray_clusters import CPUS, OnRunningCluster
 
 
-@pytest.mark.costly
-class TestOnRunningCluster(OnRunningCluster, LauncherSuite):
-    limit = 90.0
+class RayLauncherSuite(LauncherSuite):
+    """On whatever cluster."""
 
-    @override
-    @pytest.fixture
-    def config(self, cluster: RayConnection) -> RayLauncherConfig:
-        return RayLauncherConfig(cluster=cluster)
-
-
-@pytest.mark.costly
-class TestOnOwnCluster(OnOwnCluster, LauncherSuite):
-    limit = 90.0
+    limit = 50.0
 
     @override
     @pytest.fixture
     def config(self, cluster: RayConnection) -> RayLauncherConfig:
         return RayLauncherConfig(cluster=cluster)
+
+
+class TestOnRunningCluster(OnRunningCluster, RayLauncherSuite):
+    """On a cluster that runs already."""
 
 
 @pytest.fixture
@@ -48,7 +43,6 @@ def launcher(running_cluster: RayConnection) -> Iterator[Launcher]:
         yield opened
 
 
-@pytest.mark.costly
 class TestPlaces:
     """What ranks ask for, and how they get it."""
 
@@ -73,11 +67,11 @@ class TestPlaces:
         ):
             launcher.start(ranks, daemon=False, start_method="spawn")
 
-    @pytest.mark.parametrize("amount", ["two", -1, True, float("nan")])
-    def test_what_is_no_amount_is_refused(self, launcher: Launcher, amount: object) -> None:
-        ranks = [RankSpec(0, programs.place, resources={"num_cpus": amount})]
-        with pytest.raises(ConfigError, match=r"resources.num_cpus: rank 0 asks for"):
-            launcher.start(ranks, daemon=False, start_method="spawn")
+    def test_what_is_no_amount_is_refused(self, launcher: Launcher) -> None:
+        for amount in ("two", -1, True, float("nan")):
+            ranks = [RankSpec(0, programs.place, resources={"num_cpus": amount})]
+            with pytest.raises(ConfigError, match=r"resources.num_cpus: rank 0 asks for"):
+                launcher.start(ranks, daemon=False, start_method="spawn")
 
     def test_each_on_a_machine_of_its_own_needs_so_many_machines(
         self,
@@ -119,7 +113,6 @@ class TestPlaces:
             ]
 
 
-@pytest.mark.costly
 class TestSurroundings:
     """What a rank finds, and what it says."""
 
@@ -128,12 +121,12 @@ class TestSurroundings:
         (found,) = launcher.start(ranks, daemon=False, start_method="spawn").results()
         assert found == (os.getcwd(), sys.argv, True, "2", "token")
 
-    def test_a_rank_may_use_the_cluster_that_placed_it(self, any_cluster: RayConnection) -> None:
-        config = RayLauncherConfig(cluster=any_cluster)
-        with pparallel.build(config) as launcher:
-            ((address, pid),) = launcher.spawn(programs.use_ray, nprocs=1)
-            assert address == launcher._cluster.address  # type: ignore[attr-defined]
-            assert pid != os.getpid()
+    def test_a_rank_may_use_the_cluster_that_placed_it(
+        self, launcher: Launcher, running_cluster: RayConnection
+    ) -> None:
+        ((address, pid),) = launcher.spawn(programs.use_ray, nprocs=1)
+        assert address == running_cluster.address
+        assert pid != os.getpid()
 
     def test_what_ranks_print_and_log_comes_to_the_launching_process(
         self,
@@ -167,7 +160,6 @@ class TestSurroundings:
         assert launcher.spawn(programs.echo, (value,), nprocs=2) == [value, value]
 
 
-@pytest.mark.costly
 class TestEnds:
     """Who ends with whom."""
 
@@ -184,15 +176,12 @@ class TestEnds:
         assert lost.value.exitcode == (-signal.SIGKILL if which == "rank" else None)
         assert programs.gone([pid for each in pids.values() for pid in each])
 
-    @pytest.mark.parametrize("kind", ["running", "own"])
     def test_ranks_end_with_the_program(
-        self, running_cluster: RayConnection, tmp_path: Path, kind: str
+        self, running_cluster: RayConnection, tmp_path: Path
     ) -> None:
-        command = [sys.executable, programs.__file__, str(tmp_path)]
-        command += [running_cluster.address or ""] if kind == "running" else []
-        program = subprocess.Popen(
-            command, env=os.environ | {"PYTHONPATH": os.path.dirname(__file__)}
-        )
+        command = [sys.executable, programs.__file__, str(tmp_path), str(running_cluster.address)]
+        environment = {**os.environ, "PYTHONPATH": os.path.dirname(__file__)}
+        program = subprocess.Popen(command, env=environment)
         try:
             pids = programs.started(tmp_path, range(2))
         finally:

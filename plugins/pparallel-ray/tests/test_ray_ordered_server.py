@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,20 +15,23 @@ from typing_extensions import override
 import pparallel
 import ray_server_programs as programs
 from pparallel.errors import ConfigError, PeerLostError
-from pparallel.interfaces.ordered_server import OrderedServer
+from pparallel.interfaces.ordered_server import OrderedServer, OrderedServerConfig
 from pparallel.testing import OrderedServerSuite
 from pparallel.testing.patience import PATIENCE
+from pparallel.testing.suite import overrides
 from pparallel.testing.threads import in_threads
 from pparallel_ray import RayLauncherConfig, RayOrderedServerConfig
 from pparallel_ray.cluster import RayConnection
-from ray_clusters import FULL, OnOwnCluster, OnRunningCluster
+from ray_clusters import OnRunningCluster
 
 LARGE = 300_000  #: elements: so many bytes pass through Ray's object store
 
 
 class RayServerSuite(OrderedServerSuite):
-    limit = 120.0
-    sequences = 16 if FULL else 4  # each has an actor of its own
+    """On whatever cluster."""
+
+    limit = 50.0
+    sequences = 4  # each has an actor of its own
 
     @override
     @pytest.fixture
@@ -36,14 +39,15 @@ class RayServerSuite(OrderedServerSuite):
         return RayOrderedServerConfig(cluster=cluster)
 
 
-@pytest.mark.costly
 class TestOnRunningCluster(OnRunningCluster, RayServerSuite):
-    pass
+    """On a cluster that runs already."""
 
-
-@pytest.mark.costly
-class TestOnOwnCluster(OnOwnCluster, RayServerSuite):
-    pass
+    @overrides("Ray begins calls of an actor of coroutines in any order")
+    @override
+    def test_a_wait_that_begins_as_the_server_closes_ends(
+        self, config: OrderedServerConfig, build: Callable[..., OrderedServer]
+    ) -> None:
+        pytest.skip("in the soak: the end of a server may overtake a wait, which then lasts")
 
 
 @pytest.fixture
@@ -52,7 +56,6 @@ def server(running_cluster: RayConnection) -> Iterator[OrderedServer]:
         yield opened
 
 
-@pytest.mark.costly
 class TestLargeValues:
     """What is passed through Ray's object store."""
 
@@ -85,7 +88,6 @@ class TestLargeValues:
             assert server.wait("k", timeout=PATIENCE) is not None
 
 
-@pytest.mark.costly
 class TestKeeper:
     """The actor, and its end."""
 
@@ -117,31 +119,25 @@ class TestKeeper:
             with pytest.raises(PeerLostError, match="'ordered_server' has ended"):
                 use()
 
-    def test_members_lose_a_keeper_together(self, any_cluster: RayConnection) -> None:
+    def test_members_lose_a_keeper_together(self, running_cluster: RayConnection) -> None:
         config = pparallel.RuntimeConfig(
             members=3,
-            ordered_server=RayOrderedServerConfig(cluster=any_cluster),
+            ordered_server=RayOrderedServerConfig(cluster=running_cluster),
             reducer={"backend": "local"},
         )
         assert pparallel.launch(config, programs.lose_the_keeper) == [["lost"] * 4] * 3
 
-    @pytest.mark.parametrize("target", ["count", "push_and_leave"])
-    def test_members_that_ray_has_placed(self, any_cluster: RayConnection, target: str) -> None:
-        last = {"name": "c", "override": {"close_timeout": 0.05}}
+    def test_members_that_ray_has_placed(self, running_cluster: RayConnection) -> None:
+        size = 1 << 20
         config = pparallel.RuntimeConfig(
-            members=["a", "b", last if target == "push_and_leave" else "c"],
-            launcher=RayLauncherConfig(cluster=any_cluster),
+            members=["a", "b", {"name": "c", "override": {"close_timeout": 0.05}}],
+            launcher=RayLauncherConfig(cluster=running_cluster),
             ordered_server=RayOrderedServerConfig(),
             reducer={"backend": "local"},
         )
-        if target == "count":
-            assert len(pparallel.launch(config, programs.count, [30])) == 3
-        else:
-            size = 1 << 20
-            assert pparallel.launch(config, programs.push_and_leave, [size]) == [size, size, 0]
+        assert pparallel.launch(config, programs.count_and_leave, [30, size]) == [size, size, 0]
 
 
-@pytest.mark.costly
 class TestNames:
     """Servers that others find by their names."""
 

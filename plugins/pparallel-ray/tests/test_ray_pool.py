@@ -1,6 +1,8 @@
-"""The pool on Ray: the suite, on a cluster that runs already and on one of our own."""
+"""The pool on Ray: the suite, on a cluster that runs already."""
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 import pytest
 from typing_extensions import override
@@ -8,7 +10,7 @@ from typing_extensions import override
 from pparallel.testing import PoolSuite
 from pparallel_ray import RayPoolConfig
 from pparallel_ray.cluster import RayConnection
-from ray_clusters import OnOwnCluster, OnRunningCluster
+from ray_clusters import OnRunningCluster
 
 #: what the suite's tasks need is imported once, where all workers are forked from
 PRELOAD = ("numpy", "torch", "pparallel.testing.pool.tasks")
@@ -17,17 +19,13 @@ PRELOAD = ("numpy", "torch", "pparallel.testing.pool.tasks")
 class RayPoolSuite(PoolSuite):
     """On whatever cluster."""
 
+    sequences: ClassVar[int] = 4
+
     @override
     @pytest.fixture
     def config(self, cluster: RayConnection) -> RayPoolConfig:
         return RayPoolConfig(cluster=cluster, preload=PRELOAD)
 
 
-@pytest.mark.costly
 class TestOnRunningCluster(OnRunningCluster, RayPoolSuite):
     """On a cluster that runs already."""
-
-
-@pytest.mark.costly
-class TestOnOwnCluster(OnOwnCluster, RayPoolSuite):
-    """On a cluster that pparallel has started."""

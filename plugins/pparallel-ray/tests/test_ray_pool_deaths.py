@@ -148,7 +148,6 @@ def test_what_had_not_started_is_run_by_others(make: Callable[..., Pool], notes:
     assert Counter(noted(notes)) == Counter(map(str, range(200)))
 
 
-@pytest.mark.costly
 def test_a_cluster_that_is_killed(tmp_path: Path) -> None:
     found = tmp_path / "found"
     command = [sys.executable, str(HERE / "ray_pool_lost_cluster.py"), str(found)]

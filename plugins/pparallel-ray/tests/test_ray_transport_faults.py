@@ -23,16 +23,18 @@ from pparallel.errors import CallTimeoutError, ClosedError, ConfigError, PeerLos
 from pparallel.interfaces.transport import Frames, Meeting
 from pparallel.runtime.links import ProcessId, process
 from pparallel.testing.patience import PATIENCE, until
+from pparallel.testing.threads import in_threads
 from pparallel_ray import RayTransportConfig
 from pparallel_ray.cluster import RayConnection
 from pparallel_ray.transport.exchange import NAMESPACE
 from pparallel_ray.transport.keys import JobKey, fresh
 from pparallel_ray.transport.link import LOST
-from pparallel_ray.transport.messages import Kind, pack
+from pparallel_ray.transport.messages import LARGE, Kind, pack
 from pparallel_ray.transport.transport import RayTransport
+from ray_clusters import RAY_START
 from ray_peer import BOUND, Peer, opened, peers, transport
 
-pytestmark = [pytest.mark.costly, pytest.mark.usefixtures("running_cluster")]
+pytestmark = pytest.mark.usefixtures("running_cluster")
 
 ANNEX: dict[str, Any] = {
     "resources": {"annex": 1},
@@ -359,12 +361,16 @@ def test_a_process_is_watched_from_beside_it(signum: signal.Signals) -> None:
             child.kill()
 
 
-@pytest.mark.parametrize("far", [False, True], ids=["seen by this process", "seen from there"])
 def test_a_member_on_another_node(
-    running_cluster: RayConnection, far: bool, monkeypatch: pytest.MonkeyPatch
+    running_cluster: RayConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if far:
+    with node(running_cluster):
+        _meet_on_another_node()  # this process sees its end
         monkeypatch.setattr(process, "_place", lambda: b"elsewhere" + bytes(7))
+        _meet_on_another_node()  # it is seen from there
+
+
+def _meet_on_another_node() -> None:
     names = ["m0", "m1"]
 
     def be_there(met: Meeting) -> None:
@@ -382,7 +388,7 @@ def test_a_member_on_another_node(
         pids.append(int(bytes(frames[0]).split()[1]))
         return []
 
-    with node(running_cluster), meeting(names) as met:
+    with meeting(names) as met:
         task = ray.remote(be_there).options(**ANNEX).remote(met)
         own = transport("m0", names, met)
         with opened(own, note) as heard:
@@ -396,12 +402,41 @@ def test_a_member_on_another_node(
             ray.get(task, timeout=30)
 
 
+def test_requests_arrive_in_order() -> None:
+    names, seen = ["m0", "m1"], list[tuple[int, int]]()
+
+    def note(sender: str, frames: Frames) -> Frames:
+        thread, number = (int(bytes(each)) for each in frames[:2])
+        seen.append((thread, number))
+        return []
+
+    with meeting(names) as met:
+        own, other = (transport(name, names, met) for name in names)
+        coming = threading.Thread(target=other.open, args=(note,))
+        coming.start()
+
+        def send(thread: int) -> list[Future[Frames]]:
+            sizes = ((LARGE + 1) * (number % 20 == 9) for number in range(100))
+            return [
+                own.request("m1", [b"%d" % thread, b"%d" % number, bytes(size)], 60)
+                for number, size in enumerate(sizes)
+            ]
+
+        with opened(own):
+            coming.join()
+            for sent in in_threads(3, send):
+                assert all(len(each.result(PATIENCE)) == 0 for each in sent)
+            other.close()
+    assert sorted(seen) == [(thread, number) for thread in range(3) for number in range(100)]
+    for thread in range(3):
+        assert [number for who, number in seen if who == thread] == [*range(100)]
+
+
 @contextmanager
 def node(cluster: RayConnection) -> Iterator[None]:
     """Have another node in a cluster, with a resource ``annex``."""
-    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=1"]
-    command += [f"--address={cluster.address}", "--node-ip-address=127.0.0.1"]
-    command += ['--resources={"annex": 1}', "--disable-usage-stats"]
+    command = [*RAY_START, f"--address={cluster.address}", "--num-cpus=1"]
+    command += ['--resources={"annex": 1}']
     with subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     ) as started:

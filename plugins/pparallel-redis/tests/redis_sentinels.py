@@ -15,7 +15,7 @@ from pparallel_redis import RedisOrderedServerConfig, RedisSentinel
 
 SERVICE = "values"
 _SENTINELS = 3
-_AWAY = 200  #: milliseconds after which a server counts as gone
+_AWAY = 1000  #: milliseconds after which a server counts as gone
 
 
 class Watched:

@@ -8,19 +8,36 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import redis
 
+from pparallel.testing import Suite
 from pparallel.testing.patience import PATIENCE, until
 from pparallel_redis import RedisOrderedServerConfig
 
 PASSWORD = "correct-horse-battery"  #: of all servers here
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
+
+
+T = TypeVar("T", bound=type[Suite])
+
+
+def only(*laws: str) -> Callable[[T], T]:
+    """Run these tests of a suite, which is run whole elsewhere."""
+
+    def thin(suite: T) -> T:
+        tests = {each for each in dir(suite) if each.startswith("test")}
+        assert tests.issuperset(laws)
+        for each in tests.difference(laws):
+            setattr(suite, each, None)
+        return suite
+
+    return thin
 
 
 def need(program: str) -> None:
@@ -32,11 +49,13 @@ def need(program: str) -> None:
         pytest.skip(message)
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
+@contextmanager
+def held_port() -> Iterator[int]:
+    """Give a port that nobody else gets meanwhile: only a server may listen on it."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
 
 
 class RedisServer:
@@ -57,7 +76,9 @@ class RedisServer:
         config: Path | None = None,
     ) -> None:
         need(program)
-        self.folder, self.port = folder, free_port()
+        self.folder = folder
+        self._lifetime = ExitStack()
+        self.port = self._lifetime.enter_context(held_port())
         self.socket = folder / "socket"
         self._program, self._options = program, list(options)
         self._config = [] if config is None else [str(config)]
@@ -90,7 +111,7 @@ class RedisServer:
 
     def start(self) -> None:
         """Start it on the files that it left; return when it answers."""
-        self.close()
+        self.kill()
         places = ["--port", str(self.port), "--bind", "127.0.0.1", "--unixsocket", str(self.socket)]
         command = [self._program, *self._config, *places, "--dir", str(self.folder)]
         command += ["--requirepass", PASSWORD, "--daemonize", "no", "--loglevel", "warning"]
@@ -106,17 +127,18 @@ class RedisServer:
         self._process.send_signal(number)
 
     def kill(self) -> None:
-        """End it as ``kill -9`` does."""
-        self.close()
-
-    def close(self) -> None:
-        """Kill it; safe to call again."""
+        """End it as ``kill -9`` does; safe to call again."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
             process.wait(PATIENCE)
             with suppress(FileNotFoundError):
                 self.socket.unlink()
+
+    def close(self) -> None:
+        """End it, and let go of its port."""
+        self.kill()
+        self._lifetime.close()
 
     def _answers(self) -> bool:
         assert self._process is not None
@@ -131,10 +153,9 @@ class RedisServer:
 @contextmanager
 def running(*options: str) -> Iterator[RedisServer]:
     """Give a server in a new folder, whose name is short enough for a socket."""
-    with tempfile.TemporaryDirectory(prefix="redis-") as folder:
-        server = RedisServer(Path(folder), options)
-        try:
-            server.start()
-            yield server
-        finally:
-            server.close()
+    with (
+        tempfile.TemporaryDirectory(prefix="redis-") as folder,
+        closing(RedisServer(Path(folder), options)) as server,
+    ):
+        server.start()
+        yield server

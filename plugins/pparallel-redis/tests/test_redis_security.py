@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from redis_certificates import Certificates, made
-from redis_servers import PASSWORD, RedisServer, free_port, running
+from redis_servers import PASSWORD, RedisServer, held_port, running
 
 import pparallel
 from pparallel.errors import AuthenticationError, ConfigError, PparallelError
@@ -83,34 +83,33 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return made(tmp_path_factory.mktemp("certificates"))
 
 
-@pytest.fixture(scope="module")
-def tls_port(certificates: Certificates) -> Iterator[int]:
-    port = free_port()
+def tls(port: int, certificates: Certificates) -> list[str]:
+    """Return the options of a server that listens on *port* for what is encrypted."""
     options = {
         "--tls-port": str(port),
         "--tls-cert-file": str(certificates.server),
         "--tls-key-file": str(certificates.server_key),
         "--tls-ca-cert-file": str(certificates.ca),
-        "--tls-auth-clients": "optional",
     }
-    with running(*(each for pair in options.items() for each in pair)):
+    return [each for pair in options.items() for each in pair]
+
+
+@pytest.fixture(scope="module")
+def tls_port(certificates: Certificates) -> Iterator[int]:
+    with held_port() as port, running(*tls(port, certificates), "--tls-auth-clients", "optional"):
         yield port
 
 
 @pytest.fixture(scope="module")
 def strict_port(certificates: Certificates) -> Iterator[int]:
     """Of a server that asks for clients' certificates."""
-    port = free_port()
-    files = (certificates.server, certificates.server_key, certificates.ca)
-    names = ("--tls-cert-file", "--tls-key-file", "--tls-ca-cert-file")
-    options = [str(each) for pair in zip(names, files, strict=True) for each in pair]
-    with running("--tls-port", str(port), *options):
+    with held_port() as port, running(*tls(port, certificates)):
         yield port
 
 
-def over_tls(port: int, **tls: Any) -> RedisOrderedServerConfig:
+def over_tls(port: int, **options: Any) -> RedisOrderedServerConfig:
     return RedisOrderedServerConfig(
-        url=f"rediss://:{PASSWORD}@127.0.0.1:{port}", tls=RedisTls(**tls), timeout=PATIENCE
+        url=f"rediss://:{PASSWORD}@127.0.0.1:{port}", tls=RedisTls(**options), timeout=PATIENCE
     )
 
 
@@ -133,9 +132,9 @@ def test_everything_over_tls(tls_port: int, certificates: Certificates) -> None:
 
 
 def test_a_certificate_of_somebody_else(tls_port: int, certificates: Certificates) -> None:
-    for tls in ({"ca_file": certificates.other_ca}, {}):
+    for options in ({"ca_file": certificates.other_ca}, {}):
         with pytest.raises(AuthenticationError, match=r"(?s)no TLS .*tls.ca_file"):
-            pparallel.build(over_tls(tls_port, **tls)).open()
+            pparallel.build(over_tls(tls_port, **options)).open()
     named = over_tls(tls_port, ca_file=certificates.ca, server_name="other.example")
     with pytest.raises(AuthenticationError, match=r"(?s)no TLS .*ismatch"):
         pparallel.build(named).open()
@@ -144,7 +143,7 @@ def test_a_certificate_of_somebody_else(tls_port: int, certificates: Certificate
 
 
 def test_a_client_needs_a_certificate(strict_port: int, certificates: Certificates) -> None:
-    config = over_tls(strict_port, ca_file=certificates.ca).model_copy(update={"timeout": 0.3})
+    config = over_tls(strict_port, ca_file=certificates.ca).model_copy(update={"timeout": 1.0})
     with pytest.raises((AuthenticationError, ConnectionError), match=r"TLS|certificate"):
         pparallel.build(config).open()
     own = {"cert_file": certificates.client, "key_file": certificates.client_key}
@@ -164,25 +163,22 @@ def test_files_that_are_no_certificates(tmp_path: Path) -> None:
 # -- other machines --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("options", "missing"),
-    [
+def test_other_machines_need_protection() -> None:
+    refused: list[tuple[dict[str, Any], str]] = [
         ({"url": "redis://10.0.0.1"}, "without TLS .* and a password"),
         ({"url": "redis://:pw@10.0.0.1"}, "without TLS"),
         ({"url": "rediss://redis.example"}, "without a password"),
         ({"url": "redis://[fe80::1]:7000"}, r"\[fe80::1\]:7000 is another machine"),
         ({"sentinel": {"addresses": ["10.0.0.2"], "service": "s"}}, "10.0.0.2:26379 is another"),
-    ],
-)
-def test_other_machines_need_protection(options: dict[str, Any], missing: str) -> None:
-    with pytest.raises(ConfigError, match=missing):
-        RedisOrderedServerConfig(**options)
-    RedisOrderedServerConfig(**options, allow_insecure=True)
+    ]
+    for options, missing in refused:
+        with pytest.raises(ConfigError, match=missing):
+            RedisOrderedServerConfig(**options)
+        RedisOrderedServerConfig(**options, allow_insecure=True)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
+def test_what_is_protected_or_here() -> None:
+    accepted: list[dict[str, Any]] = [
         {"url": "rediss://:pw@10.0.0.1"},
         {"url": "redis://10.0.0.1", "password": "pw", "tls": {}},
         {"url": "rediss://10.0.0.1", "tls": {"cert_file": "mine.pem"}},
@@ -190,10 +186,9 @@ def test_other_machines_need_protection(options: dict[str, Any], missing: str) -
         {"url": "redis://127.0.0.2:1"},
         {"url": "redis://[::1]"},
         {"url": "unix:///run/redis.sock"},
-    ],
-)
-def test_what_is_protected_or_here(options: dict[str, Any]) -> None:
-    RedisOrderedServerConfig(**options)
+    ]
+    for options in accepted:
+        RedisOrderedServerConfig(**options)
 
 
 # -- secrets ---------------------------------------------------------------------------------------
@@ -254,33 +249,34 @@ def test_a_password_from_the_environment(
         assert PASSWORD not in repr(rt.config)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"url": "http://s3cret-user:s3cret-pass@h"},
-        {"url": "redis://:s3cret-pass@h:port"},
-        {"url": "redis://:s3cret-pass@localhost/x"},
-        {"url": "redis://:s3cret-pass@localhost/?db=1"},
-        {"url": "redis://:s3cret-pass@10.0.0.1"},
-        {"url": "unix://:s3cret-pass@host/path"},
-        {"url": "redis://[:s3cret-pass@h"},
-        {"url": "redis://:s3cret-pass@localhost", "password": "s3cret-key"},
-        {"url": ["s3cret-pass"]},
-        {"password": {"s3cret-pass": 1}},
-        {"username": b"s3cret-user"},
-        {"url": "unix:///p", "tls": {"key_password": ["s3cret-key"]}},
-        {"url": "redis://:s3cret-pass@h", "sentinel": {"addresses": ["h"], "service": "s"}},
-    ],
-)
-def test_no_refusal_shows_a_secret(options: dict[str, Any]) -> None:
-    for load in (
-        lambda: RedisOrderedServerConfig(**options),
-        lambda: pparallel.load(OrderedServerConfig, {"backend": "redis", **options}),
-        lambda: pparallel.load({"ordered_server": {"backend": "redis", **options}}),
-    ):
-        with pytest.raises(ConfigError) as caught:
-            load()
-        assert_hidden(shown(caught.value))
+REVEALING: list[dict[str, Any]] = [
+    {"url": "http://s3cret-user:s3cret-pass@h"},
+    {"url": "redis://:s3cret-pass@h:port"},
+    {"url": "redis://:s3cret-pass@localhost/x"},
+    {"url": "redis://:s3cret-pass@localhost/?db=1"},
+    {"url": "redis://:s3cret-pass@10.0.0.1"},
+    {"url": "unix://:s3cret-pass@host/path"},
+    {"url": "redis://[:s3cret-pass@h"},
+    {"url": "redis://:s3cret-pass@localhost", "password": "s3cret-key"},
+    {"url": ["s3cret-pass"]},
+    {"password": {"s3cret-pass": 1}},
+    {"username": b"s3cret-user"},
+    {"url": "unix:///p", "tls": {"key_password": ["s3cret-key"]}},
+    {"url": "redis://:s3cret-pass@h", "sentinel": {"addresses": ["h"], "service": "s"}},
+]
+
+
+def test_no_refusal_shows_a_secret() -> None:
+    for options in REVEALING:
+        loads: list[Callable[[], object]] = [
+            partial(RedisOrderedServerConfig, **options),
+            partial(pparallel.load, OrderedServerConfig, {"backend": "redis", **options}),
+            partial(pparallel.load, {"ordered_server": {"backend": "redis", **options}}),
+        ]
+        for load in loads:
+            with pytest.raises(ConfigError) as caught:
+                load()
+            assert_hidden(shown(caught.value))
 
 
 def test_no_certificate_is_asked_for_at_the_terminal(

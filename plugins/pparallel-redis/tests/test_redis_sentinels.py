@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from redis_sentinels import SERVICE, Watched, watched
-from redis_servers import RedisServer, free_port
+from redis_servers import held_port
 
 import pparallel
 from pparallel.errors import PeerLostError
@@ -51,12 +51,13 @@ def test_a_failover(both: Watched, namespace: str) -> None:
         server.push("k", "alone", 4, 3)
 
 
-def test_sentinels_that_do_not_know(redis_server: RedisServer) -> None:
-    addresses = (f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}")
-    sentinel = RedisSentinel(addresses=addresses, service=SERVICE)
-    config = RedisOrderedServerConfig(sentinel=sentinel, timeout=0.1)
-    with pytest.raises(PeerLostError) as caught:
-        pparallel.build(config).open()
+def test_sentinels_that_do_not_know() -> None:
+    with held_port() as one, held_port() as other:
+        addresses = (f"127.0.0.1:{one}", f"127.0.0.1:{other}")
+        sentinel = RedisSentinel(addresses=addresses, service=SERVICE)
+        config = RedisOrderedServerConfig(sentinel=sentinel, timeout=0.1)
+        with pytest.raises(PeerLostError) as caught:
+            pparallel.build(config).open()
     said = str(caught.value)
     assert f"the sentinels' service '{SERVICE}'" in said
     assert all(f"{each}: Connection refused" in said for each in addresses)

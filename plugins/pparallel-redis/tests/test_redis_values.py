@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import enum
+import itertools
 import logging
 import os
 import threading
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -42,11 +43,13 @@ class Point(NamedTuple):
 # -- names ---------------------------------------------------------------------------------------
 
 
+@settings(max_examples=50)
 @given(names)
 def test_a_name_comes_back(name: Hashable) -> None:
     assert decode(encode("a key", name)) == name
 
 
+@settings(max_examples=50)
 @given(names, names)
 @example("1", 1)
 @example(("a", "b"), ("ab",))
@@ -62,6 +65,7 @@ def test_subclasses_are_what_they_derive_from() -> None:
         assert type(decode(encode("a key", name))) is type(plain)
 
 
+@settings(max_examples=50)
 @given(st.binary(max_size=40))
 @example(b"t999999999:")
 @example(b"s-1:abc")
@@ -76,20 +80,21 @@ def test_foreign_bytes_are_refused(data: bytes) -> None:
     assert decode(encode("a key", name)) == name
 
 
-@pytest.mark.parametrize("name", [1.5, ("a", None), frozenset(), (1, (2, 3.0))])
-def test_what_cannot_be_a_name(name: Hashable, redis_config: RedisOrderedServerConfig) -> None:
+def test_what_cannot_be_a_name(redis_config: RedisOrderedServerConfig) -> None:
+    uses: list[Callable[[OrderedServer, Hashable], object]] = [
+        lambda server, name: server.push(name, 1, 1, None),
+        lambda server, name: server.push("k", 1, name, None),
+        lambda server, name: server.push("k", 1, 1, name),
+        lambda server, name: server.pull(name),
+        lambda server, name: server.wait("k", name, 0),
+        lambda server, name: server.versions(name),
+        lambda server, name: server.delete(name),
+    ]
+    names: list[Hashable] = [1.5, ("a", None), frozenset(), (1, (2, 3.0))]
     with pparallel.build(redis_config) as server:
-        for use in (
-            lambda: server.push(name, 1, 1, None),
-            lambda: server.push("k", 1, name, None),
-            lambda: server.push("k", 1, 1, name),
-            lambda: server.pull(name),
-            lambda: server.wait("k", name, 0),
-            lambda: server.versions(name),
-            lambda: server.delete(name),
-        ):
+        for use, name in itertools.product(uses, names):
             with pytest.raises(TypeError, match="must be a str, int, bytes or a tuple of these"):
-                use()
+                use(server, name)
         assert server.keys() == []
 
 
@@ -128,7 +133,7 @@ def test_many_keys_are_all_listed(redis_config: RedisOrderedServerConfig) -> Non
 # -- values --------------------------------------------------------------------------------------
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(st.lists(st.binary(max_size=40), max_size=6), st.integers(1, 20))
 def test_what_is_cut_is_whole(buffers: list[bytes], piece: int) -> None:
     before = records.PIECE
@@ -143,12 +148,12 @@ def test_what_is_cut_is_whole(buffers: list[bytes], piece: int) -> None:
     assert all(0 < size <= piece for size in sizes)
 
 
-@pytest.mark.parametrize("size", [0, 1, 16_000, 16_384, 16_385, 65_536, 1_000_000])
-def test_values_of_every_size(redis_config: RedisOrderedServerConfig, size: int) -> None:
+def test_values_of_every_size(redis_config: RedisOrderedServerConfig) -> None:
     with pparallel.build(redis_config) as server:
-        value = [os.urandom(size), "x" * size]
-        assert server.push("k", value, 1, None)
-        assert server.pull("k") == (value, 1)
+        for size in (0, 1, 16_000, 16_384, 16_385, 65_536, 1_000_000):
+            value = [bytes(range(256)) * (size // 256) + b"!" * (size % 256), "x" * size]
+            assert server.push(size, value, 1, None)
+            assert server.pull(size) == (value, 1)
 
 
 def test_values_in_many_pieces(
@@ -206,30 +211,36 @@ def test_what_others_wrote_is_refused(redis_server: RedisServer, namespace: str)
 def test_what_is_not_pushed_for_long_is_forgotten(
     redis_server: RedisServer, namespace: str
 ) -> None:
-    config = redis_server.config(namespace, ttl=0.3, version_depth=2)
-    with pparallel.build(config) as server, redis_server.peek() as peek:
+    ours = f"{{{namespace}}}:[kx]:*"
+    lasting = redis_server.config(namespace, ttl=1000, version_depth=2)
+    with pparallel.build(lasting) as server, redis_server.peek() as peek:
         assert server.push("k", bytes(50_000), 1, None)
         assert server.push("k", bytes(50_000), 2, 1)
-        ours = peek.keys(f"{{{namespace}}}:[kx]:*")
-        assert len(ours) == 3
-        assert all(0 < peek.pttl(each) <= 300 + LONGER for each in ours)
+        left = [peek.pttl(each) for each in peek.keys(ours)]
+        assert len(left) == 3
+        assert all(900_000 < each <= 1_000_000 + LONGER for each in left)
+    with pparallel.build(redis_server.config(namespace)) as server, redis_server.peek() as peek:
+        assert server.push("k", bytes(50_000), 3, 2)
+        assert [peek.pttl(each) for each in peek.keys(ours)] == [-1, -1]
+        assert server.delete("k")
+    brief = redis_server.config(namespace, ttl=0.1)
+    with pparallel.build(brief) as server, redis_server.peek() as peek:
+        assert server.push("k", bytes(50_000), 1, None)
         until(lambda: server.pull("k") is None, "it is not forgotten")
         assert server.keys() == []
-        until(lambda: not peek.keys(f"{{{namespace}}}:[kx]:*"), "the pieces stay")
-    with pparallel.build(redis_server.config(namespace, ttl=1000)) as server:
-        assert server.push("k", bytes(50_000), 1, None)
-    with pparallel.build(redis_server.config(namespace)) as server, redis_server.peek() as peek:
-        assert server.push("k", bytes(50_000), 2, 1)
-        assert [peek.pttl(each) for each in peek.keys(f"{{{namespace}}}:[kx]:*")] == [-1, -1]
+        until(lambda: not peek.keys(ours), "the pieces stay")
 
 
 def test_a_key_that_expires_is_waited_for_again(redis_server: RedisServer, namespace: str) -> None:
-    with pparallel.build(redis_server.config(namespace, ttl=0.05)) as server:
-        assert server.push("k", 1, 1, None)
-        until(lambda: server.keys() == [], "it is not forgotten")
+    with (
+        pparallel.build(redis_server.config(namespace, ttl=0.05)) as brief,
+        pparallel.build(redis_server.config(namespace)) as server,
+    ):
+        assert brief.push("k", 1, 1, None)
+        until(lambda: brief.keys() == [], "it is not forgotten")
         pusher = threading.Timer(0.05, server.push, args=("k", 2, 1, 70))
         pusher.start()
-        assert server.wait("k", timeout=PATIENCE) == (2, 1)
+        assert brief.wait("k", timeout=PATIENCE) == (2, 1)
         pusher.join()
 
 
@@ -257,32 +268,32 @@ def test_an_extra_component_is_named_where_it_stands(redis_server: RedisServer) 
         rt["store"]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"url": "localhost"}, "begin like one of redis://"),
-        ({"url": "redis://localhost:99999"}, "it has to look like redis://"),
-        ({"url": "redis://localhost/one"}, "is the number of a database"),
-        ({"url": "redis://localhost/1", "database": 2}, "the option 'database' say"),
-        ({"url": "redis://localhost?db=1"}, "no '\\?' and '#'"),
-        ({"url": "unix://path"}, "three slashes"),
-        ({"url": "unix:///p", "tls": {}}, "a Unix socket has no TLS"),
-        ({"url": "redis://h", "sentinel": {"addresses": ["h"], "service": "s"}}, "either a url or"),
-        ({"sentinel": {"addresses": [], "service": "s"}}, "sentinel.addresses"),
-        ({"sentinel": {"addresses": ["h"]}}, "sentinel.service"),
-        ({"sentinel": {"addresses": ["h:x"], "service": "s"}}, "has to look like"),
-        ({"namespace": "a}b"}, "a namespace has no braces"),
-        ({"namespace": ""}, "namespace"),
-        ({"ttl": 0}, "ttl"),
-        ({"timeout": 0}, "timeout"),
-        ({"min_replicas": -1}, "min_replicas"),
-        ({"host": "h"}, "unknown key 'host'"),
-        ({"tls": {"cafile": "x"}}, "unknown key 'cafile'"),
-    ],
-)
-def test_options_that_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        RedisOrderedServerConfig(**options)
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"url": "localhost"}, "begin like one of redis://"),
+    ({"url": "redis://localhost:99999"}, "it has to look like redis://"),
+    ({"url": "redis://localhost/one"}, "is the number of a database"),
+    ({"url": "redis://localhost/1", "database": 2}, "the option 'database' say"),
+    ({"url": "redis://localhost?db=1"}, "no '\\?' and '#'"),
+    ({"url": "unix://path"}, "three slashes"),
+    ({"url": "unix:///p", "tls": {}}, "a Unix socket has no TLS"),
+    ({"url": "redis://h", "sentinel": {"addresses": ["h"], "service": "s"}}, "either a url or"),
+    ({"sentinel": {"addresses": [], "service": "s"}}, "sentinel.addresses"),
+    ({"sentinel": {"addresses": ["h"]}}, "sentinel.service"),
+    ({"sentinel": {"addresses": ["h:x"], "service": "s"}}, "has to look like"),
+    ({"namespace": "a}b"}, "a namespace has no braces"),
+    ({"namespace": ""}, "namespace"),
+    ({"ttl": 0}, "ttl"),
+    ({"timeout": 0}, "timeout"),
+    ({"min_replicas": -1}, "min_replicas"),
+    ({"host": "h"}, "unknown key 'host'"),
+    ({"tls": {"cafile": "x"}}, "unknown key 'cafile'"),
+]
+
+
+def test_options_that_are_refused() -> None:
+    for options, message in REFUSED:
+        with pytest.raises(ConfigError, match=message):
+            RedisOrderedServerConfig(**options)
 
 
 def test_databases_are_apart(redis_server: RedisServer, namespace: str) -> None:
