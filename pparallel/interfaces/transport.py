@@ -64,12 +64,7 @@ class Transport(ABC):
           (``test_a_timeout_is_kept_in_queues``).
         - A member goes on after an error, whatever raised it
           (``TransportSuite.test_nobody_is_deaf_after_an_error``,
-          ``test_nobody_is_deaf_after_a_callback``, ``test_a_callback_that_exits``), and after a
-          thread or a descriptor could not be had
-          (``test_goes_on_after_no_thread_could_be_started``,
-          ``test_goes_on_after_no_descriptor_could_be_opened``).
-        - Signal handlers and finalizers may send
-          (``TransportSuite.test_a_signal_handler_may_send``, ``test_a_finalizer_may_send``).
+          ``test_nobody_is_deaf_after_a_callback``, ``test_a_callback_that_exits``).
         - A member that ends is reported once to each of the others, every request that waits for
           it fails with ``PeerLostError``, and :meth:`members` names it no more
           (``TransportSuite.test_a_member_that_leaves``).

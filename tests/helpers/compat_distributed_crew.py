@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import pickle
-import random
 import signal
 import socket
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import compat_distributed_programs as programs
 import preloads
 import pytest
+from free_ports import free_ports as free_ports
 
 from pparallel.runtime import processes
 from pparallel.testing.patience import PATIENCE, until
@@ -124,24 +124,6 @@ def crew(size: int = programs.SIZE, **environment: str) -> Iterator[Crew]:
         yield made
     finally:
         made.close()
-
-
-def free_ports() -> tuple[int, int]:
-    """Return two ports that nobody uses now.
-
-    The system gives none of them to a connection that any other process opens meanwhile.
-    """
-    found: list[int] = []
-    while len(found) < 2:
-        with socket.socket() as tried, suppress(OSError):
-            tried.bind(("127.0.0.1", random.SystemRandom().randrange(*_NEVER_GIVEN)))
-            port = tried.getsockname()[1]
-            found += [port] if port not in found else []
-    one, other = found
-    return one, other
-
-
-_NEVER_GIVEN = 15_000, 32_000  #: ports below those that Linux gives by itself
 
 
 def serve(payload: bytes, fds: Sequence[int]) -> None:

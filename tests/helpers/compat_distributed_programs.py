@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -258,6 +257,7 @@ def refused_collectives() -> None:
 
 def too_late(timeout: float) -> None:
     """A receive, and a group, have the group's own time-out."""
+    all_ranks().barrier()  # all are there, and have only to enter the next one
     group = all_ranks(timeout=timeout)
     if get_cur_rank() == 0:
         with pytest.raises(TimeoutError, match=f"within {timeout:g} s"):
@@ -618,25 +618,6 @@ def barriers(count: int) -> int:
         if number % SIZE == get_cur_rank():
             time.sleep(0)  # lets the others come first
         group.barrier()
-    return count
-
-
-def barriers_in_slow_motion(count: int) -> int:
-    """Meet at barriers; all but the first stand still in each, each time a line of code later."""
-    group = rpc_group("slow")
-    for number in range(count):
-        lines = iter(range(number + 1))
-
-        def trace(frame: FrameType, event: str, argument: object, lines: Any = lines) -> Any:
-            if event == "line" and next(lines, None) == number:  # noqa: B023 - of this round
-                time.sleep(0.25)
-            return trace
-
-        sys.settrace(trace if get_cur_rank() else None)
-        try:
-            group.barrier()
-        finally:
-            sys.settrace(None)
     return count
 
 

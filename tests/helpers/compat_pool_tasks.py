@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 from typing_extensions import override
 
 from pparallel.compat.machin import pool as pools
+from pparallel.compat.machin.pickle import dumps, loads
 from pparallel.compat.machin.pool import BasePool, CtxPoolStorage, Pool, ThreadPool
 from pparallel.compat.machin.queue import SimpleQueue
 from pparallel.testing.pool.tasks import note
@@ -86,6 +88,18 @@ def refuse(why: str) -> None:
 
 def fill(tensor: Any, value: float) -> None:
     tensor.fill_(value)
+
+
+def answer(payload: bytes, _: object) -> None:
+    """Use functions and tensors of another process, and send it such."""
+    data, file = pickle.loads(payload)
+    answers = []
+    for each in data:
+        function, tensor = loads(each)
+        assert function(3) == (3, 7.0)
+        tensor.fill_(5)
+        answers.append(dumps((lambda tensor=tensor: float(tensor.sum()), tensor)))
+    file.write_bytes(pickle.dumps(answers))
 
 
 def sum_of(tensor: Any) -> float:

@@ -1,11 +1,9 @@
-"""Gradients that are drawn, and interrupts, in the tests of ``diloco`` and ``model_server``."""
+"""Gradients that are drawn, in the tests of ``diloco``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import pytest
 import torch
 from torch import nn
 
@@ -22,36 +20,3 @@ def draw(rank: int, step: int) -> torch.Tensor:
 def step_on(rt: Runtime, model: nn.Module, gradient: torch.Tensor) -> None:
     next(iter(model.parameters())).grad = gradient.clone()
     assert rt.reducer.step(model)
-
-
-def interrupt_once(
-    monkeypatch: pytest.MonkeyPatch,
-    method: tuple[type, str],
-    when: Callable[..., bool],
-    *,
-    late: bool = False,
-    first: Callable[[], object] = int,
-) -> None:
-    """Have *method* interrupted the first time that *when* is true of its arguments.
-
-    Args:
-        monkeypatch: undoes it.
-        method: a class, and the name of what it has.
-        when: which call.
-        late: whether that has done its work by then.
-        first: is called before the interrupt.
-    """
-    plain = getattr(*method)
-    interrupted: list[bool] = []
-
-    def patched(*args: Any, **options: Any) -> Any:
-        now = not interrupted and when(*args)
-        if now:
-            interrupted.append(True)
-        found = None if now and not late else plain(*args, **options)
-        if now:
-            first()
-            raise KeyboardInterrupt
-        return found
-
-    monkeypatch.setattr(*method, patched)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -38,18 +37,6 @@ def meet_for_ever(rt: pparallel.Runtime, noted: Path) -> str:
         rt.collective.barrier()
 
     return _told_of_a_loss(rt, noted, meet)
-
-
-def poll_for_ever(rt: pparallel.Runtime, noted: Path) -> str:
-    """As :func:`reduce_for_ever`, asking whether it is done, and waiting then."""
-    tensor = torch.ones(LARGE)
-
-    def reduce() -> None:
-        work: Any = rt.collective.all_reduce(tensor, async_op=True)
-        until(work.is_completed, "the reduction is not done")
-        work.wait(0.001)
-
-    return _told_of_a_loss(rt, noted, reduce)
 
 
 def _told_of_a_loss(rt: pparallel.Runtime, noted: Path, work: Callable[[], object]) -> str:
@@ -220,21 +207,3 @@ def dtypes(rt: pparallel.Runtime) -> None:
     turned = torch.full((2,), complex(0, 1), dtype=torch.complex64)
     world.all_reduce(turned, ReduceOp.PRODUCT)
     assert turned.tolist() == [complex(0, 1) ** size] * 2
-
-
-def main(folder: Path) -> None:
-    """Be a member that torchrun has started: leave what came of a reduction."""
-    config = {
-        "members": "auto",
-        "transport": {"backend": "torch_rpc"},
-        "collective": {"backend": "gloo"},
-        "reducer": {"backend": "local"},
-    }
-    with pparallel.build(config) as rt:
-        tensor = torch.full((2,), float(rt.rank + 1))
-        rt.collective.all_reduce(tensor)
-        (folder / f"done.{rt.rank}").write_text(f"{rt.world_size}: {tensor.tolist()}")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

@@ -21,6 +21,7 @@ import pparallel
 from pparallel.interfaces.launcher import StartMethod
 from pparallel.runtime import stopping
 from pparallel.runtime.stopping import StopSignal
+from pparallel.testing.patience import until
 
 
 def signal_of() -> StopSignal:
@@ -41,10 +42,10 @@ def wait(rank: int, ready: Path | None = None) -> str:
     return repr(signal_of().reason)
 
 
-def stay(rank: int, ready: Path, how: str) -> None:
-    """Never end, whatever is said."""
+def stay(rank: int, ready: Path, *ways: str) -> None:
+    """Never end, whatever is said, each rank in one of the ways."""
     (ready / str(rank)).write_text(str(os.getpid()))
-    match how:
+    match ways[rank % len(ways)]:
         case "gil":
             ctypes.PyDLL(None).sleep(1000)
         case "sleep":
@@ -230,7 +231,7 @@ def _stay_beside(rank: int, ready: Path, outer: int) -> None:
     ctypes.PyDLL(None).sleep(1000)
 
 
-def note_after(rank: int, folder: Path) -> None:
-    """Leave a note after a while in which the program may end."""
-    time.sleep(0.3)
+def note_when_told(rank: int, folder: Path) -> None:
+    """Leave a note once the test says so, by a file."""
+    until((folder / "go").exists, "the test did not say so")
     (folder / str(rank)).touch()

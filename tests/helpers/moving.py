@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import ast
-import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 MOVING = Path(__file__).resolve().parents[2] / "examples" / "moving"
 TIMEOUT = 300.0  #: seconds after which a program hangs
 
 
-def output_of(
-    program: str, *args: str, env: Mapping[str, str] | None = None, name: str = "after"
-) -> str:
+def output_of(program: str, *args: str) -> str:
     """Run a program as a user does, every warning an error, and return what it printed."""
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(MOVING / program / f"{name}.py"), *args],
-        env={**os.environ, **(env or {})},
+        [sys.executable, "-W", "error", str(MOVING / program / "after.py"), *args],
         capture_output=True,
         text=True,
         timeout=TIMEOUT,

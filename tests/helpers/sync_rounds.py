@@ -46,7 +46,7 @@ class Round:
             except BaseException as error:  # noqa: BLE001 - the test looks at it
                 future.set_exception(error)
 
-        thread = threading.Thread(target=run)
+        thread = threading.Thread(target=run, daemon=True)
         thread.start()
         self._threads.append(thread)
         return future

@@ -17,17 +17,6 @@ from pparallel_servers import SqliteOrderedServerConfig
 STEPS = 4
 
 
-def die_once(rank: int) -> tuple[int, int]:
-    """Be killed in rank 1 the first time; return the rank and how often it was started again."""
-    found = environment.torchrun()
-    assert found is not None
-    if rank == 1 and found.restart == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    if found.restart == 0:
-        threading.Event().wait()
-    return rank, found.restart
-
-
 def fail_again(rank: int) -> None:
     """Fail in rank 1 each time."""
     found = environment.torchrun()
@@ -51,13 +40,16 @@ def threads(rank: int) -> str:
     return os.environ["OMP_NUM_THREADS"]
 
 
-def call_the_other(rt: pparallel.Runtime) -> str:
-    """Ask the other member for its name."""
+def call_the_other(rt: pparallel.Runtime) -> tuple[str, int, int, int]:
+    """Ask the other member for its name; return it, and this member's place."""
     group = rt.group()
     group.barrier(20.0)
     other = rt.members[1 - rt.rank]
     found = group.rpc_sync(other, name_of_this_member)
-    return f"{rt.name} calls {found}"
+    there = environment.torchrun()
+    assert there is not None
+    told = f"{rt.name} calls {found}"
+    return told, there.local_rank, there.world_size, there.machines
 
 
 def name_of_this_member() -> str:

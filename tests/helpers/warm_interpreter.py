@@ -18,6 +18,7 @@ import traceback
 import types
 import warnings
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 #: what many programs import, and takes long
 HEAVY = (
@@ -31,13 +32,29 @@ HEAVY = (
     "pparallel_reducers",
     "pparallel_torch",
 )
+#: what ``pparallel`` imports, whatever the command
+COMMANDS = ("pparallel.cli.run", "pparallel.cli.schema.generator", "pparallel.builder.runtime")
+
+PPARALLEL = """
+import warnings
+from pparallel.cli import main
+warnings.simplefilter("ignore", ResourceWarning)
+main()
+"""
+
+Done = subprocess.CompletedProcess[str]
 
 
 class WarmInterpreter:
-    """Runs scripts one after another, with every warning an error; use it in ``with``."""
+    """Runs programs one after another, with every warning an error; use it in ``with``.
 
-    def __init__(self) -> None:
-        command = [sys.executable, "-W", "error", __file__, *HEAVY]
+    Args:
+        modules: what it imports.
+    """
+
+    def __init__(self, *modules: str) -> None:
+        self._folder = TemporaryDirectory(prefix="warm-")
+        command = [sys.executable, "-W", "error", __file__, *(modules or HEAVY)]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
 
@@ -46,18 +63,40 @@ class WarmInterpreter:
 
     def __exit__(self, *error: object) -> None:
         self._process.communicate()
+        self._folder.cleanup()
         assert self._process.returncode == 0
 
-    def run(self, script: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-        """Run *script* to its end, as ``python -W error script`` would."""
+    def run(self, script: Path, cwd: Path, *args: str, **env: str) -> Done:
+        """Run *script* to its end, as ``python -W error script args`` would in folder *cwd*.
+
+        Args:
+            script: the program.
+            cwd: where it runs.
+            args: its arguments.
+            env: variables of its environment, among them ``PYTHONPATH``; those of pparallel that
+                this process has are left out.
+        """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        out, err = cwd / "out.txt", cwd / "err.txt"
-        self._process.stdin.write(json.dumps([str(each) for each in (script, cwd, out, err)]))
-        self._process.stdin.write("\n")
+        out, err = (Path(self._folder.name, name) for name in ("out.txt", "err.txt"))
+        order = [str(each) for each in (script, cwd, out, err)], args, env
+        self._process.stdin.write(f"{json.dumps(order)}\n")
         self._process.stdin.flush()
         code = int(self._process.stdout.readline())
-        return subprocess.CompletedProcess([script], code, out.read_text(), err.read_text())
+        done = Done([str(script), *args], code, out.read_text(), err.read_text())
+        out.unlink()
+        err.unlink()
+        return done
+
+    def execute(self, code: str, cwd: Path, *args: str, **env: str) -> Done:
+        """Run *code*, as ``python -W error -c code args`` would, but for the path of imports."""
+        script = Path(self._folder.name, "script.py")
+        script.write_text(code)
+        return self.run(script, cwd, *args, **env)
+
+    def pparallel(self, cwd: Path, *args: str, **env: str) -> Done:
+        """Run the command ``pparallel``, which has no file closed that it claims to its end."""
+        return self.execute(PPARALLEL, cwd, *args, **env)
 
 
 def serve() -> None:
@@ -72,27 +111,40 @@ def serve() -> None:
         print(os.waitstatus_to_exitcode(status), flush=True)  # noqa: T201
 
 
-def become(script: str, cwd: str, out: str, err: str) -> int:
-    """Be the interpreter of *script*; return with what code it is to exit.
+def become(paths: list[str], args: list[str], env: dict[str, str]) -> int:
+    """Be the interpreter of a script; return with what code it is to exit.
 
     It ends as Python does, but for the modules: to tear down those of torch takes long, too.
+
+    Args:
+        paths: of the script, its folder, standard output and standard error.
+        args: of the script.
+        env: variables.
     """
+    script, cwd, out, err = paths
     os.chdir(cwd)
     for number, path, flags in (
         (0, os.devnull, os.O_RDONLY),
-        (1, out, os.O_WRONLY | os.O_CREAT),
-        (2, err, os.O_WRONLY | os.O_CREAT),
+        (1, out, os.O_WRONLY | os.O_CREAT | os.O_APPEND),
+        (2, err, os.O_WRONLY | os.O_CREAT | os.O_APPEND),
     ):
         opened = os.open(path, flags)
         os.dup2(opened, number)
         os.close(opened)
-    sys.argv, sys.path[0] = [script], str(Path(script).parent)
+    for each in [name for name in os.environ if name.startswith("PPARALLEL_")]:
+        del os.environ[each]
+    os.environ.update(env)
+    sys.argv, sys.path[0] = [script, *args], str(Path(script).parent)
+    sys.path[1:1] = env["PYTHONPATH"].split(os.pathsep) if "PYTHONPATH" in env else []
     main = types.ModuleType("__main__")
     main.__file__ = script
     sys.modules["__main__"] = main
     code = 0
     try:
         exec(compile(Path(script).read_bytes(), script, "exec"), main.__dict__)
+    except SystemExit as left:
+        code = left.code if isinstance(left.code, int) else int(left.code is not None)
+        print(left.code if code and code is not left.code else "", end="", file=sys.stderr)  # noqa: T201
     except Exception:  # noqa: BLE001 - told as Python tells it
         traceback.print_exc()
         code = 1

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import math
-import sys
 import threading
-import time
-from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError, as_completed, wait
 from contextlib import nullcontext
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -77,47 +73,6 @@ def test_those_who_wait_see_each_completion_once() -> None:
         assert wait(futures, PATIENCE).not_done == set()
         completing.join()
         assert sorted(each.result() for each in as_completed(futures)) == list(range(200))
-
-
-class _At:
-    """Does something before the N-th instruction that the calling thread runs, as a signal does."""
-
-    def __init__(self, number: int, what: Callable[[], object]) -> None:
-        self.left, self.when, self._what = number, math.inf, what
-
-    def trace(self, frame: FrameType, event: str, _: object) -> Any:
-        frame.f_trace_opcodes = True
-        if event == "opcode":
-            self.left -= 1
-            if self.left == 0:
-                self.when = time.monotonic()
-                self._what()
-        return self.trace
-
-
-@pytest.mark.parametrize("way", ["result", "callback"])
-def test_what_completes_it_in_a_signal_handler_is_never_missed(way: str) -> None:
-    for number in range(1, 1000):
-        future: LeanFuture[int] = LeanFuture()
-        seen: list[int] = []
-        at = _At(number, lambda future=future: future.set_result(7))  # type: ignore[misc]
-        before, began = sys.gettrace(), time.monotonic()
-        sys.settrace(at.trace)
-        try:
-            if way == "callback":
-                future.add_done_callback(lambda done: seen.append(done.result()))  # noqa: B023
-            else:
-                seen.append(future.result(0.5))
-        except TimeoutError:
-            assert at.when - began > 0.4, f"completed at instruction {number}, and not seen"
-            return
-        finally:
-            sys.settrace(before)
-        if at.left > 0 or at.when - began > 0.4:  # when the call was over, or its time
-            return
-        assert seen == [7], f"completed at instruction {number}"
-        assert time.monotonic() - at.when < 0.4, f"seen late, completed at instruction {number}"
-    pytest.fail("it took more instructions than were tried")
 
 
 def test_a_wait_in_vain_leaves_nothing_behind() -> None:

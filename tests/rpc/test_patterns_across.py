@@ -70,8 +70,8 @@ def many_rounds(rt: Runtime, rounds: int) -> list[int]:
         return [run(rt.rank + n) for n in range(rounds)]
 
 
-def test_many_rounds(scale: Callable[[int], int]) -> None:
-    rounds, members = scale(2000), 4
+def test_many_rounds() -> None:
+    rounds, members = 100, 4
     expected = [sum(range(members)) + n * members for n in range(rounds)]
     assert launch(members, many_rounds, rounds) == [expected] * members
 
@@ -85,8 +85,8 @@ def many_masters(rt: Runtime, count: int) -> list[int]:
     return results
 
 
-def test_many_masters_of_one_round(scale: Callable[[int], int]) -> None:
-    count = scale(1000)
+def test_many_masters_of_one_round() -> None:
+    count = 50
     assert launch(3, many_masters, count) == [[3 * n + 3 for n in range(count)]] * 3
 
 
@@ -255,7 +255,8 @@ def test_results_of_another_shape_are_told_to_all() -> None:
 
 
 def too_late(rt: Runtime, missing: int) -> str:
-    _, run = participant(rt, timeout=0.1)
+    _, run = participant(rt, timeout=1.0)
+    rt.group().barrier()
     if rt.rank != missing:
         error = failure(run, 1)
         rt.group().barrier()
@@ -268,16 +269,16 @@ def too_late(rt: Runtime, missing: int) -> str:
 
 @pytest.mark.parametrize(("missing", "named"), [(0, "master 'a'"), (2, "slave 'c'")])
 def test_who_does_not_come_is_named(missing: int, named: str) -> None:
-    expected = f"the call to {named} for round 1 was not answered within 0.1 s"
+    expected = f"the call to {named} for round 1 was not answered within 1 s"
     assert launch(["a", "b", "c"], too_late, missing) == [expected] * 3
 
 
 def slow_callback(rt: Runtime) -> int:
     def ponder(messages: Messages) -> Messages:
-        threading.Event().wait(0.3)
+        threading.Event().wait(1.2)
         return add_up(messages)
 
-    _, run = participant(rt, ponder, timeout=0.05)
+    _, run = participant(rt, ponder, timeout=1.0)
     rt.group().barrier()
     return int(run(1))
 

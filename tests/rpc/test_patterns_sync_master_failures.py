@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gc
-import random
 import signal
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -108,14 +106,14 @@ def test_results_of_another_shape(calls: Round, results: Any, fault: str) -> Non
 
 
 def test_slaves_that_do_not_come_are_named(calls: Round) -> None:
-    master = SyncMaster(add_up, timeout=0.1)
+    master = SyncMaster(add_up, timeout=1.0)
     pipes = {identifier: master.register_slave(identifier) for identifier in "abcd"}
     answers = [calls.call(pipes[identifier].run_slave, 1) for identifier in "bd"]
     answers.append(calls.call(master.run_master, 1))
     for answer in answers:
         error = ended(answer)
         assert isinstance(error, CallTimeoutError)
-        assert "the call to slave 'a', slave 'c' for round 1 was not answered within 0.1 s" in str(
+        assert "the call to slave 'a', slave 'c' for round 1 was not answered within 1 s" in str(
             error
         )
     with pytest.raises(CallTimeoutError, match="slave 'a', slave 'c' for round 1"):
@@ -133,10 +131,10 @@ def test_a_master_that_does_not_come_is_named(calls: Round) -> None:
 
 def test_the_callback_has_no_time_limit(calls: Round) -> None:
     def ponder(messages: Messages) -> Messages:
-        threading.Event().wait(0.3)
+        threading.Event().wait(1.2)
         return add_up(messages)
 
-    master = SyncMaster(ponder, timeout=0.05)
+    master = SyncMaster(ponder, timeout=1.0)
     answers = [calls.call(master.register_slave(key).run_slave, 1) for key in (1, 2)]
     assert master.run_master(1) == 3
     assert [answer.result(PATIENCE) for answer in answers] == [3, 3]
@@ -309,37 +307,3 @@ def test_a_rank_that_is_told_to_stop_wakes_all(calls: Round) -> None:
         error = ended(answer)
         assert isinstance(error, ClosedError)
         assert is_consequence(error)
-
-
-def test_whatever_happens_everybody_returns(calls: Round, scale: Callable[[int], int]) -> None:
-    """Participants that fail, leave or go on at random end with a result or a named error."""
-    chance = random.Random(0)
-
-    def participant(run: Callable[[int], Any], end: Any, plan: list[str]) -> list[str]:
-        outcomes = []
-        with end:
-            for step in plan:
-                if step == "fail":
-                    raise LookupError("planned")
-                outcomes.append(f"sum {run(1)}")
-        return outcomes
-
-    for _ in range(scale(500)):
-        master = SyncMaster(add_up, timeout=PATIENCE)
-        pipes = [master.register_slave(n) for n in range(1, 5)]
-        plans = [
-            ["run"] * chance.randint(1, 3) + (["fail"] if chance.random() < 0.1 else [])
-            for _ in range(5)
-        ]
-        answers = [calls.call(participant, master.run_master, master, plans[0])]
-        answers += [
-            calls.call(participant, pipe.run_slave, pipe, plan)
-            for pipe, plan in zip(pipes, plans[1:], strict=True)
-        ]
-        for answer, plan in zip(answers, plans, strict=True):
-            error = answer.exception(PATIENCE)
-            if error is None:
-                assert answer.result() == ["sum 5"] * len(plan)
-            elif not isinstance(error, LookupError):
-                assert isinstance(error, PeerLostError)
-                assert error.peer in ("master", "1", "2", "3", "4")

@@ -203,11 +203,9 @@ def test_jobs_that_come_when_their_thread_goes(
 
 
 @pytest.mark.usefixtures("impatient_interpreter")
-def test_jobs_that_come_and_are_handed_over_run_in_order(
-    handlers: Handlers, jobs: Jobs, scale: Callable[[int], int]
-) -> None:
+def test_jobs_that_come_and_are_handed_over_run_in_order(handlers: Handlers, jobs: Jobs) -> None:
     acts: list[Callable[[], None]] = []
-    many = scale(300)
+    many = 30
 
     def work(thread: int) -> None:
         for n in range(many):
@@ -466,10 +464,10 @@ def test_a_batch_without_calls_is_answered(endpoint: Any) -> None:
 
 @pytest.mark.usefixtures("impatient_interpreter")
 def test_every_result_is_told_once_whatever_happens_at_the_same_time(
-    endpoint: Any, scale: Callable[[int], int]
+    endpoint: Any,
 ) -> None:
     many = 12
-    runs = [batch(endpoint, *[double, listed] * (many // 2)) for _ in range(scale(300))]
+    runs = [batch(endpoint, *[double, listed] * (many // 2)) for _ in range(30)]
     jobs = [each.jobs() for each in runs]
     asked = [each.reply() for each in runs]
     found: list[list[int]] = [[] for _ in runs]

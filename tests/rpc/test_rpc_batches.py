@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from threading import get_ident
 from types import FunctionType
 from typing import Any, cast
@@ -16,21 +13,18 @@ from typing import Any, cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from interruption import at_each_moment
 from rpc_members import between, launch
-from typing_extensions import override
 
 import pparallel
 from pparallel import Runtime
 from pparallel.errors import ClosedError, PeerLostError
 from pparallel.interfaces.transport import Frames, Transport
-from pparallel.runtime import dedicated, turn
 from pparallel.runtime.rpc import RpcGroup, batches, wire
 from pparallel.runtime.rpc.batches import ENOUGH, SMALL, TOGETHER, Batches, Call
 from pparallel.runtime.rpc.future import RpcFuture, Way
 from pparallel.runtime.rpc.quick import Quick
 from pparallel.runtime.rpc.requests import Requests
-from pparallel.runtime.rpc.window import Room, Window
+from pparallel.runtime.rpc.window import Window
 from pparallel.runtime.rpc.wire import Kind, Status
 from pparallel.runtime.ticker import Ticker
 from pparallel.testing.patience import PATIENCE, until
@@ -235,145 +229,20 @@ def test_what_follows_waits_until_another_thread_has_sent_what_went_before(
     assert not member.batches.may_be_overtaken("a")
 
 
-def test_a_handler_waits_for_no_thread_that_waits_for_what_it_has_interrupted(
+@pytest.mark.usefixtures("patient")
+def test_who_waits_does_not_wait_for_a_batch_of_another_thread(
     member: Member, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    port, waits = threading.RLock(), threading.Event()
-    send = member.send
+    batch = member.batches.requests.batch
 
-    def send_alone(to: str, frames: Frames, *args: Any) -> None:
-        if threading.current_thread() is not threading.main_thread():  # it is the ticker's
-            waits.set()
-        with port:
-            send(to, frames, *args)
-
-    @dedicated.exclusive
-    def interrupted() -> None:
-        with port:
-            assert waits.wait(PATIENCE)
-            for n in range(2, 5):
-                member.call(n)
-                member.batches.flush("a")
-            member.batches.flush_all()
-
-    monkeypatch.setattr(member, "send", send_alone)
-    member.call(0)
-    member.call(1)
-    interrupted()
-    until(lambda: sorted(member.numbers()) == list(range(5)), "some have not left")
-
-
-@contextmanager
-def at_the_next_request(member: Member, act: Callable[[], object]) -> Iterator[None]:
-    """Have *act* called as a batch leaves, as a signal's handler may be, once."""
-    requests, acts = member.batches.requests, [act]
-    batch = requests.batch
-
-    def interrupted(*args: Any) -> Frames:
-        if acts and threading.current_thread() is threading.main_thread():
-            acts.pop()()
+    def have_another_wait(*args: Any) -> Frames:
+        monkeypatch.undo()
+        in_threads(1, lambda _: member.batches.flush_all())
         return batch(*args)
 
-    with pytest.MonkeyPatch.context() as changed:
-        changed.setattr(requests, "batch", interrupted)
-        yield
-
-
-def test_a_handler_that_finds_no_room_does_not_wait_for_what_it_has_interrupted() -> None:
-    member, waited = Member(), list[float]()
-
-    def take() -> None:
-        began = time.monotonic()
-        member.window.take(Room("a"), ROOM, PATIENCE)
-        waited.append(time.monotonic() - began)
-
-    with at_the_next_request(member, take):
-        member.call(0)
-    assert len(waited) == 1
-    assert waited[0] < PATIENCE / 2
-    member.batches.close()
-
-
-@pytest.mark.usefixtures("patient")
-def test_who_waits_does_not_wait_for_a_batch_of_another_thread(member: Member) -> None:
-    def have_another_wait() -> None:
-        in_threads(1, lambda _: member.batches.flush_all())
-
-    with at_the_next_request(member, have_another_wait):
-        member.call(0)
-    assert member.numbers() == [0]
-
-
-@pytest.mark.usefixtures("patient")
-def test_what_was_interrupted_as_it_left_leaves_before_what_follows(member: Member) -> None:
-    def interrupt() -> None:
-        raise KeyboardInterrupt
-
+    monkeypatch.setattr(member.batches.requests, "batch", have_another_wait)
     member.call(0)
-    member.call(1)
-    with at_the_next_request(member, interrupt), pytest.raises(KeyboardInterrupt):
-        member.batches.flush("a")
     assert member.numbers() == [0]
-    member.batches.flush("a")  # as who calls by another way does before
-    assert member.numbers() == [0, 1]
-    member.call(2)
-    member.batches.flush("a")
-    assert member.numbers() == [0, 1, 2]
-
-
-@pytest.mark.usefixtures("patient")
-def test_what_a_handler_calls_leaves_at_once_at_each_moment_of_another_leaving() -> None:
-    def make() -> tuple[Callable[[], object], Callable[[], object], Callable[[int], None]]:
-        member, sent = Member(), list[bool]()
-        members.append(member)
-        member.call(0)
-        member.call(1)
-
-        def handle() -> None:
-            member.call(2)
-            member.batches.flush_all()  # as who waits for it does
-            sent.append(2 in member.numbers())
-
-        def verdict(number: int) -> None:
-            assert sent == [True], f"it is not sent where moment {number} was interrupted"
-            assert sorted(member.numbers()) == [0, 1, 2]
-
-        return lambda: member.batches.flush("a"), handle, verdict
-
-    members: list[Member] = []
-    at_each_moment(make, batches, turn)
-    for each in members:
-        each.batches.close()
-
-
-def test_a_fork_does_not_wait_for_a_batch_that_a_thread_of_its_parent_sends(
-    member: Member, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    is_sending, may_go, send = threading.Event(), threading.Event(), member.send
-
-    def send_late(*args: Any) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            is_sending.set()
-            may_go.wait(PATIENCE)
-        send(*args)
-
-    monkeypatch.setattr(member, "send", send_late)
-    member.call(0)
-    member.call(1)
-    assert is_sending.wait(PATIENCE)
-    child = os.fork()
-    if not child:
-        ended = 1
-        try:
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(int(PATIENCE))
-            member.call(2)
-            member.batches.flush("a")
-            ended = 0
-        finally:
-            os._exit(ended)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    may_go.set()
 
 
 @pytest.mark.parametrize("backend", ["ipc", "zmq"])
@@ -611,30 +480,9 @@ def test_the_end_fails_what_has_not_left(member: Member) -> None:
     member.batches.close()
 
 
-@pytest.mark.usefixtures("patient")
-def test_calls_for_whose_request_memory_runs_out_fail(
-    member: Member, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where somebody else has them leave, who is told nothing of it."""
-    futures = [member.call(n) for n in range(3)]
-
-    def exhausted(data: object) -> bytes:
-        raise MemoryError("none left")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(member.quick, "dumps", exhausted)
-        member.batches.flush_all()
-    assert [type(each.exception(0)) for each in futures[1:]] == [MemoryError] * 2
-    member.answer([0], [0], of=0)
-    assert member.free() == ROOM
-    later = member.call(5)
-    member.answer([0], [7], of=1)
-    assert later.result(0) == 7
-
-
-def test_one_thread_calls_while_another_flushes(scale: Callable[[int], int]) -> None:
+def test_one_thread_calls_while_another_flushes() -> None:
     member = Member(2**30)
-    count = scale(20_000)
+    count = 2000
     stop = threading.Event()
 
     def work(thread: int) -> list[RpcFuture[Any]]:
@@ -655,28 +503,6 @@ def test_one_thread_calls_while_another_flushes(scale: Callable[[int], int]) -> 
     member.batches.close()
 
 
-@pytest.mark.usefixtures("patient")
-def test_a_call_made_by_a_signals_handler_while_others_leave_is_sent_once(
-    member: Member, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    requests = member.batches.requests
-    number = requests.next_number
-
-    def interrupted(to: str) -> int:
-        monkeypatch.undo()
-        handled.append(member.call(99))
-        return number(to)
-
-    handled: list[RpcFuture[Any]] = []
-    for n in range(3):
-        member.call(n)
-    monkeypatch.setattr(requests, "next_number", interrupted)
-    member.batches.flush_all()
-    member.batches.flush_all()
-    assert len(handled) == 1
-    assert member.asked() == [[0], [1, 2], [99]]
-
-
 # -- the ticker --------------------------------------------------------------------------------
 
 
@@ -693,44 +519,6 @@ def test_a_ticker_calls_what_is_there_and_sleeps_when_there_is_nothing() -> None
     ticker.close()
     ticker.add(calls.append)
     assert not calls
-
-
-def test_a_ticker_goes_on_after_a_want_of_memory() -> None:
-    ticker, calls = Ticker("test", 0.001), list[float]()
-
-    class Exhausted(set[Callable[[float], None]]):
-        @override
-        def copy(self) -> set[Callable[[float], None]]:
-            ticker._there = {calls.append}
-            raise MemoryError
-
-    ticker._there = Exhausted()
-    ticker.add(calls.append)
-    until(lambda: len(calls) > 2, "it was not called")
-    ticker.close()
-
-
-@pytest.mark.parametrize("is_before", [True, False])
-def test_a_ticker_goes_on_after_an_interrupt_of_who_adds(
-    is_before: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ticker, calls = Ticker("test", 0.001), list[float]()
-    after = ticker.clock.after
-
-    def interrupted(delay: float, what: Callable[[], None]) -> None:
-        if not is_before:
-            after(delay, what)
-        raise KeyboardInterrupt  # of a signal's handler
-
-    with monkeypatch.context() as changed:
-        changed.setattr(ticker.clock, "after", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            ticker.add(calls.append)
-        with changed.context() as restored:  # as a handler does that has interrupted another
-            restored.setattr(ticker.clock, "after", after)
-            ticker.add(calls.append)
-    until(lambda: len(calls) > 2, "it was not called")
-    ticker.close()
 
 
 def test_a_ticker_goes_on_after_an_add_that_took_long(monkeypatch: pytest.MonkeyPatch) -> None:

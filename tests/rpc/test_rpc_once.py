@@ -244,7 +244,7 @@ def start(told: Told) -> Iterator[Callable[..., tuple[Retries, Scripted]]]:
 Start = Callable[..., tuple[Retries, Scripted]]
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(script=st.lists(st.sampled_from([says_nothing, breaks, refuses]), max_size=4))
 def test_a_request_is_sent_until_it_is_answered(script: list[Attempt]) -> None:
     transport = Scripted(*script, answers)
@@ -269,12 +269,11 @@ def test_the_first_answer_counts_whichever_attempt_it_is_for(start: Start) -> No
 def test_attempts_come_at_growing_intervals(start: Start) -> None:
     sender, transport = start(first=0.02)
     began = time.monotonic()
-    with pytest.raises(CallTimeoutError, match=r"'other' was not answered within 0\.3 s"):
-        sender.send("other", 0, [b"?"], 0.3).result(10)
-    assert 0.3 <= time.monotonic() - began < 5
-    assert (
-        2 <= len(transport.sent) <= 4
-    )  # after 0, 20, 60 and 140 ms; a busy machine leaves some out
+    with pytest.raises(CallTimeoutError, match=r"'other' was not answered within 0\.6 s"):
+        sender.send("other", 0, [b"?"], 0.6).result(10)
+    assert 0.6 <= time.monotonic() - began < 5
+    # After 0, 20, 60, 140 and 300 ms; a busy machine leaves some out.
+    assert 2 <= len(transport.sent) <= 5
 
 
 def test_a_lost_attempt_holds_nothing_of_the_answer(start: Start) -> None:

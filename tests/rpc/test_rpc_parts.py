@@ -9,7 +9,6 @@ from functools import partial
 from time import monotonic
 
 import pytest
-from exhausted import no_threads
 from hypothesis import given
 from hypothesis import strategies as st
 from late_threads import held_back
@@ -23,8 +22,8 @@ from pparallel.errors import (
     SerializationError,
     WorkerLostError,
 )
-from pparallel.runtime.clock import Clock
-from pparallel.runtime.pending import Pending
+from pparallel.runtime.lean_future import LeanFuture
+from pparallel.runtime.pending import Pending, awaited
 from pparallel.runtime.rpc import wire
 from pparallel.runtime.rpc.handlers import Handlers, Job
 from pparallel.runtime.rpc.window import PATIENCE, Room, Window
@@ -144,40 +143,6 @@ def test_a_job_that_waits_late_lets_none_pass_the_next_one() -> None:
     assert handlers.join(5)
 
 
-def test_a_thread_that_cannot_wait_is_not_counted_on(
-    handlers: Handlers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    has_run = threading.Event()
-
-    def fail(_: float) -> None:
-        raise MemoryError
-
-    with monkeypatch.context() as changed:
-        changed.setattr(handlers._work, "wait", fail)
-        handlers.submit("stream", lambda: None)
-        until(lambda: not handlers._threads, "the thread has not ended")
-    handlers.submit("stream", has_run.set)
-    assert has_run.wait(10), "it is left to a thread that has ended"
-
-
-def test_a_job_for_which_no_thread_started_once_waits_for_none_that_runs(
-    handlers: Handlers,
-) -> None:
-    handlers.clock = Clock("again")
-    started, gate = threading.Event(), threading.Event()
-
-    def wait() -> None:
-        started.set()
-        assert gate.wait(10)
-
-    handlers.submit("first", wait)
-    assert started.wait(10)
-    with no_threads("test-handler"):
-        handlers.submit("second", gate.set)
-    assert gate.wait(5), "it waits for the first, which waits for it"
-    handlers.clock.close()
-
-
 def test_a_job_that_raises_ends_no_thread(
     handlers: Handlers, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -206,71 +171,23 @@ def test_a_job_does_not_run_inside_another() -> None:
 
 
 def test_a_thread_that_is_about_to_start_is_waited_for() -> None:
-    """As in a process that a signal stops just then, and that is told to end when it goes on."""
+    """As in a process that a signal stops just then, and that has to end when it goes on."""
     handlers, ran = UserHandlers(1, "test"), threading.Event()
     submits = threading.Thread(target=handlers.submit, args=("stream", ran.set))
     with held_back() as (starting, goes_on):
         submits.start()
         assert starting.wait(10)
-    resumes = threading.Timer(0.05, goes_on.set)
-    resumes.start()
-    assert not handlers.join(0.05)
+    joined: list[bool] = []
+    joins = threading.Thread(target=lambda: joined.append(handlers.join(0.1)))
+    joins.start()
+    assert not threading.Event().wait(0.05)  # it waits for the start, rather than for none
+    goes_on.set()
     assert ran.wait(10)
+    joins.join()
+    assert joined == [False]
     handlers.close()
     assert handlers.join(5)
     submits.join()
-    resumes.join()
-
-
-@pytest.mark.parametrize("behind", [0, 2])
-@pytest.mark.parametrize("where", ["monotonic", "logger"])
-def test_a_thread_that_dies_leaves_its_jobs_to_others(
-    monkeypatch: pytest.MonkeyPatch, where: str, behind: int
-) -> None:
-    """No memory for a moment after a job; one thread that counted for ever would be all."""
-    handlers, done, failing = UserHandlers(1, "one"), list[int](), set[threading.Thread]()
-
-    def fail(*args: object) -> None:
-        failing.discard(threading.current_thread())
-        raise MemoryError
-
-    def now() -> float:
-        if threading.current_thread() in failing:
-            fail()
-        return monotonic()
-
-    def arm() -> None:
-        if where == "logger":
-            raise LookupError("for a test")
-        failing.add(threading.current_thread())
-
-    monkeypatch.setattr("pparallel.runtime.rpc.handlers.monotonic", now)
-    if where == "logger":
-        monkeypatch.setattr("pparallel.runtime.rpc.handlers.logger.exception", fail)
-        monkeypatch.setattr("threading.excepthook", lambda _: None)
-    handlers.submit("stream", arm, *[partial(done.append, n) for n in range(behind)])
-    until(lambda: len(done) == behind, "those behind it were not run")
-    until(lambda: not handlers._streams, "the stream is over")
-    handlers.submit("stream", partial(done.append, 2))
-    handlers.submit("other", partial(done.append, 3))
-    until(lambda: len(done) == behind + 2, "those that came later were not run")
-    assert done == [*range(behind), 2, 3]
-    handlers.close()
-    assert handlers.join(5)
-
-
-def test_no_failure_of_the_condition_keeps_the_lock(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_: object) -> None:
-        raise MemoryError
-
-    handlers, ran = UserHandlers(1, "one"), threading.Event()
-    with monkeypatch.context() as changed:
-        changed.setattr(threading.Condition, "__enter__", fail)
-        handlers.close(runs_rest=True)
-    handlers.submit("stream", ran.set)
-    assert ran.wait(10)
-    handlers.close()
-    assert handlers.join(5)
 
 
 def test_the_window_holds_back_and_lets_go() -> None:
@@ -297,20 +214,28 @@ def test_a_call_that_finds_no_room_keeps_its_time_out() -> None:
     with pytest.raises(CallTimeoutError, match="max_in_flight"):
         window.take(Room("a"), 1, 0.05)
     assert 0.05 <= monotonic() - began < 5
-    threading.Timer(0.1, window.give_back, (first,)).start()
-    left = window.take(Room("a"), 1, 60)
-    assert left is not None
-    assert left < 59.95  # the timer began a little before
+    left: list[float | None] = []
+    waits = threading.Thread(target=lambda: left.append(window.take(Room("a"), 1, 60)))
+    waits.start()
+    until(lambda: window._waiters == 1, "it does not wait")
+    assert not threading.Event().wait(0.1)
+    window.give_back(first)
+    waits.join(10)
+    assert left[0] is not None
+    assert left[0] <= 60 - 0.1
 
 
-def test_a_call_inside_a_called_function_passes_a_full_window() -> None:
+def test_a_call_inside_a_called_function_passes_a_full_window(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     window = Window(10, lambda: True)
     window.take(Room("a"), 100, None)
     began = monotonic()
-    window.take(Room("a"), 100, 60, is_sync=True)
-    assert monotonic() - began < PATIENCE
     window.take(Room("a"), 100, 60)
     assert PATIENCE <= monotonic() - began < 30
+    monkeypatch.setattr("pparallel.runtime.rpc.window.PATIENCE", 60.0)
+    window.take(Room("a"), 100, 60, is_sync=True)
+    assert monotonic() - began < 30
 
 
 def test_a_closed_window_wakes_those_it_holds_back() -> None:
@@ -340,18 +265,20 @@ def pending() -> Iterator[Pending[str]]:
 
 
 def test_requests_expire_each_in_its_time(pending: Pending[str]) -> None:
+    later = pending.add("a", 60)
     slow = pending.add("a", 0.15)
     quick = pending.add("a", 0.02)
     never = pending.add("a", None)
     with pytest.raises(CallTimeoutError, match=r"'a' was not answered within 0\.02 s"):
         quick.result(10)
-    assert not slow.done()
     with pytest.raises(TimeoutError):
         slow.result(10)
     again = pending.add("a", 0.01)
     with pytest.raises(CallTimeoutError):
         again.result(10)
+    assert not later.done()
     assert not never.done()
+    later.set_result("in time")
     never.set_result("late")
     assert len(pending) == 0
 
@@ -364,6 +291,27 @@ def test_a_lost_peer_fails_its_requests_only(pending: Pending[str]) -> None:
     assert not b.done()
     with pytest.raises(PeerLostError):
         pending.add("a", None)
+
+
+def test_each_future_of_a_lost_member_fails_with_an_error_of_its_own(pending: Pending[str]) -> None:
+    futures = [pending.add("other", None) for _ in range(3)]
+    pending.lose("other", "died")
+    errors = [each.exception(10) for each in futures]
+    assert {type(each) for each in errors} == {PeerLostError}
+    assert len({id(each) for each in errors}) == 3
+
+
+def test_a_reply_at_the_last_moment_is_returned() -> None:
+    class Late(LeanFuture[int]):
+        @override
+        def _wait(self, timeout: float | None) -> None:
+            try:
+                super()._wait(0)
+            finally:
+                if not self.done():
+                    self.set_result(3)
+
+    assert awaited(Late(), "a", 0.01) == 3
 
 
 def test_closing_fails_everything(pending: Pending[str]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from rpc_members import Gates, between, launch, wait_at_gate
 
 from pparallel import Runtime
-from pparallel.errors import DirectoryError, ResourceExhaustedError
+from pparallel.errors import DirectoryError, PeerLostError, ResourceExhaustedError
 from pparallel.runtime.rpc import current
 from pparallel.runtime.rpc.group import RpcGroup
 from pparallel.runtime.rpc.refs import RELEASE, RefTable
@@ -125,12 +125,11 @@ def test_a_value_is_released_after_its_method_was_called() -> None:
     launch(between(program))
 
 
-@pytest.mark.parametrize(
-    "none", [MemoryError(), ResourceExhaustedError("a connection", "descriptors", 24, "close some")]
-)
 def test_a_value_is_released_where_that_could_not_be_sent_at_first(
-    none: Exception, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    none = ResourceExhaustedError("a connection", "descriptors", 24, "close some")
+
     def program(rt: Runtime, group: RpcGroup) -> bool:
         ref, failures = group.remote(1, dict), [none]
         assert ref.to_here(PATIENCE) == {}
@@ -186,13 +185,24 @@ def test_methods_of_paired_objects_run_at_their_owner() -> None:
     launch(program)
 
 
+class Endpoint:
+    name = "a"
+
+    def serve(self, *_: object) -> None:
+        pass
+
+
+def test_a_value_whose_request_is_lost_with_its_member_is_waited_for_by_nobody() -> None:
+    table = RefTable(Endpoint())  # type: ignore[arg-type] # it needs no more
+    with table.awaited("w:0") as value:
+        table.lose("v")
+        assert not value.done()
+        table.lose("w")
+        with pytest.raises(PeerLostError, match="'w' ended"):
+            value.result(0)
+
+
 def test_the_end_of_a_member_releases_its_own_tickets_only() -> None:
-    class Endpoint:
-        name = "a"
-
-        def serve(self, *_: object) -> None:
-            pass
-
     table = RefTable(Endpoint())  # type: ignore[arg-type] # it needs no more
     value = table.keep("a:0", "a")
 

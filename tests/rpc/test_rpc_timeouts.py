@@ -26,12 +26,10 @@ def make(seconds: float) -> int:
 
 def test_a_fetch_keeps_its_timeout_over_all_its_steps() -> None:
     def program(rt: Runtime, group: RpcGroup) -> None:
-        busy = group.rpc_async(1, fill, args=(0.6,))  # the only thread: the request waits for it
-        ref = group.remote(1, make, args=(0.7,))
-        began = time.monotonic()
-        with pytest.raises(CallTimeoutError):
+        busy = group.rpc_async(1, fill, args=(0.8,))  # the only thread: the request waits for it
+        ref = group.remote(1, make, args=(0.8,))
+        with pytest.raises(CallTimeoutError):  # though neither step takes so long
             ref.to_here(1)
-        assert time.monotonic() - began < 1.25
         assert ref.to_here(PATIENCE) == 7
         busy.result(PATIENCE)
 

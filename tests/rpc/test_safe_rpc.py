@@ -29,11 +29,12 @@ from pparallel.errors import (
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime import remote_errors
 from pparallel.runtime.rpc import RpcGroup, current, wire
+from pparallel.runtime.rpc.closures import SentFunctions
 from pparallel.runtime.rpc.wire import QUICK, Kind, Status
 from pparallel.testing.patience import PATIENCE
 from pparallel_local import LocalTransportConfig
 from pparallel_local.transport import LocalTransport
-from pparallel_serializers import SafeSerializerConfig
+from pparallel_serializers import DillSerializerConfig, SafeSerializerConfig
 
 if TYPE_CHECKING:
     from pparallel import Runtime
@@ -299,6 +300,29 @@ def test_what_a_hostile_peer_sends_is_not_unpickled(tmp_path: Path) -> None:
     path = tmp_path / "made"
     assert pparallel.launch(safe(), send_pickles, [path]) == [None] * 2
     assert not path.exists()
+
+
+def send_functions_by_number(rt: Runtime, evil: Any) -> None:
+    group = rt.group()
+    group.barrier(PATIENCE)
+    if rt.rank == 0:
+        bodies: list[tuple[int, Frames]] = [
+            (0, rt.serializer.dumps((evil, (1,), {}))),
+            (QUICK, [marshal.dumps((evil, (1,), {}))]),
+        ]
+        for number, (flags, body) in enumerate(bodies):
+            for kind in (Kind.CALL, Kind.REGISTERED):
+                header = wire.header(kind, flags, len(body), 1, 0, 2 * number + kind, 0.0)
+                reply = rt.transport.call(rt.members[1], [header, *body], PATIENCE)
+                assert wire.split(reply).kind != Status.OK
+    group.barrier(PATIENCE)
+
+
+def test_safe_takes_no_function_by_its_number() -> None:
+    sent, function = SentFunctions(pparallel.build(DillSerializerConfig())), lambda number: number
+    evil = [sent.told("b", function) for _ in range(2)][1]
+    assert evil is not None
+    assert pparallel.launch(safe(), send_functions_by_number, [evil]) == [None] * 2
 
 
 def store_a_pickle(rt: Runtime, path: Path) -> None:

@@ -48,6 +48,11 @@ def add_and_note(a: int, b: int) -> int:
     return a + b
 
 
+def add_listed(numbers: list[int]) -> int:
+    """Return the sum of two numbers, and remember them."""
+    return add_and_note(*numbers)
+
+
 def fail(message: str) -> None:
     """Raise."""
     raise LookupError(message)

@@ -1,9 +1,7 @@
-"""Time-outs that are kept, and members that go on, whatever fails or fills meanwhile."""
+"""Time-outs that are kept, and members that go on, whatever fails or is full meanwhile."""
 
 from __future__ import annotations
 
-import gc
-import os
 import signal
 import threading
 import time
@@ -19,10 +17,8 @@ from pparallel.errors import CallTimeoutError, PparallelError, SerializationErro
 from pparallel.interfaces.launcher import LauncherConfig
 from pparallel.interfaces.transport import Frames, TransportConfig
 from pparallel.runtime.rpc import RpcGroup, current
-from pparallel.testing.anomalies.faults import few_descriptors
 from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.suite import changed
-from pparallel.testing.threads import in_threads
 from pparallel.testing.transport.alone import AloneTests, Later, Open, copied
 from pparallel.testing.transport.called import (
     add,
@@ -38,10 +34,7 @@ if TYPE_CHECKING:
     from pparallel.builder import Runtime
 
 SOON = 2.0  #: seconds beyond a time-out within which it must have been kept, on a busy computer
-NESTED = 10  #: handlers of signals that interrupt one another
 MANY = 70_000  #: frames: more than a number of 16 bits counts
-INTERRUPTS = 200  #: by which a signal handler, or a finalizer, sends
-_start = threading.Thread.start
 
 
 class Unsendable:
@@ -83,29 +76,9 @@ def bounce(to: str, depth: int, payload: bytes) -> int:
     return count + 1
 
 
-def forbid_threads() -> None:
-    """Let no thread be started in this process."""
-
-    def start(self: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    threading.Thread.start = start  # type: ignore[method-assign]
-
-
-def allow_threads() -> None:
-    """Let threads be started again."""
-    threading.Thread.start = _start  # type: ignore[method-assign]
-
-
 def hold(seconds: float) -> None:
     """Keep a handler thread."""
     threading.Event().wait(seconds)
-
-
-def few_descriptors_for(seconds: float) -> None:
-    """Let no descriptor be opened in this process for a while."""
-    with few_descriptors(os.getpid(), 0):
-        threading.Event().wait(seconds)
 
 
 def _raises_in_time(call: Callable[[], object], timeout: float) -> None:
@@ -199,59 +172,12 @@ def circles(rt: Runtime, size: int) -> None:
     group.barrier(PATIENCE)
 
 
-def no_threads(rt: Runtime) -> None:
-    group = rt.group()
-    group.barrier(PATIENCE)
-    if rt.rank == 0:
-        group.rpc_sync(1, forbid_threads, timeout=PATIENCE)
-        hold(0.1)  # threads that have nothing to do may end
-        try:
-            futures = [group.rpc_async(1, add_late, PATIENCE, (n, 1)) for n in range(6)]
-            errors = [each.exception(2 * PATIENCE) for each in futures]
-            assert not any(isinstance(each, TimeoutError) for each in errors), "a call hangs"
-        finally:
-            allow_threads()
-        group.rpc_sync(1, allow_threads, timeout=PATIENCE)
-        futures = [group.rpc_async(1, add_late, PATIENCE, (n, 1)) for n in range(6)]
-        assert [each.wait() for each in futures] == [*range(1, 7)]
-        _raises_in_time(lambda: group.rpc_sync(1, wait_at_gate, timeout=0.1), 0.1)
-        group.rpc_sync(1, open_gate)
-    group.barrier(PATIENCE)
-
-
-def no_descriptors(rt: Runtime) -> None:
-    group = rt.group()
-    group.barrier(PATIENCE)
-    if rt.rank == 0:
-        lost: list[str] = []
-        group.when_lost(lambda name, _: lost.append(name))
-        waiting = group.rpc_async(1, few_descriptors_for, timeout=PATIENCE, args=(0.5,))
-        while not waiting.done():
-            future = group.rpc_async(1, add, timeout=PATIENCE, args=(1, 2))
-            assert isinstance(future.exception(2 * PATIENCE), PparallelError | OSError | None)
-            assert not isinstance(future.exception(), TimeoutError), "a call hangs"
-        assert group.rpc_sync(1, add, timeout=PATIENCE, args=(1, 2)) == 3
-        assert not lost, "a member is reported lost that had no descriptor"
-    group.barrier(PATIENCE)
-
-
 @contextmanager
-def signals(handler: Callable[[], object], period: float) -> Iterator[None]:
+def signals(period: float) -> Iterator[None]:
     """Interrupt the main thread by a signal again and again."""
     if threading.current_thread() is not threading.main_thread():
         pytest.skip("signals come to the main thread alone")
-    running = 0
-
-    def handle(*_: object) -> None:
-        nonlocal running
-        if running < NESTED:  # or a busy computer would have no end of them
-            running += 1
-            try:
-                handler()
-            finally:
-                running -= 1
-
-    before = signal.signal(signal.SIGUSR1, handle)
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
     main, ended = threading.get_ident(), threading.Event()
 
     def interrupt() -> None:
@@ -288,38 +214,9 @@ class LawTests(AloneTests):
         transport, to = open_transport(_answer_unless_empty)
         for _ in range(3):  # what is quick for a caller that calls again is tried too
             assert copied(transport.call(to, [b"x"], PATIENCE)) == [b"x"]
-        with signals(lambda: None, 0.05):
+        with signals(0.05):
             _raises_in_time(lambda: transport.call(to, [b""], 0.4), 0.4)
             _raises_in_time(lambda: transport.request(to, [b""], 0.4).result(), 0.4)
-
-    def test_a_signal_handler_may_send(self, open_transport: Open) -> None:
-        transport, to = open_transport(_answer_unless_empty)
-        sent: list[Future[Frames]] = []
-        with signals(lambda: sent.append(transport.request(to, [b"y"], PATIENCE)), 0.001):
-            while len(sent) < INTERRUPTS:
-                waiting = [transport.request(to, [b"x"], PATIENCE) for _ in range(20)]
-                assert copied(transport.call(to, [b"x"], PATIENCE)) == [b"x"]
-                assert all(copied(each.result(PATIENCE)) == [b"x"] for each in waiting)
-        assert all(copied(each.result(PATIENCE)) == [b"y"] for each in sent)
-
-    def test_a_finalizer_may_send(self, open_transport: Open) -> None:
-        transport, to = open_transport(_answer_unless_empty)
-        sent: list[Future[Frames]] = []
-
-        class Sender:
-            def __del__(self) -> None:
-                sent.append(transport.request(to, [b"y"], PATIENCE))
-
-        def send(_: int) -> None:
-            for _ in range(INTERRUPTS):
-                cycle = [Sender()]
-                cycle.append(cycle)  # type: ignore[arg-type]
-                del cycle
-                transport.request(to, [b"x"], PATIENCE).result(PATIENCE)
-
-        in_threads(1, send)  # what hangs in a finalizer cannot be interrupted
-        gc.collect()
-        assert all(copied(each.result(PATIENCE)) == [b"y"] for each in sent)
 
     def test_a_callback_that_exits(self, open_transport: Open) -> None:
         added = threading.Event()
@@ -369,17 +266,3 @@ class LawTests(AloneTests):
     ) -> None:
         narrow = changed(config, handler_threads=threads, max_in_flight=100_000)
         assert self.launch(launcher, narrow, 2, circles, size) == [None] * 2
-
-    def test_goes_on_after_no_thread_could_be_started(
-        self, config: TransportConfig, launcher: LauncherConfig
-    ) -> None:
-        try:
-            few = changed(config, handler_threads=4)
-            assert self.launch(launcher, few, 2, no_threads) == [None] * 2
-        finally:
-            allow_threads()
-
-    def test_goes_on_after_no_descriptor_could_be_opened(
-        self, config: TransportConfig, launcher: LauncherConfig
-    ) -> None:
-        assert self.launch(launcher, config, 2, no_descriptors) == [None] * 2

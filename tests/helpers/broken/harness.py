@@ -22,17 +22,13 @@ from pydantic import create_model
 from pparallel.config import BackendConfig
 from pparallel.plugin import Backend
 from pparallel.testing import Suite, patience
-from pparallel.testing.machines import running
 
 S = TypeVar("S", bound=type[Suite])
 
 patience.PATIENCE = 2.0  # before a suite takes it: what a fault makes wait in vain ends soon
 Suite.patience = 1.0
-running.QUICK = 0.0  # nobody reads what failed
-running.SECONDS = 150.0  # to be found on a busy computer too
 
 OUTCOMES = "PPARALLEL_BROKEN_OUTCOMES"  #: the file in which a run leaves what came of its tests
-CLASSES = "PPARALLEL_BROKEN_CLASSES"  #: the names of the classes that a run is to try
 _LIMITS = ("Timeout (>", "the test did not end within")  # pytest-timeout's words, and the suites'
 
 
@@ -104,16 +100,11 @@ class Backends:
 _found: defaultdict[str, dict[str, str]] = defaultdict(dict)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the tests that must reject their class's backend, of the classes that are asked for."""
-    classes = os.environ[CLASSES].split()
-    named = {id(each) for each in items if _is_named(each, classes)}
+def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> None:
+    """Keep the tests that must reject their class's backend."""
+    named = {id(each) for each in items if each.originalname in each.cls.verdict.tests}
     config.hook.pytest_deselected(items=[each for each in items if id(each) not in named])
     items[:] = [each for each in items if id(each) in named]
-
-
-def _is_named(item: Any, classes: list[str]) -> bool:
-    return item.cls.__name__ in classes and item.originalname in item.cls.verdict.tests
 
 
 @pytest.hookimpl(tryfirst=True)

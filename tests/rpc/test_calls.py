@@ -1,0 +1,498 @@
+"""Calls between members, as programs see them: order, interrupts, changed code, the end."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType, FunctionType
+from typing import Any
+
+import pytest
+from exhausted import no_descriptors, no_threads
+from rpc_members import Gates, add, add_late, between, launch, same, wait_at_gate
+
+from pparallel import Runtime
+from pparallel.errors import (
+    CallTimeoutError,
+    ClosedError,
+    PeerLostError,
+    ResourceExhaustedError,
+)
+from pparallel.runtime.rpc import Reply, RpcGroup, current
+from pparallel.testing.patience import PATIENCE, until
+from pparallel.testing.threads import in_threads
+
+BACKENDS = ["local", "ipc", "zmq"]
+ACROSS = ["ipc", "zmq"]
+
+# -- order ------------------------------------------------------------------------------------
+
+started: list[int] = []
+
+
+def note(n: int, waits: bool, _: bytes) -> None:
+    started.append(n)
+    assert not waits or Gates.opened.wait(PATIENCE)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_calls_of_a_thread_start_in_order(backend: str) -> None:
+    """Also behind some that block, among small and large ones, waited for or not."""
+
+    def program(_: Runtime, group: RpcGroup) -> None:
+        started.clear()
+        Gates.opened.clear()
+        for n in range(300):
+            call = group.rpc_sync if n % 7 == 3 else group.rpc_async
+            call(1, note, args=(n, n % 49 == 0, bytes(100_000 if n % 11 == 5 else 10)))
+        group.rpc_sync(1, int)
+        until(lambda: len(started) == 300, "those behind a function that blocks do not start")
+        Gates.opened.set()
+
+    launch(between(program), backend=backend)
+    assert started == list(range(300))
+
+
+# -- interrupts, time-outs --------------------------------------------------------------------
+
+
+@contextmanager
+def main_thread_calls(backend: str) -> Iterator[RpcGroup]:
+    """Have the calling thread, in which signals are handled, call for a member."""
+    groups: Future[RpcGroup] = Future()
+    is_done = threading.Event()
+
+    def program(rt: Runtime) -> None:
+        group = rt.group()
+        group.barrier(PATIENCE)
+        if rt.rank == 0:
+            groups.set_result(group)
+        is_done.wait()
+
+    options = {"max_in_flight": 100_000}
+    thread = threading.Thread(target=launch, args=(program, 2, backend), kwargs=options)
+    thread.start()
+    try:
+        yield groups.result(PATIENCE)
+    finally:
+        is_done.set()
+        thread.join()
+
+
+def waits(group: RpcGroup) -> list[Callable[[], object]]:
+    held = group.rpc_async(1, wait_at_gate)
+    large = (bytes(90_000),)
+    return [
+        held.result,
+        held.wait,
+        lambda: group.rpc_sync(1, wait_at_gate),
+        lambda: group.remote(1, wait_at_gate).to_here(),
+        lambda: group.barrier(PATIENCE),
+        lambda: [group.rpc_async(1, wait_at_gate_with, args=large) for _ in range(3)],
+    ]
+
+
+def wait_at_gate_with(_: bytes) -> bool:
+    return wait_at_gate()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, TimeoutError])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_a_signals_handler_raises_leaves_a_wait_and_the_member_goes_on(
+    backend: str, error: type[BaseException]
+) -> None:
+    def handler(number: int, frame: FrameType | None) -> None:
+        raise error("of the handler")
+
+    main = threading.get_ident()
+    before = signal.signal(signal.SIGUSR1, handler)
+    Gates.opened.clear()
+    try:
+        with main_thread_calls(backend) as group:
+            for number, wait in enumerate(waits(group)):
+                interrupt = threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGUSR1))
+                interrupt.start()
+                with pytest.raises(error, match="of the handler"):
+                    wait()
+                interrupt.join()
+                if number < 5:  # the last of them has filled the window
+                    assert group.rpc_async(1, same, args=(number,)).wait(PATIENCE) == number
+                    assert group.rpc_sync(1, same, PATIENCE, (number,)) == number
+            later = group.rpc_async(0, same, args=(7,))
+            Gates.opened.set()
+            assert later.wait(PATIENCE) == 7
+            assert group.rpc_sync(1, same, PATIENCE, (8,)) == 8
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_wait_for_a_result_ends_in_time_and_may_be_repeated(backend: str) -> None:
+    def program(_: Runtime, group: RpcGroup) -> None:
+        Gates.opened.clear()
+        future = group.rpc_async(1, wait_at_gate, timeout=0)
+        for wait in (future.wait, future.result, future.exception):
+            began = time.monotonic()
+            with pytest.raises(TimeoutError):
+                wait(0.2)
+            assert 0.2 <= time.monotonic() - began < 5
+        Gates.opened.set()
+        assert future.wait(PATIENCE)
+
+    launch(between(program), backend=backend)
+
+
+# -- code that changes ------------------------------------------------------------------------
+
+
+def of_elsewhere(source: str, **namespace: Any) -> tuple[Any, dict[str, Any]]:
+    """Return a function whose globals travel too, as those of ``__main__`` do, and these."""
+    namespace = {"__name__": "elsewhere", "__builtins__": __builtins__, **namespace}
+    exec(textwrap.dedent(source), namespace)
+    return namespace.pop("f"), namespace
+
+
+def test_what_a_function_refers_to_is_seen_as_it_is_when_it_is_called() -> None:
+    """However often the function was sent before, and whether the calls leave together."""
+    values: list[Any] = [1, 2, True, 1.0, "1", None, (1,), [1], 2]
+
+    def in_both_ways(group: RpcGroup, function: Callable[..., Any], expected: Any) -> None:
+        found = [group.rpc_sync(1, function) for _ in range(3)]
+        found += [each.wait() for each in [group.rpc_async(1, function) for _ in range(3)]]
+        assert [repr(each) for each in found] == [repr(expected)] * 6
+
+    def program(_: Runtime, group: RpcGroup) -> None:
+        cell: Any = 0
+
+        def function(one: Any = 1, *, two: Any = 2) -> Any:
+            return cell, one, two
+
+        for cell in values:
+            in_both_ways(group, function, (cell, 1, 2))
+        for value in values:
+            function.__defaults__ = (value,)
+            assert function.__kwdefaults__ is not None
+            function.__kwdefaults__["two"] = value
+            in_both_ways(group, function, (cell, value, value))
+        function.__code__ = (lambda one, *, two: (cell, "new")).__code__
+        in_both_ways(group, function, (cell, "new"))
+
+        function, namespace = of_elsewhere("f = lambda: (lambda: (G, helper(1.5)))()", G=0)
+        for value in values:
+            namespace["G"] = value
+            for helper in (round, abs, lambda x: -x):
+                namespace["helper"] = helper
+                in_both_ways(group, function, (value, helper(1.5)))
+        namespace["float"] = str  # in place of a builtin
+        function = eval("lambda: float(1)", namespace)
+        in_both_ways(group, function, "1")
+        del namespace["float"]
+        in_both_ways(group, function, 1.0)
+
+        function, namespace = of_elsewhere("f = lambda x: (x, G)", G=0)
+        calls = []
+        for n in range(200):
+            namespace["G"] = n % 7
+            calls.append(group.rpc_async(1, function, args=(n,)))
+        assert [each.wait() for each in calls] == [(n, n % 7) for n in range(200)]
+
+    launch(between(program))
+
+
+def test_what_a_function_changes_is_not_kept_where_it_runs() -> None:
+    count, kept = 0, list[int]()
+
+    def counting() -> int:
+        nonlocal count
+        count += 1
+        return count
+
+    def filling() -> int:
+        kept.append(1)
+        return len(kept)
+
+    def program(rt: Runtime, group: RpcGroup) -> None:
+        functions: list[tuple[Callable[..., Any], Any]] = [
+            (counting, 1),
+            (filling, 1),
+            (lambda found=kept: [found.append(1), len(found)][1], 1),
+            (of_elsewhere("def f():\n global G\n G += 1\n return G", G=1)[0], 2),
+        ]
+        for function, expected in functions:
+            assert [group.rpc_sync(1, function) for _ in range(4)] == [expected] * 4
+        function = lambda: filled  # noqa: E731
+        for _ in range(3):
+            with pytest.raises(NameError):
+                group.rpc_sync(1, function)
+        filled = 1
+        assert [group.rpc_sync(1, function) for _ in range(3)] == [1] * 3
+
+    launch(between(program))
+
+
+def giving(value: Any) -> Callable[[], Any]:
+    return lambda: value
+
+
+def test_a_member_keeps_no_more_functions_of_others_than_so_many() -> None:
+    def kept() -> int:
+        names = [each.__qualname__ for each in gc.get_objects() if isinstance(each, FunctionType)]
+        return names.count("giving.<locals>.<lambda>")
+
+    def program(rt: Runtime, group: RpcGroup) -> None:
+        for value in range(1000, 3000):
+            for _ in range(3):
+                assert group.rpc_sync(1, giving(value)) == value
+        gc.collect()
+        assert kept() <= 1100
+
+    launch(between(program))
+
+
+def test_functions_of_the_same_code_with_other_values_are_told_apart() -> None:
+    def program(_: Runtime, group: RpcGroup) -> None:
+        alike = [0, False, 0.0, -0.0, 1, True, 1.0, (1,), (True,), (), *range(2, 600)]
+        for value in alike * 2:
+            calls = [group.rpc_async(1, giving(value)) for _ in range(3)]
+            assert {repr(each.wait()) for each in calls} == {repr(value)}
+
+    launch(between(program))
+
+
+OF_MAIN = """
+    import math
+    import sys
+
+    import pparallel
+
+    G, helper, kept = 1, math.floor, []
+
+
+    def plain(x):
+        return x, G
+
+
+    def run(rt):
+        global G, helper
+        group = rt.group()
+        group.barrier(30)
+        if rt.rank == 0:
+            short = lambda x: (helper(x), G)
+            with_a_list = lambda: (len(kept), G, helper(1.5))
+            for value in (1, 2, 1, True, 1, 1.0, None, 1):
+                for helper in (math.floor, math.ceil):
+                    G = value
+                    for function in (short, plain, short, plain):
+                        found = group.rpc_sync(1, function, args=(1.5,))
+                        assert repr(found) == repr(function(1.5)), (found, value)
+                    G = 99  # and what brings it there goes the long way
+                    assert group.rpc_sync(1, with_a_list) == (0, 99, helper(1.5))
+        group.barrier(30)
+
+
+    if __name__ == "__main__":
+        config = {"members": 2, "launcher": {"backend": "process"}}
+        assert pparallel.launch(config, run) == [None] * 2
+        print("all were new")
+"""
+
+
+def test_functions_of_main_share_its_globals_and_see_them_change(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(OF_MAIN))
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=50, check=False
+    )
+    assert done.stdout == "all were new\n", done.stderr
+
+
+# -- groups -----------------------------------------------------------------------------------
+
+
+def test_a_group_within_another_shares_no_service_with_one_of_that_name() -> None:
+    def program(rt: Runtime, _: RpcGroup) -> None:
+        first = rt.group("a", [rt.name])
+        second = rt.group("a/b", [rt.name])
+        first.serve("b/c", lambda _: Reply("first"))
+        second.serve("c", lambda _: Reply("second"))
+        assert first.ask(rt.name, "b/c").body == "first"
+        assert second.ask(rt.name, "c").body == "second"
+
+    launch(between(program))
+
+
+def test_a_group_that_was_destroyed_has_no_service_when_it_is_made_again() -> None:
+    def program(rt: Runtime, _: RpcGroup) -> None:
+        for service, expected in ((abs, 2), (str, "-2")):
+            inner = rt.group("inner", [rt.name])
+            assert not inner.is_registered("service")
+            inner.register("service", service)
+            assert inner.registered_sync("service", args=(-2,)) == expected
+            inner.destroy()
+
+    launch(between(program))
+
+
+# -- the end, forks, what runs out ------------------------------------------------------------
+
+
+runtimes: dict[str, Runtime] = {}
+closed = threading.Event()
+
+
+def close_own_transport() -> None:
+    runtimes[current.endpoint().name].transport.close()
+    closed.set()
+
+
+@pytest.mark.parametrize("backend", ACROSS)
+def test_a_function_may_close_its_member(backend: str) -> None:
+    closed.clear()
+
+    def program(rt: Runtime) -> None:
+        group = rt.group()
+        runtimes[rt.name] = rt  # no barrier: its reply may be the one that is lost
+        until(lambda: len(runtimes) == 2, "the other member did not start")
+        if rt.rank == 1:
+            assert closed.wait(PATIENCE)
+            with pytest.raises(ClosedError):
+                group.rpc_sync(0, int, PATIENCE)
+            assert is_over.wait(PATIENCE)
+            return
+        group.when_lost(lambda name, _: lost.append(name))
+        with suppress(PeerLostError, ClosedError):  # its reply may leave before
+            group.rpc_sync(1, close_own_transport, PATIENCE)
+        until(lambda: lost == ["m1"], "its end is not reported")
+        with pytest.raises(PeerLostError):
+            group.rpc_sync(1, int, PATIENCE)
+        found.append(group.rpc_sync(0, same, PATIENCE, (1,)))
+        is_over.set()
+
+    lost: list[str] = []
+    is_over = threading.Event()
+    found: list[int] = []
+    try:
+        with pytest.raises(ClosedError, match="'m1' is closed"):
+            launch(program, 2, backend)
+    finally:
+        runtimes.clear()
+    assert found == [1]
+
+
+@pytest.mark.parametrize("backend", ACROSS)
+def test_a_forked_child_uses_nothing_of_its_parent(backend: str) -> None:
+    def in_child(group: RpcGroup, ref: Any) -> int:
+        uses: list[Callable[[], object]] = [
+            lambda: group.rpc_sync(1, same, args=(1,)),
+            lambda: group.rpc_async(1, same, args=(1,)).wait(),
+            lambda: group.barrier(PATIENCE),
+            lambda: group.register("mine", same),
+            ref.to_here,
+        ]
+        for number, use in enumerate(uses):
+            try:
+                use()
+            except ClosedError as error:
+                if "process" not in str(error):
+                    return 100 + number
+            else:
+                return 50 + number
+        return 7
+
+    def program(rt: Runtime, group: RpcGroup) -> int:
+        ref = group.remote(1, same, args=(3,))
+        assert ref.to_here(PATIENCE) == 3
+        child = os.fork()
+        if not child:
+            ended = 1
+            try:
+                signal.alarm(30)
+                ended = in_child(group, ref)
+            finally:
+                os._exit(ended)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert group.rpc_sync(1, same, PATIENCE, (4,)) == ref.to_here(PATIENCE) + 1
+        return status
+
+    assert launch(between(program), backend=backend)[0] == 7
+
+
+@pytest.mark.parametrize("backend", ACROSS)
+def test_without_descriptors_no_call_hangs_and_no_member_is_lost(backend: str) -> None:
+    def program(_: Runtime, group: RpcGroup) -> None:
+        lost: list[str] = []
+        group.when_lost(lambda name, _: lost.append(name))
+        with no_descriptors():
+            for n in range(3):
+                with suppress(ResourceExhaustedError):
+                    assert group.rpc_async(1, add_late, PATIENCE, (n, 1)).wait() == n + 1
+        assert group.rpc_async(1, add_late, PATIENCE, (1, 2)).wait() == 3
+        assert group.rpc_sync(1, add, PATIENCE, (1, 2)) == 3
+        assert not lost, "a member is reported lost that had no descriptor"
+
+    launch(between(program), backend=backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_without_threads_no_call_hangs(backend: str) -> None:
+    def program(_: Runtime, group: RpcGroup) -> None:
+        with no_threads():
+            futures = [group.rpc_async(1, add_late, PATIENCE, (n, 1)) for n in range(6)]
+            errors = [each.exception(2 * PATIENCE) for each in futures]
+            assert not any(isinstance(each, TimeoutError) for each in errors), "a call hangs"
+        futures = [group.rpc_async(1, add_late, PATIENCE, (n, 1)) for n in range(6)]
+        assert [each.wait() for each in futures] == [*range(1, 7)]
+        Gates.opened.clear()
+        with pytest.raises(CallTimeoutError):
+            group.rpc_sync(1, wait_at_gate, timeout=0.1)
+        Gates.opened.set()
+
+    launch(between(program), backend=backend, handler_threads=4)
+
+
+def test_a_call_that_is_sent_again_fails_once_without_threads() -> None:
+    def program(rt: Runtime, group: RpcGroup) -> Any:
+        call: dict[str, Any] = {"timeout": PATIENCE, "args": (1, 2), "idempotent": True}
+        with no_threads(f"{rt.name}-retries"), pytest.raises(ResourceExhaustedError):
+            group.rpc_sync(1, add, **call)
+        return group.rpc_sync(1, add, **call)
+
+    assert launch(between(program))[0] == 3
+
+
+# -- clocks that are set ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("jump", [-86_400.0, 86_400.0])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_time_outs_go_by_no_clock_that_is_set(
+    backend: str, jump: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time
+
+    def program(_: Runtime, group: RpcGroup) -> None:
+        Gates.opened.clear()
+        held = group.rpc_async(1, wait_at_gate, timeout=PATIENCE)
+        waiting = threading.Timer(0.1, monkeypatch.setattr, (time, "time", lambda: now() + jump))
+        waiting.start()
+        began = time.monotonic()
+        with pytest.raises(CallTimeoutError):
+            group.rpc_sync(1, wait_at_gate, timeout=0.3)
+        assert 0.3 <= time.monotonic() - began < 5
+        waiting.join()
+        assert not held.done()
+        Gates.opened.set()
+        assert held.wait(PATIENCE)
+        in_threads(1, lambda _: group.rpc_sync(1, same, PATIENCE, (1,)))
+
+    launch(between(program), backend=backend)
