@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from some_laws import only
 from torch import Tensor
 from typing_extensions import override
 
@@ -29,7 +30,25 @@ def _default_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(LocalCollective, each, getattr(Collective, each))
 
 
-@pytest.mark.costly
+@only(
+    "test_operations",
+    "test_multigpu_forms",
+    "test_strides",
+    "test_views",
+    "test_unusual_forms",
+    "test_unusual_dtypes",
+    "test_tensors_that_cannot_be_sent",
+    "test_means_of_large_values",
+    "test_large_tensors",
+    "test_all_reduce_is_the_same_everywhere",
+    "test_barrier",
+    "test_what_arrives_is_its_own",
+    "test_operations_overlap",
+    "test_a_handle_is_not_done_before_its_operation",
+    "test_objects",
+    "test_an_object_that_cannot_be_sent",
+    "test_an_operation_that_does_not_fit",
+)
 class TestDefaultAlgorithms(CollectiveSuite):
     @pytest.fixture
     @override

@@ -5,10 +5,11 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
+from some_laws import only
 from typing_extensions import override
 
 import pparallel
@@ -46,8 +47,24 @@ def instead_of_local(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pparallel_local.collective, "LocalCollective", OverMessages)
 
 
-@pytest.mark.costly
+@only(
+    "test_operations",
+    "test_barrier",
+    "test_operations_overlap",
+    "test_messages",
+    "test_tags_are_not_mixed",
+    "test_any_source",
+    "test_many_threads",
+    "test_groups",
+    "test_a_group_that_was_destroyed",
+    "test_what_does_not_fit",
+    "test_a_lost_member",
+    "test_nobody_is_left",
+    "test_close_wakes",
+)
 class TestOverMessages(CollectiveSuite):
+    sizes: ClassVar[Sequence[int]] = (3,)
+
     @pytest.fixture
     @override
     def config(self) -> CollectiveConfig:
@@ -210,7 +227,7 @@ def make_groups(rt: Runtime, count: int) -> int:
 
 
 def test_groups_that_were_destroyed_leave_nothing() -> None:
-    left = pparallel.launch({"members": 2}, make_groups, [1000])
+    left = pparallel.launch({"members": 2}, make_groups, [300])
     assert max(left) <= 2, "more than the channel of all members, of each of two"
 
 
@@ -233,10 +250,9 @@ def use_groups(rt: Runtime) -> float:
 @pytest.mark.parametrize("program", [use, use_groups])
 def test_members_that_end_together_are_no_strangers(
     program: Callable[[Runtime], float],
-    scale: Callable[[int], int],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     config: Any = {"members": 5, "transport": {"backend": "ipc"}}
-    for _ in range(scale(30)):
+    for _ in range(3):
         assert pparallel.launch(config, program) == [5.0] * 5
     assert "did not let in" not in caplog.text

@@ -18,9 +18,9 @@ PROGRAMS = "shm_collective_programs"
 SHM: dict[str, Any] = {"collective": {"backend": "shm"}}
 
 
-@pytest.fixture(params=["ipc", pytest.param("zmq", marks=pytest.mark.costly)])
-def members(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Crew]:
-    with crew(tmp_path, {"backend": request.param}, NAMES) as started:
+@pytest.fixture
+def members(tmp_path: Path) -> Iterator[Crew]:
+    with crew(tmp_path, {"backend": "ipc"}, NAMES) as started:
         yield started
 
 

@@ -19,10 +19,10 @@ from pparallel.interfaces.launcher import LauncherConfig
 from pparallel.interfaces.reducer import Counters, ReducerConfig
 from pparallel.runtime.events import Reduced
 from pparallel.testing import ReducerSuite
+from pparallel.testing.reducer.together import TogetherTests
 from pparallel_process import ProcessLauncherConfig
 from pparallel_reducers import AllReduceReducerConfig
 from pparallel_shm import ShmCollectiveConfig
-from pparallel_torch import GlooCollectiveConfig
 
 if TYPE_CHECKING:
     from pparallel.builder import Runtime
@@ -33,22 +33,29 @@ ALL_REDUCES = {
     "overlap": AllReduceReducerConfig(bucket=40, overlap=True, refuse_nan=True),
     "shm": AllReduceReducerConfig(collective=ShmCollectiveConfig()),
 }
-GLOO = AllReduceReducerConfig(collective=GlooCollectiveConfig())
 
 
 class TestAllReduceReducer(ReducerSuite):
-    @pytest.fixture(params=ALL_REDUCES)
+    @pytest.fixture(params=["default", "overlap"])
     @override
     def config(self, request: pytest.FixtureRequest) -> ReducerConfig:
         return ALL_REDUCES[request.param]
 
 
-@pytest.mark.costly
-class TestAllReduceReducerAmongProcesses(ReducerSuite):
-    @pytest.fixture(params=["shm", "overlap", "gloo"])
+class TestAllReduceReducerTogether(TogetherTests):
+    @pytest.fixture(params=["small buckets", "shm"])
     @override
     def config(self, request: pytest.FixtureRequest) -> ReducerConfig:
-        return {**ALL_REDUCES, "gloo": GLOO}[request.param]
+        return ALL_REDUCES[request.param]
+
+
+class TestAllReduceReducerAmongProcesses(TogetherTests):
+    """Over ``shm``; over ``gloo`` it is compared with DistributedDataParallel."""
+
+    @pytest.fixture
+    @override
+    def config(self) -> ReducerConfig:
+        return ALL_REDUCES["shm"]
 
     @pytest.fixture
     @override
@@ -72,15 +79,16 @@ def launch(members: Any, target: Callable[..., Any], *args: Any, **reducer: Any)
 # -- what a step is -------------------------------------------------------------------------------
 
 
-@modes
-@pytest.mark.parametrize("members", [2, 3, 4])
-def test_it_is_training_on_the_joined_batch(members: int, mode: dict[str, Any]) -> None:
-    results = launch(members, programs.train, 30, **mode)
+@pytest.mark.parametrize(
+    ("members", "mode"), [(2, "flat"), (3, "straight"), (3, "overlap"), (4, "flat")]
+)
+def test_it_is_training_on_the_joined_batch(members: int, mode: str) -> None:
+    results = launch(members, programs.train, 10, **MODES[mode])
     nbytes = sum(each.nbytes for each in results[0][0])
-    check_alike([trained for trained, _ in results], programs.trained_alone(members, 30))
+    check_alike([trained for trained, _ in results], programs.trained_alone(members, 10))
     for rank, (_, counters) in enumerate(results):
         around = 0 if rank else 2 * nbytes  # what all begin and end with comes from the first
-        assert counters == Counters(pushed=30, reduced=30, sent_bytes=30 * nbytes + around)
+        assert counters == Counters(pushed=10, reduced=10, sent_bytes=10 * nbytes + around)
 
 
 @modes

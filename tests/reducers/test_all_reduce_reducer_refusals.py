@@ -294,7 +294,7 @@ def wait_in_vain(rt: Runtime) -> None:
 
 
 def test_who_does_not_come_in_time() -> None:
-    launch(["a", "b"], wait_in_vain, collective={"backend": "local", "timeout": 0.2})
+    launch(["a", "b"], wait_in_vain, collective={"backend": "local", "timeout": 0.5})
 
 
 def fail_in_one(rt: Runtime) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import preloads
@@ -20,6 +19,7 @@ from pparallel.interfaces.launcher import LauncherConfig
 from pparallel.interfaces.reducer import Counters, ReducerConfig
 from pparallel.testing import ReducerSuite
 from pparallel.testing.reducer import line, manage
+from pparallel.testing.reducer.together import TogetherTests
 from pparallel_process import ProcessLauncherConfig
 from pparallel_reducers import DilocoReducerConfig
 from pparallel_reducers.diloco.outer import Outer, OuterState
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 AVERAGE = DilocoReducerConfig(inner_steps=1, outer_lr=1, outer_momentum=0)
 DILOCOS = {
     "default": DilocoReducerConfig(),
-    "averages each step": AVERAGE,
     "another coordinates": DilocoReducerConfig(
         inner_steps=7, outer_lr=1, outer_momentum=0, coordinator="member-1"
     ),
@@ -40,22 +39,20 @@ DILOCOS = {
 
 
 class TestDilocoReducer(ReducerSuite):
+    @pytest.fixture
+    @override
+    def config(self) -> ReducerConfig:
+        return AVERAGE
+
+
+class TestDilocoReducerTogether(TogetherTests):
     @pytest.fixture(params=DILOCOS)
     @override
     def config(self, request: pytest.FixtureRequest) -> ReducerConfig:
         return DILOCOS[request.param]
 
-    @pytest.fixture
-    @override
-    def build(self) -> Callable[..., Any]:
-        def build(config: DilocoReducerConfig, **parts: Any) -> Any:
-            return pparallel.build(config.model_copy(update={"coordinator": None}), **parts)
 
-        return build
-
-
-@pytest.mark.costly
-class TestDilocoReducerAmongProcesses(ReducerSuite):
+class TestDilocoReducerAmongProcesses(TogetherTests):
     @pytest.fixture
     @override
     def config(self) -> ReducerConfig:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,9 +12,10 @@ from typing_extensions import override
 
 import pparallel
 from pparallel.errors import ConfigError
-from pparallel.interfaces.reducer import Counters, Reducer, ReducerConfig
+from pparallel.interfaces.reducer import Counters, ReducerConfig
 from pparallel.testing import ReducerSuite
 from pparallel.testing.reducer import backward, line, manage, parameters
+from pparallel.testing.reducer.together import TogetherTests
 from pparallel_reducers import GradServerReducerConfig
 
 if TYPE_CHECKING:
@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 
 
 GRAD_SERVERS = {
-    "default": GradServerReducerConfig(),
     "batches": GradServerReducerConfig(reduce_batch_size=2, max_queue_size=3),
-    "two secondaries": GradServerReducerConfig(secondaries=("member-1", "member-2")),
     "bounded": GradServerReducerConfig(
         secondaries=("member-0", "member-2"), reduce_batch_size=2, max_staleness=1000
     ),
@@ -39,20 +37,17 @@ GRAD_SERVERS = {
 
 
 class TestGradServerReducer(ReducerSuite):
+    @pytest.fixture
+    @override
+    def config(self) -> ReducerConfig:
+        return GradServerReducerConfig()
+
+
+class TestGradServerRoles(TogetherTests):
     @pytest.fixture(params=GRAD_SERVERS)
     @override
     def config(self, request: pytest.FixtureRequest) -> ReducerConfig:
         return GRAD_SERVERS[request.param]
-
-    @pytest.fixture
-    @override
-    def build(self) -> Callable[..., Any]:
-        def build(config: GradServerReducerConfig, **parts: Any) -> Any:
-            alone = config.model_copy(update={"primary": None, "secondaries": None})
-            reducer: Reducer = pparallel.build(alone, **parts)
-            return reducer
-
-        return build
 
 
 # -- what is reduced ------------------------------------------------------------------------------

@@ -105,65 +105,13 @@ class _Books:
 
     def __init__(self) -> None:
         self.came: dict[str, list[int]] = {"s": [], "t": []}
-        self.ends: dict[tuple[str, int], bool] = {}  # (secondary, number) -> handed on before?
-        self.asked: list[str] = []
 
     def send(self, to: str, number: int) -> bool:
-        if (to, number) in self.ends:
-            if self.ends[to, number]:
-                self.came[to].append(number)
-            raise PeerLostError(to, "died")
         self.came[to].append(number)
         return True
 
     def fence(self, secondary: str, number: int | None) -> list[tuple[int, bool]]:
-        self.asked.append(secondary)
         return [(len(self.came[secondary]), number in self.came[secondary])]
-
-
-@pytest.mark.parametrize("handed_on", [True, False])
-def test_a_gradient_in_doubt_is_reduced_once(handed_on: bool) -> None:
-    books, tally = _Books(), Tally(Events("me"), "reducer")
-    pusher = Pusher(0, ["s", "t"], tally, books.fence)
-    books.ends["s", 1] = handed_on
-    assert [pusher.push(books.send) for _ in range(3)] == [True] * 3
-    assert books.came == ({"s": [0, 1], "t": [2]} if handed_on else {"s": [0], "t": [2, 3]})
-    assert tally.counters() == Counters(pushed=3)
-    assert books.asked == ["s"]
-
-
-class StoppedError(Exception):
-    """Raised by a handler of a signal."""
-
-
-@pytest.mark.parametrize("change", ["none", "in place", "another", "by another push"])
-def test_a_push_that_was_interrupted_is_repeated_with_its_number(change: str) -> None:
-    numbers: list[int] = []
-
-    def send(_: str, number: int) -> bool:
-        numbers.append(number)
-        if len(numbers) == 2:
-            raise StoppedError
-        return True
-
-    pusher = Pusher(0, ["s"], Tally(Events("me"), "reducer"), lambda _, number: [])
-    first, second = torch.zeros(2), torch.zeros(3)
-    assert pusher.push(send, [first, second])
-    with pytest.raises(StoppedError):
-        pusher.push(send, [first, second])
-    match change:
-        case "in place":
-            second.zero_()
-        case "another":
-            second = torch.zeros(3)
-        case "by another push":
-            assert pusher.push(send, [torch.zeros(1)])
-        case _:
-            pass
-    assert pusher.push(send, [first, second])
-    assert pusher.push(send, [first, second]), "the same gradient may be pushed twice on purpose"
-    repeated = {"none": [1, 2], "by another push": [2, 3, 4]}.get(change, [2, 3])
-    assert numbers == [0, 1, *repeated]
 
 
 def test_what_was_not_handed_on_is_lost() -> None:
@@ -288,20 +236,3 @@ def test_what_waits_when_a_level_closes_is_late() -> None:
     assert isinstance(waiting.exception(PATIENCE), ClosedError)
     assert desk.tally.counters() == Counters(late=1)
     assert desk.level.held == 1, "what was acknowledged and is still in the queue"
-
-
-def test_a_loss_may_be_heard_of_at_any_time() -> None:
-    tally = Tally(Events("me"), "reducer")
-
-    def fence(secondary: str, number: int | None) -> list[tuple[int, bool]]:
-        pusher.lose(secondary, "died again")
-        return [(0, False)]
-
-    def send(to: str, number: int) -> bool:
-        if to == "s":
-            raise PeerLostError("s", "died")
-        return True
-
-    pusher = Pusher(0, ["s", "t"], tally, fence)
-    assert all(pusher.push(send) for _ in range(3))
-    assert tally.counters() == Counters(pushed=3)

@@ -21,6 +21,7 @@ from pparallel.interfaces.reducer import Counters, ReducerConfig
 from pparallel.runtime.events import GradientsRefused, Reduced
 from pparallel.testing import ReducerSuite
 from pparallel.testing.reducer import line, manage
+from pparallel.testing.reducer.together import TogetherTests
 from pparallel_process import ProcessLauncherConfig
 from pparallel_reducers import ModelServerReducerConfig
 
@@ -35,8 +36,7 @@ class TestModelServerReducer(ReducerSuite):
         return ModelServerReducerConfig()
 
 
-@pytest.mark.costly
-class TestModelServerReducerAmongProcesses(ReducerSuite):
+class TestModelServerReducerAmongProcesses(TogetherTests):
     @pytest.fixture
     @override
     def config(self) -> ReducerConfig:
@@ -299,7 +299,7 @@ def test_unknown_options() -> None:
         pparallel.load({"reducer": {"backend": "model_server", "rebased": True}})
 
 
-@pytest.mark.parametrize("backend", ["ipc", pytest.param("zmq", marks=pytest.mark.costly)])
+@pytest.mark.parametrize("backend", ["ipc", "zmq"])
 def test_a_killed_member_holds_nobody_up(tmp_path: Path, backend: str) -> None:
     with crew(tmp_path, {"backend": backend}) as members:
         program = "diloco_programs:step_with_one_that_dies"

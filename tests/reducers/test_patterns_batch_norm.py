@@ -85,11 +85,16 @@ def close(ours: Any, theirs: Any) -> bool:
     return True
 
 
-@pytest.mark.costly
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("affine", [True, False])
-@pytest.mark.parametrize("sizes", [[4], [3, 3], [1, 4, 2], [5, 0, 2]], ids=str)
-@pytest.mark.parametrize("rest", [(), (6,), (4, 5), (2, 3, 2)], ids=str)
+@pytest.mark.parametrize(
+    ("sizes", "rest", "affine", "dtype"),
+    [
+        ([4], (6,), True, torch.float32),
+        ([3, 3], (), True, torch.float64),
+        ([1, 4, 2], (4, 5), True, torch.float32),
+        ([5, 0, 2], (2, 3, 2), False, torch.float64),
+    ],
+    ids=str,
+)
 def test_it_is_the_whole_batchs(
     sizes: list[int], rest: Shape, affine: bool, dtype: torch.dtype
 ) -> None:

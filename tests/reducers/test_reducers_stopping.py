@@ -9,11 +9,13 @@ import torch
 
 import pparallel
 from pparallel.errors import ClosedError
+from pparallel.testing.patience import PATIENCE
 
 
 @pytest.mark.parametrize("backend", ["local", "model_server", "all_reduce", "diloco"])
 def test_a_thread_that_trains_ends_with_the_job(backend: str) -> None:
     ended: list[BaseException] = []
+    trains = threading.Event()
 
     def train(rt: pparallel.Runtime) -> None:
         model = torch.nn.Linear(3, 1)
@@ -22,7 +24,10 @@ def test_a_thread_that_trains_ends_with_the_job(backend: str) -> None:
         reducer.start()
         try:
             for step in range(10**7):
-                if rt.rank == 1 and step == 3:
+                if step == 3 and rt.rank == 0:
+                    trains.set()
+                elif step == 3:
+                    assert trains.wait(PATIENCE)  # where no step waits for the other member's
                     raise ValueError("a bad batch")
                 model(torch.ones(2, 3)).mean().backward()
                 reducer.step(model)

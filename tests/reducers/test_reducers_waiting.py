@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -130,10 +131,11 @@ def wait_long(rt: Runtime) -> None:
     rt.reducer.stop()
 
 
-@pytest.mark.parametrize("reducer", REDUCERS.values(), ids=REDUCERS)
 def test_a_wait_for_members_whose_programs_go_on_is_not_logged(
-    reducer: dict[str, Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pparallel.runtime.rpc.service_group._LONG", 0.5)
-    pparallel.launch({"members": 3, "reducer": reducer}, wait_long)
+    with ThreadPoolExecutor(len(REDUCERS)) as jobs:
+        raw = ({"members": 3, "reducer": each} for each in REDUCERS.values())
+        assert [*jobs.map(lambda each: pparallel.launch(each, wait_long), raw)]
     assert not [each for each in caplog.records if each.levelno >= logging.WARNING]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import Future
 
 import pytest
 from made_up_clock import started, stepped
@@ -141,91 +140,6 @@ def test_two_threads_that_push_have_no_ticket_in_common(bound: int) -> None:
     assert mine is not None
     assert mine not in others
     assert (None in others) == (bound == 0), "in lock-step a step takes one of each member"
-
-
-class StoppedError(Exception):
-    """Raised by a handler of a signal."""
-
-
-@pytest.mark.parametrize("when", ["before", "meanwhile", "after"])
-@pytest.mark.parametrize("then", ["pull", "push", "leave"])
-def test_a_pull_that_was_interrupted_leaves_nothing_behind(when: str, then: str) -> None:
-    clock, _ = started(bound=0)
-    waiting: list[Future[Ticket]] = []
-
-    def enter(via: str, back: int | None) -> Ticket:
-        if interrupts and when == "before":
-            raise StoppedError
-        waiting.append(clock.enter("a", via, back))
-        if interrupts:
-            raise StoppedError
-        return waiting[-1].result(timeout=0)
-
-    interrupts = False
-    pace = Pace(
-        enter,
-        lambda via, version, back: clock.claim("a", via, version, back),
-        clock.give_back,
-        lambda known: clock.abandon("a", known),
-    )
-    pace.before_pull("ps")
-    ticket = pace.for_push("ps", 0)
-    assert ticket is not None
-    pace.used()
-    clock.arrived([ticket.serial])
-    interrupts = True
-    if when == "after":  # the step is made, and nobody hears of the ticket
-        assert stepped(clock, 1, ticket)
-    with pytest.raises(StoppedError):
-        pace.before_pull("ps")
-    interrupts = False
-    if when != "after":
-        assert stepped(clock, 1, ticket)
-    match then:
-        case "pull":
-            assert pace.before_pull("ps") == 1
-            found = pace.for_push("ps", 1)
-        case "push":
-            found = pace.for_push("ps", 1)
-        case _:
-            pace.leave()
-            found = None
-    assert (found is None) == (then == "leave")
-    if found is not None:
-        clock.arrived([found.serial])
-    assert stepped(clock, 2, *([] if found is None else [found])), "a ticket is out that nobody has"
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("has_one", [False, True])
-def test_an_interrupted_claim_leaves_no_ticket_behind(when: str, has_one: bool) -> None:
-    clock, _ = started(bound=0)
-    interrupts = True
-
-    def claim(via: str, version: int, back: int | None) -> Ticket | None:
-        if interrupts and when == "before":
-            raise StoppedError
-        ticket = clock.claim("a", via, version, back)
-        if interrupts:
-            raise StoppedError
-        return ticket
-
-    pace = Pace(
-        lambda via, back: clock.enter("a", via, back).result(timeout=0),
-        claim,
-        clock.give_back,
-        lambda known: clock.abandon("a", known),
-    )
-    if has_one:
-        pace.before_pull("s")
-    with pytest.raises(StoppedError):
-        pace.for_push("t", 0)
-    interrupts = False
-    ticket = pace.for_push("t", 0)
-    assert ticket is not None
-    clock.arrived([ticket.serial])
-    pace.used()
-    assert stepped(clock, 1, ticket), "a ticket is out that nobody has"
 
 
 @pytest.mark.parametrize("then", ["pull", "push", "leave"])

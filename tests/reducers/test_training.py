@@ -33,27 +33,43 @@ from pparallel_torch import GlooCollectiveConfig
 
 __all__ = ["among_threads"]
 
-#: what a step of each element by itself comes to: what two primaries, each with a part, can do
+# One form of each reducer has all cases, which are the cells of the table in docs/training.md:
+# the classes without ``together_cases``. The other forms have those in which they could differ.
+
+#: what two primaries, each with a part of the parameters, step
 BY_ELEMENT = (
-    "sgd",
     "momentum",
-    "adam",
     "adam_w",
     "clip_by_value",
-    "accumulation",
     "step_schedule",
     "tied_weights",
-    "frozen",
     "sparse_gradients",
-    "float16",
-    "float64",
     "complex_parameters",
     "batch_norm",
-    "infinite_mask",
     "infinity_refused",
 )
-#: among processes: one case for each kind of thing that travels
-TRAVELLING = ("adam", "float16", "batch_norm", "infinity_refused", "unfrozen", "resumed")
+#: what other code carries when gradients lie in shared memory
+STRAIGHT = (
+    "adam",
+    "kept_gradient",
+    "accumulation",
+    "tied_weights",
+    "frozen",
+    "unfrozen",
+    "parameter_added",
+    "zero_first_gradient",
+    "sparse_gradients",
+    "float16",
+    "complex_parameters",
+    "large_float16",
+    "small_bfloat16",
+    "channels_last",
+    "batch_norm",
+    "infinity_of_one_refused",
+    "resumed",
+)
+#: one case for each kind of thing that goes over a collective
+CARRIED = ("adam", "accumulation", "float16", "batch_norm", "infinity_of_one_refused", "unfrozen")
 
 #: what compression could leave out for ever
 COMPRESSED = ("adam", "zero_first_gradient", "batch_norm", "infinity_refused", "resumed")
@@ -68,6 +84,7 @@ def differing(sentence: str) -> dict[str, Verdict]:
 
 class TestLocal(TrainingSuite):
     alone_verdicts: ClassVar[Verdicts] = ALONE["local"]
+    together_cases: ClassVar[Collection[str] | None] = ()
 
     @pytest.fixture
     @override
@@ -102,25 +119,34 @@ class GradServer(TrainingSuite):
         return build
 
 
-@pytest.mark.costly
 class TestGradServer(GradServer):
     pass
 
 
-@pytest.mark.costly
 class TestGradServerThatTrains(GradServer):
     alone_cases: ClassVar[Collection[str] | None] = ()
+    together_cases: ClassVar[Collection[str] | None] = (
+        "adam",
+        "clip_by_norm",
+        "own_steps",
+        "plateau_by_hand",
+        "accumulation",
+        "unfrozen",
+        "batch_norm",
+        "infinity_of_one_refused",
+        "push_alone",
+        "resumed",
+    )
     verdicts: ClassVar[Verdicts] = TOGETHER["grad_server without a dedicated primary"]
     options: ClassVar[Mapping[str, Any]] = {"dedicated": False}
 
 
-@pytest.mark.costly
 class TestGradServerWithASecondary(GradServer):
     alone_cases: ClassVar[Collection[str] | None] = ()
+    together_cases: ClassVar[Collection[str] | None] = (*CARRIED, "sparse_gradients", "resumed")
     options: ClassVar[Mapping[str, Any]] = {"secondaries": ("a",)}
 
 
-@pytest.mark.costly
 class TestGradServerWithTwoPrimaries(GradServer):
     alone_cases: ClassVar[Collection[str] | None] = ()
     together_cases: ClassVar[Collection[str] | None] = BY_ELEMENT
@@ -128,7 +154,6 @@ class TestGradServerWithTwoPrimaries(GradServer):
     options: ClassVar[Mapping[str, Any]] = {"primaries": ("ps-0", "ps-1")}
 
 
-@pytest.mark.costly
 class TestGradServerCompressed(GradServer):
     """By PowerSGD of rank 1, whose factors have to find directions that come later."""
 
@@ -138,24 +163,25 @@ class TestGradServerCompressed(GradServer):
     options: ClassVar[Mapping[str, Any]] = {"compression": PowerSgdCompressionConfig(rank=1)}
 
 
-@pytest.mark.costly
 class TestGradServerAmongProcesses(GradServer):
     alone_cases: ClassVar[Collection[str] | None] = ()
-    together_cases: ClassVar[Collection[str] | None] = TRAVELLING
-
-    @pytest.fixture(params=["ipc", "zmq"])
-    def transport(self, request: pytest.FixtureRequest) -> str:
-        return str(request.param)
+    together_cases: ClassVar[Collection[str] | None] = ("adam", "batch_norm", "infinity_refused")
+    transport: ClassVar[str] = "ipc"
 
     @pytest.fixture
     @override
-    def parts(self, transport: str) -> Mapping[str, Any]:
-        return {"transport": {"backend": transport}}
+    def parts(self) -> Mapping[str, Any]:
+        return {"transport": {"backend": self.transport}}
 
     @pytest.fixture
     @override
     def launcher(self) -> LauncherConfig:
         return ProcessLauncherConfig(preload=preloads.MEMBERS)
+
+
+class TestGradServerOverZmq(TestGradServerAmongProcesses):
+    together_cases: ClassVar[Collection[str] | None] = ("float16", "unfrozen", "resumed")
+    transport: ClassVar[str] = "zmq"
 
 
 # -- all_reduce -----------------------------------------------------------------------------------
@@ -178,46 +204,43 @@ class Overlap(AllReduce):
     options: ClassVar[Mapping[str, Any]] = {"overlap": True, "bucket": 40}
 
 
-@pytest.mark.costly
 class TestAllReduce(AllReduce):
     pass
 
 
-@pytest.mark.costly
 class TestAllReduceOverlap(Overlap):
     pass
 
 
-@pytest.mark.costly
 class TestAllReduceOverShm(AllReduce):
     alone_cases: ClassVar[Collection[str] | None] = ()
+    together_cases: ClassVar[Collection[str] | None] = STRAIGHT
     options: ClassVar[Mapping[str, Any]] = {"collective": ShmCollectiveConfig()}
 
 
-@pytest.mark.costly
 class TestAllReduceOverShmOverlap(Overlap):
     alone_cases: ClassVar[Collection[str] | None] = ()
+    together_cases: ClassVar[Collection[str] | None] = CARRIED
     options: ClassVar[Mapping[str, Any]] = {**Overlap.options, "collective": ShmCollectiveConfig()}
 
 
-@pytest.mark.costly
 @pytest.mark.usefixtures("among_threads")
 class TestAllReduceOverGloo(AllReduce):
     alone_cases: ClassVar[Collection[str] | None] = ()
+    together_cases: ClassVar[Collection[str] | None] = CARRIED
     options: ClassVar[Mapping[str, Any]] = {"collective": GlooCollectiveConfig()}
 
 
-@pytest.mark.costly
 @pytest.mark.usefixtures("among_threads")
 class TestAllReduceOverGlooOverlap(Overlap):
     alone_cases: ClassVar[Collection[str] | None] = ()
+    together_cases: ClassVar[Collection[str] | None] = CARRIED
     options: ClassVar[Mapping[str, Any]] = {**Overlap.options, "collective": GlooCollectiveConfig()}
 
 
-@pytest.mark.costly
 class TestAllReduceAmongProcesses(AllReduce):
     alone_cases: ClassVar[Collection[str] | None] = ()
-    together_cases: ClassVar[Collection[str] | None] = TRAVELLING
+    together_cases: ClassVar[Collection[str] | None] = ("batch_norm", "unfrozen", "resumed")
     options: ClassVar[Mapping[str, Any]] = {"collective": ShmCollectiveConfig()}
 
     @pytest.fixture
@@ -229,7 +252,6 @@ class TestAllReduceAmongProcesses(AllReduce):
 # -- diloco ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.costly
 class TestDiloco(TrainingSuite):
     """After each step parameters become their mean."""
 
@@ -243,7 +265,6 @@ class TestDiloco(TrainingSuite):
         return DilocoReducerConfig(inner_steps=1, outer_lr=1.0, outer_momentum=0.0)
 
 
-@pytest.mark.costly
 class TestDilocoSmallSteps(TrainingSuite):
     """Outer steps that are too small for the dtype of the model."""
 
@@ -257,7 +278,6 @@ class TestDilocoSmallSteps(TrainingSuite):
         return DilocoReducerConfig(inner_steps=1, outer_lr=0.3, outer_momentum=0.0)
 
 
-@pytest.mark.costly
 class TestDilocoRounds(TrainingSuite):
     """Outer steps with momentum, each after two inner steps."""
 
@@ -265,7 +285,16 @@ class TestDilocoRounds(TrainingSuite):
     verdicts: ClassVar[Verdicts] = differing(
         "an outer step with momentum follows several inner steps"
     )
-    together_cases: ClassVar[Collection[str] | None] = tuple(verdicts)
+    together_cases: ClassVar[Collection[str] | None] = (
+        "adam",
+        "sparse_gradients",
+        "bfloat16",
+        "batch_norm",
+        "infinity_taken",
+        "infinity_of_one_refused",
+        "push_alone",
+        "resumed",
+    )
 
     @pytest.fixture
     @override
@@ -276,7 +305,6 @@ class TestDilocoRounds(TrainingSuite):
 # -- model_server ---------------------------------------------------------------------------------
 
 
-@pytest.mark.costly
 class TestModelServer(TrainingSuite):
     """Members make their steps one after another."""
 
@@ -292,7 +320,6 @@ class TestModelServer(TrainingSuite):
         return ModelServerReducerConfig()
 
 
-@pytest.mark.costly
 class TestModelServerAtOnce(TrainingSuite):
     """Members make their steps when they like."""
 

@@ -133,7 +133,28 @@ def reduce_scatter(rt: Runtime, device: str, dtypes: Sequence[str]) -> None:
             same(given, samples([rt.rank + 7 * to for to in ranks], dtype, device), "its input")
 
 
-def multigpu(rt: Runtime, device: str, async_op: bool) -> None:
+def each(rt: Runtime, device: str, dtypes: Sequence[str]) -> None:
+    """Do each operation of a group, one after another."""
+    for program in (
+        all_reduce,
+        all_reduce_coalesced,
+        all_gather,
+        reduce,
+        broadcast,
+        gather,
+        scatter,
+        all_to_all,
+        reduce_scatter,
+    ):
+        program(rt, device, dtypes)
+
+
+def multigpu(rt: Runtime, device: str) -> None:
+    for async_op in BOTH:
+        _multigpu(rt, device, async_op)
+
+
+def _multigpu(rt: Runtime, device: str, async_op: bool) -> None:
     group, last = rt.collective, rt.world_size - 1
 
     def pair() -> list[Tensor]:

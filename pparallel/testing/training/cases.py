@@ -608,7 +608,7 @@ class NanInBuffer(BatchNorm):
         if step == 2:
             mean = training.module.get_buffer("norm.running_mean")
             training.extra["mean"] = mean.clone()
-            mean.fill_(float("nan"))
+            mean[0] = float("nan")
 
     @override
     def plain_step(self, training: Training, optimizer: Optimizer) -> None:
