@@ -264,12 +264,12 @@ def test_a_step_is_down_the_gradient_of_the_cost() -> None:
 
 
 def test_steps_bring_together_what_exchanges_much() -> None:
-    found = stepped(start([[0.1, 0.0], [0.0, 0.05]]), 400, connection_weight=50.0)
+    found = stepped(start([[0.1, 0.0], [0.0, 0.05]]), 40, connection_weight=50.0)
     assert found[0].argmax() == found[1].argmax()
 
 
 def test_steps_spread_work() -> None:
-    found = stepped(start([[0.1, 0.0], [0.05, 0.0]]), 400, complexity_match_weight=50.0)
+    found = stepped(start([[0.1, 0.0], [0.05, 0.0]]), 40, complexity_match_weight=50.0)
     assert found[0].argmax() != found[1].argmax()
 
 
@@ -277,7 +277,7 @@ def test_steps_keep_within_memory() -> None:
     capacity = torch.tensor([[1.0, 1000.0]])
     found = stepped(
         start([[3.0, 0.0], [3.0, 0.0]]),
-        400,
+        40,
         size_capacity=capacity,
         size_match_weight=1.0,
         complexity_match_weight=0.0,
@@ -287,7 +287,7 @@ def test_steps_keep_within_memory() -> None:
 
 def test_entropy_makes_certain() -> None:
     before = torch.tensor([[0.2, 0.0], [0.0, 0.2]]).softmax(-1).amax()
-    found = stepped(start([[0.2, 0.0], [0.0, 0.2]]), 100, entropy_weight=1.0)
+    found = stepped(start([[0.2, 0.0], [0.0, 0.2]]), 40, entropy_weight=1.0)
     assert bool((found.amax(-1) > before).all())
 
 

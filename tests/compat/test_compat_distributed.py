@@ -5,32 +5,35 @@ from __future__ import annotations
 import pickle
 import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import compat_distributed_programs as programs
 import pytest
-from compat_distributed_crew import Crew, crew, free_ports
+from compat_distributed_crew import Crew, crew
 from compat_distributed_programs import SIZE
+from free_ports import free_ports
 
 from pparallel.compat.machin import distributed
 from pparallel.compat.machin.distributed import CollectiveGroup, RpcGroup, World
 
-TRANSPORTS = [
-    "zmq",
-    pytest.param("ipc", marks=pytest.mark.costly),
-    pytest.param("torch_rpc", marks=pytest.mark.costly),
-]
 
-
-@pytest.fixture(scope="module", params=TRANSPORTS)
-def world(request: pytest.FixtureRequest) -> Iterator[Crew]:
-    with crew(PPARALLEL_MACHIN_TRANSPORT=request.param) as members:
+@contextmanager
+def world_of(transport: str) -> Iterator[Crew]:
+    """Have the members of one world, which serves many cases."""
+    with crew(PPARALLEL_MACHIN_TRANSPORT=transport) as members:
         members.join()
         assert [members.outcome(number) for number in range(SIZE)] == ["m0", "m1", "m2"]
         yield members
         assert members.all(programs.stop) == [False] * SIZE
         ends = [members.release(number) for number in range(SIZE)]
         assert [each and each.code for each in ends] == [0] * SIZE
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[Crew]:
+    with world_of("zmq") as members:
+        yield members
 
 
 def test_who(world: Crew) -> None:
@@ -59,7 +62,7 @@ def test_refused_collectives(world: Crew) -> None:
 
 
 def test_a_group_has_its_own_timeout(world: Crew) -> None:
-    world.all(programs.too_late, 0.3)
+    world.all(programs.too_late, 1.0)
 
 
 def test_calls(world: Crew) -> None:
@@ -70,14 +73,14 @@ def test_errors_of_calls(world: Crew) -> None:
     world.all(programs.errors)
 
 
-@pytest.mark.parametrize("key", ["name", ("a", 1), 7])
-def test_pairs(world: Crew, key: object) -> None:
-    world.all(programs.pairs, key)
+def test_pairs(world: Crew) -> None:
+    for key in ("name", ("a", 1), 7):
+        world.all(programs.pairs, key)
 
 
-@pytest.mark.parametrize("key", ["name", ("a", 1), 7])
-def test_services(world: Crew, key: object) -> None:
-    world.all(programs.services, key)
+def test_services(world: Crew) -> None:
+    for key in ("name", ("a", 1), 7):
+        world.all(programs.services, key)
 
 
 def test_groups_travel(world: Crew) -> None:
@@ -96,10 +99,24 @@ def test_script_functions(world: Crew) -> None:
     world.all(programs.script_functions)
 
 
+@pytest.mark.parametrize("transport", ["ipc", "torch_rpc"])
+def test_other_transports(transport: str) -> None:
+    with world_of(transport) as members:
+        members.all(programs.who)
+        members.all(programs.messages)
+        members.all(programs.operations)
+        members.all(programs.calls)
+        members.all(programs.errors)
+        members.all(programs.pairs, "name")
+        members.all(programs.services, "name")
+        members.all(programs.travelling)
+        members.all(programs.script_functions)
+
+
 # -- worlds that come and go ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS[:2])
+@pytest.mark.parametrize("transport", ["zmq", "ipc"])
 def test_nothing_is_left_of_a_world(transport: str) -> None:
     with crew(PPARALLEL_MACHIN_TRANSPORT=transport) as members:
         for rank in range(SIZE):
@@ -107,16 +124,6 @@ def test_nothing_is_left_of_a_world(transport: str) -> None:
         assert [members.outcome(rank) for rank in range(SIZE)] == [2] * SIZE
 
 
-@pytest.mark.costly
-def test_worlds_of_torch_rpc_leave_no_more_and_more() -> None:
-    with crew(PPARALLEL_MACHIN_TRANSPORT="torch_rpc") as members:
-        for rank in range(SIZE):
-            members.start(rank, programs.come_and_go_with_torch, rank, members.ports)
-        for before, after in map(members.outcome, range(SIZE)):
-            assert before == after
-
-
-@pytest.mark.costly
 def test_two_worlds_on_one_machine() -> None:
     """They differ in their ports, and may be called alike."""
     with crew(6) as members:
@@ -127,7 +134,6 @@ def test_two_worlds_on_one_machine() -> None:
         assert [members.outcome(number) for number in range(6)] == [1] * 6
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize("what", ["init_dist", "init_rpc"])
 def test_without(what: str) -> None:
     """The address of what is left out is not used: another may have it."""

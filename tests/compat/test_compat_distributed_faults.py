@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import compat_distributed_programs as programs
@@ -17,9 +16,12 @@ from typing_extensions import override
 from pparallel.runtime import processes
 from pparallel.testing.patience import PATIENCE
 
-MODULES = tuple(
-    f"pparallel.compat.machin.{each}"
-    for each in ("pickle", "queue", "pool", "assigner", "server", "distributed")
+MODULES = (
+    "pparallel.compat.torch_multiprocessing",
+    *(
+        f"pparallel.compat.machin.{each}"
+        for each in ("pickle", "queue", "pool", "assigner", "server", "distributed")
+    ),
 )
 
 
@@ -55,14 +57,13 @@ def test_a_call_to_a_dead_member_ends_at_once() -> None:
         assert time.monotonic() - killed < PATIENCE / 2
 
 
-def test_barriers_one_after_another(scale: Callable[[int], int]) -> None:
+def test_barriers_one_after_another() -> None:
     """A barrier set and cleared its event at once: who came late slept for ever."""
     with crew() as members:
         members.join()
         for number in range(SIZE):
             members.outcome(number)
-        assert members.all(programs.barriers, scale(1000)) == [scale(1000)] * SIZE
-        assert members.all(programs.barriers_in_slow_motion, 12) == [12] * SIZE
+        assert members.all(programs.barriers, 100) == [100] * SIZE
         members.all(programs.stop)
 
 

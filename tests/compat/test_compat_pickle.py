@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import io
 import pickle
-import subprocess
 import sys
 import threading
 import types
+from pathlib import Path
 from typing import Any
 
 import dill
+import preloads
 import pytest
 
 from pparallel.compat.machin.pickle import Pickler, dumps, loads, mark_static_module
 from pparallel.errors import SerializationError
+from pparallel.runtime import processes
+from pparallel.testing.patience import PATIENCE
 
 SAMPLES: list[Any] = [None, 3, "text", b"bytes" * 1000, [1, {"a": (2, 3)}], print, int]
 
@@ -67,27 +70,26 @@ def test_a_reference_is_the_senders() -> None:
     assert float(tensor.sum()) == 2000
 
 
-@pytest.mark.costly
-@pytest.mark.parametrize("copy_tensor", [False, True])
-def test_another_process(copy_tensor: bool) -> None:
+def test_another_process(tmp_path: Path) -> None:
     import torch
 
-    code = """
-import sys
-from pparallel.compat.machin.pickle import dumps, loads
-function, tensor = loads(sys.stdin.buffer.read())
-assert function(3) == (3, 7.0)
-tensor.fill_(5)
-sys.stdout.buffer.write(dumps((lambda: float(tensor.sum()), tensor)))
-"""
-    tensor = torch.full((1000,), 7.0)
-    data = dumps((lambda x: (x, float(tensor[0])), tensor), copy_tensor=copy_tensor)
-    done = subprocess.run(
-        [sys.executable, "-c", code], input=data, stdout=subprocess.PIPE, check=True
+    tensors = {copies: torch.full((1000,), 7.0) for copies in (False, True)}
+    data = [
+        dumps((lambda x, tensor=tensor: (x, float(tensor[0])), tensor), copy_tensor=copies)
+        for copies, tensor in tensors.items()
+    ]
+    process = processes.start(
+        "compat_pool_tasks:answer",
+        pickle.dumps((data, tmp_path / "answers")),
+        preload=preloads.MEMBERS,
     )
-    function, found = loads(done.stdout)
-    assert (function(), float(found.sum())) == (5000, 5000)
-    assert float(tensor.sum()) == (7000 if copy_tensor else 5000)
+    assert process.ended(PATIENCE) is not None
+    process.close()
+    answers = pickle.loads((tmp_path / "answers").read_bytes())
+    for (copies, tensor), answer in zip(tensors.items(), answers, strict=True):
+        function, found = loads(answer)
+        assert (function(), float(found.sum())) == (5000, 5000)
+        assert float(tensor.sum()) == (7000 if copies else 5000)
 
 
 def test_a_pickler_writes_to_a_file() -> None:

@@ -23,17 +23,22 @@ POINTS = [
     "pool_inqueue_put",
     "pool_outqueue_get",
 ]
-costly = pytest.mark.costly
-BASES = [ThreadPool, *(pytest.param(each, marks=costly) for each in (BasePool, Pool, P2PPool))]
 
 
 class TestParts:
     """One part is overridden, or all."""
 
-    @pytest.mark.parametrize("point", POINTS)
-    @pytest.mark.parametrize("kind", BASES)
+    @pytest.mark.parametrize(
+        ("kind", "point"),
+        [
+            *((ThreadPool, each) for each in POINTS),
+            *((BasePool, each) for each in POINTS),
+            (Pool, "maintain_pool"),
+            (P2PPool, "pool_inqueue_put"),
+        ],
+    )
     def test_a_part_that_is_overridden_is_used(self, kind: type[BasePool], point: str) -> None:
-        made: Any = tasks.overriding(kind, point)(2)
+        made: Any = tasks.overriding(kind, point)(1)
         with made as pool:
             assert pool.map(tasks.square, range(5), 1) == [0, 1, 4, 9, 16]
             assert list(pool.imap(tasks.square, range(5))) == [0, 1, 4, 9, 16]
@@ -44,12 +49,7 @@ class TestParts:
         assert pool.calls == {point}
 
     @pytest.mark.parametrize(
-        "kind",
-        [
-            tasks.BraggingPool,
-            tasks.BraggingThreads,
-            pytest.param(tasks.BraggingProcesses, marks=costly),
-        ],
+        "kind", [tasks.BraggingPool, tasks.BraggingThreads, tasks.BraggingProcesses]
     )
     def test_a_worker_function_of_ones_own(self, kind: type[BasePool]) -> None:
         with kind(1, tasks.greet, ("hello",)) as pool:
@@ -60,7 +60,6 @@ class TestParts:
                 pool.apply_async(tasks.invert, (0,)).get(PATIENCE)
             assert pool.apply_async(tasks.square, (4,)).get(PATIENCE) == ("done by me", 16)
 
-    @pytest.mark.costly
     def test_processes_of_ones_own(self) -> None:
         with tasks.OwnProcesses(1) as pool:
             assert pool.map(tasks.square, range(9)) == [each**2 for each in range(9)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from crash_grid import IN_THE_CALLER, PLACES, check_deaths, check_failures
@@ -18,20 +18,11 @@ def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
         yield pool
 
 
-@pytest.mark.costly
-@pytest.mark.parametrize("place", PLACES)
-def test_in_the_worker(pool: Pool, place: str, scale: Callable[[int], int]) -> None:
-    check_failures(pool, place, PLACES[place])
-    check_deaths(pool, PLACES[place], ("C exit", "SIGKILL") if scale(10) < 10 else ())
+def test_failures_in_every_place(pool: Pool) -> None:
+    for place, make in {**PLACES, **IN_THE_CALLER}.items():
+        check_failures(pool, place, make)
 
 
-@pytest.mark.costly
-@pytest.mark.parametrize("place", IN_THE_CALLER)
-def test_in_the_caller(pool: Pool, place: str) -> None:
-    check_failures(pool, place, IN_THE_CALLER[place])
-
-
-def test_the_quickest_of_each() -> None:
-    with mp.Pool(1) as pool:
-        check_failures(pool, "running", PLACES["running"])
-        check_deaths(pool, PLACES["running"], ("SIGKILL",))
+def test_in_the_worker(pool: Pool) -> None:
+    for place in ("unpickling the argument", "running", "pickling the result"):
+        check_deaths(pool, PLACES[place], ("SIGKILL",))

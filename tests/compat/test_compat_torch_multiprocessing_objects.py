@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import subprocess
+import resource
 import sys
+from collections.abc import Iterator
 from multiprocessing import shared_memory
-from pathlib import Path
 from typing import Any
 
 import compat_spawn_programs as programs
@@ -16,6 +16,7 @@ import torch
 
 import pparallel.compat.torch_multiprocessing as mp
 from pparallel import LauncherConfig, build, load
+from pparallel.compat.torch_multiprocessing.pool import Pool
 from pparallel.runtime import lending
 from pparallel.testing.patience import PATIENCE
 
@@ -23,10 +24,9 @@ _WARNS = "ignore:This process .* is multi-threaded:DeprecationWarning"  # since 
 _FORK = pytest.param("fork", marks=pytest.mark.filterwarnings(_WARNS))
 #: the standard library keeps the memory that it allots to shared values: it is there from the start
 _HEAP = multiprocessing.get_context("spawn").RawValue("i", 0)
-each_method = pytest.mark.parametrize("method", ["spawn", "forkserver", _FORK])
 
 
-@each_method
+@pytest.mark.parametrize("method", ["spawn", _FORK])
 def test_objects_of_multiprocessing_are_arguments(method: Any) -> None:
     context = multiprocessing.get_context(method)
     lock, queue, event = context.Lock(), context.Queue(), context.Event()
@@ -68,7 +68,7 @@ def test_they_go_with_code_that_is_sent(serializer: str) -> None:
     lock.release()
 
 
-@each_method
+@pytest.mark.parametrize("method", ["forkserver", _FORK])
 def test_they_are_initial_arguments_of_a_pool(method: Any) -> None:
     context = multiprocessing.get_context(method)
     shared = context.Lock(), context.Value("i", 0)
@@ -127,24 +127,24 @@ def test_an_end_of_a_pipe_never_arrives_as_a_mere_number() -> None:
 # -- tensors -----------------------------------------------------------------------------------
 
 
-def check_hogwild(method: Any) -> None:
+def check_hogwild(method: Any, processes: int) -> None:
     """Train a shared model; what is not shared is each process's own."""
     model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
     for each in model.parameters():
         torch.nn.init.zeros_(each)
     model.share_memory()
     plain = torch.zeros(1000)
-    mp.start_processes(programs.train, (model, plain, 5), 2, start_method=method)
+    mp.start_processes(programs.train, (model, plain, 5), processes, start_method=method)
     for each in model.parameters():
-        assert each[:2].eq(5).all()
-        assert each[2:].eq(0).all()
+        assert each[:processes].eq(5).all()
+        assert each[processes:].eq(0).all()
     assert plain.eq(0).all()
     assert not plain.is_shared()
 
 
 @pytest.mark.filterwarnings(_WARNS)
 def test_a_shared_model_is_trained_by_all() -> None:
-    check_hogwild("fork")
+    check_hogwild("fork", 2)
 
 
 def test_tensors_in_a_queue_take_no_descriptors() -> None:
@@ -206,48 +206,51 @@ def test_a_receipt_from_another_process() -> None:
     assert lending._books._pipe is None
 
 
-_MANY = """
-import resource, sys
-import compat_spawn_programs as programs
-import torch
-import pparallel.compat.torch_multiprocessing as mp
-from pparallel import LauncherConfig, build, load
-resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
-queue = mp.Queue()
-for number in range(400):
-    queue.put(torch.full((300,), number))
-held = [queue.get(timeout=20) for _ in range(400)]
-assert [int(each[0]) for each in held] == list(range(400))
-with mp.Pool(1) as pool:
-    held = pool.map(programs.add_one, held)
-assert [int(each[0]) for each in held] == list(range(1, 401))
-queue.close()
-"""
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    """A fork has torch already."""
+    with mp.Pool(1, context=multiprocessing.get_context("fork")) as pool:
+        yield pool
 
 
-@pytest.mark.costly
+@pytest.mark.filterwarnings(_WARNS)
+class TestTasks:
+    """Tensors that are arguments and results."""
+
+    def test_a_pool_keeps_shared_tensors_shared(self, pool: Pool) -> None:
+        shared, plain = torch.zeros(300).share_memory_(), torch.zeros(300)
+        for _ in range(3):
+            assert pool.apply(programs.add_one, (shared,)).is_shared()
+        assert shared.eq(3).all()
+        assert pool.apply(programs.add_one, (plain,)).eq(1).all()
+        assert plain.eq(0).all()
+        before, after = pool.map(programs.open_descriptors_of, [torch.ones(9), torch.ones(9)])
+        assert before == after
+
+    def test_many_tensors_need_no_descriptors(self, pool: Pool) -> None:
+        """pytorch 973, PR 34768: received 0 items of ancdata."""
+        queue = mp.Queue()
+        pool.apply(programs.own_pid)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        few = max(map(int, os.listdir("/proc/self/fd"))) + 40
+        resource.setrlimit(resource.RLIMIT_NOFILE, (few, hard))
+        try:
+            for number in range(400):
+                queue.put(torch.full((300,), number))
+            held = [queue.get(timeout=PATIENCE) for _ in range(400)]
+            assert [int(each[0]) for each in held] == list(range(400))
+            held = pool.map(programs.add_one, held)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert [int(each[0]) for each in held] == list(range(1, 401))
+        queue.close()
+
+
 class TestInOtherInterpreters:
     """What takes long, since processes have to import torch or a manager has to start."""
 
-    @pytest.mark.parametrize("method", ["forkserver", "spawn"])
-    def test_a_shared_model(self, method: Any) -> None:
-        check_hogwild(method)
-
-    def test_a_pool_keeps_shared_tensors_shared(self) -> None:
-        shared, plain = torch.zeros(300).share_memory_(), torch.zeros(300)
-        with mp.Pool(1) as pool:
-            for _ in range(3):
-                assert pool.apply(programs.add_one, (shared,)).is_shared()
-            assert shared.eq(3).all()
-            assert pool.apply(programs.add_one, (plain,)).eq(1).all()
-            assert plain.eq(0).all()
-            before, after = pool.map(programs.open_descriptors_of, [torch.ones(9), torch.ones(9)])
-            assert before == after
-
-    def test_many_tensors_need_no_descriptors(self) -> None:
-        """pytorch 973, PR 34768: received 0 items of ancdata."""
-        folder = Path(__file__).parents[1] / "helpers"
-        subprocess.run([sys.executable, "-c", _MANY], check=True, timeout=100, cwd=folder)
+    def test_a_shared_model(self) -> None:
+        check_hogwild("forkserver", 1)
 
     def test_proxies_of_a_manager_are_arguments(self) -> None:
         """They are accepted, for a child has its parent's key."""

@@ -17,6 +17,8 @@ import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import compat_spawn_programs as programs
@@ -26,6 +28,7 @@ import pytest
 import pparallel.compat.torch_multiprocessing as mp
 from pparallel.compat.torch_multiprocessing.pool import Pool
 from pparallel.errors import ClosedError, RemoteError, SerializationError, WorkerLostError
+from pparallel.testing.gate import Gate
 from pparallel.testing.patience import PATIENCE, until, until_gone
 
 
@@ -33,6 +36,13 @@ from pparallel.testing.patience import PATIENCE, until, until_gone
 def pool() -> Iterator[Pool]:
     with mp.Pool(2) as pool:
         yield pool
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Gate]:
+    (tmp_path / "gate").mkdir()
+    with closing(Gate(tmp_path / "gate")) as gate:
+        yield gate
 
 
 class SayWhenError(ValueError):
@@ -66,48 +76,50 @@ def test_apply(pool: Pool) -> None:
     assert pool.apply_async(programs.square, kwds={"number": 2}).get(PATIENCE) == 4
 
 
-@pytest.mark.parametrize("chunksize", [None, 1, 7, 200])
-def test_map_and_starmap(pool: Pool, chunksize: int | None) -> None:
+def test_map_and_starmap(pool: Pool) -> None:
     squares = [x * x for x in range(100)]
     pairs = [(x, 0) for x in range(100)]
-    assert pool.map(programs.square, range(100), chunksize) == squares
-    assert pool.starmap(programs.square, pairs, chunksize) == squares
-    assert pool.map_async(programs.square, iter(range(100)), chunksize).get(PATIENCE) == squares
-    assert pool.starmap_async(programs.square, pairs, chunksize).get(PATIENCE) == squares
-    assert pool.map(programs.square, [], chunksize) == []
-    for number in (chunksize or 1,):
+    for chunksize in (None, 1, 7, 200):
+        assert pool.map(programs.square, range(100), chunksize) == squares
+        assert pool.starmap(programs.square, pairs, chunksize) == squares
+        assert pool.map_async(programs.square, iter(range(100)), chunksize).get(PATIENCE) == squares
+        assert pool.starmap_async(programs.square, pairs, chunksize).get(PATIENCE) == squares
+        assert pool.map(programs.square, [], chunksize) == []
+        number = chunksize or 1
         assert list(pool.imap(programs.square, range(100), number)) == squares
         assert sorted(pool.imap_unordered(programs.square, range(100), number)) == squares
 
 
-def test_an_iterator_takes_a_timeout(pool: Pool) -> None:
+def test_an_iterator_takes_a_timeout(pool: Pool, gate: Gate) -> None:
     stream = pool.imap(programs.square, range(3))
     assert [stream.next(), stream.next(PATIENCE), next(stream)] == [0, 1, 4]
     for _ in range(2):
         with pytest.raises(StopIteration):
             stream.next()
-    slow = pool.imap(programs.hold_for, [0.2])
+    slow = pool.imap(gate.pass_through, ["late"])
     with pytest.raises(multiprocessing.TimeoutError):
         slow.next(0.001)
-    assert slow.next(PATIENCE) == 0.2
+    gate.open()
+    assert slow.next(PATIENCE) == "late"
 
 
-def test_a_result_that_is_not_there_yet(pool: Pool) -> None:
-    handle = pool.apply_async(programs.hold_for, (0.2,))
+def test_a_result_that_is_not_there_yet(pool: Pool, gate: Gate) -> None:
+    handle = pool.apply_async(gate.pass_through, ("late",))
     assert not handle.ready()
     with pytest.raises(ValueError, match="not ready"):
         handle.successful()
     with pytest.raises(multiprocessing.TimeoutError):
         handle.get(0.001)
-    assert handle.get(timeout=PATIENCE) == 0.2
+    gate.open()
+    assert handle.get(timeout=PATIENCE) == "late"
 
 
-@pytest.mark.parametrize("chunksize", [0, -1])
-def test_chunks_of_no_size(pool: Pool, chunksize: int) -> None:
+def test_chunks_of_no_size(pool: Pool) -> None:
     calls: list[Any] = [pool.map, pool.starmap, pool.map_async, pool.imap, pool.imap_unordered]
     for call in calls:
-        with pytest.raises(ValueError, match="chunksize"):
-            call(programs.square, [1], chunksize)
+        for chunksize in (0, -1):
+            with pytest.raises(ValueError, match="chunksize"):
+                call(programs.square, [1], chunksize)
 
 
 def test_bad_arguments() -> None:
@@ -197,30 +209,28 @@ def test_an_iterable_that_raises(pool: Pool) -> None:
     assert pool.map(programs.square, [2]) == [4]
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda pool: pool.apply(programs.unpicklable),
-        lambda pool: pool.map(programs.unpicklable, range(3)),
-        lambda pool: next(pool.imap(programs.unpicklable, range(3))),
-        lambda pool: pool.apply_async(programs.unpicklable).get(PATIENCE),
-        lambda pool: pool.apply(programs.square, (threading.Lock(),)),
-        lambda pool: pool.map_async(programs.square, [1, threading.Lock()]).get(PATIENCE),
-        lambda pool: next(pool.imap_unordered(programs.square, [threading.Lock()])),
-        lambda pool: pool.apply(threading.Lock().acquire),
-        lambda pool: pool.apply(_with_a_lock()),
-    ],
-)
-def test_what_cannot_be_pickled(pool: Pool, call: Callable[[Pool], object]) -> None:
-    with pytest.raises(mp.MaybeEncodingError) as caught:
-        call(pool)
-    error = caught.value
-    assert isinstance(error, SerializationError)
-    assert isinstance(error, vars(multiprocessing.pool)["MaybeEncodingError"])
-    assert "lock" in error.exc
-    assert error.value in str(error)
-    assert str(pickle.loads(pickle.dumps(error))) == str(error)
-    assert pool.apply(programs.square, (2,)) == 4
+def test_what_cannot_be_pickled(pool: Pool) -> None:
+    calls: list[Callable[[], object]] = [
+        lambda: pool.apply(programs.unpicklable),
+        lambda: pool.map(programs.unpicklable, range(3)),
+        lambda: next(pool.imap(programs.unpicklable, range(3))),
+        lambda: pool.apply_async(programs.unpicklable).get(PATIENCE),
+        lambda: pool.apply(programs.square, (threading.Lock(),)),
+        lambda: pool.map_async(programs.square, [1, threading.Lock()]).get(PATIENCE),
+        lambda: next(pool.imap_unordered(programs.square, [threading.Lock()])),
+        lambda: pool.apply(threading.Lock().acquire),
+        lambda: pool.apply(_with_a_lock()),
+    ]
+    for call in calls:
+        with pytest.raises(mp.MaybeEncodingError) as caught:
+            call()
+        error = caught.value
+        assert isinstance(error, SerializationError)
+        assert isinstance(error, vars(multiprocessing.pool)["MaybeEncodingError"])
+        assert "lock" in error.exc
+        assert error.value in str(error)
+        assert str(pickle.loads(pickle.dumps(error))) == str(error)
+        assert pool.apply(programs.square, (2,)) == 4
 
 
 def _with_a_lock() -> Callable[[], object]:
@@ -250,10 +260,10 @@ def test_a_task_that_exits(pool: Pool) -> None:
 
 def test_workers_are_replaced_after_so_many_tasks() -> None:
     with mp.Pool(3, maxtasksperchild=10) as pool:
-        handles = [pool.apply_async(programs.own_pid) for _ in range(100)]
+        handles = [pool.apply_async(programs.own_pid) for _ in range(60)]
         served = Counter(each.get(PATIENCE) for each in handles)
         assert max(served.values()) <= 10
-        assert len(served) >= 10
+        assert len(served) >= 6
         pool.close()
         pool.join()
         until_gone(*served)
@@ -262,12 +272,12 @@ def test_workers_are_replaced_after_so_many_tasks() -> None:
 def test_a_chunk_is_one_task() -> None:
     with mp.Pool(2, maxtasksperchild=2) as pool:
         for served in (
-            Counter(pool.map(programs.own_pid, range(40), chunksize=5)),
-            Counter(pool.imap(programs.own_pid, range(40), chunksize=5)),
-            Counter(pool.starmap(programs.own_pid, [()] * 40, chunksize=5)),
+            Counter(pool.map(programs.own_pid, range(20), chunksize=5)),
+            Counter(pool.imap(programs.own_pid, range(20), chunksize=5)),
+            Counter(pool.starmap(programs.own_pid, [()] * 20, chunksize=5)),
         ):
             assert set(served.values()) <= {5, 10}
-        assert len(pool.map(programs.own_pid, range(100))) == 100  # in chunks by itself
+        assert len(pool.map(programs.own_pid, range(20))) == 20  # in chunks by itself
         told: list[object] = []
         pool.map_async(programs.square, range(4), 3, told.append).wait(PATIENCE)
         assert told == [[0, 1, 4, 9]]
@@ -279,7 +289,7 @@ def test_workers_do_without_a_limit_what_comes() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_a_context_says_how_workers_start(method: Any) -> None:
     programs.kept[:] = [method]
     with mp.Pool(1, context=multiprocessing.get_context(method)) as pool:

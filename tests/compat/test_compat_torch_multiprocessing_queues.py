@@ -71,7 +71,6 @@ def test_a_put_that_finds_no_room() -> None:
     q.close()
 
 
-@pytest.mark.costly
 def test_no_more_than_may_ever_wait() -> None:
     q, most = mp.Queue(4), 0
     putting = started(programs.put_many, q, 100, nprocs=2)
@@ -151,6 +150,7 @@ def test_what_cannot_be_pickled_is_an_error_where_it_is_put(q: mp.Queue) -> None
     assert q.get(timeout=PATIENCE) == "next"
 
 
+@pytest.mark.parametrize("q", [3], indirect=True)
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_it_goes_to_processes_and_tasks(q: mp.Queue) -> None:
     import multiprocessing

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 import pytest
+from some_laws import only
 from typing_extensions import override
 
 import pparallel
 from pparallel.errors import ClosedError, ConfigError, ResourceExhaustedError
-from pparallel.interfaces import launcher as interface
 from pparallel.interfaces.launcher import Launcher, LauncherConfig, RankSpec, StartMethod
 from pparallel.runtime import stopping
 from pparallel.runtime.stopping import StopSignal
@@ -25,6 +25,13 @@ from pparallel_local import ThreadLauncherConfig
 from pparallel_process import ProcessLauncherConfig
 
 PATIENCE = 20.0
+#: the laws that each start method is tried with
+IN_EACH_WAY = (
+    "test_each_rank_has_its_number_and_the_arguments",
+    "test_a_failure_ends_the_others",
+    "test_what_ranks_tell_is_heard",
+    "test_a_rank_that_dies_is_named",
+)
 FORK_WARNS = "ignore:This process .* is multi-threaded:DeprecationWarning"  # since Python 3.12
 
 
@@ -48,12 +55,12 @@ class TestForkServerLauncher(ProcessLauncherSuite):
     start_method: ClassVar[StartMethod] = "forkserver"
 
 
-@pytest.mark.costly
+@only(*IN_EACH_WAY)
 class TestSpawnLauncher(ProcessLauncherSuite):
     start_method: ClassVar[StartMethod] = "spawn"
 
 
-@pytest.mark.costly
+@only(*IN_EACH_WAY)
 @pytest.mark.filterwarnings(FORK_WARNS)
 class TestForkLauncher(ProcessLauncherSuite):
     start_method: ClassVar[StartMethod] = "fork"
@@ -112,10 +119,7 @@ def test_the_reason_to_stop_is_the_first_failure(launcher: Launcher) -> None:
     assert caught.value.__notes__ == ["raised in rank 1"]
 
 
-def test_a_stubborn_rank_is_left_behind(
-    launcher: Launcher, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(interface, "GRACE", 0.05)
+def test_a_stubborn_rank_is_left_behind(launcher: Launcher) -> None:
     gate = threading.Event()
 
     def work(rank: int) -> None:
@@ -125,6 +129,7 @@ def test_a_stubborn_rank_is_left_behind(
         gate.wait(PATIENCE)
 
     context = launcher.spawn(work, nprocs=2, join=False)
+    context.grace = 0.05
     with pytest.raises(LookupError):
         context.results()
     assert context.processes[1].is_alive()

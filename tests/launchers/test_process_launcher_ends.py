@@ -18,20 +18,18 @@ import pytest
 
 import pparallel
 from pparallel.errors import WorkerLostError
-from pparallel.interfaces import launcher as interface
 from pparallel.interfaces.launcher import LaunchContext, Launcher, StartMethod
 from pparallel.runtime.processes.process import readable
-from pparallel.runtime.ranks import context as job
 from pparallel.testing.deaths import DEATHS, WhenRebuilt
 from pparallel.testing.patience import PATIENCE, until
 from pparallel_process import ProcessLauncherConfig
 
-METHODS: tuple[StartMethod, ...] = ("forkserver", "spawn", "fork")
 _WARNS = "ignore:This process .* is multi-threaded:DeprecationWarning"  # since Python 3.12
 _FORK = pytest.param("fork", marks=pytest.mark.filterwarnings(_WARNS))
-each_method = pytest.mark.parametrize("method", [*METHODS[:2], _FORK])
-BRIEF = 0.3  #: seconds that ranks are given in tests in which they do not listen anyway
-PROMPT = 2.0  #: seconds in which ends are known, and ranks are gone once their program is
+each_method = pytest.mark.parametrize("method", ["forkserver", "spawn", _FORK])
+BRIEF = 0.1  #: seconds that ranks are given in tests in which they do not listen anyway
+PROMPT = 5.0  #: seconds in which an end is known: five times what is promised
+SOON = 10.0  #: seconds in which ranks are gone once their program is: five times what is promised
 HELPERS = str(Path(__file__).parents[1] / "helpers")
 
 
@@ -125,35 +123,27 @@ def test_a_rank_that_exits_has_its_exit_code(launcher: Launcher) -> None:
 # -- ranks that are ended ---------------------------------------------------------------------
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    for each in (interface, job):
-        monkeypatch.setattr(each, "GRACE", BRIEF)
-
-
-@pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("how", ["gil", "sleep", "deaf", "stopped", "closes"])
-def test_ranks_that_do_not_listen_are_ended(launcher: Launcher, tmp_path: Path, how: str) -> None:
-    context = context_of(launcher, launched.stay, tmp_path, how)
-    pids = pids_in(tmp_path, 2)
-    told = time.monotonic()
+def test_ranks_that_do_not_listen_are_ended(launcher: Launcher, tmp_path: Path) -> None:
+    ways = ("gil", "sleep", "deaf", "stopped", "closes")
+    context = context_of(launcher, launched.stay, tmp_path, *ways, ranks=len(ways))
+    context.grace = BRIEF
+    pids = pids_in(tmp_path, len(ways))
     context.terminate(LookupError("enough"))
-    assert time.monotonic() - told < BRIEF + PROMPT
     assert not any(map(psutil.pid_exists, pids))
     assert not any(each.is_alive() for each in context.processes)
 
 
-@pytest.mark.usefixtures("impatient")
 def test_a_rank_that_hangs_at_its_end_is_ended_with_the_others(launcher: Launcher) -> None:
     context = context_of(launcher, launched.hang_at_exit_or_fail)
+    context.grace = BRIEF
     with pytest.raises(LookupError, match="rank 1 fails"):
         context.join()
     assert not any(map(psutil.pid_exists, context.pids()))
 
 
-@pytest.mark.usefixtures("impatient")
 def test_a_rank_that_hangs_at_its_end_has_not_ended(launcher: Launcher) -> None:
     context = context_of(launcher, launched.hang_at_exit_or_fail, ranks=1)
+    context.grace = BRIEF
     assert context.join(0.3) is False
     context.terminate()
     assert not any(map(psutil.pid_exists, context.pids()))
@@ -211,13 +201,14 @@ def gone_soon(pids: list[int]) -> Iterator[None]:
         for each in watched:
             stack.callback(os.close, each)
         yield
-        end = time.monotonic() + PROMPT
+        end = time.monotonic() + SOON
         for each in watched:
             assert readable(each, max(0.0, end - time.monotonic())), pids
 
 
-@each_method
-@pytest.mark.parametrize("how", ["gil", "deaf"])
+@pytest.mark.parametrize(
+    ("method", "how"), [("forkserver", "gil"), ("spawn", "deaf"), ("fork", "gil")]
+)
 def test_a_program_that_is_killed_leaves_no_rank(tmp_path: Path, method: str, how: str) -> None:
     call = f"launched.stay, (Path({str(tmp_path)!r}), {how!r})"
     with (
@@ -233,7 +224,7 @@ def test_a_program_that_is_killed_leaves_no_rank_of_a_rank(tmp_path: Path) -> No
         running.kill()
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["forkserver", "fork"])
 def test_ctrl_c_ends_the_ranks_quietly(tmp_path: Path, method: str) -> None:
     call = f"launched.wait, (Path({str(tmp_path)!r}),)"
     with program(call, "context.join()", method) as running:
@@ -247,11 +238,16 @@ def test_ctrl_c_ends_the_ranks_quietly(tmp_path: Path, method: str) -> None:
 
 
 def test_a_program_waits_for_its_ranks_as_it_ends(tmp_path: Path) -> None:
-    call = f"launched.note_after, (Path({str(tmp_path)!r}),)"
-    with program(call, "print('main ends')") as running:
+    call = f"launched.note_when_told, (Path({str(tmp_path)!r}),)"
+    with program(call, "print('main ends', flush=True)") as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "main ends\n"
+        with pytest.raises(subprocess.TimeoutExpired):
+            running.wait(0.2)
+        (tmp_path / "go").touch()
         running.communicate(timeout=PATIENCE)
         assert running.returncode == 0
-    assert len(list(tmp_path.iterdir())) == 2
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["0", "1", "go"]
 
 
 def test_a_program_takes_daemonic_ranks_along(tmp_path: Path) -> None:

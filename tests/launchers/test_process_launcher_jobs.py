@@ -57,14 +57,6 @@ def test_members_that_do_no_torch_work_import_none() -> None:
     assert pparallel.launch(job(2), launched_jobs.imported) == [[], []]
 
 
-@pytest.mark.costly
-@pytest.mark.parametrize("transport", ["ipc", "zmq"])
-def test_many_members_start_meet_and_stop(transport: str) -> None:
-    many = {**job(64), "transport": {"backend": transport}}
-    found = pparallel.launch(many, launched_jobs.meet)
-    assert len({pid for _, pid, _, _ in found}) == 64
-
-
 def test_a_member_has_variables_of_its_own() -> None:
     members = [{"name": "a", "env": {"COLOUR": "red"}}, {"name": "b", "env": {"COLOUR": "blue"}}]
     assert pparallel.launch(job(members), launched_jobs.colour) == ["red", "blue"]

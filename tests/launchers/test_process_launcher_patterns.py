@@ -24,12 +24,10 @@ from pparallel.testing.patience import PATIENCE, until
 from pparallel_local import ThreadLauncherConfig
 from pparallel_process import ProcessLauncherConfig
 
-pytestmark = pytest.mark.costly
-
 _WARNS = "ignore:This process .* is multi-threaded:DeprecationWarning"  # since Python 3.12
 _FORK = pytest.param("fork", marks=pytest.mark.filterwarnings(_WARNS))
-each_method = pytest.mark.parametrize("method", ["forkserver", "spawn", _FORK])
-each_way = pytest.mark.parametrize("method", ["thread", "forkserver", "spawn", _FORK])
+sent_and_inherited = pytest.mark.parametrize("method", ["forkserver", _FORK])
+each_way = pytest.mark.parametrize("method", ["thread", "forkserver", _FORK])
 
 Spawn = Callable[..., Any]
 
@@ -64,7 +62,7 @@ def test_ranks_take_turns(spawn: Spawn, tmp_path: Path, method: str) -> None:
     assert (tmp_path / "done").stat().st_size == 3 * launched_patterns.RUNS
 
 
-@each_method
+@sent_and_inherited
 def test_an_executor_that_a_function_finds_around_it(
     spawn: Spawn, tmp_path: Path, method: str
 ) -> None:
@@ -73,11 +71,10 @@ def test_an_executor_that_a_function_finds_around_it(
     assert (tmp_path / "done").stat().st_size == 3 * launched_patterns.RUNS
 
 
-@each_method
-def test_the_death_of_a_holder_ends_its_turn(spawn: Spawn, method: str) -> None:
+def test_the_death_of_a_holder_ends_its_turn(spawn: Spawn) -> None:
     executor = MpSerialExecutor()
     with pytest.raises(WorkerLostError):
-        spawn(method, launched_patterns.die_inside, executor, ranks=1)
+        spawn("forkserver", launched_patterns.die_inside, executor, ranks=1)
     assert executor.run(lambda: 3) == 3
 
 
@@ -101,7 +98,9 @@ def test_a_rank_is_told_to_stop_while_it_waits(spawn: Spawn, tmp_path: Path) -> 
     signal_.set()
     thread.join(PATIENCE)
     assert [each.consequence for each in failures] == [True]
-    cast("LaunchContext", context).terminate()
+    context = cast("LaunchContext", context)
+    context.grace = 0.1
+    context.terminate()
 
 
 def test_a_function_that_waits_for_its_own_end_is_refused(spawn: Spawn) -> None:
@@ -149,7 +148,7 @@ def test_one_that_is_gone_says_so() -> None:
 # -- MpModelWrapper ---------------------------------------------------------------------------
 
 
-@each_way
+@pytest.mark.parametrize("method", ["thread", "forkserver"])
 def test_one_rank_at_a_time_moves_the_model(spawn: Spawn, tmp_path: Path, method: str) -> None:
     model: Any = launched_patterns.Slow(tmp_path)
     assert spawn(method, launched_patterns.move, MpModelWrapper(model)) == [True] * 3

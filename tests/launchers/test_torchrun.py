@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 import torchrun_programs as programs
 from exhausted import no_descriptors
+from free_ports import free_ports
+from some_laws import only
 from typing_extensions import override
 
 import pparallel
@@ -32,7 +34,19 @@ from pparallel_torch import TorchRpcTransportConfig, TorchrunLauncherConfig
 HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 
 
-@pytest.mark.costly
+@only(
+    "test_each_rank_has_its_number_and_the_arguments",
+    "test_results_are_in_order_of_rank",
+    "test_a_failure_ends_the_others",
+    "test_a_rank_that_exits_has_failed",
+    "test_a_rank_that_dies_is_named",
+    "test_a_rank_that_does_not_stop_is_ended",
+    "test_terminate",
+    "test_environment",
+    "test_what_ranks_tell_is_heard",
+    "test_a_listener_that_fails",
+    "test_nothing_is_left_behind",
+)
 class TestTorchrunLauncher(LauncherSuite):
     @pytest.fixture
     @override
@@ -46,19 +60,16 @@ def launcher() -> Iterator[Launcher]:
         yield opened
 
 
-def test_ranks_are_told_their_place_and_need_no_torch(launcher: Launcher) -> None:
-    expected = [(rank, 2, 1, False) for rank in range(2)]
-    assert launcher.spawn(programs.place, nprocs=2) == expected
-
-
-def test_functions_travel_by_value(launcher: Launcher) -> None:
+def test_ranks_are_told_their_place_and_need_no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     offset = 10
-    assert launcher.spawn(lambda rank, more: offset + rank + more, (5,), nprocs=2) == [15, 16]
 
+    def look(rank: int, more: int) -> tuple[object, ...]:
+        return (*programs.place(rank), programs.threads(rank), offset + rank + more)
 
-def test_a_killed_rank_starts_all_again() -> None:
-    with pparallel.build(TorchrunLauncherConfig(max_restarts=1, shutdown_timeout=1)) as launcher:
-        assert launcher.spawn(programs.die_once, nprocs=2) == [(0, 1), (1, 1)]
+    with pparallel.build(TorchrunLauncherConfig(threads_per_rank=3)) as launcher:
+        expected = [(rank, 2, 1, False, "3", 15 + rank) for rank in range(2)]
+        assert launcher.spawn(look, (5,), nprocs=2) == expected
 
 
 def test_what_fails_each_time_is_raised_in_the_end() -> None:
@@ -78,37 +89,22 @@ def test_ranks_that_come_without_descriptors_are_let_in_later(
     assert context.results() == [(rank, 2, 1, False) for rank in range(2)]
 
 
-def test_libraries_use_a_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    with pparallel.build(TorchrunLauncherConfig(threads_per_rank=3)) as launcher:
-        assert launcher.spawn(programs.threads, nprocs=2) == ["3", "3"]
-
-
-def two_machines() -> TorchrunLauncherConfig:
-    with socket.create_server(("127.0.0.1", 0)) as reserved:
-        port = reserved.getsockname()[1]
-    return TorchrunLauncherConfig(
-        nnodes=2, rdzv_endpoint=f"127.0.0.1:{port}", rdzv_id="job", local_addr="127.0.0.1"
+def test_two_machines() -> None:
+    """The members of a job are dealt to two agents, and call one another."""
+    launcher = TorchrunLauncherConfig(
+        nnodes=2,
+        rdzv_endpoint=f"127.0.0.1:{free_ports()[0]}",
+        rdzv_id="job",
+        local_addr="127.0.0.1",
     )
-
-
-@pytest.mark.costly
-class TestTwoMachines:
-    def test_ranks(self) -> None:
-        config = two_machines()
-        with pparallel.build(config) as one, pparallel.build(config) as other:
-            contexts = [each.spawn(programs.place, nprocs=2, join=False) for each in (one, other)]
-            assert [each.results() for each in contexts] == [[(0, 2, 2, False)]] * 2
-
-    def test_a_job(self) -> None:
-        config = pparallel.RuntimeConfig(
-            members=["a", "b"],
-            launcher=two_machines(),
-            transport=TorchRpcTransportConfig(),
-            reducer={"backend": "local"},
-        )
-        found = in_threads(2, lambda _: pparallel.launch(config, programs.call_the_other))
-        assert sorted(found) == [["a calls b"], ["b calls a"]]
+    config = pparallel.RuntimeConfig(
+        members=["a", "b"],
+        launcher=launcher,
+        transport=TorchRpcTransportConfig(),
+        reducer={"backend": "local"},
+    )
+    found = in_threads(2, lambda _: pparallel.launch(config, programs.call_the_other))
+    assert sorted(found) == [[("a calls b", 0, 2, 2)], [("b calls a", 0, 2, 2)]]
 
 
 def test_other_machines_that_do_not_come() -> None:
@@ -196,15 +192,12 @@ def test_where_the_members_meet(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def _libuv() -> None:
     """Have torch's store make what it keeps for the life of the process: libuv's own pipe."""
-    with socket.create_server(("127.0.0.1", 0)) as reserved:
-        port = reserved.getsockname()[1]
-    Exchange(f"tcp://127.0.0.1:{port}", 0, 1, PATIENCE)
+    Exchange(f"tcp://127.0.0.1:{free_ports()[0]}", 0, 1, PATIENCE)
 
 
 @pytest.mark.usefixtures("_libuv")
 def test_members_leave_one_another_their_addresses() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as reserved:
-        port = reserved.getsockname()[1]
+    port, _ = free_ports()
     host, guest = (Exchange(f"tcp://127.0.0.1:{port}", rank, 2, PATIENCE) for rank in range(2))
     assert host.get("address") is None  # its name differs from the next one's here
     host.put("address", b"\0tcp://")
@@ -230,13 +223,13 @@ def test_a_new_start_finds_nothing_of_the_last(
 
 
 def test_nobody_listens() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as reserved:
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
         port = reserved.getsockname()[1]
-    with pytest.raises(CallTimeoutError, match="the arrival of the first member"):
-        Exchange(f"tcp://127.0.0.1:{port}", 1, 2, 0.5)
+        with pytest.raises(CallTimeoutError, match="the arrival of the first member"):
+            Exchange(f"tcp://127.0.0.1:{port}", 1, 2, 0.5)
 
 
-@pytest.mark.costly
 class TestTrainingGoesOnAfterAKill:
     def test_by_the_launcher(self, tmp_path: Path) -> None:
         config = pparallel.RuntimeConfig(

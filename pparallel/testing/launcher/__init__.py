@@ -180,6 +180,7 @@ class LauncherSuite(Suite):
         assert _all_ended(context)
         context.terminate()
 
+    @requires(lacking=("isolated",))
     def test_a_rank_that_does_not_stop_is_not_waited_for(
         self, subject: Launcher, tmp_path: Path, stubborn: Gate
     ) -> None:
