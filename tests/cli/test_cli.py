@@ -1,24 +1,29 @@
-"""The command line as its users see it: another process, its output and its exit code."""
+"""The command line as its users see it: its output and its exit code.
+
+Each command is a fork of one interpreter; those that Ctrl-C ends are programs of their own.
+"""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 import pytest
 import typer
+from warm_interpreter import Done, WarmInterpreter
 
 from pparallel.cli import app
 from pparallel.plugin import INTERFACE_VERSION
 
+Command = Callable[..., Done]
 ROOT = Path(__file__).resolve().parents[2]
 
 JOB = """\
@@ -110,39 +115,32 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def pparallel(folder: Path, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pparallel", *args],
-        cwd=folder.parent,  # so that the config's folder is found by pparallel alone
-        env=clean_environment() | env,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+@pytest.fixture
+def pparallel(folder: Path, warm: WarmInterpreter) -> Command:
+    """What runs the command."""
+    # Outside the config's folder, so that pparallel alone finds what is there.
+    return partial(warm.pparallel, folder.parent)
 
 
-def clean_environment() -> dict[str, str]:
-    return {key: each for key, each in os.environ.items() if not key.startswith("PPARALLEL_")}
-
-
-def run(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    return pparallel(folder, "run", str(folder / "job.yaml"), *args)
+@pytest.fixture
+def run(folder: Path, pparallel: Command) -> Command:
+    """What runs the job of ``folder``."""
+    return partial(pparallel, "run", str(folder / "job.yaml"))
 
 
 # -- run ------------------------------------------------------------------------------------------
 
 
-def test_run_tells_each_members_result_and_the_seconds(folder: Path) -> None:
-    done = run(folder)
+def test_run_tells_each_members_result_and_the_seconds(run: Command) -> None:
+    done = run()
     assert done.returncode == 0, done.stderr
     assert "[worker-0] step=1 loss=0.5" in done.stdout.splitlines()
     assert "worker-1: {'rank': 2, 'pool': None}" in done.stdout.splitlines()
     assert re.fullmatch(r"done in \d+\.\d\d s", done.stdout.splitlines()[-1])
 
 
-def test_run_sums_up_how_each_member_went(folder: Path) -> None:
-    rows = [line.split() for line in run(folder).stdout.splitlines()]
+def test_run_sums_up_how_each_member_went(run: Command) -> None:
+    rows = [line.split() for line in run().stdout.splitlines()]
     heading = rows.index(["MEMBER", "STATE", "STEPS", "RATE", "SECONDS"])
     members = rows[heading + 1 : heading + 4]
     assert [row[:4] for row in members] == [
@@ -153,22 +151,22 @@ def test_run_sums_up_how_each_member_went(folder: Path) -> None:
     assert all(float(row[4]) >= 0 for row in members)
 
 
-def test_run_of_one_member(folder: Path) -> None:
-    done = pparallel(folder, "run", str(folder / "alone.yaml"), "--json")
+def test_run_of_one_member(folder: Path, pparallel: Command) -> None:
+    done = pparallel("run", str(folder / "alone.yaml"), "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["results"] == {"member-0": {"rank": 0, "pool": None}}
 
 
-def test_run_takes_a_target_and_overrides(folder: Path) -> None:
+def test_run_takes_a_target_and_overrides(run: Command) -> None:
     settings = ("--set", "pool.size=3", "--set", "args=[10]", "--json")
-    done = run(folder, "job:main", *settings)
+    done = run("job:main", *settings)
     assert done.returncode == 0, done.stderr
     results = json.loads(done.stdout)["results"]
     assert results["worker-1"] == {"rank": 20, "pool": 3}
 
 
-def test_json_is_one_object_and_nothing_else(folder: Path) -> None:
-    done = run(folder, "job:talk", "--json")
+def test_json_is_one_object_and_nothing_else(run: Command) -> None:
+    done = run("job:talk", "--json")
     assert done.returncode == 0, done.stderr
     printed = json.loads(done.stdout)
     assert printed["results"] == {each: each for each in ("ps", "worker-0", "worker-1")}
@@ -183,8 +181,8 @@ def test_json_is_one_object_and_nothing_else(folder: Path) -> None:
     assert "printed by ps" in done.stderr
 
 
-def test_results_that_are_not_json_become_their_repr(folder: Path) -> None:
-    done = run(folder, "job:bad_results", "--json")
+def test_results_that_are_not_json_become_their_repr(run: Command) -> None:
+    done = run("job:bad_results", "--json")
     assert done.returncode == 0, done.stderr
     results = json.loads(done.stdout)["results"]
     assert results == {"ps": "nan", "worker-0": "<class 'object'>", "worker-1": 3}
@@ -196,8 +194,8 @@ def test_results_that_are_not_json_become_their_repr(folder: Path) -> None:
 # -- failures -------------------------------------------------------------------------------------
 
 
-def test_a_failing_member_is_named_with_its_traceback(folder: Path) -> None:
-    done = run(folder, "job:fail")
+def test_a_failing_member_is_named_with_its_traceback(run: Command) -> None:
+    done = run("job:fail")
     assert done.returncode == 1
     assert "member 'worker-0' failed" in done.stderr
     assert "Traceback (most recent call last)" in done.stderr
@@ -207,8 +205,8 @@ def test_a_failing_member_is_named_with_its_traceback(folder: Path) -> None:
     assert re.search(r"^ps +stopped", done.stdout, re.M)
 
 
-def test_a_failing_member_in_json(folder: Path) -> None:
-    done = run(folder, "job:fail", "--json")
+def test_a_failing_member_in_json(run: Command) -> None:
+    done = run("job:fail", "--json")
     assert done.returncode == 1
     error = {"type": "RuntimeError", "message": "the sensor is off", "member": "worker-0"}
     printed = json.loads(done.stdout)
@@ -219,14 +217,14 @@ def test_a_failing_member_in_json(folder: Path) -> None:
     assert "Traceback (most recent call last)" in done.stderr
 
 
-def test_a_failure_ends_the_process_although_another_member_spins(folder: Path) -> None:
-    done = run(folder, "job:fail_while_another_spins")
+def test_a_failure_ends_the_process_although_another_member_spins(run: Command) -> None:
+    done = run("job:fail_while_another_spins")
     assert done.returncode == 1
     assert "the sensor is off" in done.stderr
 
 
-def test_a_member_that_exits_has_failed(folder: Path) -> None:
-    done = run(folder, "job:leave")
+def test_a_member_that_exits_has_failed(run: Command) -> None:
+    done = run("job:leave")
     assert done.returncode == 1
     assert "member 'worker-1' failed" in done.stderr
 
@@ -244,8 +242,8 @@ def test_a_member_that_exits_has_failed(folder: Path) -> None:
         (["main"], "module:function"),
     ],
 )
-def test_a_wrong_config_is_one_message(folder: Path, args: list[str], message: str) -> None:
-    done = run(folder, *args)
+def test_a_wrong_config_is_one_message(run: Command, args: list[str], message: str) -> None:
+    done = run(*args)
     assert done.returncode == 2
     assert message in done.stderr
     assert done.stderr.startswith("pparallel: ")
@@ -253,8 +251,8 @@ def test_a_wrong_config_is_one_message(folder: Path, args: list[str], message: s
     assert done.stdout == ""
 
 
-def test_a_wrong_config_in_json(folder: Path) -> None:
-    done = run(folder, "--json", "--set", "pool.sise=3")
+def test_a_wrong_config_in_json(run: Command) -> None:
+    done = run("--json", "--set", "pool.sise=3")
     assert done.returncode == 2
     error = json.loads(done.stdout)["error"]
     assert error["type"] == "ConfigError"
@@ -272,18 +270,20 @@ def test_a_wrong_config_in_json(folder: Path) -> None:
         ("job.ini", "[pool]\n", ".yaml"),
     ],
 )
-def test_a_file_that_is_no_config(folder: Path, name: str, text: str | None, message: str) -> None:
+def test_a_file_that_is_no_config(
+    folder: Path, pparallel: Command, name: str, text: str | None, message: str
+) -> None:
     if text is not None:
         (folder / name).write_text(text)
-    done = pparallel(folder, "run", str(folder / name))
+    done = pparallel("run", str(folder / name))
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("args", [["run"], ["run", "a.yaml", "--nope"], ["nope"]])
-def test_wrong_usage(folder: Path, args: list[str]) -> None:
-    done = pparallel(folder, *args)
+def test_wrong_usage(pparallel: Command, args: list[str]) -> None:
+    done = pparallel(*args)
     assert done.returncode == 2
     assert "Usage: pparallel" in done.stderr
 
@@ -305,7 +305,6 @@ def interrupted(folder: Path, *args: str) -> tuple[int, str, float]:
     with subprocess.Popen(
         command,
         cwd=folder.parent,
-        env=clean_environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -320,9 +319,15 @@ def interrupted(folder: Path, *args: str) -> tuple[int, str, float]:
             process.kill()
 
 
-@pytest.mark.costly
-@pytest.mark.parametrize("config", ["job.yaml", "alone.yaml"])
-@pytest.mark.parametrize("target", ["wait", "spin", "hold", "swallow"])
+@pytest.mark.parametrize(
+    ("config", "target"),
+    [
+        ("job.yaml", "wait"),
+        ("job.yaml", "spin"),
+        ("alone.yaml", "hold"),
+        ("alone.yaml", "swallow"),
+    ],
+)
 def test_an_interrupt_ends_all_members(folder: Path, config: str, target: str) -> None:
     code, _, seconds = interrupted(folder, str(folder / config), f"job:{target}")
     assert code == 130
@@ -338,11 +343,11 @@ def test_an_interrupt_in_json(folder: Path) -> None:
 # -- the rest -------------------------------------------------------------------------------------
 
 
-def test_help_and_version(folder: Path) -> None:
-    shown = pparallel(folder, "--help")
+def test_help_and_version(pparallel: Command) -> None:
+    shown = pparallel("--help")
     assert shown.returncode == 0
     assert {"run", "backends", "schema", "doctor"} <= set(shown.stdout.split())
-    version = pparallel(folder, "--version")
+    version = pparallel("--version")
     assert re.fullmatch(r"pparallel \d+\.\d+\.\d+\S*\n", version.stdout)
 
 
@@ -367,17 +372,17 @@ def test_every_command_and_option_is_documented(name: str, command: Any) -> None
         assert all(f"`{option}" in section for option in names), each.name
 
 
-def test_help_tells_every_option(folder: Path) -> None:
+def test_help_tells_every_option(pparallel: Command) -> None:
     for name, command in commands():
-        shown = pparallel(folder, *([] if name == "pparallel" else [name]), "--help")
+        shown = pparallel(*([] if name == "pparallel" else [name]), "--help")
         assert shown.returncode == 0, shown.stderr
         for each in command.params:
             wanted = each.opts if each.param_type_name == "option" else [each.name.upper()]
             assert all(option in shown.stdout for option in wanted), (name, each.name)
 
 
-def test_backends_is_a_table(folder: Path) -> None:
-    done = pparallel(folder, "backends")
+def test_backends_is_a_table(pparallel: Command) -> None:
+    done = pparallel("backends")
     assert done.returncode == 0, done.stderr
     rows = [line.split() for line in done.stdout.splitlines()]
     assert rows[0] == ["INTERFACE", "NAME", "PACKAGE", "VERSION", "API", "FEATURES", "STATUS"]
@@ -410,10 +415,12 @@ def pparallel_backends():
 """
 
 
-def test_backends_tells_what_to_install_and_what_is_broken(folder: Path) -> None:
+def test_backends_tells_what_to_install_and_what_is_broken(
+    folder: Path, pparallel: Command
+) -> None:
     plugin(folder, "shelf", SHELF)
     plugin(folder, "crash", "raise OSError('no disk')\n")
-    done = pparallel(folder, "backends", PYTHONPATH=str(folder))
+    done = pparallel("backends", PYTHONPATH=str(folder))
     assert done.returncode == 0, done.stderr
     shelf = next(line for line in done.stdout.splitlines() if " shelf " in line)
     assert shelf.split()[:5] == ["pool", "shelf", "shelf", "1.5", str(INTERFACE_VERSION)]
@@ -424,31 +431,33 @@ def test_backends_tells_what_to_install_and_what_is_broken(folder: Path) -> None
 
 
 @pytest.mark.parametrize(("by", "who"), [(1, "pparallel"), (-1, "shelf")])
-def test_backends_of_another_interface_version_are_refused(folder: Path, by: int, who: str) -> None:
+def test_backends_of_another_interface_version_are_refused(
+    folder: Path, pparallel: Command, by: int, who: str
+) -> None:
     version = INTERFACE_VERSION + by
     requirement = 'requires=("planks_that_nobody_has",)'
     plugin(folder, "shelf", SHELF.replace(requirement, f"interface_version={version}"))
     environment = {"PYTHONPATH": str(folder)}
     why = f"written for version {version} of the interfaces, and this pparallel has version"
     upgrade = f"{INTERFACE_VERSION}: upgrade {who}"
-    table = pparallel(folder, "backends", **environment).stdout
+    table = pparallel("backends", **environment).stdout
     row = next(line.split() for line in table.splitlines() if " shelf " in line)
     assert row == ["pool", "shelf", "shelf", "1.5", str(version), "-", "broken"]
     assert f"shelf (shelf 1.5): pool backend shelf_plugin:ShelfPool was {why} {upgrade}" in table
-    offers = json.loads(pparallel(folder, "backends", "--json", **environment).stdout)
+    offers = json.loads(pparallel("backends", "--json", **environment).stdout)
     (offer,) = [each for each in offers if each["name"] == "shelf"]
     assert (offer["interface_version"], offer["status"]) == (version, "broken")
     assert why in offer["detail"]
     (folder / "job.yaml").write_text("target: job:main\npool: {backend: shelf}\n")
-    done = pparallel(folder, "run", str(folder / "job.yaml"), **environment)
+    done = pparallel("run", str(folder / "job.yaml"), **environment)
     assert done.returncode == 2
     assert "pool backend 'shelf' of plugin shelf_plugin (shelf 1.5) is broken: " in done.stderr
     assert f"{why} {upgrade}" in done.stderr
 
 
-def test_backends_in_json(folder: Path) -> None:
+def test_backends_in_json(folder: Path, pparallel: Command) -> None:
     plugin(folder, "crash", "raise OSError('no disk')\n")
-    done = pparallel(folder, "backends", "--json", PYTHONPATH=str(folder))
+    done = pparallel("backends", "--json", PYTHONPATH=str(folder))
     offers = json.loads(done.stdout)
     by_name = {(each["interface"], each["name"]): each for each in offers}
     assert by_name["pool", "thread"]["status"] == "available"
@@ -458,10 +467,10 @@ def test_backends_in_json(folder: Path) -> None:
     assert crash["detail"].startswith("Traceback")
 
 
-def test_a_broken_plugin_can_be_made_fatal(folder: Path) -> None:
+def test_a_broken_plugin_can_be_made_fatal(folder: Path, pparallel: Command) -> None:
     plugin(folder, "crash", "raise OSError('no disk')\n")
     strict = {"PYTHONPATH": str(folder), "PPARALLEL_STRICT_PLUGINS": "1"}
-    done = pparallel(folder, "backends", **strict)
+    done = pparallel("backends", **strict)
     assert done.returncode == 2
     assert "no disk" in done.stderr
     assert "Traceback" not in done.stderr

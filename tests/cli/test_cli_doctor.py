@@ -10,11 +10,12 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from made_up_files import write
+from warm_interpreter import WarmInterpreter
 
 from pparallel.cli.doctor import gpus, limits, machine, ports, software
 from pparallel.cli.doctor.check import guarded, size
@@ -24,16 +25,20 @@ SECRETS = dict.fromkeys(
     ("PPARALLEL_KEY", "PPARALLEL__TRANSPORT__SECRET_KEY", "PPARALLEL_DISABLE_PLUGINS"), MARKER
 )
 GIB = 2**30
+TORCH = """
+__version__ = "2.0"
+class version: cuda = None
+class cuda: device_count = staticmethod(int)
+"""
 
 
-def doctor(
-    *args: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
-) -> subprocess.CompletedProcess[str]:
+def doctor(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run the command as a program of its own, which has *cwd* among the places of imports."""
     clean = {key: each for key, each in os.environ.items() if not key.startswith("PPARALLEL_")}
     return subprocess.run(
         [sys.executable, "-m", "pparallel", "doctor", *args],
         cwd=cwd,
-        env={**clean, **(env or {})},
+        env={**clean, **SECRETS},
         capture_output=True,
         text=True,
         check=False,
@@ -52,8 +57,13 @@ def install(folder: Path, name: str, code: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def told() -> subprocess.CompletedProcess[str]:
-    return doctor(env=SECRETS)
+def told(
+    warm: WarmInterpreter, tmp_path_factory: pytest.TempPathFactory
+) -> subprocess.CompletedProcess[str]:
+    """What it says of this machine, where torch is quick to import."""
+    directory = tmp_path_factory.mktemp("working")
+    (directory / "torch.py").write_text(TORCH)
+    return warm.pparallel(directory, "doctor", PYTHONPATH=str(directory), **SECRETS)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +80,7 @@ def told_in_json(
     """What it says in a directory with a torch of its own, which is not to be run."""
     directory = tmp_path_factory.mktemp("working")
     (directory / "torch.py").write_text("raise SystemExit('ran')\n")
-    return doctor("--json", "--port", str(taken), env=SECRETS, cwd=directory)
+    return doctor("--json", "--port", str(taken), cwd=directory)
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +126,10 @@ def test_it_shows_no_secrets(
         assert MARKER not in done.stdout + done.stderr
 
 
-def test_it_tells_of_broken_plugins_and_missing_libraries(tmp_path: Path) -> None:
+def test_it_tells_of_broken_plugins_and_missing_libraries(
+    tmp_path: Path, warm: WarmInterpreter
+) -> None:
+    (tmp_path / "torch.py").write_text(TORCH)
     install(tmp_path, "crash", "raise OSError('no disk')\n")
     install(
         tmp_path,
@@ -131,13 +144,14 @@ def test_it_tells_of_broken_plugins_and_missing_libraries(tmp_path: Path) -> Non
         "    return [Backend(ShelfPoolConfig, 'shelf_plugin:X', 'pip install planks',\n"
         "                    requires=('planks_that_nobody_has',))]\n",
     )
-    done = doctor(env={"PYTHONPATH": str(tmp_path)})
-    assert done.returncode == 0, done.stderr
+    path = str(tmp_path)
+    done = warm.pparallel(tmp_path, "doctor", PYTHONPATH=path)
+    assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"^warn +plugin crash +crash 1\.5 is broken: OSError: no disk$", *lines(done))
     assert re.search(r"^warn +pool shelf +not installed: planks_that_nobody_has$", *lines(done))
     assert "-> pip install planks" in done.stdout
     assert "Traceback" not in done.stdout
-    strict = doctor(env={"PYTHONPATH": str(tmp_path), "PPARALLEL_STRICT_PLUGINS": "1"})
+    strict = warm.pparallel(tmp_path, "doctor", PYTHONPATH=path, PPARALLEL_STRICT_PLUGINS="1")
     assert strict.returncode == 1
     assert re.search(r"^fail +backends .*no disk", *lines(strict))
     assert "Traceback" not in strict.stdout + strict.stderr
@@ -147,16 +161,16 @@ def lines(done: subprocess.CompletedProcess[str]) -> tuple[str, re.RegexFlag]:
     return done.stdout, re.M
 
 
-def test_it_survives_a_torch_that_is_broken(tmp_path: Path) -> None:
+def test_it_survives_a_torch_that_is_broken(tmp_path: Path, warm: WarmInterpreter) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("import os\nos.abort()\n")
-    done = doctor("--json", env={"PYTHONPATH": str(tmp_path)})
+    done = warm.pparallel(tmp_path, "doctor", "--json", PYTHONPATH=str(tmp_path))
     checks = checks_of(done)
     assert checks["gpus"]["status"] == "fail"
     assert "torch cannot be imported" in checks["gpus"]["detail"]
     assert done.returncode == 1
     (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('libcudart is not there')")
-    done = doctor(env={"PYTHONPATH": str(tmp_path)})
+    done = warm.pparallel(tmp_path, "doctor", PYTHONPATH=str(tmp_path))
     assert "torch cannot be imported: ImportError: libcudart is not there" in done.stdout
     assert done.returncode == 1
 

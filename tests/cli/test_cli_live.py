@@ -60,13 +60,6 @@ def tasks(rt):
     wait(rt)
 
 
-def many(rt):
-    if rt.rank % 100 == 50:
-        raise RuntimeError("overheated") if (HERE / "fail").exists() else SystemExit(3)
-    rt.report(step=rt.rank)
-    wait(rt)
-
-
 def crowd(rt):
     rt.report(step=rt.rank)
     wait(rt)
@@ -97,7 +90,7 @@ def odd_prints(rt):
 def flood(rt):
     if rt.rank:
         return
-    for number in range(15_000):
+    for number in range(3_000):
         print("line", number)
 
 
@@ -105,11 +98,6 @@ def spin(rt):
     rt.report(step=1)
     while True:
         pass
-
-
-def block(rt):
-    rt.report(step=1)
-    rt.ordered_server.wait("never")
 
 
 def awkward(rt):
@@ -147,7 +135,7 @@ Start = Callable[..., Any]
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "job.yaml").write_text(JOB)
-    (tmp_path / "crowd.yaml").write_text("members: 200\ntarget: job:crowd\n")
+    (tmp_path / "crowd.yaml").write_text("members: 60\ntarget: job:crowd\n")
     (tmp_path / "job.py").write_text(TARGETS)
     return tmp_path
 
@@ -216,16 +204,18 @@ def test_each_member_has_a_line_with_its_values(folder: Path) -> None:
             ["worker-1", "done", "20"],
         ]
         assert "{'rank': 2}" in shown[-2]
+        assert colors(run) > {"default"}
+
+
+def colors(run: Any) -> set[str]:
+    return {char.fg for each in run.screen.buffer.values() for char in each.values()}
 
 
 def test_it_is_coloured_unless_the_user_wants_none(folder: Path) -> None:
     go(folder)
-    for no_color in (None, "1"):
-        with start(folder, env={"NO_COLOR": no_color}) as run:
-            assert run.finish() == 0
-            rows = run.screen.buffer.values()
-            colors = {char.fg for each in rows for char in each.values()}
-            assert (colors == {"default"}) == bool(no_color)
+    with start(folder, env={"NO_COLOR": "1"}) as run:
+        assert run.finish() == 0
+        assert colors(run) == {"default"}
 
 
 def test_tasks_are_counted(folder: Path) -> None:
@@ -245,11 +235,11 @@ def test_many_members_fit(folder: Path) -> None:
         rest = next(line for line in run.lines if "more: " in line)
         shown = [line for line in run.lines if line.startswith("member-")]
         assert len(shown) == 17
-        assert rest.startswith("... and 183 more: ")
+        assert rest.startswith("... and 43 more: ")
         go(folder)
         code, told = run.finish(), [*run.scrolled, *run.lines]
         assert code == 0, "\n".join(told)
-        assert sum(bool(re.match(r"member-\d+ +done", line)) for line in told) == 200
+        assert sum(bool(re.match(r"member-\d+ +done", line)) for line in told) == 60
 
 
 def test_who_fails_and_who_stops(folder: Path) -> None:
@@ -303,7 +293,7 @@ def test_no_line_of_a_flood_is_lost(folder: Path) -> None:
     with start(folder, "job:flood") as run:
         assert run.finish() == 0
         numbers = re.findall(rb"\] line (\d+)\r?\n", re.sub(rb"\x1b\[[0-9;]*m", b"", run.received))
-        assert list(map(int, numbers)) == list(range(15_000))
+        assert list(map(int, numbers)) == list(range(3_000))
 
 
 def test_awkward_reports(folder: Path) -> None:
@@ -317,9 +307,7 @@ def test_awkward_reports(folder: Path) -> None:
 # -- where it is not shown ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("args", "env"), [(["--plain"], {}), ([], {"TERM": "dumb"}), (["--json"], {})]
-)
+@pytest.mark.parametrize(("args", "env"), [(["--plain"], {}), ([], {"TERM": "dumb"})])
 def test_plain_text(folder: Path, args: list[str], env: dict[str, str]) -> None:
     go(folder)
     with start(folder, *args, env=env) as run:
@@ -350,9 +338,8 @@ def test_a_file_gets_no_escapes(folder: Path) -> None:
 # -- ways out -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("target", ["block", "spin"])
-def test_an_interrupt_leaves_the_terminal_as_it_was(folder: Path, target: str) -> None:
-    with start(folder, f"job:{target}") as run:
+def test_an_interrupt_leaves_the_terminal_as_it_was(folder: Path) -> None:
+    with start(folder, "job:spin") as run:
         run.until(running(run, "ps", "worker-0", "worker-1"), "rows of running members")
         run.type("\x03")
         began = time.monotonic()

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,6 +11,7 @@ import jsonschema
 import pytest
 import yaml
 from pydantic import Field, SecretStr
+from warm_interpreter import WarmInterpreter
 
 import pparallel_local
 import pparallel_serializers
@@ -248,12 +246,6 @@ def pparallel_backends():
 """
 
 
-def run(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
-    clean = {key: each for key, each in os.environ.items() if not key.startswith("PPARALLEL_")}
-    command = [sys.executable, "-m", "pparallel", "schema", *args]
-    return subprocess.run(command, env=clean | env, capture_output=True, text=True, check=False)
-
-
 def install(folder: Path, name: str, code: str) -> None:
     info = folder / f"{name}-1.5.dist-info"
     info.mkdir()
@@ -262,10 +254,12 @@ def install(folder: Path, name: str, code: str) -> None:
     (folder / f"{name}_plugin.py").write_text(code)
 
 
-def test_the_command_prints_it_with_installed_plugins(tmp_path: Path) -> None:
+def test_the_command_prints_it_with_installed_plugins(
+    tmp_path: Path, warm: WarmInterpreter
+) -> None:
     install(tmp_path, "plank", SHELF)
     install(tmp_path, "crash", "raise OSError('no disk')\n")
-    done = run("--indent", "0", PYTHONPATH=str(tmp_path))
+    done = warm.pparallel(tmp_path, "schema", "--indent", "0", PYTHONPATH=str(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count("\n") == 1
     schema = json.loads(done.stdout)
@@ -273,14 +267,16 @@ def test_the_command_prints_it_with_installed_plugins(tmp_path: Path) -> None:
     assert not accepts(schema, {"pool": {"backend": "plank", "plonks": 3}})
 
 
-def test_it_is_indented(schema: dict[str, Any]) -> None:
-    done = run()
+def test_it_is_indented(tmp_path: Path, schema: dict[str, Any], warm: WarmInterpreter) -> None:
+    done = warm.pparallel(tmp_path, "schema")
     assert done.stdout == json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
-def test_a_broken_plugin_can_be_made_fatal(tmp_path: Path) -> None:
+def test_a_broken_plugin_can_be_made_fatal(tmp_path: Path, warm: WarmInterpreter) -> None:
     install(tmp_path, "crash", "raise OSError('no disk')\n")
-    done = run(PYTHONPATH=str(tmp_path), PPARALLEL_STRICT_PLUGINS="1")
+    done = warm.pparallel(
+        tmp_path, "schema", PYTHONPATH=str(tmp_path), PPARALLEL_STRICT_PLUGINS="1"
+    )
     assert done.returncode == 2
     assert "no disk" in done.stderr
     assert "Traceback" not in done.stderr

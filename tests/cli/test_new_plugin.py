@@ -6,30 +6,22 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
+from warm_interpreter import Done, WarmInterpreter
 
 from pparallel.cli.new_plugin import template
 from pparallel.cli.new_plugin.names import check_name, names_of
 from pparallel.errors import ConfigError
 
 
-def new_plugin(folder: Path, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return run(folder, "-m", "pparallel", "new-plugin", *args, **env)
-
-
-def run(folder: Path, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
-    kept = {key: each for key, each in os.environ.items() if not key.startswith("PPARALLEL_")}
-    return subprocess.run(
-        [sys.executable, *args],
-        cwd=folder,
-        env={**kept, **env},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+@pytest.fixture
+def new_plugin(tmp_path: Path, warm: WarmInterpreter) -> Callable[..., Done]:
+    """What runs the command in ``tmp_path``."""
+    return partial(warm.pparallel, tmp_path, "new-plugin")
 
 
 def installed(folder: Path, site: Path) -> dict[str, str]:
@@ -53,23 +45,15 @@ def paths(folder: Path) -> set[str]:
 # -- what is written ------------------------------------------------------------------------------
 
 
-@pytest.mark.costly
 class TestWritten:
-    def test_the_suites_of_a_copy_pass(self, tmp_path: Path) -> None:
-        done = new_plugin(tmp_path, "json-lines")
-        assert done.returncode == 0, done.stderr
-        folder = tmp_path / "pparallel-json-lines"
-        environment = installed(folder, tmp_path / "site")
-        chosen = "it_is_found or whole or refuses or order or wait or push or nested or callbacks"
-        options = ["-q", "-W", "error", "-p", "no:cacheprovider", "-k", chosen]
-        done = run(folder, "-m", "pytest", *options, **environment)
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert int(re.findall(r"(\d+) passed", done.stdout)[0]) > 30
+    """What is done with a copy; ``test_example_plugin.py`` installs one and runs its tests."""
 
-    def test_a_copy_is_listed_and_used_by_its_name(self, tmp_path: Path) -> None:
-        new_plugin(tmp_path, "json-lines")
+    def test_a_copy_is_listed_and_used_by_its_name(
+        self, tmp_path: Path, new_plugin: Callable[..., Done], warm: WarmInterpreter
+    ) -> None:
+        new_plugin("json-lines")
         environment = installed(tmp_path / "pparallel-json-lines", tmp_path / "site")
-        listed = run(tmp_path, "-m", "pparallel", "backends", **environment).stdout
+        listed = warm.pparallel(tmp_path, "backends", **environment).stdout
         rows = [line.split()[:5] for line in listed.splitlines() if "json_lines" in line]
         package = ["json_lines", "pparallel-json-lines", "0.1.0", "1"]
         assert rows == [["ordered_server", *package], ["pool", *package]]
@@ -78,14 +62,18 @@ class TestWritten:
             "with pparallel.build({'pool': {'backend': 'json_lines', 'size': 2}}) as rt:\n"
             "    print(type(rt.pool).__name__, rt.pool.map(abs, [-1, 2]))\n"
         )
-        done = run(tmp_path, "-c", code, **environment)
+        done = warm.execute(code, tmp_path, **environment)
         assert done.stdout == "JsonLinesPool [1, 2]\n", done.stderr
 
     @pytest.mark.parametrize("interface", template.INTERFACES)
     def test_a_copy_of_one_interface_has_nothing_of_the_other(
-        self, tmp_path: Path, interface: str
+        self,
+        tmp_path: Path,
+        interface: str,
+        new_plugin: Callable[..., Done],
+        warm: WarmInterpreter,
     ) -> None:
-        done = new_plugin(tmp_path, "shelf", "--interface", interface)
+        done = new_plugin("shelf", "--interface", interface)
         assert done.returncode == 0, done.stderr
         folder = tmp_path / "pparallel-shelf"
         (other,) = set(template.INTERFACES) - {interface}
@@ -94,25 +82,28 @@ class TestWritten:
             assert other not in (folder / each).read_text()
         environment = installed(folder, tmp_path / "site")
         code = "import pparallel_shelf as own; print(len(own.pparallel_backends()), own.__all__)"
-        done = run(tmp_path, "-c", code, **environment)
+        done = warm.execute(code, tmp_path, **environment)
         assert done.stdout.startswith("1 ['Shelf"), done.stderr
 
-    def test_a_copy_is_clean(self, tmp_path: Path) -> None:
-        new_plugin(tmp_path, "a-name-of-26-letters-in-it")
+    def test_a_copy_is_clean(self, tmp_path: Path, new_plugin: Callable[..., Done]) -> None:
+        new_plugin("a-name-of-26-letters-in-it")
         (folder,) = tmp_path.iterdir()
-        done = run(folder, "-m", "ruff", "check", "--no-cache")
+        command = [sys.executable, "-m", "ruff", "check", "--no-cache"]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout
 
-    def test_an_example_is_written_nowhere(self, tmp_path: Path) -> None:
-        new_plugin(tmp_path, "shelf")
+    def test_an_example_is_written_nowhere(
+        self, tmp_path: Path, new_plugin: Callable[..., Done]
+    ) -> None:
+        new_plugin("shelf")
         folder = tmp_path / "pparallel-shelf"
         for each in paths(folder):
             text = each + (folder / each).read_text()
             assert "example" not in text.lower(), each
 
 
-def test_all_of_the_template_is_written(tmp_path: Path) -> None:
-    done = new_plugin(tmp_path, "example2")
+def test_all_of_the_template_is_written(tmp_path: Path, new_plugin: Callable[..., Done]) -> None:
+    done = new_plugin("example2")
     assert done.returncode == 0, done.stderr
     root = template._root()
     kept = {".github", ".gitignore"}  # other hidden files are left by tools
@@ -135,9 +126,9 @@ def test_all_of_the_template_is_written(tmp_path: Path) -> None:
         assert each in written
 
 
-def test_where_it_is_written(tmp_path: Path) -> None:
+def test_where_it_is_written(tmp_path: Path, new_plugin: Callable[..., Done]) -> None:
     (tmp_path / "mine").mkdir()
-    done = new_plugin(tmp_path, "shelf", "--directory", "mine", "--interface", "pool")
+    done = new_plugin("shelf", "--directory", "mine", "--interface", "pool")
     assert done.returncode == 0, done.stderr
     assert [each.name for each in tmp_path.iterdir()] == ["mine"]
     assert [each.name for each in (tmp_path / "mine").iterdir()] == ["pparallel-shelf"]
@@ -200,9 +191,11 @@ def test_names_that_cannot_be(name: str, near: str) -> None:
         (["taken"], "pparallel-taken exists already, and is left as it is"),
     ],
 )
-def test_what_is_refused_changes_nothing(tmp_path: Path, args: list[str], message: str) -> None:
+def test_what_is_refused_changes_nothing(
+    tmp_path: Path, args: list[str], message: str, new_plugin: Callable[..., Done]
+) -> None:
     (tmp_path / "pparallel-taken").write_text("mine")
-    done = new_plugin(tmp_path, *args)
+    done = new_plugin(*args)
     assert done.returncode == 2
     assert done.stdout == ""
     assert re.search(f"^pparallel: .*{message}", done.stderr), done.stderr
@@ -211,8 +204,8 @@ def test_what_is_refused_changes_nothing(tmp_path: Path, args: list[str], messag
     assert (tmp_path / "pparallel-taken").read_text() == "mine"
 
 
-def test_a_name_that_another_interface_has_is_no_obstacle(tmp_path: Path) -> None:
-    done = new_plugin(tmp_path, "sqlite", "--interface", "pool")
+def test_a_name_that_another_interface_has_is_no_obstacle(new_plugin: Callable[..., Done]) -> None:
+    done = new_plugin("sqlite", "--interface", "pool")
     assert done.returncode == 0, done.stderr
 
 

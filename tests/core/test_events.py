@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import override
 
@@ -265,6 +265,7 @@ def test_a_terminated_pool_fails_what_it_has() -> None:
     assert counts["task.failed"] == counts["task.queued"] == 2
 
 
+@settings(max_examples=25)
 @given(items=st.lists(st.integers(0, 9)), call=st.sampled_from(["map_async", "imap", "submit"]))
 def test_every_queued_task_ends_once(items: list[int], call: str) -> None:
     def use(pool: pparallel.Pool) -> None:

@@ -13,39 +13,13 @@ import pparallel
 HEAVY = ("torch", "zmq", "dill", "numpy", "scipy")
 
 
-def modules_after(code: str) -> set[str]:
-    """Return the names of the modules that a fresh interpreter has imported after *code*."""
-    script = f"import json, sys\n{code}\nprint(json.dumps(sorted(sys.modules)), file=sys.stderr)"
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    return set(json.loads(done.stderr.splitlines()[-1]))
-
-
-def test_importing_pparallel_imports_no_library() -> None:
-    loaded = modules_after("import pparallel")
-    assert not loaded & {*HEAVY, "pydantic", "typer", "yaml"}
-
-
-def test_importing_pparallel_costs_little() -> None:
-    new = modules_after("import pparallel") - modules_after("")
-    assert len(new) < 15  # pydantic brings hundreds
-
-
-def test_importing_the_builder_imports_no_heavy_library() -> None:
-    loaded = modules_after("import pparallel; pparallel.build")
-    assert not loaded & set(HEAVY)
-
-
-def test_listing_the_backends_imports_no_heavy_library() -> None:
-    listing = "from pparallel.registry import default_registry; default_registry().offers()"
-    assert not modules_after(listing) & set(HEAVY)
-
-
-def test_a_job_that_does_no_torch_work_imports_no_torch() -> None:
-    code = """
-import pparallel
-
+#: what a program does one after another, and when what it has imported is looked at
+STEPS = {
+    "nothing": "",
+    "package": "import pparallel",
+    "builder": "pparallel.build",
+    "listing": "from pparallel.registry import default_registry; default_registry().offers()",
+    "job": """
 def work(rt):
     rt.ordered_server.push(rt.name, [1], 1, None)
     rt.group().barrier()
@@ -53,8 +27,43 @@ def work(rt):
     return sum(rt.pool.map(abs, [-1, rt.reducer.manages]))
 
 assert pparallel.launch({"members": 3}, work) == [2, 1, 1]
-"""
-    assert not modules_after(code) & {"torch", "numpy"}
+""",
+}
+
+
+def modules_after(*steps: str) -> list[set[str]]:
+    """Return the names of the modules that a fresh interpreter has imported after each step."""
+    look = "print(json.dumps(sorted(sys.modules)), file=sys.stderr)"
+    script = "\n".join(["import json, sys", *(f"{each}\n{look}" for each in steps)])
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    return [set(json.loads(line)) for line in done.stderr.splitlines()[-len(steps) :]]
+
+
+@pytest.fixture(scope="module")
+def loaded() -> dict[str, set[str]]:
+    return dict(zip(STEPS, modules_after(*STEPS.values()), strict=True))
+
+
+def test_importing_pparallel_imports_no_library(loaded: dict[str, set[str]]) -> None:
+    assert not loaded["package"] & {*HEAVY, "pydantic", "typer", "yaml"}
+
+
+def test_importing_pparallel_costs_little(loaded: dict[str, set[str]]) -> None:
+    assert len(loaded["package"] - loaded["nothing"]) < 15  # pydantic brings hundreds
+
+
+def test_importing_the_builder_imports_no_heavy_library(loaded: dict[str, set[str]]) -> None:
+    assert not loaded["builder"] & {*HEAVY}
+
+
+def test_listing_the_backends_imports_no_heavy_library(loaded: dict[str, set[str]]) -> None:
+    assert not loaded["listing"] & {*HEAVY}
+
+
+def test_a_job_that_does_no_torch_work_imports_no_torch(loaded: dict[str, set[str]]) -> None:
+    assert not loaded["job"] & {"torch", "numpy"}
 
 
 def test_help_imports_only_what_help_needs() -> None:
@@ -64,8 +73,8 @@ def test_help_imports_only_what_help_needs() -> None:
         "try: main()\n"
         "except SystemExit: pass"
     )
-    loaded = modules_after(code)
-    assert not loaded & {*HEAVY, "pydantic", "yaml", "rich", "pparallel.builder"}
+    (found,) = modules_after(code)
+    assert not found & {*HEAVY, "pydantic", "yaml", "rich", "pparallel.builder"}
 
 
 @pytest.mark.parametrize("name", pparallel.__all__)

@@ -14,10 +14,7 @@ from typing import Any
 
 import pytest
 from typing_extensions import override
-from zmq_meetings import meeting
-from zmq_peer import opened, peers, transport
 
-from pparallel.errors import ClosedError
 from pparallel.runtime import dedicated
 from pparallel.runtime.interrupts import is_interrupt
 from pparallel.runtime.rpc.window import Room, Window
@@ -121,23 +118,6 @@ def test_nobody_waits_for_room_where_others_wait_for_it() -> None:
     for each in threads:
         each.join(PATIENCE)
         assert not each.is_alive(), "it waits for itself"
-
-
-def test_a_zmq_transport_that_a_handler_closes_in_the_midst_of_a_call() -> None:
-    names = ("m0", "m1", "m2")
-    with meeting(names) as met, peers(["m0", "m2"], names, met) as others:
-        mine = transport("m1", names, met, liveness_bound=5.0)
-        with opened(mine):
-            assert [each.opened() for each in others] == ["open", "open"]
-            assert [bytes(each) for each in mine.call("m2", [b"hello"], PATIENCE)]
-            before = signal.signal(signal.SIGALRM, lambda *_: mine.close())
-            signal.setitimer(signal.ITIMER_REAL, 0.2)
-            try:
-                with pytest.raises(ClosedError):
-                    mine.call("m2", [b"never"], 30)
-            finally:
-                signal.setitimer(signal.ITIMER_REAL, 0)
-                signal.signal(signal.SIGALRM, before)
 
 
 def test_errors_are_there_with_the_package() -> None:

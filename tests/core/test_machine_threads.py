@@ -6,7 +6,6 @@ import pytest
 from process_children import outcome
 
 from pparallel.machine.threads import limit_threads
-from pparallel.runtime.processes import child_environment
 
 ASK = """
 import ctypes, os
@@ -18,6 +17,7 @@ names = ("scipy_openblas_get_num_threads64_", "openblas_get_num_threads64_",
     "scipy_openblas_get_num_threads", "openblas_get_num_threads")
 say(next(getattr(blas, each)() for each in names if hasattr(blas, each)))
 """
+LIBRARIES = ["numpy", "torch"]
 APPLY = "from pparallel.machine.threads import apply_thread_limit as apply\n"
 
 
@@ -36,16 +36,13 @@ def test_the_environment_of_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_libraries_that_are_loaded_later() -> None:
-    environment = {**child_environment(), **limit_threads(1)}
-    assert outcome(ASK, environment=environment)[0] == ["1", "1"]
     assert outcome(f"{APPLY}apply(1)\n{ASK}")[0] == ["1", "1"]
 
 
 def test_libraries_that_are_loaded_already() -> None:
-    preload = ["numpy", "torch"]
     code = f"import sys; say('torch' in sys.modules)\n{APPLY}apply(1)\n{ASK}"
-    assert outcome(code, preload=preload)[0] == ["True", "1", "1"]
+    assert outcome(code, preload=LIBRARIES)[0] == ["True", "1", "1"]
 
 
 def test_torch_that_is_loaded_already_may_get_more() -> None:
-    assert outcome(f"import torch\n{APPLY}apply(2)\n{ASK}")[0][0] == "2"
+    assert outcome(f"import torch\n{APPLY}apply(2)\n{ASK}", preload=LIBRARIES)[0][0] == "2"

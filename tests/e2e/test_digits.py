@@ -19,13 +19,12 @@ import pparallel
 from pparallel.interfaces.reducer import Counters
 from pparallel.runtime.processes import child_environment
 from pparallel.runtime.streams import Streams
-from pparallel.testing.patience import PATIENCE
 
 if TYPE_CHECKING:
     from pparallel.builder import Runtime
 
 PROGRAM = Path(__file__).parents[2] / "examples" / "digits" / "train.py"
-STEPS = 400  #: of each member that trains
+STEPS = 200  #: of each member that trains
 
 REDUCERS: dict[str, dict[str, Any]] = {
     "grad_server": {"backend": "grad_server", "reduce_batch_size": 3},
@@ -87,7 +86,7 @@ def get(made: dict[str, Trained], name: str) -> Trained:
 @pytest.mark.parametrize("name", REDUCERS)
 def test_the_digits_are_learned(by_reducer: dict[str, Trained], name: str) -> None:
     result = get(by_reducer, name)
-    assert result.accuracy >= 0.95
+    assert result.accuracy >= 0.92
     pushed = [each.pushed for each in result.counters]
     server = name == "grad_server"  # its first member feeds no batches
     assert pushed == [0 if server and not rank else STEPS for rank in range(len(pushed))]
@@ -147,23 +146,18 @@ def test_all_reduce_is_training_on_the_joined_batch(overlap: bool) -> None:
     check_alike(results, expected, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.costly
-@pytest.mark.parametrize("starts", ["pparallel", "torchrun"])
-def test_either_launcher_runs_the_config(starts: str) -> None:
+def test_torchrun_runs_the_config() -> None:
+    """From the shell, as its README says."""
     config = PROGRAM.with_name("allreduce.yaml")
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     run = ["-m", "pparallel", "run", str(config), "--json", "--set", "members=2"]
-    command = [sys.executable, *run, "--set", "args={steps: 60}"]
-    if starts == "torchrun":
-        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-        command[1:1] = [*torchrun, "--local-ranks-filter=0"]
-        command += ["--set", "transport={backend: torch_rpc}"]
+    options = ["--set", "args={steps: 60}", "--set", "transport={backend: torch_rpc}"]
     done = subprocess.run(
-        command,
+        [sys.executable, *torchrun, "--local-ranks-filter=0", *run, *options],
         env=child_environment(),
         capture_output=True,
         text=True,
         check=False,
-        timeout=6 * PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)["results"]["member-0"]["accuracy"]

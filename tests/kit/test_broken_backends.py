@@ -1,16 +1,18 @@
-"""Every shipped suite rejects every backend that is broken in one way."""
+"""Every shipped suite rejects every backend that is broken in one way.
+
+The broken backends of a module run in a pytest of their own, a fork of one that has imported torch.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from warm_interpreter import WarmInterpreter
 
 HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 MODULES = sorted(
@@ -18,101 +20,73 @@ MODULES = sorted(
     for each in (HELPERS / "broken").glob("*.py")
     if each.stem not in ("__init__", "harness")
 )
-LIMIT = 60  #: seconds for one test
-LONG = 240  #: for one that tries sequence after sequence until one fails
-FEWEST = 10  #: broken backends of each interface
+LIMIT = 30  #: seconds for one test
+FEWEST = 3  #: broken backends of each interface
 
 ENTRY_POINTS = "[pparallel]\nbroken = broken.{module}\n"
 METADATA = "Metadata-Version: 2.1\nName: pparallel-broken\nVersion: 1.0\n"
+RUN = """
+import os, sys
+sys.path[:0] = {path!r}
+os.environ.update({environment!r})
+import pytest
+pytest.main({options!r})
+"""
 
 
-def classes(module: str) -> list[str]:
+def classes(module: str) -> set[str]:
     source = (HELPERS / "broken" / f"{module}.py").read_text()
-    return re.findall(r"^class (Test\w+)", source, re.M)
+    return set(re.findall(r"^class (Test\w+)", source, re.M))
 
 
-class Run:
-    """Some classes of a module, which run in a pytest of their own."""
-
-    def __init__(self, module: str, names: list[str], directory: Path) -> None:
-        installed = directory / module / "pparallel_broken-1.0.dist-info"
-        installed.mkdir(parents=True)
-        (installed / "METADATA").write_text(METADATA)
-        (installed / "entry_points.txt").write_text(ENTRY_POINTS.format(module=module))
-        self._found = directory / module / "outcomes.json"
-        self._output = directory / module / "output.txt"
-        path = [str(installed.parent), str(HELPERS), os.environ.get("PYTHONPATH", "")]
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(path),
-            "PPARALLEL_BROKEN_OUTCOMES": str(self._found),
-            "PPARALLEL_BROKEN_CLASSES": " ".join(names),
-            "CI": "true",  # where pytest lists all that differs: a verdict comes soon all the same
-        }
-        limit = LONG if module.endswith("sequences") else LIMIT
-        options = ["-q", "--import-mode=prepend", f"--timeout={limit}", "--timeout-method=signal"]
-        # Python's own tracebacks: pytest's parse whole files, which CPython 3.11 refuses while
-        # another thread does so too.
-        options += ["-p", "broken.harness", "-p", "no:cacheprovider", "--tb=native", "-rs"]
-        command = [sys.executable, "-m", "pytest", *options, f"{HELPERS}/broken/{module}.py"]
-        with self._output.open("w") as output:
-            self._process = subprocess.Popen(
-                command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
-            )
-
-    def outcomes(self) -> dict[str, dict[str, str]]:
-        """Return what came of each class's tests."""
-        self._process.wait()
-        output = self._output.read_text()
-        assert self._found.exists(), output[-5000:]
-        print(output)  # noqa: T201 - shown by pytest when the test that asked fails
-        found: dict[str, dict[str, str]] = json.loads(self._found.read_text())
-        return found
-
-    def stop(self) -> None:
-        self._process.kill()
-        self._process.wait()
-
-
-@pytest.fixture(scope="session")
-def runs(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, Run]]:
-    """The modules that are asked for, all at work: they wait more than they compute."""
-    directory = tmp_path_factory.mktemp("broken")
-    wanted: dict[str, list[str]] = {}
-    for item in request.session.items:
-        if getattr(item, "function", None) is test_a_broken_backend_is_rejected:
-            params = item.callspec.params  # type: ignore[attr-defined]
-            wanted.setdefault(params["module"], []).append(params["name"])
-    started = {module: Run(module, names, directory) for module, names in wanted.items()}
-    yield started
-    for each in started.values():
-        each.stop()
+@pytest.fixture(scope="module")
+def warm() -> Iterator[WarmInterpreter]:
+    with WarmInterpreter() as interpreter:
+        yield interpreter
 
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left() -> None:
-    """Replace the check of all other tests: what runs beside these leaves things, on purpose.
+    """Replace the check of all other tests: broken backends leave things, on purpose.
 
     The modules' own tests look for them.
     """
 
 
-CASES = [
-    pytest.param(module, name, id=f"{module}-{name}")
-    for module in MODULES
-    for name in classes(module)
-]
+def outcomes(module: str, folder: Path, warm: WarmInterpreter) -> dict[str, dict[str, str]]:
+    """Run the broken backends of a module; return what came of the tests of each class."""
+    installed = folder / "site" / "pparallel_broken-1.0.dist-info"
+    installed.mkdir(parents=True)
+    (installed / "METADATA").write_text(METADATA)
+    (installed / "entry_points.txt").write_text(ENTRY_POINTS.format(module=module))
+    path = [str(installed.parent), str(HELPERS)]
+    found = folder / "outcomes.json"
+    environment = {
+        "PYTHONPATH": os.pathsep.join([*path, os.environ.get("PYTHONPATH", "")]),
+        "PPARALLEL_BROKEN_OUTCOMES": str(found),
+        "CI": "true",  # where pytest lists all that differs: a verdict comes soon all the same
+    }
+    options = ["-q", "--import-mode=prepend", f"--timeout={LIMIT}", "--timeout-method=signal"]
+    # Python's own tracebacks: pytest's parse whole files, which CPython 3.11 refuses while
+    # another thread does so too.
+    options += ["-p", "broken.harness", "-p", "no:cacheprovider", "--tb=native", "-rs"]
+    options += ["--assert=plain"]  # what is imported already cannot be rewritten
+    options += [f"{HELPERS}/broken/{module}.py"]
+    script = folder / "run.py"
+    script.write_text(RUN.format(path=path, environment=environment, options=options))
+    done = warm.run(script, folder)
+    print(done.stdout)  # noqa: T201 - shown by pytest when the test fails
+    assert found.exists(), done.stdout[-5000:] + done.stderr[-5000:]
+    read: dict[str, dict[str, str]] = json.loads(found.read_text())
+    return read
 
 
-@pytest.mark.costly
-@pytest.mark.timeout(600)  # the first of a module waits for the others too
-@pytest.mark.parametrize(("module", "name"), CASES)
-def test_a_broken_backend_is_rejected(module: str, name: str, runs: dict[str, Run]) -> None:
-    found = runs[module].outcomes().get(name, {})
-    assert found, f"none of the tests of {name} were run"
-    assert set(found.values()) == {"rejected"}, found
+@pytest.mark.parametrize("module", MODULES)
+def test_a_broken_backend_is_rejected(module: str, tmp_path: Path, warm: WarmInterpreter) -> None:
+    found = outcomes(module, tmp_path, warm)
+    assert found.keys() == classes(module), "not one of the tests of a class was run"
+    wrong = {name: each for name, each in found.items() if set(each.values()) != {"rejected"}}
+    assert not wrong
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -1,4 +1,4 @@
-"""Every benchmark runs, and says what it found; how quick anything is, is nobody's test."""
+"""Benchmarks run, and say what they found; how quick anything is, is nobody's test."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from benchmarks.harness.processes import Stopwatch, descendants
 from benchmarks.harness.report import Played, Report, shown
 from benchmarks.harness.rounds import play
 from benchmarks.harness.timing import spread, timed
-from benchmarks.redis_server import missing
 from benchmarks.servers_peers import no_redis
 from pparallel.testing.patience import until
 
 ROOT = Path(__file__).resolve().parents[2]
+QUICK = ("events", "pool_failures", "serializers")  #: the soak runs all of them
 
 
 def benchmark(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -36,11 +36,8 @@ def benchmark(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.costly
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", QUICK)
 def test_a_benchmark_runs(name: str, tmp_path: Path) -> None:
-    if name == "redis_server" and (why := missing()):
-        pytest.skip(why)
     done = benchmark(name, "--quick", "--json", str(tmp_path / "found.json"))
     assert done.returncode == 0, done.stderr
     (found,) = json.loads((tmp_path / "found.json").read_text())
@@ -50,6 +47,15 @@ def test_a_benchmark_runs(name: str, tmp_path: Path) -> None:
     assert all(row["own"]["rounds"] == row["other"]["rounds"] == 1 for row in rows)
     assert done.stdout.count("\n| ") == len(rows) + 2
     assert "Traceback" not in done.stderr
+
+
+def test_each_benchmark_has_contests() -> None:
+    assert {*QUICK} < {*names()}
+    code = "import importlib, sys\n"
+    code += "assert all(importlib.import_module(f'benchmarks.{n}').CONTESTS for n in sys.argv[1:])"
+    command = [sys.executable, "-W", "error", "-c", code, *names()]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_several_benchmarks_run_one_after_the_other(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -21,7 +20,6 @@ from pparallel.cli import app
 from pparallel.registry import INTERFACES, default_registry
 
 ROOT = Path(__file__).resolve().parents[2]
-FULL = os.environ.get("PPARALLEL_TEST_SCALE") == "full"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 
 
@@ -34,20 +32,28 @@ def blocks(language: str) -> Iterator[object]:
 
 @pytest.fixture(scope="module")
 def warm() -> Iterator[WarmInterpreter]:
+    """What has imported torch: each block of a page is a fork of it."""
     with WarmInterpreter() as interpreter:
         yield interpreter
 
 
-@pytest.mark.costly
+#: of a suite, which other tests run whole, the first laws are enough
+PYTEST = """
+import sys
+import pytest
+class Few:
+    def pytest_collection_modifyitems(self, items):
+        del items[4:]
+sys.exit(pytest.main(["--assert=plain", "-k", "not sequence", *sys.argv[1:]], [Few()]))
+"""
+
+
 @pytest.mark.parametrize("code", [*blocks("python")])
 def test_python_runs(code: str, tmp_path: Path, warm: WarmInterpreter) -> None:
-    """At full scale in an interpreter of its own, which takes seconds where it imports torch."""
     script = tmp_path / "test_block.py"
     script.write_text(code)
-    if "import pytest" in code or FULL:
-        runner = ["-m", "pytest"] if "import pytest" in code else []
-        command = [sys.executable, "-W", "error", *runner, str(script)]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    if "import pytest" in code:
+        done = warm.execute(PYTEST, tmp_path, str(script))
     else:
         done = warm.run(script, tmp_path)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
