@@ -3,18 +3,15 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from thinning import FULL, pytest_collection_modifyitems
 
 from pparallel.testing import Suite, no_leftovers
 from pparallel.testing.threads import switching_often
-
-__all__ = ["pytest_collection_modifyitems"]
 
 # The gate tries the same examples in each run; the soak tries others.
 settings.register_profile("gate", deadline=None, derandomize=True, database=None)
@@ -58,12 +55,6 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()  # what is imported by now need not be searched after every test
-
-
-@pytest.fixture(scope="session")
-def scale() -> Callable[[int], int]:
-    """How many rounds a test runs: all with PPARALLEL_TEST_SCALE=full, else a tenth."""
-    return lambda rounds: rounds if FULL else max(1, rounds // 10)
 
 
 @pytest.fixture

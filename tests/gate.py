@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-MOST_FLAKY = 5
+MOST_FLAKY = 2
 MOST_RERUN = 20  #: failures of which each runs once more; a larger number is no accident
 
 # Neighbours share fixtures, so that each process gets a run of tests and takes some of another's at

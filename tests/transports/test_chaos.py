@@ -11,10 +11,10 @@ from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Literal
 from unittest.mock import Mock
 
-import preloads
 import pytest
 from chaos_programs import use
-from hypothesis import given
+from few_laws import FewLaws
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import override
 
@@ -22,7 +22,6 @@ import pparallel
 from pparallel.errors import CallTimeoutError, ClosedError, ConfigError, PeerLostError
 from pparallel.interfaces.transport import Frames, Transport, TransportConfig
 from pparallel.registry import Registry, default_registry
-from pparallel.testing import TransportSuite
 from pparallel.testing.chaos import ChaosTransportConfig, chaotic
 from pparallel.testing.chaos import transport as chaos_transport
 from pparallel.testing.chaos.fates import Fates
@@ -34,14 +33,14 @@ from pparallel_local.transport import LocalTransport
 CHANCE = st.floats(0, 1)
 
 
-@pytest.mark.costly
-class TestWithoutFaults(TransportSuite):
+class TestWithoutFaults(FewLaws):
     @pytest.fixture
     @override
     def config(self) -> TransportConfig:
         return chaotic(LocalTransportConfig())
 
 
+@settings(max_examples=20)
 @given(st.integers(), CHANCE, CHANCE, CHANCE, CHANCE, CHANCE)
 def test_the_same_seed_gives_the_same_faults(
     seed: int, drop: float, reply: float, broken: float, twice: float, late: float
@@ -176,18 +175,12 @@ def test_close_ends_what_waits_in_vain(opened: Open) -> None:
 
 
 FAULTS = {"drop_request": 0.1, "drop_reply": 0.1, "fail_running": 0.1, "duplicate": 0.2}
-OWN = [
-    each.name
-    for each in default_registry().offers()
-    if (each.interface, each.package) == ("transport", "pparallel") and each.name != "chaos"
-]
 
 
 def launched(transport: dict[str, Any], **faults: Any) -> list[dict[str, Any]]:
     """Have two members, threads where the transport inside allows it, use it with faults."""
     reach = default_registry().find("transport", transport["backend"]).reach
-    process = {"backend": "process", "preload": preloads.MEMBERS}
-    launcher = {"backend": "thread"} if "threads" in reach else process
+    launcher = {"backend": "thread" if "threads" in reach else "process"}
     chaos = {"backend": "chaos", "transport": transport, "retry_after": 0.02, **faults}
     raw = {"members": 2, "launcher": launcher, "transport": chaos, "reducer": {"backend": "local"}}
     return pparallel.launch(raw, use, (bool(faults),))
@@ -204,8 +197,7 @@ def check(told: list[dict[str, Any]], faults: bool) -> None:
         assert first["once"] == first["sync"]
 
 
-@pytest.mark.costly
-@pytest.mark.parametrize("backend", OWN)
+@pytest.mark.parametrize("backend", ["local", "zmq", "torch_rpc"])
 def test_around_every_transport(backend: str) -> None:
     check(launched({"backend": backend}, **FAULTS), faults=True)
 

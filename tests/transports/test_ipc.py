@@ -9,16 +9,14 @@ import re
 import select
 import socket
 import threading
-import time
 from array import array
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import preloads
 import psutil
 import pytest
+from few_laws import FewLaws
 from ipc_peer import echo, pair
 from typing_extensions import override
 
@@ -28,7 +26,6 @@ from pparallel.interfaces.transport import Frames
 from pparallel.runtime import dedicated
 from pparallel.runtime.processes.inheritance import _private
 from pparallel.runtime.rpc import RpcGroup, current
-from pparallel.runtime.turn import Turn
 from pparallel.testing import TransportSuite
 from pparallel.testing.patience import PATIENCE, until
 from pparallel_ipc import IpcTransportConfig, messages
@@ -47,8 +44,7 @@ class TestIpcTransport(TransportSuite):
         return IpcTransportConfig()
 
 
-@pytest.mark.costly
-class TestIpcTransportWithoutSharedMemory(TransportSuite):
+class TestIpcTransportWithoutSharedMemory(FewLaws):
     """Whatever is large goes through files: an arena of one byte has no room for anything."""
 
     @pytest.fixture
@@ -249,8 +245,7 @@ def fork_and_call(rt: Runtime) -> int:
 
 
 def test_a_member_may_fork() -> None:
-    launcher = {"backend": "process", "preload": preloads.MEMBERS}
-    job = {"members": 2, "launcher": launcher, "reducer": {"backend": "local"}}
+    job = {"members": 2, "launcher": {"backend": "process"}, "reducer": {"backend": "local"}}
     assert pparallel.launch(job, fork_and_call) == [7, 7]
 
 
@@ -278,48 +273,42 @@ def test_a_function_calls_the_member_that_it_runs_in(transport: str) -> None:
     assert pparallel.launch(job, ask_others_to) == [[[10, 1, 2, 3]] * 6] * 2
 
 
-entered: list[int] = []
+def test_no_call_that_was_given_up_in_a_lane_enters_after_a_later_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Be the lane taken in only after the call in it was given up, and others have come."""
+    add_lane, late = Guest.add_lane, [threading.Event(), threading.Event()]
 
-
-def enter(number: int) -> list[int]:
-    entered.append(number)
-    return entered
-
-
-def serve_lanes_late() -> None:
-    """Have this member take the next lane in only after others would have given up."""
-    add_lane, left = Guest.add_lane, [1]
-
-    def late(self: Guest, fds: Any) -> None:
-        if left:
-            left.pop()
-            threading.Timer(0.3, add_lane, (self, fds)).start()
-        else:
+    def take_in_late(self: Guest, fds: Any) -> None:
+        def take_in() -> None:
+            assert late[0].wait(PATIENCE)
             add_lane(self, fds)
+            late[1].set()
 
-    Guest.add_lane = late  # type: ignore[method-assign]
+        monkeypatch.undo()
+        threading.Thread(target=take_in).start()
 
+    entered: list[bytes] = []
 
-def call_after_a_time_out(rt: Runtime) -> list[int]:
-    group = rt.group()
-    group.barrier(PATIENCE)
-    found: list[int] = []
-    if rt.rank == 0:
-        group.rpc_async(1, serve_lanes_late).wait(PATIENCE)
+    def enter(_: str, frames: Frames) -> Frames:
+        entered.extend(copied(frames))
+        return frames
+
+    with pair(enter) as (a, b):
+        a.request(b.name, [b"first"], PATIENCE).result(PATIENCE)  # which takes no lane
+        monkeypatch.setattr(Guest, "add_lane", take_in_late)
         with pytest.raises(CallTimeoutError):
-            group.rpc_sync(1, enter, args=(1,), timeout=0.05)
-        for number in (2, 3):
-            found = group.rpc_sync(1, enter, args=(number,))
-        time.sleep(0.5)  # what is late would come now
-        found = group.rpc_sync(1, enter, args=(4,))
-    group.barrier(PATIENCE)
-    return found
-
-
-def test_no_call_that_was_given_up_in_a_lane_enters_after_a_later_one() -> None:
-    job = {"members": 2, "reducer": {"backend": "local"}, "launcher": {"backend": "process"}}
-    found = pparallel.launch(job, call_after_a_time_out)[0]
-    assert found in ([1, 2, 3, 4], [2, 3, 4])
+            a.call(b.name, [b"given up"], 0.05)
+        for each in (b"second", b"third"):
+            a.call(b.name, [each], PATIENCE)
+        late[0].set()
+        assert late[1].wait(PATIENCE), "the lane was taken in at once"
+        a.call(b.name, [b"fourth"], PATIENCE)
+    entered.remove(b"first")
+    assert entered in (
+        [b"second", b"third", b"fourth"],
+        [b"given up", b"second", b"third", b"fourth"],
+    )
 
 
 def test_a_large_frame_that_goes_back_is_the_same_memory() -> None:
@@ -567,17 +556,3 @@ def test_an_answer_of_a_member_that_closes_is_no_failure(caplog: pytest.LogCaptu
             asked[0].set_result([os.urandom(100_000)])
     (record,) = (each for each in caplog.records if "A request of a" in each.message)
     assert (record.levelname, record.exc_info) == ("DEBUG", None)
-
-
-def test_no_memory_to_give_a_turn_back() -> None:
-    """A list that is emptied takes memory for its next item, which may be missing."""
-    testcapi: Any = pytest.importorskip("_testcapi")
-    turn = Turn()
-    fail = partial(testcapi.set_nomemory, 0, 1)
-    try:
-        with contextlib.suppress(MemoryError):
-            turn.take(fail)
-    finally:
-        testcapi.remove_mem_hooks()
-    assert turn.take(int)
-    assert turn.owner == 0

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from exhausted import no_descriptors, no_threads
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError, ResourceExhaustedError
@@ -58,12 +58,14 @@ def test_too_long_a_name_is_refused_before_it_is_sent() -> None:
         hello("m" * 2000).pack()
 
 
+@settings(max_examples=30)
 @given(st.binary(max_size=2 * LONGEST))
 def test_bytes_that_are_no_hello_are_refused(data: bytes) -> None:
     with pytest.raises(RefusedError):
         Hello.unpack(data)
 
 
+@settings(max_examples=50)
 @given(st.data())
 def test_a_hello_that_was_changed_is_read_or_refused(data: st.DataObject) -> None:
     said = bytearray(hello("m", incarnation=b"0123456789abcdef").pack())
@@ -156,22 +158,10 @@ def test_a_look_without_descriptors_is_made_again(
     watch.add("other", ProcessId.of(other.pid), judged=True)
     other.signal(signal.SIGSTOP)
     with no_descriptors():
-        threading.Event().wait(2 * BOUND)
+        threading.Event().wait(BOUND)  # some looks fail
         assert any(each.name == "pparallel-watch" for each in threading.enumerate())
     until(lambda: len(ends) == 1, "the stopped process was not reported")
     assert "was stopped by a signal" in ends[0][1]
-
-
-def test_a_member_added_without_descriptors_is_watched_later(
-    other: processes.Process, ends: list[tuple[str, str]], watch: Watch
-) -> None:
-    process = ProcessId.of(other.pid)
-    with no_descriptors():
-        watch.add("other", process, judged=False)
-    watch.add("this", ProcessId.of(os.getppid()), judged=True)  # starts the thread
-    other.signal(signal.SIGKILL)
-    until(lambda: len(ends) == 1, "the end was not reported")
-    assert ends[0][0] == "other"
 
 
 def test_the_only_member_added_without_descriptors_is_watched_later(
@@ -182,16 +172,6 @@ def test_the_only_member_added_without_descriptors_is_watched_later(
         watch.add("other", process, judged=False)
     other.signal(signal.SIGKILL)
     until(lambda: len(ends) == 1, "the end was not reported")
-
-
-def test_a_member_added_while_no_thread_starts_is_watched_with_the_next(
-    other: processes.Process, ends: list[tuple[str, str]], watch: Watch
-) -> None:
-    with no_threads():
-        watch.add("other", ProcessId.of(other.pid), judged=False)
-    watch.add("next", ProcessId.of(other.pid), judged=False)
-    other.signal(signal.SIGKILL)
-    until(lambda: len(ends) == 2, "the ends were not reported")
 
 
 def test_who_is_admitted_while_no_thread_starts_is_watched_once_all_are_here(

@@ -13,7 +13,7 @@ from crew import BOUND, Crew, crew
 
 from pparallel.testing.patience import until
 
-LATE = 2.0  #: seconds that a test allows beyond the bound, for a machine that is busy
+LATE = 4.0  #: seconds that a test allows beyond the bound, for a machine that is busy
 
 #: what a transport says that asks for signs of life, if it sees that sooner than the signal
 UNREACHABLE = "cannot be reached any more: its connection broke and did not come back"
@@ -24,10 +24,13 @@ TRANSPORTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(params=["ipc", pytest.param("zmq", marks=pytest.mark.costly)])
+@pytest.fixture(params=TRANSPORTS)
 def members(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Crew]:
     with crew(tmp_path, TRANSPORTS[request.param]) as started:
         yield started
+
+
+once = pytest.mark.parametrize("members", ["ipc"], indirect=True)  #: no matter of the transport
 
 
 def killed(members: Crew, name: str) -> None:
@@ -75,6 +78,7 @@ def test_whoever_waits_for_it_wakes(members: Crew) -> None:
         assert all(each.startswith("PeerLostError: member 'c' has died") for each in found), found
 
 
+@once
 def test_a_member_killed_before_a_barrier_that_others_wait_in(members: Crew) -> None:
     members.start("a", "meet", members.note("a waits"))
     members.start("b", "meet", members.note("b waits"))
@@ -140,10 +144,10 @@ def test_one_that_was_stopped_for_less_is_not_given_up(members: Crew) -> None:
 
 def test_a_member_that_holds_the_gil_is_not_lost(members: Crew) -> None:
     members.start("a", "serve", members.note("over"))
-    members.start("b", "have_it_hold_the_gil", "c", 3 * BOUND)
+    members.start("b", "have_it_hold_the_gil", "c", 2 * BOUND)
     members.start("c", "serve", members.note("over"))
     took, here = members.answer("b")
-    assert took > 3 * BOUND
+    assert took > 2 * BOUND
     assert here == ["a", "b", "c"]
     members.note("over").touch()
     assert "c" in members.answer("a")
@@ -189,6 +193,7 @@ def hosted_by(name: str) -> dict[str, Any]:
     return {"ordered_server": {"backend": "hosted", "host": name}}
 
 
+@once
 def test_a_server_killed_in_the_middle_of_a_push(members: Crew) -> None:
     members.start("a", "serve", members.note("over"), "c", **hosted_by("c"))
     members.start("b", "push_to_the_end", members.note("pushes"), **hosted_by("c"))
@@ -202,6 +207,7 @@ def test_a_server_killed_in_the_middle_of_a_push(members: Crew) -> None:
     assert members.answer("a") == ["a", "b"]
 
 
+@once
 def test_a_member_killed_in_the_middle_of_its_push(members: Crew) -> None:
     members.start("a", "pull_after", members.note("look"), **hosted_by("c"))
     members.start("b", "push_to_the_end", members.note("pushes"), **hosted_by("c"))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from few_laws import FewLaws
 from typing_extensions import override
 
 from pparallel.interfaces.transport import TransportConfig
@@ -15,8 +16,7 @@ class TestOnTcp(TransportSuite):
         return ZmqTransportConfig(address="tcp://127.0.0.1:0")
 
 
-@pytest.mark.costly
-class TestOnUnixSockets(TransportSuite):
+class TestOnUnixSockets(FewLaws):
     @pytest.fixture
     @override
     def config(self) -> TransportConfig:

@@ -1,9 +1,8 @@
-"""Members on ZeroMQ when memory or descriptors run out."""
+"""Members on ZeroMQ that send more than there is room for, or lack descriptors."""
 
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import signal
 import struct
@@ -89,10 +88,9 @@ ANSWERS: dict[str, Handling] = {
 }
 
 
-@pytest.mark.parametrize("what", [each for each in ANSWERS if each != "echo"])
-def test_reply_that_cannot_be_encoded_is_an_error_of_the_caller(what: str) -> None:
+def test_reply_that_cannot_be_encoded_is_an_error_of_the_caller() -> None:
     with pair() as (one, _):
-        for _ in range(2):
+        for what in [each for each in ANSWERS if each != "echo"] * 2:
             with pytest.raises(RemoteError):
                 one.call("m1", [what.encode()], 5)
         assert one.call("m1", [b"echo"], 5)
@@ -142,81 +140,6 @@ def test_sender_that_announces_more_than_one_message_may_hold_is_refused(
         assert one.call("m1", [b"echo", bytes(2**21)], 10)
 
 
-def test_message_that_cannot_be_handled_fails_and_the_next_is_handled(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    unpack, fails = wire.unpack, itertools.count()
-
-    def failing(part: bytes, limits: wire.Limits) -> wire.Message:
-        if part[0] == wire.Kind.REQUEST and next(fails) == 0:
-            raise MemoryError
-        return unpack(part, limits)
-
-    with pair() as (one, _):
-        assert one.call("m1", [b"echo"], 5)
-        monkeypatch.setattr(wire, "unpack", failing)
-        with pytest.raises(RemoteError, match="MemoryError"):
-            one.call("m1", [b"echo"], 5)
-        assert one.call("m1", [b"echo"], 5)
-
-
-def test_reply_that_cannot_be_taken_in_fails_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    unpack, fails = wire.unpack, itertools.count()
-
-    def failing(part: bytes, limits: wire.Limits) -> wire.Message:
-        if part[0] == wire.Kind.REPLY and next(fails) == 0:
-            raise MemoryError
-        return unpack(part, limits)
-
-    with pair() as (one, _):
-        assert one.call("m1", [b"echo"], 5)
-        monkeypatch.setattr(wire, "unpack", failing)
-        assert isinstance(one.request("m1", [b"echo"], 5).exception(10), MemoryError)
-        assert one.request("m1", [b"echo"], 5).result(10)
-
-
-def test_thread_that_receives_goes_on_after_a_failed_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pair() as (one, two):
-        network = two._network
-        assert network is not None
-        wait, fails = network.serving._wait, itertools.count()
-
-        def failing(left: float) -> None:
-            if next(fails) < 5:
-                raise MemoryError
-            wait(left)
-
-        monkeypatch.setattr(network.serving, "_wait", failing)
-        for _ in range(3):
-            assert one.call("m1", [b"echo"], 5)
-        network.serving.tick_soon()
-        until(lambda: next(fails) > 5, "it waits no more")
-        assert one.call("m1", [b"echo"], 5)
-
-
-@contextmanager
-def no_sockets(monkeypatch: pytest.MonkeyPatch, allowed: int = 0) -> Iterator[None]:
-    """Let no more than *allowed* sockets be made."""
-    made, socket = itertools.count(), sockets.Sockets._socket
-
-    def failing(*args: object) -> object:
-        if next(made) >= allowed:
-            raise zmq.ZMQError(errno.EMFILE)
-        return socket(*args)  # type: ignore[arg-type]
-
-    with monkeypatch.context() as patched:
-        patched.setattr(sockets.Sockets, "_socket", failing)
-        yield
-
-
-def test_call_without_a_socket_for_a_lane_takes_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pair() as (one, _):
-        one.request("m1", [b"echo"], 5).result()
-        with no_sockets(monkeypatch):
-            assert one.call("m1", [b"echo"], 5)
-        assert one.call("m1", [b"echo"], 5)
-
-
 def test_link_that_cannot_be_made_is_an_error_and_the_next_call_makes_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -260,24 +183,23 @@ def test_call_to_a_member_that_takes_nothing_keeps_its_time_out() -> None:
             own.call("m1", [b"here"], 5)
             os.kill(other.pid, signal.SIGSTOP)
             try:
+                began = time.monotonic()
                 for call in calls:
-                    began = time.monotonic()
-                    for _ in range(3):
+                    for _ in range(2):
                         with pytest.raises(TimeoutError):
-                            call("m1", [b"here", bytes(8 * 2**20)], 0.5)
-                    assert time.monotonic() - began < 4
+                            call("m1", [b"here", bytes(8 * 2**20)], 0.3)
+                assert time.monotonic() - began < 10
             finally:
                 os.kill(other.pid, signal.SIGCONT)
 
 
-@pytest.mark.parametrize("place", PLACES)
 def test_opening_that_fails_once_there_are_sockets_leaves_nothing(
-    monkeypatch: pytest.MonkeyPatch, place: str
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def failing() -> ProcessId:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    with meeting(NAMES, place) as met:
+    with meeting(NAMES, PLACES[1]) as met:
         own = transport("m0", NAMES, met)
         before = psutil.Process().num_fds()
         monkeypatch.setattr(ProcessId, "here", failing)
@@ -317,7 +239,11 @@ with meeting(NAMES, sys.argv[1]) as met:
             held.append(os.dup(0))
     except OSError:
         pass
-    for left in range(48):
+    free = 0
+    for left in (0, 4, 8, 20, 30, 47):
+        while free < left:
+            os.close(held.pop())
+            free += 1
         both = [transport(name, NAMES, met, rendezvous_timeout=0.2) for name in NAMES]
         ends = []
         threads = [threading.Thread(target=open_one, args=(own, ends)) for own in both]
@@ -329,8 +255,7 @@ with meeting(NAMES, sys.argv[1]) as met:
             own.close()
         assert len(ends) == 2, ends
         assert left > 8 or ends == ["exhausted"] * 2, ends
-        os.close(held.pop())
-    assert len(os.listdir("/proc/self/fd")) <= 120 - 48 + 1
+    assert len(os.listdir("/proc/self/fd")) <= 120 - left + 1
 """
     command = [sys.executable, "-W", "error", "-c", code, PLACES[0]]
     assert (

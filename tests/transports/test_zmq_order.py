@@ -53,10 +53,9 @@ def test_none_is_left_behind_when_nobody_waits(job: Job) -> None:
     until(lambda: len(job.asked) == MANY, "some requests are held back")
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_the_order_of_a_thread_is_kept_among_all_sizes(job: Job, seed: int) -> None:
-    chance = random.Random(seed)
-    sizes = [chance.choice([1, 1, 1, 2048, 2**17, 3 * 2**20]) for _ in range(150)]
+def test_the_order_of_a_thread_is_kept_among_all_sizes(job: Job) -> None:
+    chance = random.Random(0)
+    sizes = [chance.choice([1, 1, 1, 2048, 2**17, 3 * 2**20]) for _ in range(100)]
     futures = [
         job.a.request("b", [b"%010d" % n + bytes(size)], PATIENCE) for n, size in enumerate(sizes)
     ]

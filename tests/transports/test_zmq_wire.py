@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pparallel_zmq import wire
@@ -15,6 +15,7 @@ small = st.binary(max_size=100)
 frames = st.lists(small | small.map(bytearray), max_size=5)
 
 
+@settings(max_examples=30)
 @given(frames, st.sampled_from([Kind.REQUEST, Kind.REPLY]), st.integers(0, 2**64 - 1))
 def test_what_is_packed_is_unpacked(sent: list[bytes | bytearray], kind: int, number: int) -> None:
     part, raws = wire.pack(kind, number, sent, LIMITS, wire.FAILED)
@@ -25,12 +26,14 @@ def test_what_is_packed_is_unpacked(sent: list[bytes | bytearray], kind: int, nu
     assert [type(each) for each in received] == [type(each) for each in sent]
 
 
+@settings(max_examples=30)
 @given(small, small)
 def test_two_frames_are_written_as_any_others(one: bytes, two: bytes) -> None:
     part, _ = wire.pack(Kind.REQUEST, 7, [one, two], LIMITS)
     assert part == wire.say(Kind.REQUEST, one, two, number=7)
 
 
+@settings(max_examples=30)
 @given(small, small, st.data())
 def test_damaged_pairs_are_refused(one: bytes, two: bytes, data: st.DataObject) -> None:
     part = wire.say(Kind.REQUEST, one, two, number=7)
