@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-JOBS ?= 3
+JOBS ?= 4
 export SOAK_MINUTES ?= 20
 # Distributions of their own, which are tested beside pparallel; the template is tested from a wheel.
 PLUGINS := plugins/pparallel-ray plugins/pparallel-redis
@@ -18,7 +18,7 @@ help:  ## show this list
 demo: $(STAMP)  ## train the digits example on the embedded backends and print its accuracy
 	$(BIN)/pparallel run examples/digits/embedded.yaml
 
-test: $(STAMP)  ## run the test suite in JOBS=3 processes
+test: $(STAMP)  ## run the test suite in JOBS=4 processes
 	$(BIN)/python tests/gate.py --jobs $(JOBS) tests
 
 test-plugins: $(STAMP)  ## run the tests of the plugins that have servers
