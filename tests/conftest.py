@@ -26,11 +26,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Let the end of this process, where it is one of several, be seen whatever it has forked.
-
-    The first process of a run waits for the end of the pipes to the others: a fork that hangs
-    would keep them open, and the run would not end either.
-    """
+    """Detach forked children from the pipes of xdist: its controller sees this process end."""
     for each in config.pluginmanager.get_plugins():
         if channel := getattr(each, "channel", None):
             pipes = channel.gateway._io

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from some_laws import only
+from selected_tests import only
 from torch import Tensor
 from typing_extensions import override
 

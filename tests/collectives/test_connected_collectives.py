@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from some_laws import only
+from selected_tests import only
 from typing_extensions import override
 
 import pparallel

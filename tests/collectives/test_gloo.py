@@ -12,7 +12,7 @@ from typing import ClassVar
 import preloads
 import pytest
 from gloo_among_threads import among_threads as among_threads
-from some_laws import only
+from selected_tests import only
 from typing_extensions import override
 
 from pparallel.interfaces.collective import CollectiveConfig

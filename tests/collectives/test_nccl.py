@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from gloo_among_threads import among_threads as among_threads
-from some_laws import only
+from selected_tests import only
 from torch._C import _distributed_c10d as c10d
 from torch._C._distributed_c10d import ProcessGroupGloo
 from typing_extensions import override

@@ -13,8 +13,8 @@ import shm_collective_programs as programs
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from selected_tests import only
 from shm_collective_programs import told
-from some_laws import only
 from typing_extensions import override
 
 import pparallel

@@ -134,6 +134,13 @@ def calls_after(rt: Runtime, to: str, file: Path) -> tuple[int, list[str]]:
     return rt.group().rpc_sync(to, add, args=(1, 2)), rt.transport.members()
 
 
+def calls_before_and_after(rt: Runtime, to: str, file: Path) -> tuple[int, list[str]]:
+    """Call *to*, note that, wait for *file* and call again; return the answer, and who is there."""
+    rt.group().rpc_sync(to, add, args=(1, 1))
+    file.with_name(f"{rt.name} has called").touch()
+    return calls_after(rt, to, file)
+
+
 def have_it_hold_the_gil(rt: Runtime, to: str, seconds: float) -> tuple[float, list[str]]:
     """Have *to* hold its GIL; return how long that took, and who is there then."""
     began = time.monotonic()

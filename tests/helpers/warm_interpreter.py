@@ -1,4 +1,4 @@
-"""Programs that need not import what takes long: each is a fork of an interpreter that has.
+"""Runs programs in forks of an interpreter that has imported slow modules.
 
 Importing torch takes seconds, and so do some of its parts when they are first used. Run as a
 script, this imports the modules named in its arguments, and forks for each program it reads of.
@@ -20,7 +20,7 @@ import warnings
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-#: what many programs import, and takes long
+#: slow modules that many programs import
 HEAVY = (
     "numpy",
     "torch",
@@ -32,7 +32,7 @@ HEAVY = (
     "pparallel_reducers",
     "pparallel_torch",
 )
-#: what ``pparallel`` imports, whatever the command
+#: modules that each command of ``pparallel`` imports
 COMMANDS = ("pparallel.cli.run", "pparallel.cli.schema.generator", "pparallel.builder.runtime")
 
 PPARALLEL = """
@@ -82,7 +82,11 @@ class WarmInterpreter:
         order = [str(each) for each in (script, cwd, out, err)], args, env
         self._process.stdin.write(f"{json.dumps(order)}\n")
         self._process.stdin.flush()
-        code = int(self._process.stdout.readline())
+        try:
+            code = int(self._process.stdout.readline())
+        except BaseException:  # a time-out: the next answer would be this program's
+            self._process.kill()
+            raise
         done = Done([str(script), *args], code, out.read_text(), err.read_text())
         out.unlink()
         err.unlink()
@@ -95,12 +99,12 @@ class WarmInterpreter:
         return self.run(script, cwd, *args, **env)
 
     def pparallel(self, cwd: Path, *args: str, **env: str) -> Done:
-        """Run the command ``pparallel``, which has no file closed that it claims to its end."""
+        """Run the command ``pparallel``; files that it holds until it exits are no warning."""
         return self.execute(PPARALLEL, cwd, *args, **env)
 
 
 def serve() -> None:
-    """Run what is read of, and say how it ended."""
+    """Run the program of each line in a fork, and print its exit code."""
     for line in iter(sys.stdin.readline, ""):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # numpy has threads, and newer Pythons warn of them

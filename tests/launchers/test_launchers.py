@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 import pytest
-from some_laws import only
+from selected_tests import only
 from typing_extensions import override
 
 import pparallel

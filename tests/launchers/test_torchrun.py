@@ -16,7 +16,7 @@ import pytest
 import torchrun_programs as programs
 from exhausted import no_descriptors
 from free_ports import free_ports
-from some_laws import only
+from selected_tests import only
 from typing_extensions import override
 
 import pparallel

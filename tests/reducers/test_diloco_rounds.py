@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from collections.abc import Callable
@@ -18,8 +19,10 @@ from pparallel.errors import PeerLostError
 from pparallel.interfaces.reducer import Counters
 from pparallel.runtime.events import GradientsLost, GradientsRefused
 from pparallel.runtime.events.kinds import ReducerEvent
+from pparallel.runtime.rpc.service_group import ServiceGroup
 from pparallel.testing.patience import PATIENCE
 from pparallel_reducers import DilocoReducerConfig
+from pparallel_reducers.diloco.desks import ROUND
 from pparallel_reducers.diloco.outer import Outer
 from pparallel_reducers.diloco.rounds import Part, Rounds
 
@@ -226,3 +229,40 @@ def test_a_killed_coordinator_is_named(tmp_path: Path) -> None:
         members.note("steps over").touch()
         for name in "ab":
             assert members.answer(name).startswith("PeerLostError: member 'c' has died")
+
+
+class EnoughError(Exception):
+    """Raised as by a signal's handler, while a pull waits for a round."""
+
+
+def pull_again(rt: Runtime) -> Any:
+    model = begun(rt, numbers())
+    for step in range(3):
+        next(iter(model.parameters())).grad = draw(rt.rank, step)
+        assert rt.reducer.push(model)
+        try:
+            assert rt.reducer.pull(model)
+        except EnoughError:
+            assert rt.reducer.pull(model)
+    rt.reducer.stop()
+    return values(model), rt.reducer.counters()[:5]
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_a_round_whose_wait_was_interrupted_counts_once(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    config = DilocoReducerConfig(inner_steps=1, outer_momentum=0)
+    expected = launch(["a", "b"], config, pull_again)
+    wait_for, waits = ServiceGroup.wait_for, itertools.count()
+
+    def interrupted(group: ServiceGroup, future: Any, what: str, *place: Any) -> Any:
+        found = wait_for(group, future, what, *place)
+        if what == ROUND and group.get_cur_name() == name and next(waits) == 1:
+            raise EnoughError
+        return found
+
+    monkeypatch.setattr(ServiceGroup, "wait_for", interrupted)
+    assert launch(["a", "b"], config, pull_again) == expected
+    assert next(waits) > 2, "it was not interrupted"
+    assert expected[0][1] == expected[1][1] == (3, 3, 0, 0, 0)

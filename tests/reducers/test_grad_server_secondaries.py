@@ -22,6 +22,7 @@ from pparallel_reducers.grad_server.image import Image
 from pparallel_reducers.grad_server.level import Level
 from pparallel_reducers.grad_server.pusher import Pusher
 from pparallel_reducers.grad_server.sums import Sum
+from pparallel_reducers.grad_server.tickets import UnknownTicketError
 from pparallel_reducers.layout import Layout
 from pparallel_reducers.tally import Tally
 
@@ -187,6 +188,24 @@ def test_what_is_refused_as_it_arrives_has_not_come() -> None:
     assert desk.offer("a", 0).result(PATIENCE)
     assert desk.level.flush() is None
     assert desk.taken == [1]
+
+
+def test_a_ticket_that_is_not_on_its_way_refuses_one_message() -> None:
+    desk = Desk()
+    desk.start()
+    accept = desk.level.arrived
+
+    def refuse(_: Sum) -> None:
+        message = "not all are on their way"
+        raise UnknownTicketError(message)
+
+    desk.level.arrived = refuse
+    assert desk.offer("a", 0).result(PATIENCE) is False
+    desk.level.arrived = accept
+    assert desk.offer("a", 1).result(PATIENCE)
+    assert desk.level.flush() is None
+    assert desk.taken == [1]
+    assert desk.tally.counters() == Counters(refused=1)
 
 
 def test_what_is_refused_is_counted_gradient_by_gradient_and_told() -> None:

@@ -348,3 +348,25 @@ def test_sparse_gradients_stay_sparse(monkeypatch: pytest.MonkeyPatch) -> None:
         assert rt.reducer.push(model)
         assert [round(each, 4) for each in model.weight.sum(1).tolist()] == [0, -2, 0, 0, 0]
         rt.reducer.stop()
+
+
+@pytest.mark.parametrize("then", ["push", "pull", "stop"])
+def test_a_push_whose_wait_was_interrupted_takes_nothing(
+    monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    with pparallel.build({"reducer": {"backend": "model_server"}}) as rt:
+        model = nn.Linear(1, 1, bias=False)
+        nn.init.zeros_(model.weight)
+        failing = Failing(monkeypatch, rt, KeyboardInterrupt(), "after")
+        rt.reducer.manage_model(model, torch.optim.SGD(model.parameters(), lr=1.0))
+        rt.reducer.start()
+        model.weight.grad = torch.ones(1, 1)
+        failing.fails = True
+        with pytest.raises(KeyboardInterrupt):
+            rt.reducer.push(model)
+        if then != "stop":
+            getattr(rt.reducer, then)(model)
+        rt.reducer.stop()
+        pushed = then == "push"
+        assert model.weight.item() == -pushed
+        assert rt.reducer.counters()[:5] == Counters(pushed=pushed, reduced=pushed)[:5]

@@ -119,7 +119,8 @@ def test_what_a_signals_handler_raises_leaves_a_wait_and_the_member_goes_on(
     Gates.opened.clear()
     try:
         with main_thread_calls(backend) as group:
-            for number, wait in enumerate(waits(group)):
+            calls = waits(group)
+            for number, wait in enumerate(calls):
                 interrupt = threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGUSR1))
                 interrupt.start()
                 with pytest.raises(error, match="of the handler"):
@@ -130,6 +131,7 @@ def test_what_a_signals_handler_raises_leaves_a_wait_and_the_member_goes_on(
                     assert group.rpc_sync(1, same, PATIENCE, (number,)) == number
             later = group.rpc_async(0, same, args=(7,))
             Gates.opened.set()
+            assert [calls[0](), calls[1]()] == [True, True], "an answer was lost"
             assert later.wait(PATIENCE) == 7
             assert group.rpc_sync(1, same, PATIENCE, (8,)) == 8
     finally:

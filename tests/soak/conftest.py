@@ -2,7 +2,8 @@
 
 ``make soak SOAK_MINUTES=20 SOAK=pools`` runs a folder of it. A test takes the fixture ``rounds``
 and loops over it. Each failure is a line at the end, a FINDING, with the seed of its round;
-SOAK_SEED makes that round the first one.
+SOAK_SEED makes that round the first one. Where a process crashed, the seed of first rounds, which
+the run prints as it starts, has to do.
 """
 
 from __future__ import annotations
@@ -16,14 +17,19 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 MINUTES = float(os.environ.get("SOAK_MINUTES", "20"))
-SEED = os.environ.get("SOAK_SEED")
-LATE = 300.0  #: seconds that the last round of a test may take
+#: of the first round of each test; the processes of a run get it by their environment
+SEED = int(os.environ.setdefault("SOAK_SEED", str(random.SystemRandom().randrange(2**32))))
+GRACE = 300.0  #: seconds that the last round of a test may take
 
 _rounds = pytest.StashKey["Rounds"]()
 _seconds = pytest.StashKey[float]()
 
 settings.register_profile(
-    "soak", deadline=None, print_blob=True, suppress_health_check=list(HealthCheck)
+    "soak",
+    deadline=None,
+    derandomize=False,
+    print_blob=True,
+    suppress_health_check=list(HealthCheck),
 )
 settings.load_profile("soak")
 
@@ -32,13 +38,13 @@ class Rounds:
     """The rounds of one test: a random generator for each, until the test's time is over.
 
     Attributes:
-        seconds: how long new rounds begin.
+        seconds: the period in which new rounds start.
         seed: of the latest round.
     """
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self.seed = int(SEED) if SEED else random.SystemRandom().randrange(2**32)
+        self.seed = SEED
 
     def __iter__(self) -> Iterator[random.Random]:
         end = time.monotonic() + self.seconds
@@ -48,11 +54,16 @@ class Rounds:
             yield random.Random(self.seed)
 
 
+def pytest_report_header() -> str:
+    return f"SOAK_SEED={SEED}"
+
+
+@pytest.hookimpl(trylast=True)  # after the tests are deselected
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     jobs = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     config.stash[_seconds] = seconds = MINUTES * 60 * jobs / max(len(items), 1)
     for each in items:
-        each.add_marker(pytest.mark.timeout(seconds + LATE))
+        each.add_marker(pytest.mark.timeout(seconds + GRACE))
 
 
 @pytest.fixture
@@ -75,8 +86,13 @@ def pytest_runtest_makereport(
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for report in terminalreporter.getreports("failed") + terminalreporter.getreports("error"):
-        seeds = [f" seed {each}" for name, each in report.user_properties if name == "seed"]
+        seeds = [f" seed {each}" for name, each in _properties(report) if name == "seed"]
         reason = report.longreprtext.strip().splitlines()[-1:]
         crash = getattr(getattr(report.longrepr, "reprcrash", None), "message", "")
         words = crash.splitlines()[:1] or reason
         terminalreporter.write_line(f"FINDING {report.nodeid}{''.join(seeds)}: {''.join(words)}")
+
+
+def _properties(report: pytest.TestReport) -> list[tuple[str, object]]:
+    """Return a test's properties; a file that could not be collected has none."""
+    return getattr(report, "user_properties", [])

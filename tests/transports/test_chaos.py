@@ -13,9 +13,9 @@ from unittest.mock import Mock
 
 import pytest
 from chaos_programs import use
-from few_laws import FewLaws
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reduced_transport_suite import ReducedTransportSuite
 from typing_extensions import override
 
 import pparallel
@@ -33,7 +33,7 @@ from pparallel_local.transport import LocalTransport
 CHANCE = st.floats(0, 1)
 
 
-class TestWithoutFaults(FewLaws):
+class TestWithoutFaults(ReducedTransportSuite):
     @pytest.fixture
     @override
     def config(self) -> TransportConfig:

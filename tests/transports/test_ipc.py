@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
-from few_laws import FewLaws
 from ipc_peer import echo, pair
+from reduced_transport_suite import ReducedTransportSuite
 from typing_extensions import override
 
 import pparallel
@@ -44,7 +44,7 @@ class TestIpcTransport(TransportSuite):
         return IpcTransportConfig()
 
 
-class TestIpcTransportWithoutSharedMemory(FewLaws):
+class TestIpcTransportWithoutSharedMemory(ReducedTransportSuite):
     """Whatever is large goes through files: an arena of one byte has no room for anything."""
 
     @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -126,20 +127,24 @@ def test_one_that_was_stopped_finds_that_it_was_given_up(members: Crew) -> None:
     assert members.answer("a") == ["a", "b"]
 
 
-def test_one_that_was_stopped_for_less_is_not_given_up(members: Crew) -> None:
-    members.start("a", "calls_after", "c", members.note("go on"))
-    members.start("b", "calls_after", "c", members.note("go on"))
-    members.start("c", "serve", members.note("over"))
-    until(lambda: len(members.processes) == 3, "all are started")
-    members.signal("c", signal.SIGSTOP)
-    members.note("go on").touch()
-    members.signal("c", signal.SIGCONT)
-    for name in "ab":
-        answer, here = members.answer(name)
-        assert answer == 3
-        assert "c" in here
-    members.note("over").touch()
-    assert not members.outcome("c").error
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_one_that_was_stopped_for_less_is_not_given_up(tmp_path: Path, transport: str) -> None:
+    with crew(tmp_path, {**TRANSPORTS[transport], "liveness_bound": 5 * BOUND}) as members:
+        for name in "ab":
+            members.start(name, "calls_before_and_after", "c", members.note("go on"))
+        members.start("c", "serve", members.note("over"))
+        for name in "ab":
+            members.noted(f"{name} has called")
+        members.signal("c", signal.SIGSTOP)
+        members.note("go on").touch()
+        time.sleep(BOUND)
+        members.signal("c", signal.SIGCONT)
+        for name in "ab":
+            answer, here = members.answer(name)
+            assert answer == 3
+            assert "c" in here
+        members.note("over").touch()
+        assert not members.outcome("c").error
 
 
 def test_a_member_that_holds_the_gil_is_not_lost(members: Crew) -> None:

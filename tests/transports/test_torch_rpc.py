@@ -14,8 +14,8 @@ import pytest
 import torch
 import torch_members as members
 from exhausted import no_threads
-from few_laws import FewLaws
 from late_threads import held_back
+from reduced_transport_suite import ReducedTransportSuite
 from typing_extensions import Buffer, override
 
 import pparallel
@@ -35,7 +35,7 @@ from pparallel_torch.rpc.transport import TorchRpcTransport
 PRELOAD = ("pparallel.testing.transport", "pparallel_torch.rpc.transport")
 
 
-class TestTorchRpcTransport(FewLaws):
+class TestTorchRpcTransport(ReducedTransportSuite):
     test_every_call_is_answered_once = CallTests.test_every_call_is_answered_once
     test_timeout = CallTests.test_timeout
     test_remote_exceptions = CallTests.test_remote_exceptions

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from few_laws import FewLaws
+from reduced_transport_suite import ReducedTransportSuite
 from typing_extensions import override
 
 from pparallel.interfaces.transport import TransportConfig
@@ -16,7 +16,7 @@ class TestOnTcp(TransportSuite):
         return ZmqTransportConfig(address="tcp://127.0.0.1:0")
 
 
-class TestOnUnixSockets(FewLaws):
+class TestOnUnixSockets(ReducedTransportSuite):
     @pytest.fixture
     @override
     def config(self) -> TransportConfig:

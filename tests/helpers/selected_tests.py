@@ -1,4 +1,4 @@
-"""A suite of which a class runs some tests: another class of the same backend runs it whole."""
+"""A decorator that restricts a subclass of a suite to named tests; another class runs it whole."""
 
 from __future__ import annotations
 

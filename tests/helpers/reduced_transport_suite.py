@@ -10,7 +10,7 @@ from pparallel.testing.transport.calls import CallTests
 from pparallel.testing.transport.ownership import OwnershipTests
 
 
-class FewLaws(AloneTests, OwnershipTests):
+class ReducedTransportSuite(AloneTests, OwnershipTests):
     """How frames are sent, answered and owned, and their order; subclass it as the whole suite."""
 
     test_order = CallTests.test_order
