@@ -120,3 +120,10 @@ def test_pool_without_descriptors_starts_workers_once_it_has_some(pool: pparalle
     except WorkerLostError:  # it was given to the worker that had died
         started = pool.apply_async(os.getpid).get(LIMIT)
     assert started != pid
+
+
+def test_the_error_of_a_death_names_the_exit_code_or_the_signal(pool: pparallel.Pool) -> None:
+    with pytest.raises(WorkerLostError, match="died with exit code 3"):
+        pool.apply(os._exit, (3,))
+    with pytest.raises(WorkerLostError, match=r"died by .*SIGKILL"):
+        pool.apply(signal.raise_signal, (signal.SIGKILL,))

@@ -158,6 +158,19 @@ def test_wrong_passwords_are_refused_on_unix_sockets() -> None:
         assert found.asked[before:] == ["m1"]
 
 
+def test_a_member_that_does_not_prove_itself_is_sent_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Keyring, "proof", lambda *_: b"0" * 64)  # in this process alone
+    with ZmqTransport.meeting(ZmqTransportConfig(address="ipc"), NAMES) as met:
+        peer = Peer("m1", NAMES, met, rendezvous_timeout=1.0)
+        with ThreadOpened(transport("m0", NAMES, met, rendezvous_timeout=1.0)):
+            peer.opened()
+            answer = peer.call("m0", "there", 1.0)
+            peer.end()
+        assert isinstance(answer, str), f"it was answered: {answer}"
+
+
 @pytest.mark.parametrize("place", PLACES)
 def test_a_known_key_under_anothers_name_is_refused(place: str) -> None:
     names = ["m0", "m1", "m2"]
