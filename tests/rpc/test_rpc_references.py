@@ -217,3 +217,15 @@ def test_the_end_of_a_member_releases_its_own_tickets_only() -> None:
     table.lose("w:0")
     with pytest.raises(DirectoryError):
         table.value("a:0")
+
+
+def test_the_end_of_a_member_releases_the_values_that_it_held() -> None:
+    table = RefTable(Endpoint())  # type: ignore[arg-type] # it needs no more
+    table.keep("a:0", "v")
+    kept = table.keep("a:1", "v")
+    table.keep("a:1", "w")
+    table.lose("v")
+    assert len(table) == 1
+    assert table.value("a:1") is kept
+    table.lose("w")
+    assert len(table) == 0
