@@ -102,6 +102,34 @@ except ValueError as error:
         assert [one.line(), two.line()] == ["the queue was shut down"] * 2
 
 
+def test_shutdown_wakes_a_put_that_waits_for_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting: list[Ends] = []
+    wait = Ends.wait
+
+    def noted(ends: Ends, *args: Any) -> None:
+        waiting.append(ends)
+        wait(ends, *args)
+
+    with SimpleQueue(capacity=32) as full:
+        with pytest.raises(TaskTimeoutError):  # noqa: PT012
+            while True:
+                full.put(1, timeout=0)
+        failures: list[Exception] = []
+
+        def put() -> None:
+            try:
+                full.put(1, timeout=PATIENCE)
+            except (ClosedError, TaskTimeoutError) as error:
+                failures.append(error)
+
+        monkeypatch.setattr(Ends, "wait", noted)
+        with running(put):
+            until(lambda: bool(waiting), "it does not wait")
+            full.shutdown()
+        (failure,) = failures
+        assert isinstance(failure, ClosedError)
+
+
 def test_a_rank_that_is_told_to_stop_wakes(q: SimpleQueue) -> None:
     signal_to_stop = stopping.StopSignal()
     failures: list[ClosedError] = []
