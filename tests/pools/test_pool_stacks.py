@@ -97,8 +97,9 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Started
 
 
 def in_state(process: Process, letters: str) -> bool:
-    line = Path(f"/proc/{process.pid}/stat").read_text()
-    return line.rpartition(")")[2].split()[0] in letters
+    """Return whether each thread of *process* is in one of these states."""
+    lines = [each.read_text() for each in Path(f"/proc/{process.pid}/task").glob("*/stat")]
+    return all(line.rpartition(")")[2].split()[0] in letters for line in lines)
 
 
 @pytest.mark.parametrize("what", ["computes", "holds_the_gil"])
@@ -115,6 +116,8 @@ def test_the_stack_of_a_worker_that_is_busy(what: str, started: Started) -> None
 
 def test_all_threads_are_shown(started: Started) -> None:
     process, fd = started("has_threads")
+    # faulthandler crashes where another thread changes its frames meanwhile (cpython 116008).
+    until(lambda: in_state(process, "S"), "its threads wait")
     text = stacks.dump(process, fd, PATIENCE)
     assert text.count("most recent call first") == 2
     assert "in in_a_thread\n" in text
