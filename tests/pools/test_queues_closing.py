@@ -20,6 +20,28 @@ from pparallel.runtime.queues.ends import Ends
 from pparallel.testing.patience import PATIENCE, until
 
 
+def waits_noted(monkeypatch: pytest.MonkeyPatch) -> list[Ends]:
+    """Return a list to which each wait that begins adds an entry."""
+    waiting: list[Ends] = []
+    wait = Ends.wait
+
+    def noted(ends: Ends, *args: Any) -> None:
+        waiting.append(ends)
+        wait(ends, *args)
+
+    monkeypatch.setattr(Ends, "wait", noted)
+    return waiting
+
+
+def filled() -> SimpleQueue:
+    """Return a queue that has no room."""
+    full = SimpleQueue(capacity=32)
+    with pytest.raises(TaskTimeoutError):  # noqa: PT012
+        while True:
+            full.put(1, timeout=0)
+    return full
+
+
 def test_a_closed_queue_refuses_everything(q: SimpleQueue) -> None:
     q.put(1)
     q.close()
@@ -30,18 +52,7 @@ def test_a_closed_queue_refuses_everything(q: SimpleQueue) -> None:
 
 
 def test_close_wakes_this_processs_waiters(monkeypatch: pytest.MonkeyPatch) -> None:
-    waiting: list[Ends] = []
-    wait = Ends.wait
-
-    def noted(ends: Ends, *args: Any) -> None:
-        waiting.append(ends)
-        wait(ends, *args)
-
-    q = SimpleQueue(capacity=32)
-    full = SimpleQueue(capacity=32)
-    with pytest.raises(TaskTimeoutError):  # noqa: PT012
-        while True:
-            full.put(1, timeout=0)
+    q, full = SimpleQueue(capacity=32), filled()
     failures: list[BaseException] = []
 
     def call(operation: Callable[[], object]) -> None:
@@ -51,7 +62,7 @@ def test_close_wakes_this_processs_waiters(monkeypatch: pytest.MonkeyPatch) -> N
             failures.append(error)
 
     calls: list[Callable[[], object]] = [q.get, lambda: q.get(PATIENCE), lambda: full.put(1)]
-    monkeypatch.setattr(Ends, "wait", noted)
+    waiting = waits_noted(monkeypatch)
     with running(*[lambda each=each: call(each) for each in calls]):
         until(lambda: len(waiting) == len(calls), "not all wait")
         q.close()
@@ -103,17 +114,7 @@ except ValueError as error:
 
 
 def test_shutdown_wakes_a_put_that_waits_for_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    waiting: list[Ends] = []
-    wait = Ends.wait
-
-    def noted(ends: Ends, *args: Any) -> None:
-        waiting.append(ends)
-        wait(ends, *args)
-
-    with SimpleQueue(capacity=32) as full:
-        with pytest.raises(TaskTimeoutError):  # noqa: PT012
-            while True:
-                full.put(1, timeout=0)
+    with filled() as full:
         failures: list[Exception] = []
 
         def put() -> None:
@@ -122,7 +123,7 @@ def test_shutdown_wakes_a_put_that_waits_for_room(monkeypatch: pytest.MonkeyPatc
             except (ClosedError, TaskTimeoutError) as error:
                 failures.append(error)
 
-        monkeypatch.setattr(Ends, "wait", noted)
+        waiting = waits_noted(monkeypatch)
         with running(put):
             until(lambda: bool(waiting), "it does not wait")
             full.shutdown()
