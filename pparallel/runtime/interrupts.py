@@ -46,7 +46,7 @@ def _is_handler(frame: FrameType) -> bool:
     for name in code.co_varnames[:count]:
         value = values.get(name)
         given += value if type(value) is tuple else (value,)
-    numbers = [each for each in given if isinstance(each, int)]
+    numbers = [each for each in given if issubclass(type(each), int)]  # a proxy may be dead
     return bool(numbers) and any(each is interrupted for each in given if each is not None)
 
 

@@ -62,13 +62,15 @@ def launcher() -> Iterator[Launcher]:
 
 def test_ranks_are_told_their_place_and_need_no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "/script.py", raising=False)
     offset = 10
 
     def look(rank: int, more: int) -> tuple[object, ...]:
-        return (*programs.place(rank), programs.threads(rank), offset + rank + more)
+        script = sys.modules["__main__"].__file__
+        return (*programs.place(rank), programs.threads(rank), offset + rank + more, script)
 
     with pparallel.build(TorchrunLauncherConfig(threads_per_rank=3)) as launcher:
-        expected = [(rank, 2, 1, False, "3", 15 + rank) for rank in range(2)]
+        expected = [(rank, 2, 1, False, "3", 15 + rank, "/script.py") for rank in range(2)]
         assert launcher.spawn(look, (5,), nprocs=2) == expected
 
 

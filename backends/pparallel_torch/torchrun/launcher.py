@@ -16,6 +16,7 @@ from pparallel.interfaces.launcher import LaunchContext, Launcher, RankSpec, Sta
 from pparallel.machine.cpus import usable_cpus
 from pparallel.machine.threads import limit_threads
 from pparallel.runtime.job_folder import JobFolder
+from pparallel.runtime.pools import nesting
 from pparallel.runtime.resources import explaining
 from pparallel_torch.torchrun.context import TorchrunContext
 from pparallel_torch.torchrun.plan import Plan
@@ -44,6 +45,7 @@ class TorchrunLauncher(Launcher):
     def start(
         self, ranks: Sequence[RankSpec], *, daemon: bool, start_method: StartMethod
     ) -> LaunchContext:
+        nesting.check("launches ranks")
         here = self._on_this_machine(len(ranks))
         folder = JobFolder()
         try:

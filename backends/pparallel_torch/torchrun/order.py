@@ -12,6 +12,7 @@ from typing_extensions import Buffer
 
 from pparallel.interfaces.launcher import RankSpec
 from pparallel.interfaces.serializer import Serializer
+from pparallel.runtime.processes import main_module
 
 HELLO, RUN, TOLD, RETURNED, FAILED = range(5)  #: kinds of messages
 SOCKET, PATH = "socket", "path"  #: files in the directory of a launch
@@ -26,6 +27,7 @@ class Order:
         hears: whether what the rank tells is wanted.
         patience: seconds in which it is to end when it is told to.
         argv: ``sys.argv`` of the launching process.
+        main: its ``__main__``, described.
         serializer: what made bytes of the call, and is to make bytes of the result; pickled.
         call: the function and its arguments, as bytes.
     """
@@ -34,6 +36,7 @@ class Order:
     hears: bool
     patience: int
     argv: Sequence[str]
+    main: main_module.Description
     serializer: bytes
     call: Sequence[Buffer]
 
@@ -47,7 +50,8 @@ class Order:
         call = serializer.dumps((spec.fn, spec.args))
         hears = spec.hear is not None
         how = pickle.dumps(serializer)
-        return cls(dict(spec.env), hears, patience, list(sys.argv), how, call)
+        main = main_module.describe()
+        return cls(dict(spec.env), hears, patience, list(sys.argv), main, how, call)
 
     def frames(self) -> list[Buffer]:
         """Return it as frames."""
@@ -56,6 +60,7 @@ class Order:
             self.hears,
             self.patience,
             list(self.argv),
+            self.main,
             self.serializer,
         )
         return [marshal.dumps(head), *self.call]
@@ -63,5 +68,5 @@ class Order:
     @classmethod
     def read(cls, frames: Sequence[Buffer]) -> Order:
         """Return what :meth:`frames` made."""
-        environment, hears, patience, argv, serializer = marshal.loads(frames[0])
-        return cls(environment, hears, patience, argv, serializer, frames[1:])
+        environment, hears, patience, argv, main, serializer = marshal.loads(frames[0])
+        return cls(environment, hears, patience, argv, main, serializer, frames[1:])

@@ -22,7 +22,7 @@ from pparallel.interfaces.launcher import GRACE
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime import environment, remote_errors, stopping, upstream
 from pparallel.runtime.links import peer
-from pparallel.runtime.processes import child, lifeline
+from pparallel.runtime.processes import lifeline, main_module
 from pparallel.runtime.resources import start_thread
 from pparallel.runtime.stopping import StopSignal
 from pparallel_torch.torchrun import wire
@@ -31,7 +31,6 @@ from pparallel_torch.torchrun.order import FAILED, HELLO, RETURNED, SOCKET, TOLD
 
 def main(directory: str) -> NoReturn:
     """Be a rank of the launch that *directory* is of."""
-    child.blank_main()
     place = environment.torchrun()
     assert place is not None, "torch's agent has told this process nothing"
     told = _Told()
@@ -52,6 +51,7 @@ def main(directory: str) -> NoReturn:
 def _run(rank: int, order: Order, told: StopSignal, connection: socket.socket) -> bool:
     os.environ.update(order.environment)
     sys.argv[:] = order.argv
+    main_module.install(order.main)
     serializer: Serializer = pickle.loads(order.serializer)
     teller = _Teller(connection, serializer)
     try:

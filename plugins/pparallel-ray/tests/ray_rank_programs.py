@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+import types
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,6 +46,13 @@ def surroundings(rank: int) -> tuple[str, list[str], bool, str | None, str | Non
     is_in_path = os.path.dirname(os.path.abspath(__file__)) in sys.path
     omp, mode = os.environ.get("OMP_NUM_THREADS"), os.environ.get("RAY_AUTH_MODE")
     return os.getcwd(), sys.argv, is_in_path, omp, mode
+
+
+def main_file(*_: object) -> str:
+    """Return the file of the script, as ``__main__`` here has it."""
+    main = sys.modules["__main__"]
+    assert vars(main).keys() <= {*vars(types.ModuleType("")), "__builtins__", "__file__"}
+    return str(main.__file__)
 
 
 def use_ray(rank: int) -> tuple[str, int]:

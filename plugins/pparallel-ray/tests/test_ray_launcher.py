@@ -121,6 +121,14 @@ class TestSurroundings:
         (found,) = launcher.start(ranks, daemon=False, start_method="spawn").results()
         assert found == (os.getcwd(), sys.argv, True, "2", "token")
 
+    def test_a_rank_knows_the_script(
+        self, launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        main = sys.modules["__main__"]
+        monkeypatch.setattr(main, "__spec__", None)
+        monkeypatch.setattr(main, "__file__", "/script.py", raising=False)
+        assert launcher.spawn(programs.main_file, nprocs=1) == ["/script.py"]
+
     def test_a_rank_may_use_the_cluster_that_placed_it(
         self, launcher: Launcher, running_cluster: RayConnection
     ) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from typing import ClassVar
 
 import pytest
 from typing_extensions import override
 
+import pparallel
 from pparallel.testing import PoolSuite
 from pparallel_ray import RayPoolConfig
 from pparallel_ray.cluster import RayConnection
 from ray_clusters import OnRunningCluster
+from ray_rank_programs import main_file
 
 #: what the suite's tasks need is imported once, where all workers are forked from
 PRELOAD = ("numpy", "torch", "pparallel.testing.pool.tasks")
@@ -29,3 +32,12 @@ class RayPoolSuite(PoolSuite):
 
 class TestOnRunningCluster(OnRunningCluster, RayPoolSuite):
     """On a cluster that runs already."""
+
+    def test_a_worker_knows_the_script(
+        self, config: RayPoolConfig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        main = sys.modules["__main__"]
+        monkeypatch.setattr(main, "__spec__", None)
+        monkeypatch.setattr(main, "__file__", "/script.py", raising=False)
+        with pparallel.build(config.model_copy(update={"size": 1})) as pool:
+            assert pool.apply(main_file) == "/script.py"

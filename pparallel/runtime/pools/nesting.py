@@ -1,9 +1,12 @@
 """Pools and launches in the tasks of pools and in ranks: as deep as needed, but not without end.
 
-A module that opens a pool when it is imported would do so in each worker that imports it.
+A module that opens a pool when it is imported would do so in each worker that imports it, and a
+script without a guard in each child of :mod:`multiprocessing` that imports it.
 """
 
 from __future__ import annotations
+
+import sys
 
 from pparallel.errors import PparallelError
 
@@ -37,41 +40,31 @@ class _Loading:
 LOADING = _Loading()  #: entered while functions or arguments are read: modules may be imported
 
 
-def check() -> None:
-    """Refuse to open a pool where that would have no end.
+def check(what: str) -> None:
+    """Refuse to start workers or ranks where that would have no end.
+
+    Args:
+        what: is about to happen: ``opens a pool``.
 
     Raises:
-        PparallelError: a worker is reading a function or an argument, or pools are too deep.
+        PparallelError: a worker or rank reads a function or its arguments, a child of
+            :mod:`multiprocessing` imports the script, or pools and launches are too deep.
     """
-    if _is_loading:
+    if _is_loading or _is_inheriting():
         message = (
-            "a module opens a pool while it is imported, and a worker of that pool imports it: open"
-            " the pool in a function, or below `if __name__ == '__main__':`"
+            f"the script or a module {what} while another process imports it, which has no end:"
+            ' guard the script with `if __name__ == "__main__":`, or do so in a function'
         )
         raise PparallelError(message)
     if _depth >= DEEPEST:
         message = (
-            f"pools are nested {DEEPEST} deep: does a task import a module that opens a pool and"
-            " runs the task there?"
+            f"pools and launches are nested {DEEPEST} deep: does a task or a rank import a module"
+            " that opens a pool or launches ranks?"
         )
         raise PparallelError(message)
 
 
-def check_launch() -> None:
-    """Refuse to launch ranks where that would have no end.
-
-    Raises:
-        PparallelError: a rank or worker is reading what it is to run, or launches are too deep.
-    """
-    if _is_loading:
-        message = (
-            "a module launches ranks while it is imported, and a rank imports it: launch them in a"
-            " function, or below `if __name__ == '__main__':`"
-        )
-        raise PparallelError(message)
-    if _depth >= DEEPEST:
-        message = (
-            f"launches are nested {DEEPEST} deep: does a rank import a module that launches ranks"
-            " which import it?"
-        )
-        raise PparallelError(message)
+def _is_inheriting() -> bool:
+    """Return whether :mod:`multiprocessing` has started this process and has not set it up yet."""
+    process = sys.modules.get("multiprocessing.process")
+    return process is not None and getattr(process.current_process(), "_inheriting", False)

@@ -52,10 +52,10 @@ def start(
 
     It does not wait until the child is ready. The child has this process's working directory,
     ``sys.path``, ``sys.argv``, affinity, standard output and standard error as they are now. Its
-    standard input is empty, Ctrl-C does not end it, and its ``__main__`` is empty except with
-    ``fork``. When the target returns, the child runs what ``atexit`` has for it and ends with code
-    0; it ends with 1 after an exception, whose traceback it prints, and with its own code after
-    ``SystemExit``.
+    standard input is empty, and Ctrl-C does not end it. Its ``__main__`` has the file, package and
+    spec of this process's, and no contents; with ``fork`` it is this process's. When the target
+    returns, the child runs what ``atexit`` has for it and ends with code 0; it ends with 1 after
+    an exception, whose traceback it prints, and with its own code after ``SystemExit``.
 
     Args:
         target: ``module:function``.

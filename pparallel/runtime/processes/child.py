@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import types
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -29,11 +28,6 @@ def live(request: Request, fds: Sequence[int], prepare: Callable[[], None]) -> N
         flush()
     finally:
         os._exit(code & 0xFF)
-
-
-def blank_main() -> None:
-    """Give this process a ``__main__`` without contents: the parent's is never run again."""
-    sys.modules["__main__"] = types.ModuleType("__main__")
 
 
 def _work(request: Request, fds: Sequence[int], prepare: Callable[[], None]) -> None:

@@ -19,6 +19,7 @@ from pparallel.runtime.processes import (
     handover,
     interpreter,
     lifeline,
+    main_module,
     messages,
     signals,
 )
@@ -150,6 +151,7 @@ def _live_forked(
         sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False), encoding="utf-8")
         environment.become(request.environment, dict(os.environb))
         signals.reset()
+        main_module.follows_caller = False  # unless it is made a worker
         child.reseed()
 
     try:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from pparallel.runtime.processes import environment as surroundings
+from pparallel.runtime.processes import main_module
 
 
 class Request(NamedTuple):
@@ -22,6 +23,7 @@ class Request(NamedTuple):
         argv: ``sys.argv``.
         environment: ``os.environ``, as the system has it.
         affinity: the CPUs it may run on.
+        main: what its ``__main__`` is; see :mod:`pparallel.runtime.processes.main_module`.
     """
 
     target: str
@@ -31,6 +33,7 @@ class Request(NamedTuple):
     argv: list[str]
     environment: dict[bytes, bytes]
     affinity: list[int]
+    main: main_module.Description
 
     @classmethod
     def of_this_process(
@@ -45,6 +48,7 @@ class Request(NamedTuple):
             [str(each) for each in getattr(sys, "argv", [])],
             surroundings.encoded(environment),
             list(os.sched_getaffinity(0)),
+            main_module.describe(),
         )
 
     def dumps(self) -> bytes:

@@ -21,7 +21,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
-from pparallel.runtime.processes import child, descriptors, environment, lifeline, messages, signals
+from pparallel.runtime.processes import (
+    child,
+    descriptors,
+    environment,
+    lifeline,
+    main_module,
+    messages,
+    signals,
+)
 from pparallel.runtime.processes.request import Request
 
 __all__ = ["serve"]
@@ -47,7 +55,7 @@ def serve(control: int, parent: int, preload: Sequence[str]) -> NoReturn:
     lifeline.tie(parent)
     signals.reset()  # an ignored SIGCHLD is inherited, and would lose exit codes
     signal.pthread_sigmask(signal.SIG_BLOCK, signals.OF_GROUPS)
-    child.blank_main()
+    main_module.install((None, None, None))
     broken = _preloaded(preload)
     signals.reset()  # whatever the modules have done
     os.chdir("/")
@@ -194,4 +202,5 @@ class _Surroundings(NamedTuple):
         environment.become(request.environment, self.environment)
         if os.sched_getaffinity(0) != set(request.affinity):
             os.sched_setaffinity(0, request.affinity)
+        main_module.install(request.main)
         child.reseed()

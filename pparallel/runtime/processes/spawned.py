@@ -6,7 +6,14 @@ import os
 from collections.abc import Sequence
 from typing import NoReturn
 
-from pparallel.runtime.processes import child, environment, lifeline, messages, signals
+from pparallel.runtime.processes import (
+    child,
+    environment,
+    lifeline,
+    main_module,
+    messages,
+    signals,
+)
 from pparallel.runtime.processes.request import Request
 
 
@@ -26,6 +33,6 @@ def live(stored: int, parent: int, fds: Sequence[int]) -> NoReturn:
     def prepare() -> None:
         environment.after_start(request.environment)
         signals.reset()
-        child.blank_main()
+        main_module.install(request.main)
 
     child.live(request, fds, prepare)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
+from pparallel.runtime.processes import main_module
+
 ENDED = 5  #: what its supervisor says of a rank, beside the kinds of what it says itself
 
 Message = tuple[Any, ...]  #: the kind, and what goes with it
@@ -37,6 +39,7 @@ class Start(NamedTuple):
         hears: whether what the rank tells is wanted.
         forwarding: which logs and warnings are wanted.
         depth: how deep in other ranks and tasks of pools it is.
+        main: the launching process's ``__main__``, described.
     """
 
     rank: int
@@ -46,6 +49,7 @@ class Start(NamedTuple):
     hears: bool
     forwarding: bytes
     depth: int
+    main: main_module.Description
 
 
 def write(message: Message) -> bytes:

@@ -15,7 +15,7 @@ from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime import member, printing, remote_errors, stopping, upstream
 from pparallel.runtime.pools import forwarding, nesting
 from pparallel.runtime.pools.values import unread, unsent
-from pparallel.runtime.processes import forget_in_children
+from pparallel.runtime.processes import forget_in_children, main_module
 from pparallel.runtime.ranks.kinds import FAILURE, FORWARDED, PRINTED, RESULT, TOLD
 from pparallel.runtime.stopping import StopSignal
 from pparallel_ray.launcher import messages
@@ -38,6 +38,7 @@ def main(payload: bytes, fds: Sequence[int]) -> None:
     connection = Connection(fds[0])
     forget_in_children(fds[0])  # a fork of this process must not keep the connection open
     nesting.enter(start.depth)
+    main_module.install(start.main)
     serializer: Serializer = pickle.loads(start.serializer)
     teller = _Teller(connection, serializer)
     forwarder = forwarding.install(start.forwarding, start.name, teller.forward)
@@ -104,6 +105,8 @@ class _Teller:
         try:
             frames = [bytes(each) for each in self._serializer.dumps(value)]
         except (SerializationError, MemoryError) as error:
+            if isinstance(error, SerializationError):
+                error.locate({"": "result"})
             error.add_note(f"it was {what}")
             raise
         except Exception as error:

@@ -18,6 +18,7 @@ from pparallel.interfaces.launcher import RankSpec
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime import environment
 from pparallel.runtime.pools import forwarding, nesting
+from pparallel.runtime.processes import main_module
 from pparallel_ray.cluster.connecting import address
 from pparallel_ray.launcher.config import RayLauncherConfig
 from pparallel_ray.launcher.messages import Start, Surroundings
@@ -41,7 +42,7 @@ def started(
         SerializationError: what they are to run cannot be sent.
         PparallelError: launches are nested too deep, or a process cannot be started.
     """
-    nesting.check_launch()
+    nesting.check("launches ranks")
     calls = _calls(ranks, serializer)
     deadline = monotonic() + config.start_timeout
     found: list[RayRank] = []
@@ -94,6 +95,7 @@ def _begin(
     ranks: Sequence[RayRank], serializer: Serializer, calls: Sequence[Any], deadline: float
 ) -> None:
     pickled, settings = pickle.dumps(serializer), forwarding.settings()
+    place = nesting.depth(), main_module.describe()
     shared = {"RAY_ADDRESS": address(), **_plugins()}
     begun: Counter[str] = Counter()
     pids = []
@@ -101,7 +103,7 @@ def _begin(
         spec, local_rank = each.spec, begun[each.node]
         begun[each.node] += 1
         hears = spec.hear is not None
-        start = Start(spec.rank, local_rank, each.name, pickled, hears, settings, nesting.depth())
+        start = Start(spec.rank, local_rank, each.name, pickled, hears, settings, *place)
         own = {**shared, **spec.env}
         pids.append(each.actor.begin.remote(pickle.dumps(tuple(start)), each.name, own, call))
     for each, pid in zip(ranks, _got(pids, ranks, deadline), strict=True):

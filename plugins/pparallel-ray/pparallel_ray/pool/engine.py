@@ -90,7 +90,7 @@ class Engine:
 
     def open(self) -> None:
         """Connect to the cluster, and have the workers started; does not wait for them."""
-        nesting.check()
+        nesting.check("opens a pool")
         with self._crew.lock:
             self._state = self._state.opened(self._what)
         with ExitStack() as undo:

@@ -33,6 +33,7 @@ from pparallel.compat.machin.pool.workers import close_all, join_all, terminate_
 from pparallel.errors import ClosedError, SerializationError
 from pparallel.interfaces.pool import PoolState
 from pparallel.patterns.departures import departures
+from pparallel.runtime.pools import nesting
 
 if TYPE_CHECKING:
     from pparallel.compat.machin.pool.base import BasePool
@@ -76,6 +77,7 @@ class Engine(Road):
 
     def open(self, pool: BasePool) -> None:
         """Start workers and threads."""
+        nesting.check("opens a pool")
         # First: a thread that finds the pool broken ends it, and then nothing is watched any more.
         self._departed = departures.watch(pool, self._end_by_force)
         try:

@@ -12,6 +12,7 @@ from pparallel.compat.machin import pickle
 from pparallel.compat.machin.pool import notes
 from pparallel.compat.machin.pool.messages import Answer, Task, seal_answer
 from pparallel.errors import ClosedError
+from pparallel.runtime.processes import main_module
 
 Get = Callable[[], Task | None]
 Put = Callable[[Answer], object]
@@ -110,6 +111,7 @@ def main(payload: bytes, _: Sequence[int]) -> None:
     Args:
         payload: what makes it one: see :meth:`WorkerProcess.start`.
     """
+    main_module.follows_caller = True
     put, data = pickle.loads(payload)
     try:
         work, get, *settings = pickle.loads(data)

@@ -12,6 +12,7 @@ from ray.exceptions import RayError
 from pparallel.errors import PparallelError
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime.pools import forwarding, nesting
+from pparallel.runtime.processes import main_module
 from pparallel.runtime.streams import Streams
 from pparallel_ray.pool.accounts.worker import Link, Worker
 from pparallel_ray.pool.config import RayPoolConfig
@@ -112,6 +113,7 @@ class Recruiter:
             nesting.depth(),
             [os.path.abspath(each) for each in sys.path],
             os.getcwd(),
+            main_module.describe(),
         )
 
     def _worker_name(self, number: int) -> str:

@@ -19,7 +19,7 @@ from pparallel.runtime.pools.messages import FAILED, FORWARDED, READY
 from pparallel.runtime.pools.values import unread
 from pparallel.runtime.pools.worker import preparation
 from pparallel.runtime.pools.worker.loop import Loop
-from pparallel.runtime.processes import forget_in_children
+from pparallel.runtime.processes import forget_in_children, main_module
 from pparallel_ray.pool.supervisor.limits import own_memory
 from pparallel_ray.pool.wire.channel import Channel
 from pparallel_ray.pool.wire.orders import Start
@@ -78,6 +78,8 @@ def main(_: bytes, fds: Sequence[int]) -> None:
 def _settle(start: Start) -> None:
     """Have the surroundings of the pool's process, as far as they are on this machine too."""
     nesting.enter(start.depth)
+    main_module.follows_caller = True
+    main_module.install(start.main)
     bars.hide()
     known = set(sys.path)
     sys.path.extend(each for each in start.path if each not in known and os.path.exists(each))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from pparallel.runtime.processes import main_module
+
 ENDED, GROWN, PLACE = range(3)  #: first field of what a supervisor says
 SETTLE, KILL, MEASURE, RECALL = range(4)  #: first field of what the pool says to it
 
@@ -41,6 +43,7 @@ class Start(NamedTuple):
         depth: how deep in the tasks of other pools it is.
         path: where the pool's process imports from.
         folder: the pool's working directory.
+        main: its ``__main__``, described.
     """
 
     name: str
@@ -52,3 +55,4 @@ class Start(NamedTuple):
     depth: int
     path: list[str]
     folder: str
+    main: main_module.Description
