@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar
 
 from typing_extensions import override
 
@@ -17,14 +17,7 @@ from pparallel.runtime.streams import Streams
 from pparallel_process.config import IsolatedPoolConfig
 from pparallel_process.engine.engine import Engine
 from pparallel_process.telling.insights import Insights
-
-
-@runtime_checkable
-class SharesTensors(Protocol):
-    """A serializer that can pass tensors by reference."""
-
-    def sharing(self, device: str) -> Serializer:
-        """Return one like it that passes the tensors of a *device*, cpu or cuda, by reference."""
+from pparallel_process.wire.outset import SharesTensors
 
 
 class ProcessPool(Pool):

@@ -1,10 +1,12 @@
-"""numpy arrays beside the stream; strides are kept, and what arrives is writable."""
+"""numpy arrays beside the stream: writable where they arrive, with their strides or compact."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from typing_extensions import Buffer
+
+from pparallel_serializers.storages import GAPS, INLINE
 
 if TYPE_CHECKING:
     import numpy as np
@@ -14,9 +16,6 @@ if TYPE_CHECKING:
 
     Array = npt.NDArray[Any]
 
-INLINE = 512  #: bytes up to which an array stays in the stream: a buffer would cost more
-GAPS = 2  #: how many times its elements an array may span and still be sent with its gaps
-
 
 class Layout(NamedTuple):
     """What is sent of an array.
@@ -24,12 +23,12 @@ class Layout(NamedTuple):
     Attributes:
         content: contiguous: the array itself, the bytes that it spans, or its elements alone.
         offset: where in the bytes the first element lies.
-        span: the bytes over which *content*, the elements alone, is to be spread; else 0.
+        strides: of the array that arrives.
     """
 
     content: Array
     offset: int
-    span: int
+    strides: tuple[int, ...]
 
 
 def reducers() -> dict[type, Reducer]:
@@ -54,28 +53,20 @@ def rebuild(
     return np.ndarray(shape, dtype, cast("Any", buffer), offset, strides)
 
 
-def rebuild_spread(elements: Array, span: int, strides: tuple[int, ...], offset: int) -> Array:
-    """Return an array with gaps that holds *elements*."""
-    import numpy as np
-
-    array: Array = np.ndarray(elements.shape, elements.dtype, bytearray(span), offset, strides)
-    array[...] = elements
-    return array
-
-
 def laid_out(array: Array) -> Layout:
     """Return what of *array*'s memory is sent."""
     import numpy as np
 
     if array.flags.c_contiguous:
-        return Layout(array, 0, 0)
+        return Layout(array, 0, array.strides)
     steps = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)]
     offset = -sum(step for step in steps if step < 0)
     length = offset + sum(step for step in steps if step > 0) + array.itemsize
     if length > GAPS * array.nbytes:
-        return Layout(array.copy(), offset, length)
+        elements = array.copy()
+        return Layout(elements, 0, elements.strides)
     low = array.__array_interface__["data"][0] - offset
-    return Layout(np.asarray(_Memory(array, low, length)), offset, 0)
+    return Layout(np.asarray(_Memory(array, low, length)), offset, array.strides)
 
 
 def bytes_of(content: Array) -> memoryview:
@@ -91,10 +82,8 @@ def _reduce_array(pickler: OutOfBandPickler, array: Array) -> Reduction:
     if dtype.hasobject:
         return NotImplemented
     kind = dtype.str if dtype.isbuiltin == 1 and dtype.metadata is None else dtype
-    content, offset, span = laid_out(array)
-    if span:
-        return rebuild_spread, (content, span, array.strides, offset)
-    return rebuild, (_placed(pickler, content), kind, array.shape, array.strides, offset)
+    content, offset, strides = laid_out(array)
+    return rebuild, (_placed(pickler, content), kind, array.shape, strides, offset)
 
 
 def _placed(pickler: OutOfBandPickler, content: Array) -> Any:

@@ -30,8 +30,9 @@ class DillSerializerConfig(SerializerConfig, frozen=True):
         copy_tensor: send a tensor's bytes. ``False`` sends a reference: the tensor moves into
             shared memory (on a GPU: CUDA IPC), both sides see each other's writes, the receiver
             must be on this machine, and the sender must keep the tensor until it has arrived.
-        keep_shared: send a reference to a CPU tensor that is in shared memory already
-            (``share_memory_()``), and the bytes of all others.
+        keep_shared: as torch.multiprocessing, send a reference to a CPU tensor that is in shared
+            memory already (``share_memory_()``), the bytes of all others, and refuse a tensor in
+            the midst of a graph.
     """
 
     backend: Literal["dill"] = "dill"
@@ -56,9 +57,8 @@ class SafeSerializerConfig(SerializerConfig, frozen=True):
     Attributes:
         backend: ``safe``.
         max_bytes: size of the largest object, to send or to receive: the bytes of all its
-            buffers, 128 more for each value and each container's beginning and end, and the
-            gaps of a tensor or array that is sent without them. Loading allocates at most
-            eight times as much.
+            buffers, and 128 more for each value and each container's beginning and end.
+            Loading allocates at most eight times as much.
         max_depth: how deep containers may be nested.
     """
 

@@ -10,14 +10,13 @@ from __future__ import annotations
 import atexit
 import functools
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pparallel.runtime import lending, reopening
 
 if TYPE_CHECKING:
     import torch
-
-    from pparallel_serializers.outofband import Reduction
 
 
 def handle(storage: torch.UntypedStorage) -> tuple[reopening.Handle, int]:
@@ -50,12 +49,11 @@ def attach(found: reopening.Handle, length: int) -> torch.UntypedStorage:
         os.close(descriptor)
 
 
-def reduce_cuda(tensor: torch.Tensor) -> Reduction:
-    """Return torch's own reduction of a CUDA tensor to an IPC handle.
+def reduce_cuda(tensor: torch.Tensor) -> tuple[Callable[..., torch.Tensor], tuple[Any, ...]]:
+    """Return torch's own reduction of a CUDA tensor, without its graph, to an IPC handle.
 
     CUDA does not pass on what another process has sent: of that a copy is sent.
     """
-    import torch
     from torch.multiprocessing.reductions import reduce_tensor
 
     alone = tensor.detach()
@@ -68,9 +66,7 @@ def reduce_cuda(tensor: torch.Tensor) -> Reduction:
         function, args = reduce_tensor(alone)
     lending.note(alone)
     _tidy_at_the_end()
-    parameter = isinstance(tensor, torch.nn.Parameter)
-    state = (parameter, tensor.requires_grad, dict(tensor.__dict__))
-    return load_cuda, (function, args, *state)
+    return function, args
 
 
 @functools.cache
@@ -79,18 +75,3 @@ def _tidy_at_the_end() -> None:
     import torch
 
     atexit.register(torch.cuda.ipc_collect)
-
-
-def load_cuda(
-    function: Any, args: tuple[Any, ...], parameter: bool, requires_grad: bool, attributes: Any
-) -> torch.Tensor:
-    """Return the tensor that :func:`reduce_cuda` refers to."""
-    import torch
-
-    tensor: torch.Tensor = function(*args)
-    if parameter:
-        tensor = torch.nn.Parameter(tensor, requires_grad)
-    else:
-        tensor.requires_grad_(requires_grad)
-    tensor.__dict__.update(attributes)
-    return tensor

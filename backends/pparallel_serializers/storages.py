@@ -2,12 +2,12 @@
 
 Each storage sends the window of bytes that its tensors of this object span, so that a small slice
 does not drag a large storage along. A single tensor with large gaps (a column of a matrix) sends
-its elements alone and gets its strides back at the receiver.
+its elements alone, and arrives contiguous.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from typing_extensions import Buffer
 
@@ -21,10 +21,14 @@ if TYPE_CHECKING:
     from pparallel.runtime import reopening
     from pparallel_serializers.outofband import OutOfBandPickler, Reduction, Window
 
-INLINE = 512  #: bytes up to which a storage stays in the stream: a buffer would cost more
-GAPS = 2  #: how many times its elements a tensor may span and still be sent with its gaps
+INLINE = 512  #: bytes up to which a storage or array stays in the stream: a buffer costs more
+GAPS = 2  #: how many times its elements a tensor or array may span and keep its strides
 ALIGN = 16  #: windows start at a multiple of the largest element
 DENSE = -2  #: stands for the start of a window that holds one tensor's elements alone
+
+#: References to what is in shared memory already: "shared" as with torch.multiprocessing, which
+#: refuses a tensor in the midst of a graph, "launched" as to ranks.
+_SHARED = frozenset({"shared", "launched"})
 
 
 class SentStorage:
@@ -48,25 +52,23 @@ class SentStorage:
         """Return where the bytes to send start, or ``DENSE``, and the bytes."""
         only = self.only
         if only is not None and self.high - self.low > GAPS * only.numel() * only.element_size():
-            dense = over(
+            elements = over(
                 self.storage,
                 _carrier(only.element_size()),
                 int(only.storage_offset()),
                 only.shape,
                 only.stride(),
             ).contiguous()
-            return DENSE, _bytes_of(dense.untyped_storage(), 0, dense.nbytes)
+            return DENSE, _bytes_of(elements.untyped_storage(), 0, elements.nbytes)
         low = self.low - self.low % ALIGN
         return low, _bytes_of(self.storage, low, self.high)
 
 
-class ReceivedStorage:
+class ReceivedStorage(NamedTuple):
     """A storage that arrived: its bytes from *start* on, or one tensor's elements."""
 
-    __slots__ = ("start", "storage")
-
-    def __init__(self, storage: torch.UntypedStorage, start: int = 0) -> None:
-        self.storage, self.start = storage, start
+    storage: torch.UntypedStorage
+    start: int = 0
 
 
 class Sender(Protocol):
@@ -93,7 +95,7 @@ def reduce_sent(pickler: OutOfBandPickler, sent: SentStorage) -> Reduction:
     device = str(storage.device)
     if storage.nbytes() == 0:
         return load_empty, (device,)
-    if storage.device.type in pickler.share or ("shared" in pickler.share and _is_shared(storage)):
+    if storage.device.type in pickler.share or (pickler.share & _SHARED and _is_shared(storage)):
         return load_shared, shared_memory.handle(storage)
     if storage.nbytes() <= INLINE:
         return load_storage, (bytearray(_bytes_of(storage, 0, storage.nbytes())), device)
@@ -148,9 +150,9 @@ def over(
     dtype: torch.dtype,
     offset: int,
     shape: tuple[int, ...],
-    stride: tuple[int, ...],
+    stride: tuple[int, ...] = (),
 ) -> torch.Tensor:
-    """Return a tensor over *storage*; *offset* and *stride* count elements."""
+    """Return a tensor over *storage*, contiguous unless a *stride* is given."""
     import torch
 
     # set_ and not as_strided: a view would share its version counter with its siblings.
@@ -166,19 +168,6 @@ def aligned(buffer: Buffer, dtype: torch.dtype) -> torch.Tensor:
         buffer = bytearray(buffer)
     base = torch.frombuffer(buffer, dtype=dtype)
     return base.clone() if base.data_ptr() % ALIGN else base
-
-
-def spread(
-    elements: torch.UntypedStorage, size: int, shape: tuple[int, ...], stride: tuple[int, ...]
-) -> torch.UntypedStorage:
-    """Return a storage in which *elements* lie *stride* apart."""
-    import torch
-
-    dtype = _carrier(size)
-    spread = torch.empty_strided(shape, stride, dtype=dtype, device=elements.device)
-    dense = torch.empty(0, dtype=dtype, device=elements.device)
-    spread.copy_(dense.set_(cast("Any", elements)).view(shape))
-    return spread.untyped_storage()
 
 
 def _is_shared(storage: torch.UntypedStorage) -> bool:

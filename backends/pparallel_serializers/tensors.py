@@ -2,12 +2,14 @@
 
 Sparse, meta and quantised tensors and subclasses of ``Tensor`` take torch's own road, only their
 storages are ours. As with torch's own pickling ``grad``, hooks and the graph stay behind; a tensor
-that is not a leaf arrives as a leaf with ``requires_grad`` set.
+in the midst of a graph arrives detached, since a ``backward()`` would end at it. Functions and
+modules in TorchScript travel as torch saves them.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pparallel_serializers import shared_memory, storages
@@ -17,7 +19,6 @@ from pparallel_serializers.storages import (
     SentStorage,
     over,
     sent_for,
-    spread,
 )
 
 if TYPE_CHECKING:
@@ -34,12 +35,15 @@ def reducers() -> dict[type, Reducer]:
     """Return how torch's objects are reduced."""
     import torch
 
+    jit: Any = torch.jit
+    scripted = (jit.ScriptFunction, jit.RecursiveScriptModule, jit.TopLevelTracedModule)
     return {
         torch.Tensor: _reduce_tensor,
         torch.nn.Parameter: _reduce_tensor,
         torch.UntypedStorage: storages.reduce_untyped,
         torch.storage.TypedStorage: storages.reduce_typed,
         SentStorage: storages.reduce_sent,
+        **dict.fromkeys(scripted, _reduce_script),
     }
 
 
@@ -53,17 +57,21 @@ def rebuild(
     """Return a tensor over the storage that was *sent*."""
     kind = dtype_named(dtype)
     if sent.start == storages.DENSE:
-        return over(spread(sent.storage, kind.itemsize, shape, stride), kind, 0, shape, stride)
+        return over(sent.storage, kind, 0, shape)
     return over(sent.storage, kind, offset - sent.start // kind.itemsize, shape, stride)
 
 
 def rebuild_flagged(
-    parameter: bool, requires_grad: bool, metadata: dict[str, bool], *args: Any
+    parameter: bool,
+    requires_grad: bool,
+    metadata: dict[str, bool],
+    build: Callable[..., torch.Tensor],
+    *args: Any,
 ) -> torch.Tensor:
     """Return a ``Parameter`` or a tensor that is lazily conjugate, negative or needs a gradient."""
     import torch
 
-    tensor = rebuild(*args)
+    tensor = build(*args)
     if metadata:
         torch._utils.set_tensor_metadata(tensor, metadata)
     if parameter:
@@ -74,6 +82,16 @@ def rebuild_flagged(
 def set_attributes(tensor: torch.Tensor, attributes: dict[str, object]) -> None:
     """Give *tensor* the attributes that Python code set on it."""
     tensor.__dict__.update(attributes)
+
+
+def load_script(saved: bytes) -> Any:
+    """Return the module that was *saved*; of a function one whose ``forward`` it is."""
+    import torch
+
+    # As torch.jit.load, which warns that it is deprecated.
+    read: Any = torch._C.import_ir_module_from_buffer
+    module = read(torch._C.CompilationUnit(), saved, None, {}, False)
+    return torch.jit._recursive.wrap_cpp_module(module)
 
 
 def dtype_named(name: str) -> torch.dtype:
@@ -116,6 +134,11 @@ def laid_out(
     return sent, name_of(tensor.dtype), offset, shape, stride
 
 
+def needs_grad(tensor: torch.Tensor) -> bool:
+    """Return whether *tensor* requires gradients where it arrives: without its graph."""
+    return tensor.requires_grad and tensor.is_leaf
+
+
 def bits_of(tensor: torch.Tensor) -> dict[str, bool]:
     """Return whether *tensor* is lazily conjugate or negative, as torch notes it."""
     if not (tensor.is_conj() or tensor.is_neg()):
@@ -126,20 +149,27 @@ def bits_of(tensor: torch.Tensor) -> dict[str, bool]:
     return bits
 
 
+def _reduce_script(pickler: OutOfBandPickler, scripted: Any) -> Reduction:
+    return load_script, (scripted.save_to_buffer(),)
+
+
 def _reduce_tensor(pickler: OutOfBandPickler, tensor: torch.Tensor) -> Reduction:
     torch = sys.modules["torch"]
+    if not tensor.is_leaf and "shared" in pickler.share:
+        torch.multiprocessing.reductions.reduce_tensor(tensor)  # raises
     if not is_strided(tensor):
-        return NotImplemented
+        return NotImplemented if tensor.is_leaf else tensor.detach().__reduce_ex__(5)
+    function: Callable[..., Any] = rebuild
+    args: tuple[Any, ...]
     if tensor.device.type == "cuda" and "cuda" in pickler.share:
-        return shared_memory.reduce_cuda(tensor)
-    args: tuple[Any, ...] = laid_out(pickler, tensor)
+        function, args = shared_memory.reduce_cuda(tensor)
+    else:
+        args = laid_out(pickler, tensor)
     metadata = bits_of(tensor)
     parameter = type(tensor) is not torch.Tensor
-    if parameter or tensor.requires_grad or metadata:
-        function: Any = rebuild_flagged
-        args = (parameter, tensor.requires_grad, metadata, *args)
-    else:
-        function = rebuild
+    if parameter or needs_grad(tensor) or metadata:
+        args = (parameter, needs_grad(tensor), metadata, function, *args)
+        function = rebuild_flagged
     if attributes := tensor.__dict__:
         return function, args, attributes, None, None, set_attributes
     return function, args

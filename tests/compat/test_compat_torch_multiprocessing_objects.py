@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import resource
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing import shared_memory
 from typing import Any
 
@@ -186,6 +187,30 @@ def test_a_sender_may_drop_what_it_has_put() -> None:
     queue.close()
 
 
+def torchs_refusal(tensor: torch.Tensor) -> Any:
+    """Expect the error by which torch refuses to send *tensor*."""
+    with pytest.raises(RuntimeError) as caught:
+        multiprocessing.get_context("spawn").SimpleQueue().put(tensor)
+    return pytest.raises(RuntimeError, match=f"^{re.escape(str(caught.value))}$")
+
+
+def test_a_tensor_of_a_graph_is_refused_as_by_torch() -> None:
+    leaf = torch.ones(3, requires_grad=True)
+    bad = leaf * 2
+    for make in (mp.Queue, mp.SimpleQueue):
+        queue = make()
+        with torchs_refusal(bad):
+            queue.put([bad])
+        queue.put(leaf)
+        assert queue.get().requires_grad
+        queue.close()
+    for start in (mp.spawn, mp.start_processes):
+        with torchs_refusal(bad):
+            start(programs.keep, ([bad],))
+    with torchs_refusal(bad):
+        mp.Pool(1, programs.keep, (bad,), context=multiprocessing.get_context("spawn"))
+
+
 def test_what_has_arrived_is_let_go_of() -> None:
     thing = [object()]
     receipt = lending.receipt_for(thing)
@@ -227,6 +252,21 @@ class TestTasks:
         before, after = pool.map(programs.open_descriptors_of, [torch.ones(9), torch.ones(9)])
         assert before == after
 
+    def test_a_tensor_of_a_graph_is_refused_as_by_torch(self, pool: Pool) -> None:
+        bad = torch.ones(3, requires_grad=True) * 2
+        calls: list[Callable[[], object]] = [
+            lambda: pool.apply(programs.add_one, (bad,)),
+            lambda: pool.map(programs.add_one, [bad]),
+            lambda: next(pool.imap(programs.add_one, [bad])),
+            lambda: pool.apply_async(programs.add_one, (bad,)).get(PATIENCE),
+        ]
+        for call in calls:
+            with torchs_refusal(bad) as caught:
+                call()
+            assert type(caught.value) is RuntimeError
+        with pytest.raises(mp.MaybeEncodingError, match="non-leaf tensor"):
+            pool.apply(bad_result)
+
     def test_many_tensors_need_no_descriptors(self, pool: Pool) -> None:
         """pytorch 973, PR 34768: received 0 items of ancdata."""
         queue = mp.Queue()
@@ -244,6 +284,10 @@ class TestTasks:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         assert [int(each[0]) for each in held] == list(range(1, 401))
         queue.close()
+
+
+def bad_result() -> torch.Tensor:
+    return torch.ones(3, requires_grad=True) * 2
 
 
 class TestInOtherInterpreters:

@@ -64,7 +64,7 @@ VALUES: dict[str, Callable[[], Any]] = {
     "list": lambda: [torch.rand(200, 200), torch.rand(3)],
     "tuple": lambda: (torch.rand(200, 200), torch.rand(3)),
     "tensor": lambda: torch.rand(200, 200),
-    "column": lambda: {"column": torch.rand(ITEMS, 40)[:, 3]},
+    "column": lambda: {"column": torch.rand(ITEMS, 2)[:, 1]},
     "parameters": lambda: OrderedDict(model().named_parameters()),
     "conjugate": lambda: {"x": torch.rand(ITEMS, dtype=torch.complex64).conj()},
     "nested": lambda: {"a": [torch.rand(ITEMS), {"b": torch.rand(5)}], "c": "text"},

@@ -145,7 +145,6 @@ def bad_tensors() -> Iterator[list[bytes]]:
         yield tensor(0, "float32", 0, 0, 1, n, 1)
         yield tensor(0, "float32", 0, 0, 1, 2, n)
         yield tensor(0, "float32", 0, 0, 1, 1, 1, start=n)
-        yield tensor(0, "float32", 0, 0, 1, 1024, n, start=-2)
     yield from (tensor(0, "int64", 0, 0, 2, n, n, 0, 0) for n in HUGE)
     yield from (tensor(0, "int64", 0, 0, 3, 0, n, n, 1, n, n) for n in HUGE)
     yield from (tensor(0, "int32", 0, n, 1, 1, 1) for n in (2, 3, 4, 8, 16))
@@ -163,36 +162,33 @@ def bad_tensors() -> Iterator[list[bytes]]:
     for device in ("cuda:99", "meta", "cpu:0;", "", None, 0, "cuda:" + "9" * 50):
         yield tensor(0, "float32", 0, 0, 1, 1, 1, device=device)
     yield tensor(0, "float32", 0, 0, 1, 2, 1 << 10, start=-2)
-    yield tensor(0, "float32", 0, 0, 1, 1024, 1 << 18, start=-2)
     yield tensor(0, "float32", 0, 0, 1, 1, 1, inline="text")
 
 
 def bad_arrays() -> Iterator[list[bytes]]:
-    """Dtype, inline, span, offset, dimensions, shape..., strides..."""
+    """Dtype, inline, offset, dimensions, shape..., strides..."""
     yield array()
     for name in DTYPES:
-        yield array(name, None, 0, 0, 1, 1, 1)
+        yield array(name, None, 0, 1, 1, 1)
     for n in (-1, 1025, True, *HUGE):
-        yield array("<i4", None, 0, 0, 1, n, 4)
+        yield array("<i4", None, 0, 1, n, 4)
     for n in HUGE:
-        yield array("<i4", None, 0, 0, 2, n, n, 0, 0)
-        yield array("<i4", None, 0, 0, 3, 0, n, n, 4, n, n)
+        yield array("<i4", None, 0, 2, n, n, 0, 0)
+        yield array("<i4", None, 0, 3, 0, n, n, 4, n, n)
     for n in (-1, -(1 << 62), 4093, *HUGE):
-        yield array("<i4", None, 0, 0, 1, 2, n)
+        yield array("<i4", None, 0, 1, 2, n)
     for n in (-1, 4093, *HUGE):
-        yield array("<i4", None, 0, n, 1, 1, 4)
-    for n in (-1, 1, 1 << 20, *HUGE):
-        yield array("<i4", None, n, 0, 1, 1024, 4)
+        yield array("<i4", None, n, 1, 1, 4)
     for n in (-1, 2, 65, *HUGE):
-        yield array("<i4", None, 0, 0, n, 1, 4)
-    yield array("<i4", None, 0, 0, 65, *[1] * 130)
-    yield array("<i4", "text", 0, 0, 1, 1, 4)
-    alone, values = [(0, stream.ARRAY), (7, stream.END)], ["<i4", None, 0, 0, 1, 1, 4]
+        yield array("<i4", None, n, 1, 4)
+    yield array("<i4", None, 0, 65, *[1] * 130)
+    yield array("<i4", "text", 0, 1, 1, 4)
+    alone, values = [(0, stream.ARRAY), (6, stream.END)], ["<i4", None, 0, 1, 1, 4]
     yield make_stream(alone, values)
     twice = [(0, stream.LIST), *alone, *alone, (0, stream.END)]
     yield make_stream(twice, values * 2, bytes(4096))
     for dtype in bad_records():
-        yield array(dtype, None, 0, 0, 1, 1, 4)
+        yield array(dtype, None, 0, 1, 1, 4)
     for content in (bytes(8), bytes(4), "text", b"", None):
         yield one(stream.SCALAR, "|O", content)
         yield one(stream.SCALAR, "|V2147483647", content)
@@ -250,10 +246,11 @@ class TestHostileBytes:
 
     def test_what_looks_wrong_and_is_right(self) -> None:
         assert attempt(tensor(0, "float32", 0, 0, 1, 1 << 40, 0)).shape == (1 << 40,)
-        assert attempt(array("<i4", None, 0, 0, 1, 1 << 40, 0)).shape == (1 << 40,)
-        assert attempt(array(record(), None, 0, 4092, 1, 1024, -4)).strides == (-4,)
-        assert attempt(tensor(0, "float32", 0, 0, 2, 32, 32, 1, 1, start=-2)).shape == (32, 32)
-        assert attempt(array(("<i4", (4, 4)), None, 0, 0, 1, 64, 64)).shape == (64, 4, 4)
+        assert attempt(array("<i4", None, 0, 1, 1 << 40, 0)).shape == (1 << 40,)
+        assert attempt(array(record(), None, 4092, 1, 1024, -4)).strides == (-4,)
+        dense = attempt(tensor(0, "float32", 0, 0, 2, 32, 32, 1, 1 << 40, start=-2))
+        assert (dense.shape, dense.stride()) == ((32, 32), (32, 1))
+        assert attempt(array(("<i4", (4, 4)), None, 0, 1, 64, 64)).shape == (64, 4, 4)
 
 
 # -- memory -----------------------------------------------------------------------------------
@@ -286,12 +283,11 @@ class TestMemory:
             many(stream.DICT, 1, 2),
             many(stream.ORDERED, 1, 2),
             many(stream.COMPLEX, 1.0, 2.0),
-            many(stream.ARRAY, "<i4", bytes(4), 0, 0, 1, 1, 4),
+            many(stream.ARRAY, "<i4", bytes(4), 0, 1, 1, 4),
             many(stream.SCALAR, "<i4", bytes(4)),
-            array("<i4", None, 0, 0, 1, LIMIT // 8, 4, content=bytes(LIMIT // 2)),
-            one(stream.ARRAY, "|u1", bytes(2), LIMIT // 2, 0, 1, 2, LIMIT // 2 - 1),
+            array("<i4", None, 0, 1, LIMIT // 8, 4, content=bytes(LIMIT // 2)),
         ],
-        ids=range(20),
+        ids=range(19),
     )
     def test_stays_within_the_bound(self, buffers: list[bytes]) -> None:
         tracemalloc.start()

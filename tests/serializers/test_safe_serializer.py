@@ -143,13 +143,13 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("obj", "where"),
         [
-            (len, "builtin_function_or_method"),
-            ({"a": [1, (2, {"b": threading.Lock()})]}, r"lock .* at \['a'\]\[1\]\[1\]\['b'\]"),
-            ([Number.ONE], r"Number .* at \[0\]"),
-            ([Text("text")], r"Text 'text' at \[0\]"),
-            ([defaultdict(list)], r"defaultdict .* at \[0\]"),
-            ([1, type], r"type .* at \[1\]"),
-            ({"error": ValueError("no")}, r"ValueError .* at \['error'\]"),
+            (len, "function len"),
+            ({"a": [1, (2, {"b": threading.Lock()})]}, r"\['a'\]\[1\]\[1\]\['b'\] \(threading"),
+            ([Number.ONE], r"obj\[0\] \(.*Number\)"),
+            ([Text("text")], r"obj\[0\] \(.*Text\)"),
+            ([defaultdict(list)], r"obj\[0\] \(collections.defaultdict\)"),
+            ([1, type], r"obj\[1\] \(class type\)"),
+            ({"error": ValueError("no")}, r"obj\['error'\] \(ValueError\)"),
             ({Number.ONE: 1}, "Number"),
         ],
         ids=lambda each: type(each).__name__ if not isinstance(each, str) else "",
@@ -170,13 +170,13 @@ class TestRefusals:
             torch.ones([1] * 65),
         ]
         for each in bad:
-            with pytest.raises(SerializationError, match=r"at \[1\] cannot .* safe takes"):
+            with pytest.raises(SerializationError, match=r"obj\[1\] \(.*\) cannot .* safe takes"):
                 SAFE.dumps([1, each])
 
     def test_an_attribute_is_named(self) -> None:
         tensor: Any = torch.ones(3)
         tensor.hook = [print]
-        with pytest.raises(SerializationError, match=r"print.* at \[0\]\.hook\[0\]"):
+        with pytest.raises(SerializationError, match=r"obj\[0\]\.hook\[0\] \(function print\)"):
             SAFE.dumps([tensor])
 
     @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ class TestRefusals:
         ids=lambda array: str(array.dtype),
     )
     def test_arrays_of_anything_else(self, array: Any) -> None:
-        with pytest.raises(SerializationError, match=r"at \['x'\] cannot .* safe takes"):
+        with pytest.raises(SerializationError, match=r"obj\['x'\] \(.*\) cannot .* safe takes"):
             SAFE.dumps({"x": array})
 
     def test_too_deep_or_endless(self) -> None:
@@ -233,13 +233,9 @@ class TestRefusals:
         with pytest.raises(SerializationError, match="max_bytes"):
             SMALL.dumps(many)
 
-    def test_gaps_count(self) -> None:
+    def test_gaps_do_not_count(self) -> None:
         for column in (torch.zeros(1000, 1000)[:, 0], np.zeros((1000, 1000))[:, 0]):
-            assert len(sent(column)) == 1000
-            with pytest.raises(SerializationError, match="max_bytes"):
-                SMALL.dumps(column)
-            with pytest.raises(SerializationError, match="max_bytes"):
-                SMALL.loads(SAFE.dumps(column))
+            assert len(SMALL.loads(SMALL.dumps(column))) == 1000
 
     def test_limits_are_options(self) -> None:
         config = pparallel.load(
@@ -315,7 +311,7 @@ class TestWithoutPickle:
         head[450] = -1
         assert tail[50] == -1 and tail.dtype == torch.bfloat16
         assert records.dtype == numpy.dtype([("a", ">i4"), ("when", "M8[D]", (2,))])
-        assert scalar == 2.5 and column.strides == (72,) and column.sum() == 9
+        assert scalar == 2.5 and column.strides == (8,) and column.sum() == 9
         assert not set(banned) & set(sys.modules), "imported all the same"
         print("fine")
         """

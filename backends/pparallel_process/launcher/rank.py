@@ -111,6 +111,8 @@ class _Teller:
         try:
             cargo = Cargo(self._serializer.dumps(value))
         except (SerializationError, OSError, MemoryError) as error:
+            if isinstance(error, SerializationError):
+                error.locate({"": "result"})
             error.add_note(f"it was {what}")
             raise
         except Exception as error:

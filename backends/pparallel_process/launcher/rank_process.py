@@ -23,6 +23,7 @@ class RankProcess(Rank):
     Attributes:
         pidfd: is readable once it has ended.
         fileno: the descriptor on which it says something.
+        lent: memory that it may share with this process, kept until it has ended.
     """
 
     def __init__(self, spec: RankSpec, process: Process, channel: Channel) -> None:
@@ -30,6 +31,7 @@ class RankProcess(Rank):
         self.pidfd, self.fileno = process.pidfd, channel.fileno
         self._process, self._channel = process, channel
         self._telling = threading.Lock()
+        self.lent: list[object] = []
 
     def receive(self) -> Received | None:
         """Return what it says next; ``None``: nothing yet.
@@ -57,6 +59,7 @@ class RankProcess(Rank):
                 remember_in_children(self.fileno)
                 self._channel.close()
             self._process.close()
+            self.lent = []
             self.has_ended(end)
         return end
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from pparallel.interfaces.launcher import RankSpec, StartMethod
 from pparallel.interfaces.serializer import Serializer
 from pparallel.machine.threads import limit_threads
-from pparallel.runtime import environment, printing, processes
+from pparallel.runtime import environment, lending, printing, processes
 from pparallel.runtime.pools import forwarding, nesting
 from pparallel.runtime.processes.inheritance import (
     forget_in_children,
@@ -26,7 +26,7 @@ from pparallel_process.launcher.cargo import Cargo
 from pparallel_process.launcher.messages import Start
 from pparallel_process.launcher.rank_process import RankProcess
 from pparallel_process.wire.channel import Channel, pair
-from pparallel_process.wire.outset import Outset
+from pparallel_process.wire.outset import Outset, SharesTensors
 
 _RANK = rank.__name__
 
@@ -44,7 +44,7 @@ def started(
         SerializationError: what they are to run cannot be sent.
         PparallelError: launches are nested too deep, or no interpreter can be started.
     """
-    nesting.check_launch()
+    nesting.check("launches ranks")
     found: list[RankProcess] = []
     starter = _Starter(config, serializer, method, len(ranks))
     try:
@@ -61,10 +61,11 @@ def started(
 
 
 class _Load(NamedTuple):
-    """What a rank is to run, on its way."""
+    """What a rank is to run, on its way; *lent* is memory to which it refers."""
 
     outset: Outset
     cargo: Cargo
+    lent: list[object]
 
     def close(self) -> None:
         self.outset.close()
@@ -83,6 +84,7 @@ class _Starter:
     ) -> None:
         self._config, self._serializer, self._method = config, serializer, method
         self._count = count
+        self._sending = _sharing(serializer)
         self._pickled = pickle.dumps(serializer)
         self._forwarding = forwarding.settings()
         self._prints = printing.is_replaced()
@@ -112,7 +114,9 @@ class _Starter:
             nesting.depth(),
         )
         files = [*load.cargo.files, *load.outset.files]
-        return self._process(spec, start, files, {**limits, **spec.env})
+        process = self._process(spec, start, files, {**limits, **spec.env})
+        process.lent = load.lent
+        return process
 
     def _process(
         self, spec: RankSpec, start: Start, files: Sequence[int], own: dict[str, str]
@@ -142,9 +146,10 @@ class _Starter:
     def _load(self, spec: RankSpec) -> _Load:
         key = (id(spec.fn), *map(id, spec.args))  # the same for all ranks of a plain spawn
         if key not in self._loads:
-            outset = Outset((spec.fn, spec.args), self._serializer, self._method)
+            with lending.noted() as lent:
+                outset = Outset((spec.fn, spec.args), self._sending, self._method)
             try:
-                self._loads[key] = _Load(outset, Cargo(outset.buffers))
+                self._loads[key] = _Load(outset, Cargo(outset.buffers), lent)
             except BaseException:
                 outset.close()
                 raise
@@ -153,6 +158,11 @@ class _Starter:
     def _preload(self, spec: RankSpec) -> Sequence[str]:
         serializer = type(self._serializer).__module__
         return (_RANK, serializer, *spec.modules, *self._config.preload)
+
+
+def _sharing(serializer: Serializer) -> Serializer:
+    """Return one like it that passes memory which the program has shared by reference."""
+    return serializer.sharing("launched") if isinstance(serializer, SharesTensors) else serializer
 
 
 def _plugins() -> dict[str, str]:

@@ -31,6 +31,19 @@ class DumpsToStart(Protocol):
         """Return *obj* as buffers."""
 
 
+@runtime_checkable
+class SharesTensors(Protocol):
+    """A serializer that can pass tensors by reference."""
+
+    def sharing(self, what: str) -> Serializer:
+        """Return one like it that passes tensors by reference.
+
+        Args:
+            what: those of a device, ``cpu`` or ``cuda``, or ``launched``: CPU memory that the
+                program has put into shared memory.
+        """
+
+
 class Outset:
     """An object for a process that is about to be started, or for several.
 

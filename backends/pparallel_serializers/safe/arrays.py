@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import reprlib
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from pparallel_serializers import arrays
 from pparallel_serializers.refusals import RefusedError
@@ -42,24 +42,14 @@ def splitters() -> dict[type, Callable[[Writer, Any], Node]]:
 
 def join(reader: Reader, children: list[Any]) -> Array:
     """Return an array over its bytes."""
-    import numpy as np
-
     description, inline, *numbers = children
-    span, offset, dims, *layout = stream.sizes(numbers, signed=True)
+    offset, dims, *layout = stream.sizes(numbers, signed=True)
     shape, strides = stream.sizes(layout[:dims]), tuple(layout[dims:])
-    if min(span, offset) < 0 or len(layout) != 2 * dims or dims > stream.DIMENSIONS:
+    if offset < 0 or len(layout) != 2 * dims or dims > stream.DIMENSIONS:
         raise RefusedError("an array has lost its shape")
     dtype = _dtype(description)
     content = reader.content(inline)
-    there = memoryview(content).nbytes
-    if span:
-        if there != math.prod(shape) * dtype.itemsize:
-            raise RefusedError(f"an array of shape {shape} has {there} bytes")
-        reader.budget.spend(span)
-        _check(dtype.itemsize, shape, strides, offset, span)
-        elements: Array = np.ndarray(shape, dtype, cast("Any", content))
-        return reader.add(arrays.rebuild_spread(elements, span, strides, offset))
-    _check(dtype.itemsize, shape, strides, offset, there)
+    _check(dtype.itemsize, shape, strides, offset, memoryview(content).nbytes)
     return reader.add(arrays.rebuild(content, dtype, shape, strides, offset))
 
 
@@ -78,10 +68,9 @@ def _split(writer: Writer, array: Array) -> Node:
 
 def _taken_apart(writer: Writer, array: Array) -> Node:
     description = _described(array.dtype, array)
-    content, offset, span = arrays.laid_out(array)
-    writer.budget.spend(span)
+    content, offset, strides = arrays.laid_out(array)
     inline = writer.placed(arrays.bytes_of(content))
-    numbers = (span, offset, array.ndim, *array.shape, *array.strides)
+    numbers = (offset, array.ndim, *array.shape, *strides)
     return Node(stream.ARRAY, (description, inline, *numbers))
 
 

@@ -65,11 +65,12 @@ def join(reader: Reader, children: list[Any]) -> torch.Tensor:
     shape, stride = tuple(layout[:dims]), tuple(layout[dims:])
     dtype = _dtype(name)
     sent = reader.storages[number]
-    _check(reader, sent, dtype.itemsize, offset, shape, stride)
+    _check(sent, dtype.itemsize, offset, shape, stride)
     tensor = tensors.rebuild_flagged(
         bool(flags & _PARAMETER),
         bool(flags & _REQUIRES_GRAD),
         _bits(flags, dtype),
+        tensors.rebuild,
         sent,
         name,
         offset,
@@ -94,7 +95,7 @@ def _taken_apart(writer: Writer, tensor: torch.Tensor) -> Node:
         )
     sent, dtype, offset, shape, stride = tensors.laid_out(writer, tensor)
     flags = _PARAMETER if type(tensor) is torch.nn.Parameter else 0
-    flags |= _REQUIRES_GRAD if tensor.requires_grad else 0
+    flags |= _REQUIRES_GRAD if tensors.needs_grad(tensor) else 0
     bits = tensors.bits_of(tensor)
     flags |= _CONJUGATE if bits.get("conj") else 0
     flags |= _NEGATIVE if bits.get("neg") else 0
@@ -105,12 +106,7 @@ def _taken_apart(writer: Writer, tensor: torch.Tensor) -> Node:
 
 
 def _check(
-    reader: Reader,
-    sent: ReceivedStorage,
-    size: int,
-    offset: int,
-    shape: tuple[int, ...],
-    stride: tuple[int, ...],
+    sent: ReceivedStorage, size: int, offset: int, shape: tuple[int, ...], stride: tuple[int, ...]
 ) -> None:
     """Hold a tensor's layout against the bytes that are there: torch would make them more."""
     span = 1 + sum((n - 1) * step for n, step in zip(shape, stride, strict=True))
@@ -122,7 +118,6 @@ def _check(
         fits = offset == 0
     elif sent.start == storages.DENSE:
         fits = count * size == there
-        reader.budget.spend(span * size)
     else:
         fits = 0 <= offset * size - sent.start <= there - span * size
     if not fits:

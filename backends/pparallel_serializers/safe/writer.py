@@ -15,7 +15,7 @@ from pparallel_serializers.bytype import ByType
 from pparallel_serializers.refusals import RefusedError
 from pparallel_serializers.safe import arrays, stream, tensors
 from pparallel_serializers.safe.stream import VALUE, Budget, Node
-from pparallel_serializers.storages import DENSE, INLINE, SentStorage
+from pparallel_serializers.storages import INLINE, SentStorage
 
 TAKEN = (
     "safe takes data only: None, bool, int, float, complex, str, bytes, bytearray, list, tuple,"
@@ -89,8 +89,6 @@ class Writer:
 
     def _store(self, sent: SentStorage) -> None:
         start, data = sent.window()
-        if start == DENSE:
-            self.budget.spend(sent.high - sent.low)
         self._values += (str(sent.storage.device), start, self.placed(data))
 
     def _walk(self, obj: object) -> None:

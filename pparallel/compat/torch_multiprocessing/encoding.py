@@ -1,7 +1,9 @@
-"""What cannot be sent: the error that handlers written for ``multiprocessing.Pool`` catch."""
+"""The errors for objects that cannot be sent, which handlers written for the original catch."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing import pool
 from typing import Any
 
@@ -28,4 +30,22 @@ class MaybeEncodingError(SerializationError, _original.MaybeEncodingError):  # t
 
 def translated(error: BaseException) -> BaseException:
     """Return what a pool raises for *error*."""
-    return MaybeEncodingError(error) if isinstance(error, SerializationError) else error
+    own = _of_graph(error)
+    return MaybeEncodingError(own) if isinstance(own, SerializationError) else own
+
+
+@contextmanager
+def refusing_graphs() -> Iterator[None]:
+    """Raise torch's own error where a tensor in the midst of a graph is refused inside."""
+    try:
+        yield
+    except SerializationError as error:
+        if (own := _of_graph(error)) is error:
+            raise
+        raise own from error
+
+
+def _of_graph(error: BaseException) -> BaseException:
+    why = error.__cause__ if isinstance(error, SerializationError) else None
+    is_torchs = type(why) is RuntimeError and "non-leaf tensor" in str(why)
+    return RuntimeError(str(why)) if is_torchs else error

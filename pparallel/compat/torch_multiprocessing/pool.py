@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -23,6 +24,10 @@ from pparallel.patterns.departures import departures
 Callback = Callable[[Any], object]
 
 _RUNNING, _CLOSED, _ENDED = "running", "closed", "ended"
+
+#: modules whose objects are shared by inheritance
+_INHERITED = frozenset({"multiprocessing.queues", "multiprocessing.sharedctypes"})
+_INHERITED |= {"multiprocessing.synchronize"}
 
 _OPTIONS = {"backend": "process", "serializer": SERIALIZER}
 
@@ -252,13 +257,21 @@ def _opened(context: Any, **options: Any) -> Engine:
         raise TypeError(f"context must be one of multiprocessing.get_context(), not {context!r}")
     default = multiprocessing.get_start_method(allow_none=True)
     asked = default if context is None else context.get_start_method()
-    method = "forkserver" if context is None and default in (None, "fork") else asked
+    method = asked
+    if context is None and default in (None, "fork"):
+        method = "fork" if _must_inherit() else "forkserver"
     try:
         return _engine({**options, "start_method": method})
     except SerializationError as error:
         if method == asked or default is None:
             raise translated(error) from error
     return _engine({**options, "start_method": "fork"})
+
+
+def _must_inherit() -> bool:
+    """Return whether the script has objects at module level that only a fork can be given."""
+    values = [*vars(sys.modules["__main__"]).values()]
+    return any(type(each).__module__ in _INHERITED for each in values)
 
 
 def _engine(options: Mapping[str, Any]) -> Engine:

@@ -10,6 +10,7 @@ from typing import Any, Self
 from typing_extensions import Buffer, override
 
 from pparallel.compat.torch_multiprocessing.backlog import Backlog
+from pparallel.compat.torch_multiprocessing.encoding import refusing_graphs
 from pparallel.compat.torch_multiprocessing.ownership import SERIALIZER
 from pparallel.errors import ClosedError, TaskTimeoutError
 from pparallel.patterns import queues
@@ -34,6 +35,11 @@ class SimpleQueue(queues.SimpleQueue):
     def __init__(self, *, ctx: object = None) -> None:
         super().__init__(ctx=ctx, serializer=SERIALIZER, capacity=_CAPACITY)
 
+    @override
+    def message(self, obj: object) -> list[Buffer]:
+        with refusing_graphs():
+            return super().message(obj)
+
 
 class Queue:
     """A :class:`SimpleQueue` with the methods of :class:`queue.Queue`.
@@ -56,6 +62,7 @@ class Queue:
 
         Raises:
             queue.Full: there was no room, at once without *block*, else for *timeout* seconds.
+            RuntimeError: a tensor in it is in the midst of a graph.
             SerializationError: it cannot be sent.
             ValueError: the queue is closed.
         """

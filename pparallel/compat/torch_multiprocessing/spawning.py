@@ -7,9 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pparallel.builder import build, load
+from pparallel.compat.torch_multiprocessing.encoding import refusing_graphs
 from pparallel.compat.torch_multiprocessing.ownership import SERIALIZER
 from pparallel.compat.torch_multiprocessing.running import run
+from pparallel.errors import SerializationError
 from pparallel.interfaces.launcher import LaunchContext, LauncherConfig, StartMethod
+from pparallel.interfaces.pool import name_of
 
 _LAUNCHER = {"backend": "process", "serializer": SERIALIZER}
 
@@ -88,6 +91,7 @@ def spawn(
 
     Raises:
         ProcessException: with *join*, one has failed; see :meth:`ProcessContext.join`.
+        RuntimeError: a tensor among the arguments is in the midst of a graph.
         SerializationError: the function or an argument cannot be sent.
         ValueError: *nprocs* is less than 1.
     """
@@ -121,10 +125,14 @@ def start_processes(
     Raises:
         ValueError: there is no such start method.
     """
-    with build(load(LauncherConfig, _LAUNCHER)) as launcher:
-        started = launcher.spawn(
-            run, (fn, tuple(args)), nprocs, join=False, daemon=daemon, start_method=start_method
-        )
+    with refusing_graphs(), build(load(LauncherConfig, _LAUNCHER)) as launcher:
+        try:
+            started = launcher.spawn(
+                run, (fn, tuple(args)), nprocs, join=False, daemon=daemon, start_method=start_method
+            )
+        except SerializationError as error:
+            error.locate({"[1][0]": name_of(fn), "[1][1]": "args"})
+            raise
     context = SpawnContext(started)
     if not join:
         return context

@@ -26,7 +26,7 @@ class RefusalTests(SerializerTests):
 
     def test_names_the_culprit(self, serializer: Serializer) -> None:
         for bad in ({"a": [1, threading.Lock()]}, [[], (2.5, {"b": threading.Lock()})]):
-            with pytest.raises(SerializationError, match="lock"):
+            with pytest.raises(SerializationError, match=r"(?i)lock"):
                 serializer.dumps(bad)
 
     def test_a_refusal_spoils_nothing(self, serializer: Serializer) -> None:
