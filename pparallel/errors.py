@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import difflib
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
@@ -205,10 +205,40 @@ class ResourceExhaustedError(PparallelError, OSError):
 
 
 class SerializationError(PparallelError):
-    """Raised when an object cannot be turned into bytes, or bytes into an object."""
+    """Raised when an object cannot be turned into bytes, or bytes into an object.
 
-    def __init__(self, what: str, why: object, *, loading: bool = False) -> None:
-        super().__init__(f"{what} cannot be {'read' if loading else 'serialised'}: {why}")
+    Args:
+        what: the object, or with *path* its type.
+        why: what is wrong with it.
+        loading: it could not be rebuilt from bytes.
+        path: the way to it, as code, in the object that was to be sent.
+
+    Attributes:
+        what: as given.
+        why: as given, as text.
+        path: as given.
+    """
+
+    def __init__(
+        self, what: str, why: object, *, loading: bool = False, path: str | None = None
+    ) -> None:
+        self.path, self.what, self.why = path, what, str(why)
+        located = what if path is None else f"obj{path} ({what})"
+        super().__init__(f"{located} cannot be {'read' if loading else 'serialised'}: {why}")
+
+    def locate(self, names: Mapping[str, str], hint: str = "") -> None:
+        """Begin its path with a name.
+
+        Args:
+            names: beginnings of paths, and the names of the objects there; the first one counts.
+            hint: what to do, at the end.
+        """
+        path = self.path
+        for start, name in names.items():
+            if path is not None and path.startswith(start):
+                located = f"{name}{path.removeprefix(start)} ({self.what})"
+                self.args = (f"{located} cannot be serialised: {self.why}{hint}",)
+                return
 
 
 class AuthenticationError(PparallelError, PermissionError):

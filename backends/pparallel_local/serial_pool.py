@@ -104,7 +104,7 @@ class SerialPool(Pool):
             try:
                 value = calls[worker](item)
             except BaseException as error:
-                sink.failed(index, error.with_traceback(below(error)))
+                sink.failed(index, below(error))
                 if isinstance(error, KeyboardInterrupt):
                     raise
             else:

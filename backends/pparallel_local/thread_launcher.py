@@ -23,6 +23,7 @@ from pparallel.runtime.member import Member
 from pparallel.runtime.resources import start_thread
 from pparallel.runtime.stopping import StopSignal
 from pparallel.runtime.upstream import Tell
+from pparallel.runtime.user_code import ended_by
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +103,7 @@ class ThreadLaunchContext(LaunchContext):
             try:
                 value = spec.run()
             except BaseException as error:  # noqa: BLE001 - raised where the ranks are joined
-                self.failed(spec.rank, error)
+                self.failed(spec.rank, ended_by(error))
             else:
                 self.succeeded(spec.rank, value)
 

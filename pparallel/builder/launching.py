@@ -20,8 +20,9 @@ from pparallel.builder.hearing import upstream_listener
 from pparallel.builder.loading import Source, build, load
 from pparallel.builder.runtime import Runtime
 from pparallel.builder.runtime_config import RuntimeConfig
-from pparallel.errors import ConfigError, did_you_mean, is_consequence
+from pparallel.errors import ConfigError, SerializationError, did_you_mean, is_consequence
 from pparallel.interfaces.launcher import Launcher, RankSpec, StartMethod
+from pparallel.interfaces.pool import name_of
 from pparallel.interfaces.transport import Transport
 from pparallel.registry import default_registry
 from pparallel.runtime import environment
@@ -144,7 +145,16 @@ def _started(
     ]
     # A launcher of processes may say in its config how the members of jobs start.
     method: StartMethod = getattr(job.config.launcher, "start_method", "spawn")
-    return launcher.start(ranks, daemon=False, start_method=method).results()
+    try:
+        context = launcher.start(ranks, daemon=False, start_method=method)
+    except SerializationError as error:
+        target = job.target if isinstance(job.target, str) else name_of(job.target)
+        inside = "[1][0]"  # of what a rank runs
+        error.locate(
+            {f"{inside}.args": "args", f"{inside}.kwargs": "kwargs", f"{inside}.target": target}
+        )
+        raise
+    return context.results()
 
 
 def _needed_by_each() -> tuple[str, ...]:

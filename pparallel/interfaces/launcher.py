@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, TypeVar, overload
 from typing_extensions import override
 
 from pparallel.config import BackendConfig
-from pparallel.errors import PeerLostError, is_consequence
+from pparallel.errors import PeerLostError, SerializationError, is_consequence
 from pparallel.interfaces.resource import Resource
 
 R = TypeVar("R")
@@ -312,7 +312,12 @@ class Launcher(Resource):
         if count < 1:
             raise ValueError(f"nprocs must be at least 1, not {count}")
         ranks = [RankSpec(rank, fn, tuple(args)) for rank in range(count)]
-        context = self.start(ranks, daemon=daemon, start_method=start_method)
+        try:
+            context = self.start(ranks, daemon=daemon, start_method=start_method)
+        except SerializationError as error:
+            name = getattr(fn, "__qualname__", type(fn).__qualname__)
+            error.locate({"[1]": "args", "[0]": name})
+            raise
         return context.results() if join else context
 
 

@@ -10,6 +10,7 @@ from pparallel import errors
 from pparallel.errors import RemoteError
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime.interrupts import raise_interrupt
+from pparallel.runtime.user_code import ended_by
 
 
 class Envelope(NamedTuple):
@@ -40,6 +41,7 @@ def pack(error: BaseException, serializer: Serializer, *, exits: bool = False) -
         exits: send ``SystemExit`` and the like as they are. They would end a thread that serves
             calls, and travel as text otherwise.
     """
+    error = ended_by(error)
     message = _message(error)
     kind = type(error)
     type_name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")

@@ -26,6 +26,15 @@ def run(
     return function(*args, **kwargs) if kwargs else function(*args)
 
 
+def ended_by(error: BaseException) -> BaseException:
+    """Return what a function ended by: no iterator or future can raise ``StopIteration``."""
+    if not isinstance(error, StopIteration):
+        return error
+    found = RuntimeError("task raised StopIteration")
+    found.__cause__ = error
+    return found
+
+
 def passing_on(function: F) -> F:
     """Say that *function* is none of a user's, but calls one by :func:`run`."""
     assert isinstance(function, FunctionType)

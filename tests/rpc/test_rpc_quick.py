@@ -116,7 +116,7 @@ def test_named_arguments_that_are_not_plain_have_the_long_form(
 
 @pytest.mark.parametrize("what", [given_back, lambda *args: args, Registered("world", "key")])
 def test_what_cannot_be_sent_is_named(what: Any) -> None:
-    with pytest.raises(SerializationError, match=r"the call of (given_back|.*lambda|'key')"):
+    with pytest.raises(SerializationError, match=r"^args\[0\] \(threading.Lock\)"):
         requests().call("b", what, (threading.Lock(),), None)
 
 

@@ -197,14 +197,14 @@ def what_cannot_be_sent(rt: Runtime) -> None:
     group.barrier(PATIENCE)
     if rt.rank == 0:
         for call in (group.rpc_sync, group.rpc_async, group.remote):
-            with pytest.raises(SerializationError, match=r"the call of half .*registered_sync\(\)"):
+            with pytest.raises(SerializationError, match=r"^half \(.*registered_sync\(\)"):
                 call(1, half, args=(1,))
         ref = group.get_paired("one")
         for bad, name in ((ref, "RemoteRef"), (group, "RpcGroup"), (OwnError(), "OwnError")):
             with pytest.raises(SerializationError, match=name) as caught:
                 group.registered_sync("half", args=(bad,))
             assert "registered_sync" not in str(caught.value)
-        with pytest.raises(SerializationError, match="the call of"):
+        with pytest.raises(SerializationError, match="_call_method"):
             ref.rpc_sync().bit_length()
         with pytest.raises(SerializationError):
             rt.ordered_server.push("k", half, 1, None)

@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
+from pparallel.errors import SerializationError
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime.plain import are_plain
 from pparallel.runtime.pools.lots import Lot
 from pparallel.runtime.pools.messages import Parcels
 from pparallel.runtime.pools.values import PARCELS, RANGE, VALUES, head_and_files
 
+#: what users call the parts of an item
+_NAMES = {"call": {"[1]": "args", "[2]": "kwargs"}, "star": {"": "args"}}
 _ENOUGH = 45_000  #: bytes of message after which a lot is cut
 _ENOUGH_BESIDE = 16 << 20  #: bytes beside the messages after which a lot is cut
 
@@ -78,6 +81,8 @@ class Writer:
                 parcel = parcels.pack(buffers)
             except (Exception, SystemExit) as error:  # noqa: BLE001 - the task's caller gets it
                 failure = error
+                if isinstance(error, SerializationError):
+                    error.locate(_NAMES.get(style, {"": "item"}))
                 break
             except BaseException:  # Ctrl-C
                 Written(PARCELS, heads, files, len(heads)).drop(parcels)

@@ -42,7 +42,6 @@ from pparallel.runtime.rpc.future import RpcFuture, give_all
 from pparallel.runtime.rpc.quick import Name, Quick
 from pparallel.runtime.rpc.requests import Requests
 from pparallel.runtime.rpc.window import Room, Window
-from pparallel.runtime.rpc.wire import Status
 from pparallel.runtime.ticker import Ticker
 from pparallel.runtime.turn import PATIENCE, Turn
 from pparallel.runtime.user_code import run
@@ -423,7 +422,7 @@ class BatchRun:
             elif kind in _LONG:
                 self._framed.append((index, [wire.QUICK_OK, endpoint.quick.dumps(value)]))
             else:
-                reply = wire.join(Status.OK, endpoint.serializer.dumps(value))
+                reply = wire.result(endpoint.serializer, value)
                 self._framed.append((index, reply))
         except BaseException as error:  # noqa: BLE001 - goes back to the caller
             self._framed.append((index, endpoint.failed(error)))

@@ -38,7 +38,7 @@ from pparallel.runtime.rpc.refs import RefTable, Registered, methods_value
 from pparallel.runtime.rpc.service import Reply, Request, Service
 from pparallel.runtime.rpc.wire import CALLS, IDEMPOTENT, QUICK, Kind, Status
 from pparallel.runtime.ticker import Ticker
-from pparallel.runtime.user_code import run
+from pparallel.runtime.user_code import ended_by, run
 
 if TYPE_CHECKING:
     from pparallel.runtime.rpc.endpoint import Endpoint
@@ -200,7 +200,8 @@ class Called:
         try:
             if quickly and (data := self.quick.value(reply.body)) is not None:
                 return [wire.QUICK_OK, data, *reply.buffers]
-            return wire.join(Status.OK, run(self.serializer.dumps, (reply.body,)), reply.buffers)
+            frames: Frames = run(wire.result, (self.serializer, reply.body, reply.buffers))
+            return frames
         except Exception as error:  # noqa: BLE001 - what cannot be encoded goes back as an error
             raise_interrupt(error)
             return self.failed(error)
@@ -417,7 +418,7 @@ class Job:
             data = endpoint.quick.value(value)
             if data is not None and not self._function:
                 return [wire.QUICK_OK, data]
-            return self._numbered(wire.join(Status.OK, endpoint.serializer.dumps(value)))
+            return self._numbered(wire.result(endpoint.serializer, value))
         except BaseException as error:  # noqa: BLE001 - goes back to the caller
             return self._failed(error)
 
@@ -436,7 +437,7 @@ class Job:
                 settle(reply, done)
                 kept.set_result(run(function, args, kwargs))
         except BaseException as error:  # noqa: BLE001 - raised where the value is asked for
-            fail(kept, error)
+            fail(kept, ended_by(error))
         return done
 
     def _call(self) -> tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]:

@@ -21,6 +21,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
@@ -339,15 +340,15 @@ class RemoteRef(Generic[T]):
 
     def rpc_sync(self, timeout: float = -1) -> MethodProxy:
         """Return a proxy whose methods run on the value and return their result."""
-        return MethodProxy(self, self._endpoint.call, timeout)
+        return MethodProxy(self, "call", timeout)
 
     def rpc_async(self, timeout: float = -1) -> MethodProxy:
         """Return a proxy whose methods run on the value and return a future."""
-        return MethodProxy(self, self._endpoint.call_async, timeout)
+        return MethodProxy(self, "call_async", timeout)
 
     def remote(self, timeout: float = -1) -> MethodProxy:
         """Return a proxy whose methods run on the value and return a reference."""
-        return MethodProxy(self, self._endpoint.remote, timeout)
+        return MethodProxy(self, "remote", timeout)
 
     def _check(self, limit: float | None) -> float | None:
         """Raise why the owner does not hold the value; return what is left of *limit* seconds."""
@@ -366,26 +367,31 @@ class RemoteRef(Generic[T]):
 
 
 class MethodProxy:
-    """Calls methods of a remote value."""
+    """Calls methods of a remote value.
 
-    def __init__(self, ref: RemoteRef[Any], how: Callable[..., Any], timeout: float) -> None:
+    A proxy and its methods may be passed on to other members.
+    """
+
+    def __init__(self, ref: RemoteRef[Any], how: str, timeout: float) -> None:
         self._ref, self._how, self._timeout = ref, how, timeout
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("__"):
             raise AttributeError(name)
+        return partial(_call_remotely, self._ref, self._how, self._timeout, name)
 
-        def call(*args: Any, **kwargs: Any) -> Any:
-            ref = self._ref
-            is_there = ref._confirmed is None or ref._confirmed.done()
-            arguments = (ref.ref_id, is_there, name, *args)
-            result = self._how(ref.owner_name(), _call_method, self._timeout, arguments, kwargs)
-            reply = result._confirmed if isinstance(result, RemoteRef) else result
-            if isinstance(reply, RpcFuture):
-                reply.keeps = ref  # this member holds the value until the owner has answered
-            return result
 
-        return call
+def _call_remotely(
+    ref: RemoteRef[Any], how: str, timeout: float, name: str, /, *args: Any, **kwargs: Any
+) -> Any:
+    is_there = ref._confirmed is None or ref._confirmed.done()
+    arguments = (ref.ref_id, is_there, name, *args)
+    call = getattr(ref._endpoint, how)
+    result = call(ref.owner_name(), _call_method, timeout, arguments, kwargs)
+    reply = result._confirmed if isinstance(result, RemoteRef) else result
+    if isinstance(reply, RpcFuture):
+        reply.keeps = ref  # this member holds the value until the owner has answered
+    return result
 
 
 class Registered(NamedTuple):

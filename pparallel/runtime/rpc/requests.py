@@ -12,6 +12,7 @@ from typing import Any
 from typing_extensions import Buffer
 
 from pparallel.errors import SerializationError
+from pparallel.interfaces.pool import name_of
 from pparallel.interfaces.serializer import Serializer
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.rpc import wire
@@ -21,6 +22,8 @@ from pparallel.runtime.rpc.refs import Registered
 from pparallel.runtime.rpc.wire import IDEMPOTENT, QUICK, Kind
 
 NOTHING: Sequence[Buffer] = ()  #: travels beside a request in the quick form
+
+_HINT = "; register it where it is to run, and call it by name with registered_sync()"
 
 
 class Requests:
@@ -47,7 +50,7 @@ class Requests:
         """Return the request of a service."""
         data = self._quick.service(key, body)
         if data is None:
-            frames = self._body((key, body), f"what is asked of {key!r}")
+            frames = self._body((key, body), key)
             return self._join(to, Kind.SERVICE, frames, buffers)
         if self._closed is not None:
             raise self._closed()
@@ -125,7 +128,7 @@ class Requests:
             data = self._quick.call(told, inside, kwargs)
         if data is None or inside is args:
             return data, NOTHING, told
-        return data, self._body(tuple(args), what), told
+        return data, self._body(tuple(args), what, ""), told
 
     def number(self, to: str, what: object) -> Told | None:
         """Return what stands for a function without a name, if member *to* has it already."""
@@ -150,23 +153,14 @@ class Requests:
         )
         return [header, *body, *buffers]
 
-    def _body(self, body: object, what: object) -> list[Buffer]:
+    def _body(self, body: object, what: object, args: str = "[1]") -> list[Buffer]:
+        """Return *body* as buffers; *args*: where the arguments are in it."""
         if self._closed is not None:
             raise self._closed()
         try:
             return self._serializer.dumps(body)
         except SerializationError as error:
-            name = getattr(what, "__qualname__", what)
-            if isinstance(what, Registered):
-                name = repr(what.key)
-            raise SerializationError(f"the call of {name}", f"{error}{self._hint(what)}") from error
-
-    def _hint(self, what: object) -> str:
-        """Return what to do if it is the function itself that cannot be sent."""
-        if not callable(what):
-            return ""
-        try:
-            self._serializer.dumps(what)
-        except SerializationError:
-            return "; register it where it is to run, and call it by name with registered_sync()"
-        return ""
+            names = {args: "args", "[0]": name_of(what) if callable(what) else str(what)}
+            is_function = bool(args) and (error.path or "").startswith("[0]")
+            error.locate({**names, "[2]": "kwargs"}, _HINT if is_function else "")
+            raise

@@ -24,6 +24,7 @@ from typing import NamedTuple
 from typing_extensions import Buffer
 
 from pparallel.errors import SerializationError
+from pparallel.interfaces.serializer import Serializer
 from pparallel.interfaces.transport import Frames
 
 _HEADER = struct.Struct("<BBIIQQf")
@@ -74,6 +75,19 @@ class Message(NamedTuple):
 def join(kind: int, body: Frames, buffers: Sequence[Buffer] = ()) -> list[Buffer]:
     """Return the frames of a reply."""
     return [header(kind, 0, len(body), 0, 0, 0, 0.0), *body, *buffers]
+
+
+def result(serializer: Serializer, value: object, buffers: Sequence[Buffer] = ()) -> list[Buffer]:
+    """Return the frames of a reply that brings *value*.
+
+    Raises:
+        SerializationError: it cannot be sent.
+    """
+    try:
+        return join(Status.OK, serializer.dumps(value), buffers)
+    except SerializationError as error:
+        error.locate({"": "result"})
+        raise
 
 
 def renumbered(frames: Frames, number: int) -> list[Buffer]:

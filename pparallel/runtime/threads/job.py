@@ -71,7 +71,7 @@ class SingleJob(Job):
             try:
                 value = self._batch.bound(*slot.context)(self._batch.items[0])
             except BaseException as error:  # noqa: BLE001 - reported to the task's caller
-                self.sink.failed(0, error.with_traceback(below(error)))
+                self.sink.failed(0, below(error))
             else:
                 self.sink.done(0, (value,))
         self.sink = NO_SINK  # the frames of a task that raised know this one
@@ -160,7 +160,7 @@ class SharedJob(Job):
                     return False
         except BaseException as error:  # noqa: BLE001 - reported to the task's caller
             self.drain()
-            self.sink.failed(index, error.with_traceback(below(error)))
+            self.sink.failed(index, below(error))
         return True
 
     def _run_each(self, slot: Slot, call: Callable[[Any], Any]) -> bool:
@@ -174,7 +174,7 @@ class SharedJob(Job):
                 except BaseException as error:  # noqa: BLE001 - reported to the task's caller
                     if not sink.piecewise:
                         self.drain()
-                    sink.failed(index, error.with_traceback(below(error)))
+                    sink.failed(index, below(error))
                 else:
                     sink.done(index, (value,))
                     del value

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from types import TracebackType
+from pparallel.runtime.user_code import ended_by
 
 
-def below(error: BaseException) -> TracebackType | None:
-    """Return the traceback without the caller's own frame, which would keep the sink alive."""
-    return error.__traceback__ and error.__traceback__.tb_next
+def below(error: BaseException) -> BaseException:
+    """Return *error* as that of a task, without the caller's own frame.
+
+    That would keep the sink alive.
+    """
+    return ended_by(error.with_traceback(error.__traceback__ and error.__traceback__.tb_next))

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from typing_extensions import Buffer
 
+from pparallel.errors import SerializationError
 from pparallel.interfaces.pool import Batch, Style
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime import remote_errors
@@ -274,6 +275,8 @@ class Loop:
             parcel.seal()
         except BaseException as error:  # noqa: BLE001 - the user's objects may raise anything
             del values[size - 1 :]
+            if isinstance(error, SerializationError):
+                error.locate({"": "result"})
             return unsent("the result", error)
         return parcel
 
