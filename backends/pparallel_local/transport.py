@@ -88,6 +88,8 @@ class LocalTransport(Transport):
     each way: what arrives is the receiver's own.
     """
 
+    is_local = True
+
     def __init__(self, config: LocalTransportConfig, *, member: Member) -> None:
         self._config = config
         self._member = member

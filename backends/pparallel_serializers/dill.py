@@ -2,34 +2,72 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import ModuleType
+from typing import Any
 
+from typing_extensions import Buffer, override
+
+from pparallel.errors import SerializationError
+from pparallel.interfaces.serializer import Carried
+from pparallel.runtime.interrupts import raise_interrupt
 from pparallel.runtime.member import Member
-from pparallel_serializers.by_value import names
+from pparallel_serializers.by_value import filling, names, units
 from pparallel_serializers.by_value.pickler import CodePickler, RecursingCodePickler
 from pparallel_serializers.config import DillSerializerConfig
-from pparallel_serializers.outofband import OutOfBandSerializer
+from pparallel_serializers.outofband import OutOfBandPickler, OutOfBandSerializer
+from pparallel_serializers.refusals import load_refusal
 
 
 class DillSerializer(OutOfBandSerializer):
     """Sends also lambdas, local functions, closures and what lives in ``__main__``.
 
-    What a receiver can import goes by name. Code that it cannot is sent by value, all in one
-    stream: an object used inside a closure and outside of it is one object again. A function or
-    class of ``__main__`` that the receiver's own ``__main__`` defines equally, as in the process
-    it came from or a rank that runs the same script, becomes the receiver's own. Another receiver
-    builds a class once: later objects of it have the same class.
-
-    A function from ``__main__`` takes along the globals that it names, as they are now. Back in
-    the process it came from it uses the live ones.
+    What a receiver can import goes by name, and so does a function or class that has a name in
+    ``__main__``: what it uses there goes before it, and the receiver takes what it lacks. Code
+    without a name is sent by value, all in one stream: an object used inside a closure and outside
+    of it is one object again. Another receiver builds a class without a name once: later objects
+    of it have the same class.
     """
 
-    def __init__(self, config: DillSerializerConfig, *, member: Member | None = None) -> None:
+    def __init__(
+        self,
+        config: DillSerializerConfig,
+        *,
+        member: Member | None = None,
+        carries: Carried = "all",
+    ) -> None:
         kind = RecursingCodePickler if config.recurse else CodePickler
         share = {"shared"} if config.keep_shared else set()
         super().__init__(kind, share if config.copy_tensor else {"cpu", "cuda"})
-        self.config = config
+        self.config, self._dill, self._carries = config, config, carries
+
+    @override
+    def carrying(self, names: Carried) -> DillSerializer:
+        made = type(self)(self._dill, carries=names)
+        made._shared = self._shared
+        made._pass_on(self._share)
+        return made
 
     def mark_static_module(self, module: ModuleType | str) -> None:
         """Have all that *module* defines go by reference, in every serializer of this process."""
         names.mark_static_module(module)
+
+    @override
+    def loads(self, buffers: Sequence[Buffer]) -> Any:
+        if not buffers or memoryview(buffers[0])[:1] != units.MARK:
+            return super().loads(buffers)
+        try:
+            frames = filling.filled(memoryview(buffers[0])[1:], buffers[1:])
+        except SerializationError:
+            raise
+        except Exception as error:
+            raise_interrupt(error)
+            raise load_refusal(buffers, error) from error
+        return super().loads(frames)
+
+    @override
+    def _pickler(self) -> OutOfBandPickler:
+        made = self._kind(self._share)
+        if isinstance(made, CodePickler):
+            made.carries = self._carries
+        return made

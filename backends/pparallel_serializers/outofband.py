@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 from typing_extensions import Buffer, override
 
+from pparallel.errors import SerializationError
 from pparallel.interfaces.serializer import Serializer, SerializerConfig
 from pparallel.runtime.interrupts import raise_interrupt
 from pparallel_serializers import arrays, multiprocessing_objects, short_form, tensors
@@ -74,9 +75,13 @@ class OutOfBandPickler(pickle.Pickler):
 
     def take(self) -> list[Buffer]:
         """Return what :meth:`dump` wrote, and forget all that belongs to it."""
-        out: list[Buffer] = self._finished() if self.stand_ins else [self._stream()]
+        out = self.written()
         self.clear()
         return out
+
+    def written(self) -> list[Buffer]:
+        """Return what :meth:`dump` wrote."""
+        return self._finished() if self.stand_ins else [self._stream()]
 
     def clear(self) -> None:
         """Be as new."""
@@ -135,7 +140,7 @@ class OutOfBandSerializer(Serializer):
         Raises:
             SerializationError: *obj* cannot be serialised.
         """
-        pickler = self._kind(self._share)
+        pickler = self._pickler()
         own = getattr(pickler, "dispatch_table", {})
         pickler.dispatch_table = {**multiprocessing_objects.table(), **own}
         reducers.look()
@@ -144,7 +149,9 @@ class OutOfBandSerializer(Serializer):
             return pickler.take()
         except Exception as error:
             raise_interrupt(error)
-            raise dump_refusal(obj, error) from error
+            if isinstance(error, SerializationError) and error.path is None:
+                raise  # of a global that the object uses
+            raise dump_refusal(obj, error, pickler.memo) from error
 
     @override
     def __reduce__(self) -> tuple[Any, ...]:
@@ -161,13 +168,15 @@ class OutOfBandSerializer(Serializer):
         try:
             pickler = self._idle.pop()
         except IndexError:
-            pickler = self._kind(self._share)
+            pickler = self._pickler()
         try:
             pickler.dump(obj)
             out = pickler.take()
         except Exception as error:
             raise_interrupt(error)
-            raise dump_refusal(obj, error) from error
+            if isinstance(error, SerializationError) and error.path is None:
+                raise  # of a global that the object uses
+            raise dump_refusal(obj, error, pickler.memo) from error
         if len(out[0]) < KEEP:  # type: ignore[arg-type]
             self._idle.append(pickler)
         return out
@@ -180,12 +189,15 @@ class OutOfBandSerializer(Serializer):
             stream = memoryview(buffers[0]).cast("B")
             if stream[:1] == short_form.MARK:
                 return short_form.loads(stream[1:], buffers[1:])
-            if len(buffers) == 1:
-                return pickle.loads(stream)
-            return _load_with_buffers(stream, buffers)
+            return read(buffers)
+        except SerializationError:
+            raise
         except Exception as error:
             raise_interrupt(error)
             raise load_refusal(buffers, error) from error
+
+    def _pickler(self) -> OutOfBandPickler:
+        return self._kind(self._share)
 
     def _pass_on(self, share: frozenset[str]) -> None:
         """Pass by reference what *share* names: the tensors of a device, or those ``shared``."""
@@ -211,11 +223,15 @@ class _Parts:
         self.write = parts.append
 
 
-def _load_with_buffers(stream: memoryview, buffers: Sequence[Buffer]) -> Any:
+def read(buffers: Sequence[Buffer], load: Callable[..., Any] = pickle.loads) -> Any:
+    """Return the object in *buffers*; *load* reads the stream, with the buffers beside it."""
+    stream = memoryview(buffers[0]).cast("B")
+    if len(buffers) == 1:
+        return load(stream)
     end = len(stream) - _RECORD.size * (len(buffers) - 1)
     if end <= 0:
         raise pickle.UnpicklingError("the stream was cut short")
-    return pickle.loads(stream[:end], buffers=_checked(stream[end:], buffers))
+    return load(stream[:end], buffers=_checked(stream[end:], buffers))
 
 
 def _checked(records: memoryview, buffers: Sequence[Buffer]) -> Iterator[Buffer | Window]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from typing_extensions import Buffer, override
 
 from pparallel.config import BackendConfig
+
+Carried = Literal["all", "own", "nothing"]
 
 
 class Serializer(ABC):
@@ -19,16 +21,17 @@ class Serializer(ABC):
           complex, str with any code point, bytes, bytearray, list, tuple, dict with any hashable
           plain key, set and frozenset, nested at least 50 deep
           (``SerializerSuite.test_keeps_plain_data``).
-        - A tensor comes back with its values, shape, strides, ``requires_grad`` and class
-          (``Parameter``); one that is no leaf comes back as a leaf
-          (``SerializerSuite.test_keeps_tensors``).
+        - A tensor comes back with its values, shape, ``requires_grad``, class (``Parameter``) and,
+          unless it has large gaps, strides (``SerializerSuite.test_keeps_tensors``).
+        - A tensor in the midst of a graph comes back detached, without ``requires_grad``
+          (``SerializerSuite.test_detaches_a_tensor_of_a_graph``).
         - Every dtype keeps every bit, bfloat16, complex and float8 too
           (``SerializerSuite.test_keeps_every_dtype``), and a lazily conjugated or negated tensor
           its values (``SerializerSuite.test_keeps_lazy_conjugates``).
         - Attributes of a tensor come back, those too that are tensors, hold some, or lead back to
           it (``SerializerSuite.test_keeps_attributes``).
-        - An array comes back with its values, shape, strides and dtype: byte order, records, dates
-          and text too (``SerializerSuite.test_keeps_arrays``).
+        - An array comes back with its values, shape, dtype (byte order, records, dates and text
+          too) and, unless it has large gaps, strides (``SerializerSuite.test_keeps_arrays``).
         - Tensors of one object that share storage share it again
           (``SerializerSuite.test_keeps_shared_storage``), views of another dtype too
           (``test_keeps_views_of_another_dtype``).
@@ -45,6 +48,9 @@ class Serializer(ABC):
           are a buffer of their own (``SerializerSuite.test_takes_large_data_out_of_band``).
         - Of a large storage only the part that is in use is sent
           (``SerializerSuite.test_sends_only_the_part_of_a_storage_in_use``).
+        - A tensor or array that spans more than twice its elements costs its elements at both ends,
+          and comes back contiguous (``SerializerSuite.test_sends_elements_without_large_gaps``);
+          tensors that share storage keep it.
         - Any number of threads may use it at once
           (``SerializerSuite.test_may_be_used_by_many_threads``).
         - Buffers stay as they are when more is dumped or loaded
@@ -94,6 +100,18 @@ class Serializer(ABC):
         Overridden by a serializer that is more than its class and its attribute ``config``.
         """
         return type(self), (self.config,)  # type: ignore[attr-defined]
+
+    def carrying(self, names: Carried) -> Serializer:
+        """Return a serializer like this one that sends other names of ``__main__`` along.
+
+        One without the feature ``code`` sends none, and is returned itself.
+
+        Args:
+            names: ``all`` that what is sent uses; those that this process did not get from
+                elsewhere (``own``), for the one that it got them from; or ``nothing``, for a
+                receiver in this process.
+        """
+        return self
 
     @abstractmethod
     def loads(self, buffers: Sequence[Buffer]) -> Any:

@@ -76,8 +76,12 @@ class Transport(ABC):
     Features:
         - ``ordered``: requests from one thread to one member reach its handler in the order sent
           (``TransportSuite.test_order``).
+
+    Attributes:
+        is_local: all members are threads of one process.
     """
 
+    is_local: ClassVar[bool] = False
     _on_lost: Lost | None = None
 
     @property

@@ -272,50 +272,60 @@ def test_functions_of_the_same_code_with_other_values_are_told_apart() -> None:
 
 
 OF_MAIN = """
-    import math
-    import sys
-
     import pparallel
 
-    G, helper, kept = 1, math.floor, []
+    G, kept = 1, []
 
 
     def plain(x):
         return x, G
 
 
+    def set_it(value):
+        global G
+        G = value
+        kept.append(value)
+        return helper(value)
+
+
+    def helper(value):
+        return -value
+
+
     def run(rt):
         global G, helper
         group = rt.group()
-        group.barrier(30)
-        if rt.rank == 0:
-            short = lambda x: (helper(x), G)
-            with_a_list = lambda: (len(kept), G, helper(1.5))
-            for value in (1, 2, 1, True, 1, 1.0, None, 1):
-                for helper in (math.floor, math.ceil):
-                    G = value
-                    for function in (short, plain, short, plain):
-                        found = group.rpc_sync(1, function, args=(1.5,))
-                        assert repr(found) == repr(function(1.5)), (found, value)
-                    G = 99  # and what brings it there goes the long way
-                    assert group.rpc_sync(1, with_a_list) == (0, 99, helper(1.5))
-        group.barrier(30)
+        if rt.rank:
+            return
+        lambdas = lambda: (len(kept), G)
+        for times in range(3):
+            assert group.rpc_sync(1, plain, args=(1.5,)) == (1.5, 1), "filled once"
+            assert group.rpc_sync(1, lambdas) == (0, 1)
+            G = 99
+        for times in range(3):
+            assert group.rpc_sync(1, set_it, args=(times,)) == -times
+            assert group.rpc_sync(1, plain, args=(None,)) == (None, times), "its own"
+            assert group.rpc_sync(1, lambdas) == (times + 1, times)
+        assert G == 99 and not kept
+        helper = lambda value: value + 1000
+        for times in range(3):
+            assert group.rpc_sync(1, set_it, args=(times,)) == times + 1000, "code follows"
 
 
     if __name__ == "__main__":
         config = {"members": 2, "launcher": {"backend": "process"}}
         assert pparallel.launch(config, run) == [None] * 2
-        print("all were new")
+        print("all are right")
 """
 
 
-def test_functions_of_main_share_its_globals_and_see_them_change(tmp_path: Path) -> None:
+def test_members_keep_values_of_main_and_follow_its_code(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(OF_MAIN))
     done = subprocess.run(
         [sys.executable, str(script)], capture_output=True, text=True, timeout=50, check=False
     )
-    assert done.stdout == "all were new\n", done.stderr
+    assert done.stdout == "all are right\n", done.stderr
 
 
 # -- groups -----------------------------------------------------------------------------------

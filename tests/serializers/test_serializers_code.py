@@ -23,7 +23,6 @@ from typing_extensions import override
 
 from pparallel.errors import SerializationError
 from pparallel_serializers import DillSerializerConfig, PickleSerializerConfig, mark_static_module
-from pparallel_serializers.by_value import namespaces
 from pparallel_serializers.dill import DillSerializer
 from pparallel_serializers.pickle import PickleSerializer
 
@@ -487,23 +486,6 @@ class TestCloudpickleAlone:
             del sys.modules[module.__name__]
 
 
-class TestNamespaces:
-    def test_two_threads_make_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Another thread is quicker, after this one has looked and before it has its own."""
-        quicker: list[dict[str, Any]] = []
-        kind = namespaces.ReceivedMain
-
-        def make(*args: Any) -> namespaces.ReceivedMain:
-            if not quicker:
-                quicker.append({})
-                quicker[0] = namespaces.make_namespace("process", {})
-            return kind(*args)
-
-        monkeypatch.setattr(namespaces, "_received", {})
-        monkeypatch.setattr(namespaces, "ReceivedMain", make)
-        assert namespaces.make_namespace("process", {}) is quicker[0]
-
-
 class TestImports:
     def test_light_until_needed(self, tmp_path: Path) -> None:
         script = """
@@ -512,8 +494,7 @@ class TestImports:
         assert dill.loads(dill.dumps(lambda x: x + 1))(1) == 2
         heavy = {"dill", "torch", "numpy", "cloudpickle"} & set(sys.modules)
         assert not heavy, heavy
-        import functools
-        assert dill.loads(dill.dumps(functools.lru_cache(lambda x: x)))(1) == 1
+        assert list(dill.loads(dill.dumps({1: 2}.keys()))) == [1]
         assert "dill" in sys.modules
         assert pickle._Pickler.dispatch == before, "dill changed the standard pickler"
         import numpy

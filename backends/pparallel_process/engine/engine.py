@@ -82,7 +82,7 @@ class Engine:
 
     def open(self) -> None:
         """Start the workers; does not wait for them."""
-        nesting.check()
+        nesting.check("opens a pool")
         with self._crew.lock:
             self._state = self._state.opened(self._what)
         with contextlib.ExitStack() as undo:

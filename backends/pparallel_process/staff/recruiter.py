@@ -7,9 +7,10 @@ import os
 import pickle
 import signal
 from collections.abc import Mapping
+from contextlib import suppress
 from time import monotonic
 
-from pparallel.errors import ClosedError
+from pparallel.errors import ClosedError, SerializationError
 from pparallel.interfaces.serializer import Serializer
 from pparallel.machine.threads import limit_threads
 from pparallel.runtime import processes
@@ -70,6 +71,10 @@ class Recruiter:
         """
         config, name = self._config, f"{self._name}-worker-{number}"
         prepared = (config.initializer, config.initargs, config.context(number))
+        if config.start_method == "fork" and config.initializer is not None:
+            # A fork has all globals: the state of those that the initializer uses counts as sent.
+            with suppress(SerializationError):
+                self._serializer.dumps(config.initializer)
         with Outset(prepared, self._serializer, config.start_method) as outset:
             start = Start(
                 number,

@@ -18,7 +18,7 @@ from pparallel.runtime.pools.board import Board, Spot
 from pparallel.runtime.pools.messages import FAILED, FORWARDED, READY
 from pparallel.runtime.pools.worker import memory, preparation
 from pparallel.runtime.pools.worker.loop import Loop
-from pparallel.runtime.processes import forget_in_children
+from pparallel.runtime.processes import forget_in_children, main_module
 from pparallel.runtime.shm import Arena, Parcels
 from pparallel_process.telling import stacks
 from pparallel_process.wire.channel import Channel
@@ -45,6 +45,7 @@ def main(payload: bytes, fds: Sequence[int]) -> None:
     channel = Channel(socket.socket(fileno=sock), parcels)
     forget_in_children(sock)  # a fork of this process must not keep the channel open
     nesting.enter(start.depth)
+    main_module.follows_caller = True
     stacks.register(dumps)
     forwarder = forwarding.install(
         start.forwarding, start.name, lambda content: channel.try_to_send((FORWARDED, content))
@@ -70,7 +71,7 @@ def main(payload: bytes, fds: Sequence[int]) -> None:
     Loop(
         channel,
         parcels,
-        serializer,
+        serializer.carrying("own"),  # its caller has the rest
         spot,
         context,
         idle=forwarder.flush,

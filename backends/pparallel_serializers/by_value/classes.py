@@ -1,8 +1,8 @@
 """Classes by value, and how a process knows that two of them are one.
 
-A class carries an id. The process that defined it finds its own class by that id, every other
-builds the class once and finds it by that id later. A class of a script that several processes run
-(ranks under torchrun) is recognised by name and digest instead, so each uses its own.
+A class that has a name in the script goes by that name. Any other carries an id: the process that
+defined it finds its own class by that id, every other builds the class once and finds it by that id
+later.
 
 Source: cloudpickle (cloudpickle/cloudpickle.py) for making a class bare and filling it afterwards.
 """
@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import enum
 import hashlib
+import sys
 import threading
 import types
 import uuid
 import weakref
 from collections.abc import Callable
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
-from pparallel_serializers.by_value import functions, names
+from pparallel_serializers.by_value import functions, names, namespaces, scripts
 
 if TYPE_CHECKING:
     from pparallel_serializers.by_value.pickler import CodePickler
@@ -33,6 +34,8 @@ _MADE_BY_TYPE = frozenset(
 )
 _MADE_BY_ENUM = frozenset({"__new__", "__reduce_ex__", "_generate_next_value_"})
 _MADE_BY_ENUM |= {"__new_member__", "_new_member_", "_member_type_"}
+_OF_CTYPES = frozenset({"_fields_", "_pack_"})
+_READ_EARLY = ("__slots__", "__orig_bases__", *_OF_CTYPES)  #: while a class is made
 _BY_VALUE = (int, float, complex, str, bytes, bool, type(None))
 
 
@@ -61,45 +64,42 @@ _digests: weakref.WeakKeyDictionary[type, bytes] = weakref.WeakKeyDictionary()
 
 
 def reduce_class(pickler: CodePickler, cls: type) -> Reduction:
-    """Return *cls* by name where the receiver can import it, by value elsewhere."""
+    """Return *cls* by name where the receiver can find it, by value elsewhere."""
     reference = names.by_reference(cls)
     if reference is not None:
         return reference
     if not cls.__flags__ & _HEAP_TYPE:
         return _reduce_builtin(cls)
+    held = scripts.holding(cls)
+    if held is not None:
+        if not pickler.defines(*held):
+            return pickler.named(*held)
+        pickler.need(held[0], namespaces.named_in(_annotations(cls), held[0].namespace))
+    if isinstance(cls, enum.EnumMeta):
+        how: tuple[Any, ...] = (make_enum, *_enum_parts(cls))
+        attributes = _enum_state(cls)
+        rest: Any = _member_states(cls)
+    else:
+        how = (make_class, *_class_parts(cls))
+        attributes = attributes_of(cls)
+        rest = _registered(cls)
+    if held is not None and held[1] == pickler.root:
+        where = (held[0].sent_uid(), held[1], digest(cls))
+        return define_class, (*where, *how), (attributes, rest), None, None, fill_defined
     identity = _identity(cls)
     with _lock:
-        version = _version(cls, identity)
-    own = cls.__module__ in names.MAIN and names.find("__main__", cls.__qualname__) is cls
-    known_by = (identity.uid, cls.__qualname__, digest(cls) if own else b"")
-    state: tuple[int, dict[str, Any], Any]
-    if isinstance(cls, enum.EnumMeta):
-        make: Callable[..., type] = make_enum
-        how = _enum_parts(cls)
-        state = (version, _enum_state(cls), _member_states(cls))
-    else:
-        make = make_class
-        how = _class_parts(cls)
-        state = (version, _state(cls), _registered(cls))
-    return find_class, (*known_by, make, how), state, None, None, fill_class
+        state = (_version(cls, identity), attributes, rest)
+    return find_class, (identity.uid, *how), state, None, None, fill_class
 
 
-def find_class(
-    uid: str, qualname: str, wanted: bytes, make: Callable[..., type], how: tuple[Any, ...]
-) -> type:
-    """Return the class of this *uid*, or of this definition in ``__main__``, or a new one."""
+def find_class(uid: str, make: Callable[..., type], *how: Any) -> type:
+    """Return the class of this *uid*, or a new one."""
     with _lock:
         known = _classes.get(uid)
-        if known is not None:
-            return known
-        own = names.find("__main__", qualname) if wanted else None
-        if isinstance(own, type) and digest(own) == wanted:
-            cls: type = own
-        else:
-            cls = make(*how)
-            _identities[cls] = Identity(uid, built_here=True)
-        _classes[uid] = cls
-        return cls
+        if known is None:
+            known = _classes[uid] = make(*how)
+            _identities[known] = Identity(uid, built_here=True)
+        return known
 
 
 def fill_class(cls: type, state: tuple[int, dict[str, Any], Any]) -> None:
@@ -108,8 +108,33 @@ def fill_class(cls: type, state: tuple[int, dict[str, Any], Any]) -> None:
     identity = _identities.get(cls)
     if identity is None or not identity.built_here or identity.version >= version:
         return
+    _fill(cls, attributes, rest)
+    identity.version = version
+
+
+def define_class(uid: str, name: str, wanted: bytes, make: Callable[..., type], *how: Any) -> type:
+    """Return the class that is to have *name* in a script: the one it has, or a new one."""
+    made: type = scripts.define(
+        uid,
+        name,
+        lambda own: isinstance(own, type) and digest(own) == wanted,
+        lambda: make(*how),
+    )
+    return made
+
+
+def fill_defined(cls: type, state: tuple[dict[str, Any], Any]) -> None:
+    """Fill a new class; of one that was here set the attributes that its sender changed."""
+    attributes, rest = state
+    if scripts.is_kept():
+        attributes = {each: attributes[each] for each in attributes if scripts.is_changed(each)}
+    _fill(cls, attributes, rest)
+
+
+def _fill(cls: type, attributes: dict[str, Any], rest: Any) -> None:
+    put: Any = setattr if type(cls).__module__ == "_ctypes" else type.__setattr__
     for name, value in attributes.items():
-        type.__setattr__(cls, name, value)
+        put(cls, name, value)
     if isinstance(cls, enum.EnumMeta):
         members: dict[str, Any] = dict(cls.__members__)
         for name, member_state in rest.items():
@@ -117,14 +142,30 @@ def fill_class(cls: type, state: tuple[int, dict[str, Any], Any]) -> None:
     else:
         for subclass in rest:
             cls.register(subclass)  # type: ignore[attr-defined]
-    identity.version = version
 
 
 def make_class(kind: type, name: str, bases: tuple[Any, ...], namespace: dict[str, Any]) -> type:
-    """Return a class that :func:`fill_class` has still to fill."""
-    if kind.__name__ == "_TypedDictMeta":  # it would refuse the bases that it gave
-        return type.__new__(kind, name, bases, namespace)
-    return types.new_class(name, bases, {"metaclass": kind}, lambda made: made.update(namespace))
+    """Return a class that :func:`fill_class` has still to fill.
+
+    The hooks of metaclasses and bases that are sent themselves have run where it was defined.
+    """
+    hooked = next((each for each in _ancestors(bases) if "__init_subclass__" in vars(each)), object)
+    hook = vars(hooked)["__init_subclass__"]
+    is_sent = hooked is not object and _is_sent(hooked)
+    with scripts.lock:
+        if is_sent:
+            type.__setattr__(hooked, "__init_subclass__", classmethod(lambda _, **__: None))
+        try:
+            maker = next(each for each in kind.__mro__ if not _is_sent(each))
+            if maker is not kind or kind.__name__ == "_TypedDictMeta":  # that refuses its own bases
+                maker = type if maker is kind else maker
+                made: type = maker.__new__(kind, name, bases, namespace)
+                return made
+            how = {"metaclass": kind}
+            return types.new_class(name, bases, how, lambda made: made.update(namespace))
+        finally:
+            if is_sent:
+                type.__setattr__(hooked, "__init_subclass__", hook)
 
 
 def make_enum(
@@ -145,16 +186,37 @@ def builtin_type(name: str) -> type:
     return found
 
 
+def parts_of(cls: type) -> list[Any]:
+    """Return the objects of which *cls* consists, those apart that Python or libraries derive."""
+    names_left_out = (*_MADE_BY_TYPE, "__annotations__")
+    found = [
+        type(value) if name[:2] == name[-2:] == "__" and type(value) is not FunctionType else value
+        for name, value in vars(cls).items()
+        if name not in names_left_out
+    ]
+    return [*cls.__bases__, *found]
+
+
+def reduce_method(pickler: CodePickler, method: MethodType) -> Reduction:
+    """Return a bound method; of a class that is being built, which has no attributes yet."""
+    owner = method.__self__
+    if isinstance(owner, type) and names.by_reference(owner) is None:
+        return MethodType, (method.__func__, owner)
+    return NotImplemented
+
+
 def digest(cls: type) -> bytes:
     """Return a digest of what the class statement says, wherever it is compiled."""
     known = _digests.get(cls)
     if known is None:
-        text = repr([cls.__qualname__, [base.__qualname__ for base in cls.__bases__]])
-        parts = [text.encode("utf-8", "replace")]
+        bases = [each if names.is_importable(each) else digest(each) for each in cls.__bases__]
+        parts = [repr([cls.__qualname__, bases]).encode("utf-8", "replace")]
         for name, value in sorted(vars(cls).items()):
             plain = getattr(value, "__func__", getattr(value, "fget", value))
             if isinstance(plain, FunctionType):
                 parts.append(name.encode() + functions.digest(plain))
+            elif isinstance(plain, type) and plain.__qualname__ == f"{cls.__qualname__}.{name}":
+                parts.append(name.encode() + digest(plain))
             elif name not in _MADE_BY_TYPE:
                 parts.append(name.encode())
         known = _digests[cls] = hashlib.sha256(b"\0".join(parts)).digest()
@@ -188,18 +250,38 @@ def _version(cls: type, identity: Identity) -> int:
 
 def _class_parts(cls: type) -> tuple[Any, ...]:
     namespace: dict[str, Any] = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
-    for name in ("__slots__", "__orig_bases__"):  # read while the class is made
+    for name in _READ_EARLY:
         if name in vars(cls):
             namespace[name] = vars(cls)[name]
     return type(cls), cls.__name__, cls.__bases__, namespace
 
 
-def _state(cls: type) -> dict[str, Any]:
+def attributes_of(cls: type) -> dict[str, Any]:
+    """Return what :func:`make_class` does not give the new class."""
     slots = vars(cls).get("__slots__", ())
     slots = {slots} if isinstance(slots, str) else set(slots)
     mangled = {f"_{cls.__name__.lstrip('_')}{slot}" for slot in slots if slot.startswith("__")}
-    left_out = _MADE_BY_TYPE | slots | mangled
-    return {name: value for name, value in vars(cls).items() if name not in left_out}
+    left_out = _MADE_BY_TYPE | slots | mangled | _OF_CTYPES
+    return {
+        name: value
+        for name, value in vars(cls).items()
+        if name not in left_out and type(value).__name__ != "CField"
+    }
+
+
+def _annotations(cls: type) -> dict[str, Any]:
+    found: dict[str, Any] = vars(cls).get("__annotations__", {})
+    return found
+
+
+def _is_sent(cls: type) -> bool:
+    """Return whether *cls* goes by value, with what its hooks have done."""
+    return not names.is_importable(cls) and cls.__module__ != "_ctypes"
+
+
+def _ancestors(bases: tuple[Any, ...]) -> list[type]:
+    """Return the classes in the order in which attributes are looked up."""
+    return [each for base in bases if isinstance(base, type) for each in base.__mro__]
 
 
 def _registered(cls: type) -> tuple[type, ...]:
@@ -228,7 +310,7 @@ def _member_states(cls: enum.EnumMeta) -> dict[str, Any]:
 def _enum_state(cls: enum.EnumMeta) -> dict[str, Any]:
     return {
         name: value
-        for name, value in _state(cls).items()
+        for name, value in attributes_of(cls).items()
         if name not in cls.__members__ and not _is_made_by_enum(name, value)
     }
 
@@ -244,4 +326,8 @@ def _reduce_builtin(cls: type) -> Reduction:
     for name, value in vars(types).items():
         if value is cls:
             return builtin_type, (name,)
+    ctypes = sys.modules.get("ctypes")
+    for each in () if ctypes is None else (ctypes.Structure, ctypes.Union):
+        if type(each) is cls:
+            return type, (each,)
     return NotImplemented

@@ -10,21 +10,16 @@ import functools
 import io
 import sys
 import types
-import weakref
 from typing import TYPE_CHECKING, Any
-
-from pparallel_serializers.by_value import names
 
 if TYPE_CHECKING:
     from pparallel_serializers.by_value.pickler import CodePickler
     from pparallel_serializers.outofband import Reduction
 
-_lru_cache_type = type(functools.lru_cache(len))
+CACHED = type(functools.lru_cache(len))  #: what ``lru_cache`` makes
 
 TYPES: tuple[type, ...] = (
-    _lru_cache_type,
     super,
-    weakref.ReferenceType,
     types.GetSetDescriptorType,
     types.MemberDescriptorType,
     types.MappingProxyType,
@@ -36,8 +31,6 @@ TYPES: tuple[type, ...] = (
 
 def reduce(pickler: CodePickler, obj: Any) -> Reduction:
     """Return *obj* as dill reduces it."""
-    if type(obj) is _lru_cache_type and names.is_importable(obj):
-        return NotImplemented
     recorder = _recorder()
     recorder.dispatch[type(obj)](recorder, obj)
     if len(recorder.reductions) != 1:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import threading
 import typing
-import uuid
-import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pparallel_serializers.by_value import names
+from pparallel_serializers.by_value import names, scripts
 
 if TYPE_CHECKING:
     from pparallel_serializers.by_value.pickler import CodePickler
@@ -26,9 +23,6 @@ _SENTINELS = (
     "_FIELD_INITVAR",
 )
 
-_lock = threading.Lock()
-_type_variables: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
-
 
 def make_cached_property(
     function: Callable[[Any], Any], name: str | None
@@ -39,22 +33,13 @@ def make_cached_property(
     return made
 
 
-def find_type_variable(
-    uid: str, name: str, constraints: tuple[Any, ...], bound: Any, covariant: bool, contra: bool
-) -> Any:
-    """Return the type variable of this *uid*, or make it."""
-    with _lock:
-        found = _type_variables.get(uid)
-        if found is None:
-            found = typing.TypeVar(  # type: ignore[misc]
-                name,
-                *constraints,
-                bound=bound,
-                covariant=covariant,
-                contravariant=contra,
-            )
-            _type_variables[uid] = found
-        return found
+def make_type_variable(
+    name: str, constraints: tuple[Any, ...], bound: Any, covariant: bool, contravariant: bool
+) -> typing.TypeVar:
+    """Return a new type variable."""
+    made: Any = typing.TypeVar
+    how = {"bound": bound, "covariant": covariant, "contravariant": contravariant}
+    return made(name, *constraints, **how)  # type: ignore[no-any-return]
 
 
 def _reduce_property(pickler: CodePickler, each: property) -> Reduction:
@@ -76,16 +61,18 @@ def _reduce_sentinel(pickler: CodePickler, each: object) -> Reduction:
     return NotImplemented
 
 
-def _reduce_type_variable(pickler: CodePickler, each: typing.TypeVar) -> Reduction:
+def _reduce_typing(pickler: CodePickler, each: Any) -> Reduction:
+    """Return a type variable or a ``NewType``, which pickle knows by name alone."""
     module = each.__module__
     if module not in names.MAIN and names.find(module, each.__name__) is each:
         return NotImplemented
-    with _lock:
-        found = [uid for uid, known in _type_variables.items() if known is each]
-        uid = found[0] if found else uuid.uuid4().hex
-        _type_variables[uid] = each
-    kind = (each.__covariant__, each.__contravariant__)
-    return find_type_variable, (uid, each.__name__, each.__constraints__, each.__bound__, *kind)
+    held = scripts.holding(each)
+    if held is not None and not pickler.defines(*held):
+        return pickler.named(*held)
+    if isinstance(each, typing.NewType):
+        return typing.NewType, (each.__name__, each.__supertype__)
+    kind = (each.__constraints__, each.__bound__, each.__covariant__, each.__contravariant__)
+    return make_type_variable, (each.__name__, *kind)
 
 
 reducers: dict[type, Any] = {
@@ -93,6 +80,7 @@ reducers: dict[type, Any] = {
     staticmethod: _reduce_wrapped,
     classmethod: _reduce_wrapped,
     functools.cached_property: _reduce_cached,
-    typing.TypeVar: _reduce_type_variable,
+    typing.NewType: _reduce_typing,
+    typing.TypeVar: _reduce_typing,
     **{type(vars(dataclasses)[name]): _reduce_sentinel for name in _SENTINELS},
 }

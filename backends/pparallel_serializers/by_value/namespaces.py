@@ -1,21 +1,20 @@
-"""The globals of functions that go by value."""
+"""The globals of functions that go by value, and the names that code uses."""
 
 from __future__ import annotations
 
 import builtins
 import dis
 import importlib
-import os
-import pickle
+import re
 import sys
 import weakref
+from collections.abc import Iterable
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from typing_extensions import override
 
-from pparallel.runtime.interrupts import raise_interrupt
-from pparallel_serializers.by_value import names
+from pparallel_serializers.by_value import names, scripts
 
 if TYPE_CHECKING:
     from pparallel_serializers.by_value.pickler import CodePickler
@@ -23,63 +22,51 @@ if TYPE_CHECKING:
 _GLOBAL_OPERATIONS = {"LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME"}
 _GLOBAL_OPERATIONS |= {"LOAD_FROM_DICT_OR_GLOBALS"}
 _INITIAL_NAMES = ("__name__", "__file__")
-_PROCESS = os.urandom(8).hex()
-_CONTAINERS = (dict, list, set, bytearray)
-_SENDERS = 256  # processes whose ``__main__`` is remembered
-
-_global_names: weakref.WeakKeyDictionary[CodeType, tuple[str, ...]] = weakref.WeakKeyDictionary()
+_BY_TEXT = frozenset({"eval", "exec", "globals", "modules", "vars"})  #: ways to names in text
+_IDENTIFIER = re.compile(r"[^\W\d]\w*")
 
 
-class SentGlobal(NamedTuple):
-    """A global as it was sent last.
+class _Read(NamedTuple):
+    """What code says of globals.
 
     Attributes:
-        value: the object.
-        contents: what was in it, if it is a container that may have been changed here since.
+        names: those that it loads, stores or deletes.
+        mentioned: these and the attributes that it uses.
+        by_text: it may reach others by names in text.
     """
 
-    value: object
-    contents: bytes | None
+    names: tuple[str, ...]
+    mentioned: set[str]
+    by_text: bool
 
 
-class ReceivedMain(NamedTuple):
-    """What stands here for the ``__main__`` of another process.
-
-    Attributes:
-        namespace: its globals, as far as they were sent or assigned here.
-        sent: the values that came from there last.
-    """
-
-    namespace: dict[str, Any]
-    sent: dict[str, SentGlobal]
-
-
-_received: dict[str, ReceivedMain] = {}
+_codes: weakref.WeakKeyDictionary[CodeType, _Read] = weakref.WeakKeyDictionary()
 
 
 class SentNamespace:
-    """A function's globals on their way out: a reference to a module, or a dict to be filled."""
+    """A function's globals on their way out: a reference, or a dict to be filled.
+
+    Attributes:
+        namespace: the globals; kept, for they are known by their id while the dump lasts.
+        reduction: how they are found or made by the receiver.
+        script: the script that they are of; its names are sent on their own.
+        filled: the function brings the globals that it names.
+    """
 
     def __init__(
-        self, namespace: dict[str, Any], reduction: tuple[Any, ...], by_value: bool
+        self,
+        namespace: dict[str, Any],
+        reduction: tuple[Any, ...],
+        script: scripts.Script | None = None,
+        *,
+        filled: bool = False,
     ) -> None:
-        self.namespace = namespace  # kept: it is known by its id while the dump lasts
-        self.reduction, self.by_value = reduction, by_value
+        self.namespace, self.reduction = namespace, reduction
+        self.script, self.filled = script, filled
 
     @override
     def __reduce__(self) -> tuple[Any, ...]:
         return self.reduction
-
-
-class SentPackage:
-    """A package on its way out together with the submodules that code reaches through it."""
-
-    def __init__(self, package: ModuleType, imported: list[str]) -> None:
-        self.package, self.imported = package, imported
-
-    @override
-    def __reduce__(self) -> tuple[Any, ...]:
-        return submodules, (self.package, *self.imported)
 
 
 def sent_for(pickler: CodePickler, function: FunctionType) -> SentNamespace:
@@ -91,66 +78,71 @@ def sent_for(pickler: CodePickler, function: FunctionType) -> SentNamespace:
     return known
 
 
-def named_globals(function: FunctionType) -> dict[str, Any]:
-    """Return those globals that *function*'s code names."""
-    namespace, code = function.__globals__, function.__code__
-    found = {key: namespace[key] for key in _names_used(code) if key in namespace}
-    return {
-        key: _with_submodules(value, code) if isinstance(value, ModuleType) else value
-        for key, value in found.items()
-    }
+def named_globals(function: FunctionType, sent: SentNamespace) -> dict[str, Any]:
+    """Return those globals that *function* brings along.
 
-
-def make_namespace(process: str, initial: dict[str, Any]) -> dict[str, Any]:
-    """Return globals to be filled: those of ``__main__`` are one for all that *process* sends.
-
-    They are the live ones if they were taken from here.
+    With a module that the receiver imports those are the names that only a rewriter of the source
+    can have put there, as pytest does for ``assert``.
     """
-    if process == _this_process():
-        return main_globals()
-    if not process:
-        return {"__builtins__": builtins, **initial}
-    known = _received.get(process)
-    if known is None:
-        while len(_received) >= _SENDERS:
-            _received.pop(next(iter(tuple(_received))), None)
-        made = ReceivedMain({"__builtins__": builtins, **initial}, {})
-        known = _received.setdefault(process, made)  # another thread may have been quicker
-    return known.namespace
+    namespace = function.__globals__
+    found = {key: namespace[key] for key in names_used(function.__code__) if key in namespace}
+    if sent.filled:
+        return found
+    return {key: value for key, value in found.items() if not key.isidentifier()}
 
 
-def fill_namespace(namespace: dict[str, Any], sent: dict[str, Any]) -> None:
-    """Set the globals that a function brought along.
+def uses(function: FunctionType, namespace: dict[str, Any]) -> list[str]:
+    """Return the names of a script that *function* uses: in code, annotations, or by text."""
+    read = _read(function.__code__)
+    found = [name for name in read.names if name in namespace]
+    if function.__annotations__:
+        found += named_in(function.__annotations__, namespace)
+    if read.by_text:
+        found += [
+            name
+            for name, value in [*namespace.items()]
+            if isinstance(value, (FunctionType, type)) and value.__module__ in names.MAIN
+        ]
+    return found
 
-    In a ``__main__`` that is shared by all that one process sends, what code has assigned here
-    since stays (an initializer's ``global env``), and so does what was put into a container which
-    comes again as it came before (a ``cache = {}``).
-    """
-    mains = list(_received.values())  # a copy: other threads add to it
-    received = next((each for each in mains if each.namespace is namespace), None)
-    if received is None:
-        namespace.update(sent)
-        return
-    before = received.sent
+
+def named_in(annotations: dict[str, Any], namespace: dict[str, Any]) -> list[str]:
+    """Return the names of a script in the text of *annotations*."""
+    texts = [each for each in annotations.values() if type(each) is str]
+    return [name for text in texts for name in _IDENTIFIER.findall(text) if name in namespace]
+
+
+def submodules_used(function: FunctionType) -> list[str]:
+    """Return the modules to import for *function*: ``import a.b`` binds ``a`` alone."""
+    namespace, (names_read, mentioned, _) = function.__globals__, _read(function.__code__)
+    used = [namespace.get(name) for name in names_read]
+    packages = [each for each in used if isinstance(each, ModuleType) and hasattr(each, "__path__")]
+    if not packages:
+        return []
+    imported: list[str] = []
+    pending = [package.__name__ for package in packages]
+    while pending:
+        package = pending.pop()
+        below = [f"{package}.{name}" for name in mentioned]
+        found = sorted(name for name in below if name in sys.modules)
+        pending += found
+        imported += found
+    return imported
+
+
+def make_namespace(initial: dict[str, Any]) -> dict[str, Any]:
+    """Return globals of no module, to be filled."""
+    return {"__builtins__": builtins, **initial}
+
+
+def fill_namespace(
+    namespace: dict[str, Any], sent: dict[str, Any], imported: Iterable[str]
+) -> None:
+    """Set the globals that a function brought along, and import what it reaches by a package."""
     for name, value in sent.items():
-        known = before.get(name)
-        if name in namespace and (known is None or namespace[name] is not known.value):
-            continue  # assigned here
-        contents = _contents(value)
-        if known is None or contents is None or contents != known.contents:
-            before[name] = SentGlobal(value, contents)
-            namespace[name] = value
-
-
-def _contents(value: object) -> bytes | None:
-    """Return what is in a container, by which to see if it was changed where it comes from."""
-    if type(value) not in _CONTAINERS:
-        return None
-    try:
-        return pickle.dumps(value, 5)
-    except Exception as error:  # noqa: BLE001 - what cannot be compared is taken to have changed
-        raise_interrupt(error)
-        return None
+        namespace.setdefault(name, value)
+    for name in imported:
+        importlib.import_module(name)
 
 
 def module_namespace(name: str) -> dict[str, Any]:
@@ -158,68 +150,37 @@ def module_namespace(name: str) -> dict[str, Any]:
     return vars(importlib.import_module(name))
 
 
-def submodules(module: ModuleType, *imported: str) -> ModuleType:
-    """Return *module*, with those of its submodules loaded that a function reaches through it."""
-    for name in imported:
-        importlib.import_module(name)
-    return module
-
-
-def main_globals() -> dict[str, Any]:
-    """Return the globals of this process's ``__main__``."""
-    return vars(sys.modules["__main__"])
-
-
-def _this_process() -> str:
-    # With the pid: a forked child has its parent's token, and globals that may be out of date.
-    return f"{os.getpid()}-{_PROCESS}"
+def names_used(code: CodeType) -> tuple[str, ...]:
+    """Return the globals that *code* loads, stores or deletes, also in code within."""
+    return _read(code).names
 
 
 def _new_namespace(pickler: CodePickler, namespace: dict[str, Any]) -> SentNamespace:
     name = namespace.get("__name__")
     module = sys.modules.get(name) if isinstance(name, str) else None
     is_of_module = module is not None and vars(module) is namespace
-    by_value = pickler.recurse and not names.is_static(name)
-    if is_of_module and name not in names.MAIN and not by_value:
-        return SentNamespace(namespace, (module_namespace, (name,)), by_value=False)
     if is_of_module and names.is_static(name):
-        return SentNamespace(namespace, (module_namespace, ("__main__",)), by_value=False)
-    process = _this_process() if namespace is main_globals() else ""
+        where = "__main__" if name in names.MAIN else name
+        return SentNamespace(namespace, (module_namespace, (where,)))
+    script = scripts.of(namespace)
+    if script is not None:
+        return SentNamespace(namespace, (scripts.namespace_of, (script.sent_uid(),)), script)
+    if is_of_module and not pickler.recurse:
+        return SentNamespace(namespace, (module_namespace, (name,)))
     initial = {key: namespace[key] for key in _INITIAL_NAMES if key in namespace}
-    return SentNamespace(namespace, (make_namespace, (process, initial)), by_value=True)
+    return SentNamespace(namespace, (make_namespace, (initial,)), filled=True)
 
 
-def _names_used(code: CodeType) -> tuple[str, ...]:
-    known = _global_names.get(code)
+def _read(code: CodeType) -> _Read:
+    known = _codes.get(code)
     if known is None:
         used = dict.fromkeys(
             each.argval for each in dis.get_instructions(code) if each.opname in _GLOBAL_OPERATIONS
         )
+        mentioned = set(code.co_names)
         for constant in code.co_consts:
             if isinstance(constant, CodeType):
-                used.update(dict.fromkeys(_names_used(constant)))
-        known = _global_names[code] = tuple(used)
+                used.update(dict.fromkeys(_read(constant).names))
+                mentioned |= _read(constant).mentioned
+        known = _codes[code] = _Read(tuple(used), mentioned, not _BY_TEXT.isdisjoint(mentioned))
     return known
-
-
-def _with_submodules(module: ModuleType, code: CodeType) -> ModuleType | SentPackage:
-    """Name the submodules that *code* uses: ``import a.b`` binds ``a`` alone."""
-    if not hasattr(module, "__path__"):
-        return module
-    imported: list[str] = []
-    pending = [module.__name__]
-    mentioned = _attributes_used(code)
-    while pending:
-        package = pending.pop()
-        below = [f"{package}.{name}" for name in mentioned]
-        pending += [name for name in below if name in sys.modules]
-        imported += [name for name in below if name in sys.modules]
-    return SentPackage(module, imported) if imported else module
-
-
-def _attributes_used(code: CodeType) -> set[str]:
-    used = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            used |= _attributes_used(constant)
-    return used

@@ -1,16 +1,25 @@
-"""The pickler that also sends code: functions, classes and what they are made of."""
+"""The picklers that also send code: functions, classes and what they are made of."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from sys import modules
-from types import CellType, CodeType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from typing_extensions import override
+from typing_extensions import Buffer, override
 
+from pparallel.interfaces.serializer import Carried
 from pparallel_serializers import outofband
-from pparallel_serializers.by_value import classes, foreign, functions, members, names
+from pparallel_serializers.by_value import (
+    classes,
+    foreign,
+    fresh,
+    functions,
+    members,
+    names,
+    scripts,
+)
 
 if TYPE_CHECKING:
     from pparallel_serializers.by_value.namespaces import SentNamespace
@@ -18,23 +27,59 @@ if TYPE_CHECKING:
 
 CodeReducer = Callable[["CodePickler", Any], "Reduction"]
 
+#: kinds that are the same in each process, or the same as their copies
+SETTLED = (bool, bytes, complex, float, int, str, type(None), ModuleType, BuiltinFunctionType)
+
+
+class Named:
+    """Stands for an object in a stream that refers to it by its name."""
+
+    def __init__(self, find: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        self.reference = find, args
+
+    @override
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.reference
+
 
 class CodePickler(outofband.OutOfBandPickler):
-    """Sends by value the functions and classes that a receiver cannot import."""
+    """Sends by value the functions and classes that a receiver cannot import.
+
+    Attributes:
+        carries: which names of a script go along with what uses them: all, those that this process
+            did not get from elsewhere, or none.
+        needed: the names that what is being pickled uses, and whether it refers to them itself.
+        root: the name whose value is being pickled, of :attr:`script`.
+    """
 
     recurse = False
+    carries: Carried = "all"
+    root: str | None = None
+    script: scripts.Script | None = None
 
     def __init__(self, share: frozenset[str] = frozenset()) -> None:
         super().__init__(share)
         self.namespaces: dict[int, SentNamespace] = {}
         #: cells that a function fills; kept, for their ids must not be used again
         self.cells: dict[int, CellType] = {}
+        self.needed: dict[tuple[scripts.Script, str], bool] = {}
 
     @override
     def clear(self) -> None:
         self.namespaces.clear()
         self.cells.clear()
+        self.needed.clear()
         super().clear()
+
+    @override
+    def take(self) -> list[Buffer]:
+        needed = dict(self.needed)
+        frames = super().take()
+        if not needed or self.carries == "nothing":
+            return frames
+        from pparallel_serializers.by_value import units
+
+        return units.joined(self, needed, frames)
 
     @override
     def reducer_override(self, obj: Any) -> Reduction:
@@ -54,6 +99,28 @@ class CodePickler(outofband.OutOfBandPickler):
                 return NotImplemented
         return reduce(self, obj)
 
+    def named(self, script: scripts.Script, path: str) -> Reduction:
+        """Return the reference to what has a name in *script*."""
+        self.needed[script, path.partition(".")[0]] = True
+        return scripts.find_named, (script.sent_uid(), path)
+
+    def need(self, script: scripts.Script, used: Iterable[str]) -> None:
+        """Note that what is being pickled uses these names of *script*."""
+        for name in used:
+            self.needed.setdefault((script, name), False)
+
+    def defines(self, script: scripts.Script, path: str) -> bool:
+        """Return whether what has this name is part of what is being pickled as a definition."""
+        return script is self.script and path.partition(".")[0] == self.root
+
+    def by_name(self, obj: Any) -> Any:
+        """Return *obj*, or a reference if it is itself the value of a name of the script."""
+        if type(obj) in SETTLED or isinstance(obj, (tuple, FunctionType, type)):
+            return obj
+        script = scripts.own()
+        name = script.name_of(obj)
+        return obj if name is None else Named(*self.named(script, name))
+
 
 class RecursingCodePickler(CodePickler):
     """Sends by value also the globals of importable modules that sent functions name."""
@@ -61,11 +128,59 @@ class RecursingCodePickler(CodePickler):
     recurse = True
 
 
+class ValuePickler(CodePickler):
+    """Pickles the value of a name of a script.
+
+    Attributes:
+        begins_anew: something in the value is as after an import where it arrives.
+    """
+
+    begins_anew = False
+
+    @override
+    def reducer_override(self, obj: Any) -> Reduction:
+        reduce = fresh.reducers.get(type(obj))
+        if reduce is not None:
+            self.begins_anew = True
+            return reduce(obj)
+        if type(obj) is object:  # a sentinel
+            found = super().by_name(obj)
+            if found is not obj and found.reference[1][1] != self.root:
+                return found.reference
+        return super().reducer_override(obj)
+
+    @override
+    def by_name(self, obj: Any) -> Any:
+        return obj
+
+
+class DefinitionPickler(ValuePickler):
+    """Pickles the definition of a function or a class that has a name in a script.
+
+    What it refers to goes by name, where that is the value of a name.
+    """
+
+    #: names by the ids of their values, with these, which must last
+    values: dict[int, tuple[str, Any]]
+
+    @override
+    def persistent_id(self, obj: Any) -> str | None:
+        """Return the name of *obj*; functions and classes have theirs by themselves."""
+        name = self.values.get(id(obj), (None,))[0]
+        if name is None or name == self.root or isinstance(obj, (FunctionType, type)):
+            return None
+        assert self.script is not None
+        self.needed[self.script, name] = True
+        return name
+
+
 _reducers: dict[type, CodeReducer] = {
     CellType: functions.reduce_cell,
     CodeType: functions.reduce_code,
     FunctionType: functions.reduce_function,
+    MethodType: classes.reduce_method,
     ModuleType: functions.reduce_module,
+    foreign.CACHED: functions.reduce_cached,
     type: classes.reduce_class,
     **members.reducers,
     **dict.fromkeys(foreign.TYPES, foreign.reduce),

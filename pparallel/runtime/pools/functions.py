@@ -10,6 +10,7 @@ from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
+from pparallel.errors import SerializationError
 from pparallel.interfaces.pool import name_of
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime.pools.paces import Pace, Paces
@@ -47,8 +48,9 @@ class Functions:
     """The functions of one pool.
 
     What goes by name is turned into bytes once. What goes by value, a closure or an object that
-    can be called, may have changed since it was sent: it is turned into bytes for each call, but
-    once for all the items of that call.
+    can be called, and what uses names of ``__main__``, may have changed since it was sent: it is
+    turned into bytes for each call, but once for all the items of that call. Where these are the
+    same as before, so is what stands for it.
 
     Attributes:
         gone: the numbers of functions that nobody needs any longer.
@@ -59,6 +61,7 @@ class Functions:
         self._paces = Paces()
         self._numbers = itertools.count(1)
         self._known: dict[int, tuple[weakref.ref[Any], Function, bool]] = {}
+        self._last: dict[int, tuple[weakref.ref[Any], Function, bool]] = {}
         self.gone: deque[int] = deque()
 
     def known(self, func: Callable[..., Any]) -> Function | None:
@@ -88,19 +91,34 @@ class Functions:
             self._known.pop(id(func), None)
 
     def _take_up(self, func: Callable[..., Any]) -> Function:
-        data = [bytes(each) for each in self._serializer.dumps(func)]
+        try:
+            frames = self._serializer.dumps(func)
+        except SerializationError as error:
+            error.locate({"": name_of(func)})
+            raise
+        data = [each if type(each) is bytes else bytes(each) for each in frames]
+        known = self._last.get(id(func)) if _has_name(func) else None
+        if known is not None and known[0]() is func and known[1].data == data:
+            self._known[id(func)] = known
+            return known[1]
         found = Function(next(self._numbers), data, self._paces.of(func), name_of(func), self.gone)
         key = id(func)
 
-        def forget(_: object, known: dict[int, Any] = self._known) -> None:
-            known.pop(key, None)
+        def forget(_: object, known: Any = (self._known, self._last)) -> None:
+            for each in known:
+                each.pop(key, None)
 
         try:
             reference = weakref.ref(func, forget)
         except TypeError:
             return found  # it cannot be told from its successor at the same address
-        self._known[key] = reference, found, data == [_by_name(func)]
+        self._last[key] = self._known[key] = reference, found, data == [_by_name(func)]
         return found
+
+
+def _has_name(func: Callable[..., Any]) -> bool:
+    """Return whether *func* has no state that begins anew with each call, as closures have."""
+    return isinstance(func, FunctionType | type) and "<" not in func.__qualname__
 
 
 def _by_name(func: Callable[..., Any]) -> bytes | None:

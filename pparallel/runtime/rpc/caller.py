@@ -73,7 +73,9 @@ class Caller:
     ) -> None:
         self.member = member
         self.name = member.name
-        self.serializer = serializer
+        # Among threads of one process all of __main__ is there already.
+        self.serializer = serializer.carrying("nothing") if transport.is_local else serializer
+        serializer = self.serializer
         self.handlers = handlers
         self.owners: dict[Registered, str] = {}  # where services were found
         self._transport = transport

@@ -5,8 +5,9 @@ nothing that may change gets a number when it is called the second time. It goes
 it until a member has said that it keeps it; from then on the number stands for it.
 
 The code alone says which globals a function reads. Together with its closure, its defaults and
-what it is called, they are all that a serializer sends of it. As long as each of these is the very
-object that it was, and none can change by itself, the function is what it was too.
+its names, they are all that a serializer sends of it. As long as each of these is the very object
+that it was, and none can change by itself, the function is what it was too. Of ``__main__`` only
+functions and classes count: a member keeps its own values of all else.
 
 A member runs a request at most once and is, once it was lost, lost for good. So what it has said
 that it keeps it has, and nobody need ask again.
@@ -17,9 +18,15 @@ from __future__ import annotations
 import dis
 import itertools
 import sys
-from collections.abc import Iterator
-from operator import is_
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from collections.abc import Iterator, Sequence
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    ModuleType,
+)
 from typing import Any, NamedTuple
 
 from typing_extensions import Buffer
@@ -30,7 +37,7 @@ from pparallel.runtime.interrupts import raise_interrupt
 from pparallel.runtime.plain import PLAIN
 
 MOST = 512  #: functions that are kept of one sender
-LARGEST = 2**16  #: bytes of a function that is kept
+LARGEST = 2**16  #: bytes of a function that is kept, without what it uses of ``__main__``
 
 MAIN = frozenset({"__main__", "__mp_main__"})  #: modules that are others in other processes
 DEEPEST = 8  #: tuples in one another that are looked through
@@ -41,12 +48,12 @@ _WRITTEN = {"STORE_GLOBAL", "DELETE_GLOBAL"}
 _CELL_WRITTEN = {"STORE_DEREF", "DELETE_DEREF"}
 _WAYS_AROUND = frozenset({"eval", "exec", "globals"})  # to globals, unseen in the code
 
-_NAMES = ("__module__", "__qualname__", "__name__")
+_CODE = (FunctionType, type)
+_OF_CLASSES = (GetSetDescriptorType, MemberDescriptorType)
 
 _MISSING, _END = object(), object()
 
-News = tuple[bytes, bytes]  #: a function as the serializer writes it, and the globals it shares
-Told = tuple[int, News | None]  #: the number of a function, and the function where it is new
+Told = tuple[int, list[bytes] | None]  #: the number of a function, and its buffers where it is new
 
 
 class _Last(NamedTuple):
@@ -56,14 +63,14 @@ class _Last(NamedTuple):
         reads: what the code says.
         ids: of what it took along, and how many modules were loaded: of a package, those go along.
         is_settled: whether it was called twice with these.
-        told: the function and its number, if it has one.
+        number: that of the function, if it has one.
         captured: what it took along then; kept, for it is known by its ids.
     """
 
     reads: Reads
     ids: list[int]
     is_settled: bool = False
-    told: tuple[int, News] | None = None
+    number: int | None = None
     captured: list[Any] | None = None
 
 
@@ -74,9 +81,10 @@ class SentFunctions:
     """
 
     def __init__(self, serializer: Serializer) -> None:
-        self._serializer = serializer
+        self._serializer, self._alone = serializer, serializer.carrying("nothing")
         self._last: dict[int, _Last] = {}  # by the id of the code, which they keep
-        self._numbers: dict[News, int] = {}
+        #: numbers, with the code of the script whose ids are in the keys
+        self._numbers: dict[tuple[bytes, tuple[int, ...]], tuple[int, list[Any]]] = {}
         self._number = itertools.count(1)
         self._kept: dict[str, set[int]] = {}
 
@@ -87,21 +95,28 @@ class SentFunctions:
         if "<" not in function.__qualname__ and function.__module__ not in MAIN:
             return None  # it has a name
         code = function.__code__
-        last = self._last.get(id(code)) or self._put(_Last(Reads(code), []))
+        last = self._last.get(id(code)) or self._put(_Last(Reads(function), []))
         captured = last.reads.captured(function) if last.reads.lasting else None
         if captured is None:
             return None
         ids = [len(sys.modules), *map(id, captured)]
         if last.ids != ids:  # one that is made for one call costs no more than its own call
-            self._put(_Last(last.reads, ids))
-            return None
+            reads = Reads(function) if last.reads.is_of_script else last.reads
+            captured = reads.captured(function) or []
+            ids = [len(sys.modules), *map(id, captured)]
+            last = self._put(_Last(reads, ids))
+            if "<" in function.__qualname__:
+                return None
         if not last.is_settled:
-            told = self._numbered(function, last.reads, captured)
-            last = self._put(_Last(last.reads, ids, True, told, None if told is None else captured))
-        if last.told is None:
+            number = self._numbered(function, last.reads, captured)
+            kept = None if number is None else captured
+            last = self._put(_Last(last.reads, ids, True, number, kept))
+        number = last.number
+        if number is None:
             return None
-        number, news = last.told
-        return number, None if number in self._kept.get(to, ()) else news
+        if number in self._kept.get(to, ()):
+            return number, None
+        return number, [bytes(each) for each in self._serializer.dumps(function)]
 
     def kept(self, by: str, number: int) -> None:
         """Send the function of that *number* no more: member *by* has it."""
@@ -113,29 +128,24 @@ class SentFunctions:
         self._last[id(last.reads.code)] = last
         return last
 
-    def _numbered(
-        self, function: FunctionType, reads: Reads, captured: list[Any]
-    ) -> tuple[int, News] | None:
+    def _numbered(self, function: FunctionType, reads: Reads, captured: list[Any]) -> int | None:
         if not is_stable(captured, self._serializer):
             return None
         try:
-            frames = self._serializer.dumps(function)
-        except SerializationError:  # told by whoever then sends it at length
+            frames = self._alone.dumps(function)
+        except SerializationError:  # raised by what then sends it at length
             return None
         data = b"".join(frames)
         if len(frames) != 1 or len(data) > LARGEST or travels_by_name(function, self._serializer):
             return None
-        news = data, reads.shared(function)
+        code: list[Any] = []
+        if reads.is_of_script:  # its names stand for other code when that is edited
+            named = () if "<" in function.__qualname__ else (function,)
+            code = [each for each in (*named, *captured) if isinstance(each, _CODE)]
+        news = data, tuple(map(id, code))
         if len(self._numbers) < MOST or news in self._numbers:
-            return self._numbers.setdefault(news, next(self._number)), news
+            return self._numbers.setdefault(news, (next(self._number), code))[0]
         return None
-
-
-class _Kept(NamedTuple):
-    function: Any  # a function, but as such it would be taken for a method
-    news: News
-    reads: Reads
-    captured: list[Any]
 
 
 class KeptFunctions:
@@ -143,7 +153,7 @@ class KeptFunctions:
 
     def __init__(self, serializer: Serializer) -> None:
         self._serializer = serializer
-        self._kept: dict[tuple[str, int], dict[int, _Kept]] = {}  # by sender and its session
+        self._kept: dict[tuple[str, int], dict[int, Any]] = {}  # by sender and its session
         self._ended: set[str] = set()
 
     def function(self, sender: str, session: int, told: Told) -> tuple[FunctionType, int]:
@@ -156,24 +166,16 @@ class KeptFunctions:
         kept = self._kept.setdefault((sender, session), {})
         if sender in self._ended:  # what came before may run only now
             self._kept.pop((sender, session), None)
-        found = kept.get(number)
-        if found is not None and _is_as_it_was(found):
-            return found.function, number if news else 0
-        if found is not None:
-            # What one member sends from its __main__ shares the globals there: another function
-            # has brought others along. Read again, this one brings its own.
-            news = found.news
-        if news is None:
-            what, why = f"function {number} of {sender!r}", "no earlier call brought it along"
-            raise SerializationError(what, why, loading=True)
-        function = self._load(news[0])
-        reads = Reads(function.__code__)
-        captured = reads.captured(function)
-        if captured is None or (news[1] and reads.shared(function) != news[1]):
-            return function, 0  # this process has set some of it, or is just being told others
-        if number in kept or len(kept) < 2 * MOST:  # threads may send more than the sender counts
-            kept[number] = _Kept(function, news, reads, captured)
-        return function, number if number in kept else 0
+        function = kept.get(number)
+        if function is None:
+            if news is None:
+                what, why = f"function {number} of {sender!r}", "no earlier call brought it along"
+                raise SerializationError(what, why, loading=True)
+            function = self._load(news)
+            if len(kept) >= 2 * MOST:  # threads may send more than the sender counts
+                return function, 0
+            kept[number] = function
+        return function, number if news else 0
 
     def forget(self, sender: str) -> None:
         """Forget the functions of a member that has ended, and keep no more of it."""
@@ -181,18 +183,12 @@ class KeptFunctions:
         for key in [key for key in list(self._kept) if key[0] == sender]:
             self._kept.pop(key, None)
 
-    def _load(self, data: Buffer) -> FunctionType:
-        function = self._serializer.loads([data])
+    def _load(self, data: Sequence[Buffer]) -> FunctionType:
+        function = self._serializer.loads(data)
         if type(function) is not FunctionType:
             kind = type(function).__name__
             raise SerializationError("a function", f"it is a {kind}", loading=True)
         return function
-
-
-def _is_as_it_was(kept: _Kept) -> bool:
-    """Return whether it takes along the very same objects: ``1`` is not ``True``."""
-    now, then = kept.reads.captured(kept.function), kept.captured
-    return now is not None and len(now) == len(then) and all(map(is_, now, then))
 
 
 class Reads:
@@ -200,21 +196,29 @@ class Reads:
 
     Attributes:
         code: the code, kept so that its id means it.
-        names: the globals that it reads, also in functions within.
+        names: the globals that it reads, also in functions within, and of a script what the
+            functions and classes of these names read.
+        is_of_script: the globals are those of ``__main__``.
         lasting: whether a function with this code can run many times and be as new each time: it
             sets neither globals nor what it shares with the function that it was made in.
     """
 
-    __slots__ = ("code", "lasting", "names")
+    __slots__ = ("code", "is_of_script", "lasting", "names")
 
-    def __init__(self, code: CodeType) -> None:
+    def __init__(self, function: FunctionType) -> None:
+        self.code = code = function.__code__
         found = list(_instructions(code))
-        self.code = code
-        self.names = tuple(dict.fromkeys(name for kind, name in found if kind in _READ))
-        self.lasting = _WAYS_AROUND.isdisjoint(self.names) and not any(
-            kind in _WRITTEN or (kind in _CELL_WRITTEN and name in code.co_freevars)
-            for kind, name in found
+        names = dict.fromkeys(name for kind, name in found if kind in _READ)
+        self.is_of_script = function.__globals__ is vars(sys.modules["__main__"])
+        is_free = self.is_of_script or (
+            _WAYS_AROUND.isdisjoint(names) and all(kind not in _WRITTEN for kind, _ in found)
         )
+        self.lasting = is_free and not any(
+            kind in _CELL_WRITTEN and name in code.co_freevars for kind, name in found
+        )
+        if self.is_of_script:
+            names = _read_by_script(function.__globals__, names)
+        self.names = tuple(names)
 
     def captured(self, function: FunctionType) -> list[Any] | None:
         """Return the objects that *function* takes along; ``None``: that cannot be told."""
@@ -234,26 +238,33 @@ class Reads:
                 found += [cell.cell_contents for cell in closure]
             except ValueError:  # one is empty
                 return None
-        if self.names:
-            found += [namespace.get(name, _MISSING) for name in self.names]
+        for name in self.names:
+            value = namespace.get(name, _MISSING)
+            if self.is_of_script:
+                found.append(value if isinstance(value, (FunctionType, type)) else None)
+                if isinstance(value, type) and value.__module__ in MAIN:
+                    found += vars(value).values()
+            else:
+                found.append(value)
         for more in (function.__kwdefaults__, function.__annotations__):
             if more:
                 found += [_END, *more, *more.values()]
         return found
 
-    def shared(self, function: FunctionType) -> bytes:
-        """Return what the globals are that *function* shares with all of its ``__main__``.
 
-        Where these arrive, any other function may bring others along. It is nothing where a
-        function has globals of its own, or those of a module that is found by its name.
-        """
-        namespace = function.__globals__
-        if namespace.get("__name__") not in MAIN:
-            return b""
-        import marshal
-
-        described: Any = [_described(namespace.get(name, _MISSING)) for name in self.names]
-        return marshal.dumps(described, 2)
+def _read_by_script(namespace: dict[str, Any], names: dict[str, None]) -> dict[str, None]:
+    """Return *names* of ``__main__`` with those that the functions and classes among them read."""
+    pending = list(names)
+    for name in pending:
+        value = namespace.get(name)
+        parts = vars(value).values() if isinstance(value, type) else [value]
+        for part in parts:
+            plain = _plain(part)
+            if type(plain) is FunctionType and plain.__module__ in MAIN:
+                read = [each for kind, each in _instructions(plain.__code__) if kind in _READ]
+                pending += [each for each in read if each not in names]
+                names.update(dict.fromkeys(read))
+    return names
 
 
 def is_stable(captured: list[Any], serializer: Serializer) -> bool:
@@ -261,6 +272,7 @@ def is_stable(captured: list[Any], serializer: Serializer) -> bool:
     named = [
         each for each in captured[1:] if not (_is_plain(each) or each is _MISSING or each is _END)
     ]
+    named = [each for each in named if not _is_of_script(each)]
     return all(map(_may_have_a_name, named)) and all(
         type(each) is ModuleType or travels_by_name(each, serializer) for each in named
     )
@@ -283,6 +295,21 @@ def travels_by_name(what: Any, serializer: Serializer) -> bool:
     return len(frames) == 1 and bytes(memoryview(frames[0])) == pickle.dumps(what, 5)
 
 
+def _plain(part: Any) -> Any:
+    """Return the function of what a class may wrap one in."""
+    if isinstance(part, property):
+        return part.fget
+    return part.__func__ if isinstance(part, (classmethod, staticmethod)) else part
+
+
+def _is_of_script(part: Any) -> bool:
+    """Return whether *part* is code of ``__main__``, or belongs to a class that is."""
+    plain = _plain(part)
+    if isinstance(plain, (FunctionType, type)):
+        return plain.__module__ in MAIN
+    return type(plain) in _OF_CLASSES
+
+
 def _may_have_a_name(what: object) -> bool:
     if type(what) is BuiltinFunctionType:
         return type(what.__self__) is ModuleType  # or it is a method of some object
@@ -296,13 +323,6 @@ def _is_plain(value: Any, depth: int = DEEPEST) -> bool:
     if kind is tuple:
         return depth > 0 and all(_is_plain(each, depth - 1) for each in value)
     return kind in PLAIN
-
-
-def _described(value: Any) -> Any:
-    """Return plain data, or a list for what is described by its name alone."""
-    if _is_plain(value):
-        return value
-    return [] if value is _MISSING else [str(getattr(value, name, None)) for name in _NAMES]
 
 
 def _instructions(code: CodeType) -> Iterator[tuple[str, Any]]:

@@ -21,9 +21,8 @@ from pparallel.interfaces.serializer import Serializer
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.plain import PLAIN
 from pparallel.runtime.rpc import wire
-from pparallel.runtime.rpc.closures import Told, travels_by_name
+from pparallel.runtime.rpc.closures import MAIN, Told, travels_by_name
 from pparallel.runtime.rpc.refs import Registered
-from pparallel.runtime.rpc.wire import Status
 from pparallel.runtime.user_code import run
 
 _VERSION = 2  #: of marshal's format: the last one without references, three times as quick
@@ -128,7 +127,7 @@ class Quick:
         written = self._written(value) if type(value) in PLAIN else self.value(value)
         if written is not None:
             return [wire.QUICK_OK, written]
-        return wire.join(Status.OK, self._serializer.dumps(value))
+        return wire.result(self._serializer, value)
 
     def dumps(self, data: object) -> bytes:
         """Return data of which all is plain, as bytes that :attr:`read` reads."""
@@ -160,7 +159,7 @@ class Quick:
     def _names(self, what: object) -> Name | None:
         """Return the name by which the serializer sends *what*, if it does."""
         module, name = getattr(what, "__module__", None), getattr(what, "__qualname__", "")
-        if type(what) is not FunctionType or module in (None, "__main__"):
+        if type(what) is not FunctionType or module in (None, *MAIN):
             return None
         if not name.isidentifier():
             return None

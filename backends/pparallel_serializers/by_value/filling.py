@@ -1,0 +1,172 @@
+"""The names of a script that have arrived: filled into its namespace, each if it is lacking or new.
+
+A member keeps what it has: values are filled once, then they are its own. A worker follows its
+caller: a value is set again when the caller has changed it since; until then what tasks and
+initializers made of it stays. Functions and classes are replaced when their code has changed, and
+of those that are the same only the attributes are set that their sender has changed.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from typing_extensions import Buffer, override
+
+from pparallel.errors import SerializationError
+from pparallel.runtime.processes import main_module
+from pparallel_serializers import outofband
+from pparallel_serializers.by_value import fresh, names, scripts, units
+from pparallel_serializers.by_value.units import Sent
+
+
+def filled(header: Buffer, buffers: Iterable[Buffer]) -> Sequence[Buffer]:
+    """Fill in the units that came before an object, and return the object's own buffers.
+
+    Raises:
+        SerializationError: this process has some of the names whose values share an object, and
+            lacks others.
+    """
+    token, sent, own = pickle.loads(header)
+    rest = iter(buffers)
+    arrived = [(Sent(*each), _taken(each[-1], rest)) for each in sent]
+    frames = _taken(own, rest)
+    if token == scripts.token():
+        return frames
+    with scripts.lock:
+        entries = [_Entry(token, *each) for each in arrived]
+        wanted = [each for each in entries if each.is_wanted()]
+        try:
+            for each in wanted:
+                each.script.pending.update(dict.fromkeys(each.sent.names, each))
+            for each in wanted:
+                each.fill()
+        finally:
+            for each in wanted:
+                each.forget()
+    return frames
+
+
+def _taken(frames: bytes | int, rest: Iterator[Buffer]) -> list[Buffer]:
+    if isinstance(frames, bytes):
+        return [frames]
+    return [next(rest) for _ in range(frames)]
+
+
+class _Unpickler(pickle.Unpickler):
+    """Reads a unit, whose persistent ids are names of its script."""
+
+    script: scripts.Script
+
+    @override
+    def persistent_load(self, pid: Any) -> Any:
+        return self.script.find(pid)
+
+
+class _Entry:
+    """A unit that has arrived.
+
+    Attributes:
+        sent: the unit.
+        script: where its names belong.
+        kept: the function or class that has the name already is the same, and stays.
+    """
+
+    def __init__(self, token: str, sent: Sent, frames: Sequence[Buffer]) -> None:
+        self.sent, self.script = sent, scripts.with_uid(sent.uid)
+        self._token, self._frames = token, frames
+        self.kept = False
+        known = [self.script.received.get(name) for name in sent.names]
+        received = [each for each in known if each is not None and each.token == token]
+        self._last = min(received, key=lambda each: each.version, default=None)
+        self._is_first = not any(known)
+        self._is_partly_new = len(received) < len(known)
+        self._lacking = [name for name in sent.names if self._is_lacking(name)]
+
+    def is_wanted(self) -> bool:
+        """Return whether this process lacks it, or is to follow a change of it."""
+        sent, last = self.sent, self._last
+        if last is not None and last.version >= sent.version and not self._is_partly_new:
+            return False
+        if len(self._lacking) == len(sent.names):
+            return True
+        is_wanted = self._is_wanted_code() if sent.digest else self._is_wanted_data()
+        if not is_wanted:
+            self._note()
+        return is_wanted
+
+    def is_changed(self, attribute: str) -> bool:
+        """Return whether the sender has changed *attribute* since it was last filled in here."""
+        if self._last is None:
+            return main_module.follows_caller
+        version = self.sent.attributes.get(attribute, 0)
+        return version > self._last.attributes.get(attribute, 0)
+
+    def fill(self) -> None:
+        """Set the names in their namespace."""
+        script, sent = self.script, self.sent
+        if script.pending.get(sent.names[0]) is not self:
+            return  # another unit has asked for it
+        for name in sent.names:
+            del script.pending[name]
+        scripts.loading.append(self)
+        try:
+            value = self._value()
+        finally:
+            scripts.loading.pop()
+        script.namespace.update(value if len(sent.names) > 1 else {sent.names[0]: value})
+        self._note()
+
+    def forget(self) -> None:
+        """Have nothing wait for it any longer."""
+        for name in self.sent.names:
+            self.script.pending.pop(name, None)
+            self.script.bare.pop(name, None)
+
+    def _value(self) -> Any:
+        if self.sent.origin is not None and not main_module.follows_caller:
+            return names.resolve(*self.sent.origin)
+        return outofband.read(self._frames, self._unpickler)
+
+    def _unpickler(self, stream: Buffer, **how: Any) -> Any:
+        made = _Unpickler(io.BytesIO(stream), **how)
+        made.script = self.script
+        return made.load()
+
+    def _is_lacking(self, name: str) -> bool:
+        namespace = self.script.namespace
+        return name not in namespace or type(namespace[name]) is fresh.Unsent
+
+    def _is_wanted_code(self) -> bool:
+        sent, follows = self.sent, main_module.follows_caller
+        own = self.script.namespace[sent.names[0]]
+        if units.is_code(own) and units.digest(own) == sent.digest:
+            return self._last is not None or (follows and self._is_first)
+        return follows or not self._is_first
+
+    def _is_wanted_data(self) -> bool:
+        sent = self.sent
+        if sent.is_unsent:
+            return False
+        if not main_module.follows_caller:
+            if self._lacking:
+                shared = " and ".join(sent.names)
+                has = next(name for name in sent.names if name not in self._lacking)
+                raise SerializationError(
+                    f"globals {shared} of __main__",
+                    f"they share objects, and this member has {has!r} already, of its own: name "
+                    f"both in the function that is launched",
+                    loading=True,
+                )
+            return False
+        if self._lacking or self._last is not None:
+            return True
+        return self._is_first and not units.same_as_sent(self.script, sent, self._frames)
+
+    def _note(self) -> None:
+        how = self._token, self.sent.version, self.sent.attributes
+        for name in self.sent.names:
+            if self._last is not None or self._is_first:
+                self.script.received[name] = scripts.Received(*how)

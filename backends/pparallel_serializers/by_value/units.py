@@ -1,0 +1,483 @@
+"""The names of a script on their way out: each value, function or class is a unit of its own.
+
+What refers to a function or a class of a script does so by name. The units of all the names that
+it uses, and of those that they use, go before it, each with the count of its changes; the receiver
+(:mod:`pparallel_serializers.by_value.filling`) takes those that it lacks.
+
+Names whose values share an object (``model`` and ``opt``) are one unit.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import itertools
+import logging
+import operator
+import pathlib
+import pickle
+import sys
+import time
+import zlib
+from collections import deque
+from collections.abc import Iterable, Sequence
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from typing_extensions import Buffer
+
+from pparallel.errors import SerializationError
+from pparallel.runtime.interrupts import raise_interrupt
+from pparallel_serializers import refusals
+from pparallel_serializers.by_value import classes, foreign, fresh, functions, names, scripts
+from pparallel_serializers.by_value.pickler import SETTLED, DefinitionPickler, Named, ValuePickler
+
+if TYPE_CHECKING:
+    from pparallel_serializers.by_value.pickler import CodePickler
+
+logger = logging.getLogger(__name__)
+
+MARK = b"M"  #: what begins so carries units; a pickle begins with another byte
+INLINE = 1 << 14  #: bytes up to which what is one buffer goes into the first
+TRIES = 3  #: of pickling a value that another thread changes meanwhile
+LARGE, LONG = 1 << 20, 0.01  #: bytes and seconds of a value above which users are warned, once
+
+_CONTAINERS = (bytearray, deque, dict, list, set)
+_UNSHARED: tuple[type, ...] = (enum.Enum, logging.Logger, pathlib.PurePath, FunctionType, type)
+_UNSHARED += (ModuleType, BuiltinFunctionType, MethodType)
+_PARTS = {*SETTLED, CodeType, MethodType, classmethod, property, staticmethod}
+_PARTS |= {MemberDescriptorType, GetSetDescriptorType, functools.cached_property}
+_versions = itertools.count(1)
+_warned: set[str] = set()
+
+
+class Unit:
+    """A name of a script, or several that share an object, as they were sent last.
+
+    Attributes:
+        value: the object, or those of a group.
+        frames: what it is pickled as.
+        needs: the names that it uses.
+        version: grows with each change.
+        digest: of code; empty for data.
+        stamp: shows without pickling again whether something has changed; ``None``: cannot.
+        shared: objects that other names may refer to, by their ids; kept, so that ids last.
+        attributes: of a function or class, the version of each attribute, and its value then.
+        origin: module and name of an object that an importable module has.
+        is_unsent: the value could not be pickled, and a stand-in is sent.
+        sent: how it travels, a :class:`Sent`, once it has.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self.frames: list[bytes] = []
+        self.needs: list[tuple[scripts.Script, str]] = []
+        self.version = 0
+        self.digest = b""
+        self.stamp: list[Any] | None = None
+        self.shared: dict[int, Any] = {}
+        self.attributes: dict[str, tuple[int, Any, bytes]] = {}
+        self.origin: tuple[str, str] | None = None
+        self.is_unsent = False
+        self.sent: tuple[Any, ...] | None = None
+
+
+class Sent(NamedTuple):
+    """A unit as it travels.
+
+    Attributes:
+        uid: of the script.
+        names: its name, or those of a group.
+        version: grows with each change at the sender.
+        digest: of code; empty for data.
+        attributes: the version of each attribute of a function or class.
+        origin: module and name of an object that an importable module has.
+        is_unsent: it is a stand-in.
+        frames: its bytes, or how many of the buffers that follow are its.
+    """
+
+    uid: str
+    names: tuple[str, ...]
+    version: int
+    digest: bytes
+    attributes: dict[str, int]
+    origin: tuple[str, str] | None
+    is_unsent: bool
+    frames: bytes | int
+
+
+def joined(
+    pickler: CodePickler, roots: dict[tuple[scripts.Script, str], bool], frames: list[Buffer]
+) -> list[Buffer]:
+    """Return *frames* behind the units of the names that they use.
+
+    Raises:
+        SerializationError: a function or class among *roots* cannot be pickled.
+    """
+    # Without a lock, as values have hooks that may wait: at worst two threads do the same work.
+    found = _Gathering(pickler).gather(roots)
+    if not found:
+        return frames
+    sent = [_sent(*each) for each in found]
+    more = [frame for *_, unit in found if not _is_short(unit.frames) for frame in unit.frames]
+    header = pickle.dumps((scripts.token(), sent, _placed(frames)), 5)
+    return [MARK + header, *more, *(() if _is_short(frames) else frames)]
+
+
+def is_code(value: Any) -> bool:
+    """Return whether *value* is a function or class that goes by value where it has no name."""
+    if type(value) is foreign.CACHED or isinstance(value, (FunctionType, type)):
+        return not names.is_importable(value)
+    return False
+
+
+def digest(value: Any) -> bytes:
+    """Return the digest of what *value* is defined by; empty for data."""
+    if type(value) is foreign.CACHED:
+        value = value.__wrapped__
+    if isinstance(value, FunctionType):
+        return functions.digest(value)
+    return classes.digest(value) if isinstance(value, type) else b""
+
+
+def same_as_sent(script: scripts.Script, sent: Sent, frames: Sequence[Buffer]) -> bool:
+    """Return whether the values here, which a fork inherited, are those that were sent."""
+    gathering = _Gathering(ValuePickler())
+    values = {name: script.namespace[name] for name in sent.names}
+    value = values if len(values) > 1 else values[sent.names[0]]
+    root = sent.names[0] if len(values) == 1 else None
+    try:
+        own = gathering.pickled(script, root, value)[0]
+    except Exception as error:  # noqa: BLE001 - whatever the value's own hooks raise
+        raise_interrupt(error)
+        return sent.is_unsent
+    return own == [bytes(each) for each in frames]
+
+
+class _Gathering:
+    """Finds the units of the names that something uses, each as it is now."""
+
+    def __init__(self, pickler: CodePickler) -> None:
+        self._recurse, self._carries, self._share = pickler.recurse, pickler.carries, pickler.share
+        self._table = getattr(pickler, "dispatch_table", None)
+        self._found: dict[tuple[scripts.Script, str], Unit] = {}
+        self._values: dict[scripts.Script, dict[int, tuple[str, Any]]] = {}
+
+    def gather(
+        self, roots: dict[tuple[scripts.Script, str], bool]
+    ) -> list[tuple[scripts.Script, tuple[str, ...], Unit]]:
+        """Return the units, code first."""
+        pending = list(roots)
+        for key in pending:
+            script, name = key
+            if key in self._found or name not in script.namespace or self._is_left_out(key):
+                continue
+            unit = self._found[key] = self._unit(script, name, is_root=roots.get(key, False))
+            pending += unit.needs
+        code = [(key[0], (key[1],), unit) for key, unit in self._found.items() if unit.digest]
+        return code + self._groups()
+
+    def _is_left_out(self, key: tuple[scripts.Script, str]) -> bool:
+        script, name = key
+        return self._carries == "own" and (name in script.received or name in scripts.inherited)
+
+    def _unit(self, script: scripts.Script, name: str, *, is_root: bool) -> Unit:
+        value = script.namespace[name]
+        key = (name, self._share) if self._share else name  # by reference they are other bytes
+        last: Unit | None = script.sent.get(key)
+        stamp = _stamp(value)
+        if last is not None and last.value is value and _are_same(last.stamp, stamp):
+            return last
+        unit = Unit(value)
+        unit.stamp = stamp
+        pickler = self._fill(script, name, unit, last, is_root=is_root)
+        with scripts.lock:  # another thread may have been quicker
+            last = cast("Unit | None", script.sent.get(key))
+            is_data = not unit.digest and type(value) not in SETTLED
+            is_same = last is not None and (last.value is value or not is_data)
+            if last is not None and is_same and last.frames == unit.frames:
+                last.value, last.stamp, last.needs = value, stamp, unit.needs
+                return last
+            unit.version = next(_versions)
+            if unit.digest:
+                _count_changes(unit, last)
+            elif is_data and pickler is not None:
+                unit.shared = _shared(pickler)
+            script.sent[key] = unit
+            return unit
+
+    def _fill(
+        self, script: scripts.Script, name: str, unit: Unit, last: Unit | None, *, is_root: bool
+    ) -> ValuePickler | None:
+        """Pickle what *unit* is to hold; return what did, unless something stands for the value."""
+        value, pickler = unit.value, None
+        if is_code(value):
+            unit.digest = digest(value)
+        elif last is not None and (last.value is value or isinstance(value, _CONTAINERS)):
+            unit.origin = last.origin
+        else:
+            unit.origin = _origin(value)
+        began = time.perf_counter()
+        try:
+            unit.frames, pickler = self.pickled(script, name, value)
+            unit.needs = list(pickler.needed)
+            if pickler.begins_anew and unit.origin is not None:
+                self._refer(unit)
+                pickler = None
+        except Exception as error:
+            raise_interrupt(error)
+            refused = refusals.dump_refusal(value, error)
+            what = f"global {name}{refused.path or ''} of __main__ ({refused.what})"
+            if is_root and unit.digest:
+                raise SerializationError(what, refused.why) from error
+            if unit.origin is not None:
+                self._refer(unit)
+            else:
+                unit.is_unsent, unit.digest = True, b""
+                unit.frames = [pickle.dumps(fresh.Unsent(what, refused.why), 5)]
+        else:
+            if last is not None and unit.stamp is None:
+                _warn(name, unit.frames, time.perf_counter() - began)
+        if unit.digest:
+            unit.attributes = {
+                key: (0, each, b"" if key in _UNWATCHED else self._content(script, each))
+                for key, each in _attributes_of(value).items()
+            }
+        return pickler
+
+    def _refer(self, unit: Unit) -> None:
+        """Have the object of an importable module go by its name there."""
+        assert unit.origin is not None
+        unit.frames = [pickle.dumps(Named(names.resolve, unit.origin), 5)]
+
+    def _content(self, script: scripts.Script, value: Any) -> bytes:
+        if not isinstance(value, (*_CONTAINERS, tuple)):
+            return b""
+        try:
+            return b"".join(self.pickled(script, None, value)[0])
+        except Exception as error:  # noqa: BLE001 - what cannot be compared has not changed
+            raise_interrupt(error)
+            return b""
+
+    def pickled(
+        self, script: scripts.Script, name: str | None, value: Any
+    ) -> tuple[list[bytes], ValuePickler]:
+        """Return the frames of *value*, and what pickled it."""
+        if fresh.reducers.waiting:
+            fresh.reducers.look()
+        for attempt in itertools.count(1):
+            kind = DefinitionPickler if is_code(value) else ValuePickler
+            pickler = kind(self._share)
+            if self._table is not None:
+                pickler.dispatch_table = self._table
+            pickler.recurse, pickler.script, pickler.root = self._recurse, script, name
+            if isinstance(pickler, DefinitionPickler):
+                pickler.values = self._named_values(script)
+            try:
+                pickler.dump(value)
+            except RuntimeError as error:
+                if "changed size during iteration" in str(error) and attempt < TRIES:
+                    continue
+                raise
+            return [bytes(each) for each in pickler.written()], pickler
+        raise AssertionError
+
+    def _named_values(self, script: scripts.Script) -> dict[int, tuple[str, Any]]:
+        known = self._values.get(script)
+        if known is None:
+            known = self._values[script] = {
+                id(value): (name, value)
+                for name, value in [*script.namespace.items()]
+                if type(value) not in SETTLED and not isinstance(value, (tuple, frozenset))
+            }
+        return known
+
+    def _groups(self) -> list[tuple[scripts.Script, tuple[str, ...], Unit]]:
+        """Return the units of data; those whose values share an object are one."""
+        leader: dict[Any, Any] = {}
+
+        def find(key: Any) -> Any:
+            while leader.setdefault(key, key) != key:
+                key = leader[key]
+            return key
+
+        data = {key: unit for key, unit in self._found.items() if not unit.digest}
+        if sum(bool(unit.shared) for unit in data.values()) < 2:
+            return [(key[0], (key[1],), unit) for key, unit in data.items()]
+        for key, unit in data.items():
+            find(key)
+            for each in () if unit.is_unsent else unit.shared:
+                leader[find((key[0], each))] = find(key)
+        together: dict[Any, list[tuple[scripts.Script, str]]] = {}
+        for key in data:
+            together.setdefault(find(key), []).append(key)
+        return [
+            self._group(script=keys[0][0], group=tuple(sorted(name for _, name in keys)))
+            for keys in together.values()
+        ]
+
+    def _group(
+        self, script: scripts.Script, group: tuple[str, ...]
+    ) -> tuple[scripts.Script, tuple[str, ...], Unit]:
+        if len(group) == 1:
+            return script, group, self._found[script, group[0]]
+        members = [self._found[script, name] for name in group]
+        stamp: list[Any] = [each.version for each in members]
+        last = script.sent.get((group, self._share))
+        if last is None or last.stamp != stamp:
+            last = script.sent[group, self._share] = Unit(
+                {name: script.namespace[name] for name in group}
+            )
+            last.stamp, last.version = stamp, max(stamp)
+            last.frames = self.pickled(script, None, last.value)[0]
+        return script, group, last
+
+
+def _attributes_of(value: Any) -> dict[str, Any]:
+    if isinstance(value, FunctionType):
+        return functions.attributes_of(value)
+    return classes.attributes_of(value) if isinstance(value, type) else {}
+
+
+def _count_changes(unit: Unit, last: Unit | None) -> None:
+    """Note which attributes of a function or class have changed since it was sent last."""
+    before = {} if last is None else last.attributes
+    for name, (_, value, content) in unit.attributes.items():
+        version, known, content_then = before.get(name, (0, None, b""))
+        if name not in before or content != content_then or not _is_equal(known, value):
+            version = unit.version
+        unit.attributes[name] = (version, value, content)
+
+
+def _sent(script: scripts.Script, group: tuple[str, ...], unit: Unit) -> tuple[Any, ...]:
+    if unit.sent is None:
+        attributes = {name: each[0] for name, each in unit.attributes.items()}
+        how = (unit.version, unit.digest, attributes, unit.origin, unit.is_unsent)
+        unit.sent = tuple(Sent(script.sent_uid(), group, *how, _placed(unit.frames)))
+    return unit.sent
+
+
+def _placed(frames: Sequence[Buffer]) -> bytes | int:
+    return bytes(frames[0]) if _is_short(frames) else len(frames)
+
+
+def _is_short(frames: Sequence[Buffer]) -> bool:
+    return len(frames) == 1 and memoryview(frames[0]).nbytes <= INLINE
+
+
+#: attributes that Python or libraries derive from a class statement
+_UNWATCHED = frozenset({"__annotations__", "__match_args__", "__parameters__", "__orig_bases__"})
+_UNWATCHED |= {"__dataclass_fields__", "__dataclass_params__", "__wrapped__"}
+
+
+def _stamp(value: Any) -> list[Any] | None:
+    """Return by what to see that *value*, the same object, has not changed; ``None``: nothing."""
+    kind = type(value)
+    if kind in SETTLED or kind in fresh.reducers:
+        return []
+    if kind is FunctionType or isinstance(value, type):
+        if not is_code(value):
+            return []
+        parts = functions.parts_of(value) if kind is FunctionType else classes.parts_of(value)
+        return parts if all(map(_is_settled, parts)) else None
+    torch = sys.modules.get("torch")
+    if torch is not None and kind is getattr(torch, "Tensor", None):
+        return _stamp_of_tensor(value)
+    return None
+
+
+def _is_settled(part: Any) -> bool:
+    """Return whether a part of a function or class is the same as long as it is that object."""
+    if type(part) is tuple:
+        return all(map(_is_settled, part))
+    return type(part) in _PARTS or isinstance(part, (FunctionType, type))
+
+
+def _stamp_of_tensor(tensor: Any) -> list[Any] | None:
+    try:
+        content = memoryview(tensor.detach().numpy()).cast("B")
+    except (RuntimeError, TypeError):  # on a GPU, with gaps, of a kind that numpy lacks
+        return None
+    # The version does not count what is written by numpy.
+    how = tensor.requires_grad, tensor.is_shared(), tuple(tensor.shape)
+    return [tensor._version, how, zlib.crc32(content)]
+
+
+def _are_same(before: list[Any] | None, now: list[Any] | None) -> bool:
+    if before is None or now is None or len(before) != len(now):
+        return False
+    return all(
+        a is b or (type(a) in (int, tuple) and a == b) for a, b in zip(before, now, strict=True)
+    )
+
+
+def _is_equal(before: Any, now: Any) -> bool:
+    if before is now:
+        return True
+    if type(before) is not type(now):
+        return False
+    if isinstance(now, FunctionType):
+        return functions.digest(before) == functions.digest(now)
+    plain = getattr(now, "__func__", getattr(now, "fget", None))
+    if isinstance(plain, FunctionType):
+        return _is_equal(getattr(before, "__func__", getattr(before, "fget", None)), plain)
+    return (type(now) in SETTLED or isinstance(now, (*_CONTAINERS, tuple))) and bool(before == now)
+
+
+def _shared(pickler: ValuePickler) -> dict[int, Any]:
+    """Return those objects of what was pickled that other names may refer to."""
+    inside = [each for _, each in pickler.memo.copy().values() if type(each) not in SETTLED]
+    found = {id(each): each for each in inside if _may_be_shared(each)}
+    return {**found, **{address: sent for (address, _), sent in pickler.stores.items()}}
+
+
+def _may_be_shared(obj: Any) -> bool:
+    if isinstance(obj, _UNSHARED):
+        return False
+    if isinstance(obj, _CONTAINERS) or type(obj) in fresh.reducers:
+        return True
+    if hasattr(obj, "__dataclass_params__") and obj.__dataclass_params__.frozen:
+        return False
+    # Not by looking at ``__dict__``, which makes one.
+    return type(obj).__dictoffset__ != 0 or type(obj).__name__ in (
+        "ndarray",
+        "SentStorage",
+        "Generator",
+    )
+
+
+def _origin(value: Any) -> tuple[str, str] | None:
+    """Return module and name of *value* if an importable module has it under some name."""
+    kind = type(value)
+    if kind in SETTLED or kind.__module__ in names.MAIN or isinstance(value, (FunctionType, type)):
+        return None
+    for name, module in [*sys.modules.items()]:
+        if name in names.MAIN or getattr(module, "__spec__", None) is None:
+            continue
+        found = getattr(module, "__dict__", {})
+        if any(map(operator.is_, [*found.values()], itertools.repeat(value))):
+            attribute = next((key for key, each in [*found.items()] if each is value), None)
+            if attribute is not None:
+                return name, attribute
+    return None
+
+
+def _warn(name: str, frames: Iterable[bytes], took: float) -> None:
+    size = sum(map(len, frames))
+    if size > LARGE and took > LONG and name not in _warned:
+        _warned.add(name)
+        logger.warning(
+            "global %s of __main__ takes %.1f MB and %.0f ms to pickle, with each call of a "
+            "function that names it: pass it by a pool's initializer, or make it there",
+            name,
+            size / 1e6,
+            took * 1e3,
+        )
