@@ -8,15 +8,12 @@ from typing import Any
 
 from typing_extensions import Buffer, override
 
-from pparallel.errors import SerializationError
 from pparallel.interfaces.serializer import Carried
-from pparallel.runtime.interrupts import raise_interrupt
 from pparallel.runtime.member import Member
 from pparallel_serializers.by_value import filling, names, units
-from pparallel_serializers.by_value.pickler import CodePickler, RecursingCodePickler
+from pparallel_serializers.by_value.pickler import CodePickler
 from pparallel_serializers.config import DillSerializerConfig
 from pparallel_serializers.outofband import OutOfBandPickler, OutOfBandSerializer
-from pparallel_serializers.refusals import load_refusal
 
 
 class DillSerializer(OutOfBandSerializer):
@@ -36,9 +33,8 @@ class DillSerializer(OutOfBandSerializer):
         member: Member | None = None,
         carries: Carried = "all",
     ) -> None:
-        kind = RecursingCodePickler if config.recurse else CodePickler
         share = {"shared"} if config.keep_shared else set()
-        super().__init__(kind, share if config.copy_tensor else {"cpu", "cuda"})
+        super().__init__(CodePickler, share if config.copy_tensor else {"cpu", "cuda"})
         self.config, self._dill, self._carries = config, config, carries
 
     @override
@@ -53,21 +49,13 @@ class DillSerializer(OutOfBandSerializer):
         names.mark_static_module(module)
 
     @override
-    def loads(self, buffers: Sequence[Buffer]) -> Any:
-        if not buffers or memoryview(buffers[0])[:1] != units.MARK:
-            return super().loads(buffers)
-        try:
-            frames = filling.filled(memoryview(buffers[0])[1:], buffers[1:])
-        except SerializationError:
-            raise
-        except Exception as error:
-            raise_interrupt(error)
-            raise load_refusal(buffers, error) from error
-        return super().loads(frames)
+    def _read(self, buffers: Sequence[Buffer]) -> Any:
+        if memoryview(buffers[0])[:1] == units.MARK:
+            buffers = filling.filled(memoryview(buffers[0])[1:], buffers[1:])
+        return super()._read(buffers)
 
     @override
     def _pickler(self) -> OutOfBandPickler:
-        made = self._kind(self._share)
-        if isinstance(made, CodePickler):
-            made.carries = self._carries
+        made = CodePickler(self._share)
+        made.recurse, made.carries = self._dill.recurse, self._carries
         return made

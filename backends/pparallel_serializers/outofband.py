@@ -186,15 +186,18 @@ class OutOfBandSerializer(Serializer):
         try:
             if not buffers:
                 raise pickle.UnpicklingError("there are no bytes at all")
-            stream = memoryview(buffers[0]).cast("B")
-            if stream[:1] == short_form.MARK:
-                return short_form.loads(stream[1:], buffers[1:])
-            return read(buffers)
+            return self._read(buffers)
         except SerializationError:
             raise
         except Exception as error:
             raise_interrupt(error)
             raise load_refusal(buffers, error) from error
+
+    def _read(self, buffers: Sequence[Buffer]) -> Any:
+        stream = memoryview(buffers[0]).cast("B")
+        if stream[:1] == short_form.MARK:
+            return short_form.loads(stream[1:], buffers[1:])
+        return read(buffers)
 
     def _pickler(self) -> OutOfBandPickler:
         return self._kind(self._share)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import enum
 import hashlib
 import sys
-import threading
 import types
 import uuid
 import weakref
@@ -57,7 +56,6 @@ class Identity:
         self.seen: dict[str, Any] | None = None
 
 
-_lock = threading.RLock()
 _identities: weakref.WeakKeyDictionary[type, Identity] = weakref.WeakKeyDictionary()
 _classes: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()
 _digests: weakref.WeakKeyDictionary[type, bytes] = weakref.WeakKeyDictionary()
@@ -81,20 +79,20 @@ def reduce_class(pickler: CodePickler, cls: type) -> Reduction:
         rest: Any = _member_states(cls)
     else:
         how = (make_class, *_class_parts(cls))
-        attributes = attributes_of(cls)
+        attributes = {**attributes_of(cls), **pickler.placeholders}
         rest = _registered(cls)
     if held is not None and held[1] == pickler.root:
         where = (held[0].sent_uid(), held[1], digest(cls))
-        return define_class, (*where, *how), (attributes, rest), None, None, fill_defined
+        return pickler.split(define_class, (*where, *how), fill_defined, (attributes, rest))
     identity = _identity(cls)
-    with _lock:
+    with scripts.lock:
         state = (_version(cls, identity), attributes, rest)
     return find_class, (identity.uid, *how), state, None, None, fill_class
 
 
 def find_class(uid: str, make: Callable[..., type], *how: Any) -> type:
     """Return the class of this *uid*, or a new one."""
-    with _lock:
+    with scripts.lock:
         known = _classes.get(uid)
         if known is None:
             known = _classes[uid] = make(*how)
@@ -120,6 +118,7 @@ def define_class(uid: str, name: str, wanted: bytes, make: Callable[..., type], 
         lambda own: isinstance(own, type) and digest(own) == wanted,
         lambda: make(*how),
     )
+    _digests[made] = wanted  # as it was defined, whatever becomes of it here
     return made
 
 
@@ -180,21 +179,16 @@ def make_enum(
     return made
 
 
-def builtin_type(name: str) -> type:
-    """Return a type that only the module ``types`` has a name for."""
-    found: type = getattr(types, name)
-    return found
-
-
 def parts_of(cls: type) -> list[Any]:
     """Return the objects of which *cls* consists, those apart that Python or libraries derive."""
     names_left_out = (*_MADE_BY_TYPE, "__annotations__")
-    found = [
-        type(value) if name[:2] == name[-2:] == "__" and type(value) is not FunctionType else value
-        for name, value in vars(cls).items()
-        if name not in names_left_out
-    ]
-    return [*cls.__bases__, *found]
+    found: list[Any] = [*cls.__bases__]
+    for name, value in vars(cls).items():
+        if type(value) is FunctionType:
+            found += [value, *functions.parts_of(value)]
+        elif name not in names_left_out:
+            found.append(type(value) if name[:2] == name[-2:] == "__" else value)
+    return found
 
 
 def reduce_method(pickler: CodePickler, method: MethodType) -> Reduction:
@@ -224,7 +218,7 @@ def digest(cls: type) -> bytes:
 
 
 def _identity(cls: type) -> Identity:
-    with _lock:
+    with scripts.lock:
         known = _identities.get(cls)
         if known is None:
             known = _identities[cls] = Identity(uuid.uuid4().hex, built_here=False)
@@ -325,7 +319,7 @@ def _is_made_by_enum(name: str, value: object) -> bool:
 def _reduce_builtin(cls: type) -> Reduction:
     for name, value in vars(types).items():
         if value is cls:
-            return builtin_type, (name,)
+            return getattr, (types, name)
     ctypes = sys.modules.get("ctypes")
     for each in () if ctypes is None else (ctypes.Structure, ctypes.Union):
         if type(each) is cls:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from typing_extensions import Buffer, override
@@ -42,7 +42,8 @@ def filled(header: Buffer, buffers: Iterable[Buffer]) -> Sequence[Buffer]:
             for each in wanted:
                 each.script.pending.update(dict.fromkeys(each.sent.names, each))
             for each in wanted:
-                each.fill()
+                if each.script.pending.get(each.sent.names[0]) is each:
+                    each.found()
         finally:
             for each in wanted:
                 each.forget()
@@ -72,12 +73,14 @@ class _Entry:
         sent: the unit.
         script: where its names belong.
         kept: the function or class that has the name already is the same, and stays.
+        is_being_made: the function or class is being made, before it is filled.
     """
 
     def __init__(self, token: str, sent: Sent, frames: Sequence[Buffer]) -> None:
         self.sent, self.script = sent, scripts.with_uid(sent.uid)
         self._token, self._frames = token, frames
-        self.kept = False
+        self.kept = self.is_being_made = False
+        self._reader: _Unpickler | None = None
         known = [self.script.received.get(name) for name in sent.names]
         received = [each for each in known if each is not None and each.token == token]
         self._last = min(received, key=lambda each: each.version, default=None)
@@ -93,62 +96,92 @@ class _Entry:
         if len(self._lacking) == len(sent.names):
             return True
         is_wanted = self._is_wanted_code() if sent.digest else self._is_wanted_data()
-        if not is_wanted:
+        if not is_wanted and (last is not None or self._is_first):
             self._note()
         return is_wanted
 
     def is_changed(self, attribute: str) -> bool:
         """Return whether the sender has changed *attribute* since it was last filled in here."""
-        if self._last is None:
+        if self._is_first:
             return main_module.follows_caller
-        version = self.sent.attributes.get(attribute, 0)
-        return version > self._last.attributes.get(attribute, 0)
+        known = 0 if self._last is None else self._last.attributes.get(attribute, 0)
+        return self.sent.attributes.get(attribute, 0) > known
 
-    def fill(self) -> None:
-        """Set the names in their namespace."""
-        script, sent = self.script, self.sent
-        if script.pending.get(sent.names[0]) is not self:
-            return  # another unit has asked for it
-        for name in sent.names:
-            del script.pending[name]
+    def found(self, *, is_made: bool = False) -> None:
+        """Have what something refers to: whole, or for what is being made itself as made only."""
+        if not self.sent.digest:
+            self._set(self._loaded(self._data))
+            return
+        if self._reader is None:
+            self.is_being_made = True
+            self.script.unfinished[self.sent.names[0]] = self._loaded(self._made)
+            self.is_being_made = False
+        if not is_made:
+            self._set(self._loaded(self._filled))
+
+    def _loaded(self, load: Callable[[], Any]) -> Any:
         scripts.loading.append(self)
         try:
-            value = self._value()
+            return load()
         finally:
             scripts.loading.pop()
-        script.namespace.update(value if len(sent.names) > 1 else {sent.names[0]: value})
+
+    def _data(self) -> Any:
+        self._is_begun()
+        if self.sent.origin is not None and not main_module.follows_caller:
+            return names.resolve(*self.sent.origin)
+        return outofband.read(self._frames, self._unpickler).load()
+
+    def _made(self) -> Any:
+        self._reader = outofband.read(self._frames, self._unpickler)
+        return self._reader.load()
+
+    def _filled(self) -> Any:
+        self._is_begun()
+        made = self.script.unfinished[self.sent.names[0]]
+        try:
+            fill, state = self._reader.load()  # type: ignore[union-attr]
+        except EOFError:  # all of it is there
+            return made
+        fill(made, state)
+        return made
+
+    def _is_begun(self) -> None:
+        """Have what it refers to not wait for it."""
+        for name in self.sent.names:
+            del self.script.pending[name]
+
+    def _set(self, value: Any) -> None:
+        names_set = self.sent.names
+        self.script.namespace.update(value if len(names_set) > 1 else {names_set[0]: value})
         self._note()
 
     def forget(self) -> None:
         """Have nothing wait for it any longer."""
         for name in self.sent.names:
             self.script.pending.pop(name, None)
-            self.script.bare.pop(name, None)
-
-    def _value(self) -> Any:
-        if self.sent.origin is not None and not main_module.follows_caller:
-            return names.resolve(*self.sent.origin)
-        return outofband.read(self._frames, self._unpickler)
+            self.script.unfinished.pop(name, None)
 
     def _unpickler(self, stream: Buffer, **how: Any) -> Any:
         made = _Unpickler(io.BytesIO(stream), **how)
         made.script = self.script
-        return made.load()
+        return made
 
     def _is_lacking(self, name: str) -> bool:
         namespace = self.script.namespace
-        return name not in namespace or type(namespace[name]) is fresh.Unsent
+        return name not in namespace or type(namespace[name]) is fresh.Placeholder
 
     def _is_wanted_code(self) -> bool:
         sent, follows = self.sent, main_module.follows_caller
         own = self.script.namespace[sent.names[0]]
         if units.is_code(own) and units.digest(own) == sent.digest:
-            return self._last is not None or (follows and self._is_first)
+            is_changed = any(map(self.is_changed, sent.attributes))
+            return is_changed or (follows and self._is_first)
         return follows or not self._is_first
 
     def _is_wanted_data(self) -> bool:
         sent = self.sent
-        if sent.is_unsent:
+        if sent.is_placeholder:
             return False
         if not main_module.follows_caller:
             if self._lacking:
@@ -167,6 +200,4 @@ class _Entry:
 
     def _note(self) -> None:
         how = self._token, self.sent.version, self.sent.attributes
-        for name in self.sent.names:
-            if self._last is not None or self._is_first:
-                self.script.received[name] = scripts.Received(*how)
+        self.script.received.update(dict.fromkeys(self.sent.names, scripts.Received(*how)))

@@ -1,8 +1,8 @@
-"""Globals that cannot be pickled: those that begin anew in each process, and stand-ins for others.
+"""Globals that cannot be pickled: those that begin anew in each process, and placeholders.
 
 A lock, an event, a queue without items, a ``threading.local``, a context variable or an idle
 executor at module level is as after an import: new and free. Any other global that cannot be
-pickled is a stand-in whose use raises the refusal.
+pickled is a placeholder whose use raises the refusal.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pparallel_serializers.bytype import ByType
 Fresh = Callable[[Any], Any]
 
 
-class Unsent:
+class Placeholder:
     """Stands for a global that could not be pickled; any use of it raises why."""
 
     def __init__(self, what: str, why: str) -> None:
@@ -34,7 +34,7 @@ class Unsent:
 
     @override
     def __reduce__(self) -> tuple[Any, ...]:
-        return Unsent, (vars(self)["_what"], vars(self)["_why"])
+        return Placeholder, (vars(self)["_what"], vars(self)["_why"])
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):  # asked by what looks for a kind of object
@@ -43,7 +43,7 @@ class Unsent:
 
     __setattr__ = __delattr__ = __call__ = __enter__ = __exit__ = _refuse
     __getitem__ = __setitem__ = __delitem__ = __iter__ = __next__ = __len__ = _refuse
-    __contains__ = __bool__ = __await__ = __aenter__ = __aiter__ = __add__ = _refuse
+    __contains__ = __bool__ = __await__ = __aenter__ = __aexit__ = __aiter__ = __add__ = _refuse
 
 
 def make_context_variable(name: str, *default: Any) -> contextvars.ContextVar[Any]:
@@ -79,7 +79,8 @@ def _executor(each: Any) -> Any:
     waiting = getattr(each, "_pending_work_items", None)  # of processes
     if waiting or (waiting is None and not each._work_queue.empty()):
         raise TypeError(f"cannot pickle {type(each).__name__!r} object: it has work to do")
-    return type(each), (each._max_workers,)
+    named = getattr(each, "_thread_name_prefix", None)  # in its place, processes have a context
+    return type(each), (each._max_workers, named, each._initializer, each._initargs)
 
 
 def _thread_pools() -> dict[type, Fresh]:
@@ -95,7 +96,7 @@ def _process_pools() -> dict[type, Fresh]:
 
 
 def _semaphore(each: Any) -> Any:
-    return type(each), (getattr(each, "_initial_value", each._value),)
+    return type(each), (getattr(each, "_initial_value", max(each._value, 1)),)
 
 
 #: how a global that holds an object of exactly these types is sent
@@ -107,7 +108,10 @@ reducers: ByType[Fresh] = ByType(
         threading.Event: lambda _: (threading.Event, ()),
         threading.Semaphore: _semaphore,
         threading.BoundedSemaphore: _semaphore,
-        threading.Barrier: lambda each: (threading.Barrier, (each.parties, each._action)),
+        threading.Barrier: lambda each: (
+            threading.Barrier,
+            (each.parties, each._action, each._timeout),
+        ),
         threading.local: lambda _: (threading.local, ()),
         queue.Queue: _queue,
         queue.LifoQueue: _queue,

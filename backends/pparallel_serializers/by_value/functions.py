@@ -30,7 +30,9 @@ _ATTRIBUTES = ("__defaults__", "__kwdefaults__")  #: set one by one where the co
 _REBOUND = ("STORE_DEREF", "DELETE_DEREF")
 _TEXTS = (bool, bytes, complex, float, int, str, type(None))
 
-_digests: weakref.WeakKeyDictionary[FunctionType, bytes] = weakref.WeakKeyDictionary()
+#: by function, with the code that it had then
+_digests: weakref.WeakKeyDictionary[FunctionType, tuple[CodeType, bytes]]
+_digests = weakref.WeakKeyDictionary()
 
 
 def reduce_function(pickler: CodePickler, function: FunctionType) -> Reduction:
@@ -60,7 +62,9 @@ def reduce_function(pickler: CodePickler, function: FunctionType) -> Reduction:
     if held is not None and held[1] == pickler.root:
         script, name = held
         where = (script.sent_uid(), name)
-        return define_function, (*where, digest(function), *args), state, None, None, fill_defined
+        return pickler.split(
+            define_function, (*where, digest(function), *args), fill_defined, state
+        )
     if not any(state):
         return make_function, args
     return make_function, args, state, None, None, fill_function
@@ -179,16 +183,15 @@ def parts_of(function: FunctionType) -> list[Any]:
 
 def digest(function: FunctionType) -> bytes:
     """Return a digest of what *function*'s source says, wherever it is compiled."""
-    known = _digests.get(function)
-    if known is None:
-        code = function.__code__
+    code, known = function.__code__, _digests.get(function)
+    if known is None or known[0] is not code:
         stored = {each.argval for each in dis.get_instructions(code) if each.opname in _REBOUND}
         closed = zip(code.co_freevars, function.__closure__ or (), strict=True)
         cells = [cell for name, cell in closed if name not in stored and _is_filled(cell)]
         inner = [function.__qualname__, *definition(code), *_digested(cells)]
         text = repr(inner).encode("utf-8", "replace")
-        known = _digests[function] = hashlib.sha256(text).digest()
-    return known
+        known = _digests[function] = code, hashlib.sha256(text).digest()
+    return known[1]
 
 
 def definition(code: CodeType) -> Iterator[Any]:

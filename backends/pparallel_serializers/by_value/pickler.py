@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from sys import modules
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 CodeReducer = Callable[["CodePickler", Any], "Reduction"]
 
 #: kinds that are the same in each process, or the same as their copies
-SETTLED = (bool, bytes, complex, float, int, str, type(None), ModuleType, BuiltinFunctionType)
+IMMUTABLE = (bool, bytes, complex, float, int, str, type(None), ModuleType, BuiltinFunctionType)
 
 
 class Named:
@@ -46,16 +46,21 @@ class CodePickler(outofband.OutOfBandPickler):
     """Sends by value the functions and classes that a receiver cannot import.
 
     Attributes:
+        recurse: whether the globals of importable modules that sent functions name go by value too.
         carries: which names of a script go along with what uses them: all, those that this process
             did not get from elsewhere, or none.
         needed: the names that what is being pickled uses, and whether it refers to them itself.
         root: the name whose value is being pickled, of :attr:`script`.
+        state: what the function or class that has that name holds.
+        placeholders: placeholders for attributes of the class that cannot be pickled.
     """
 
     recurse = False
     carries: Carried = "all"
     root: str | None = None
     script: scripts.Script | None = None
+    state: tuple[Any, ...] | None = None
+    placeholders: Mapping[str, Any] = {}
 
     def __init__(self, share: frozenset[str] = frozenset()) -> None:
         super().__init__(share)
@@ -113,29 +118,46 @@ class CodePickler(outofband.OutOfBandPickler):
         """Return whether what has this name is part of what is being pickled as a definition."""
         return script is self.script and path.partition(".")[0] == self.root
 
+    def split(self, make: Callable[..., Any], args: tuple[Any, ...], *state: Any) -> Reduction:
+        """Return what the definition of a function or class is made of, and keep what it holds."""
+        self.state = state
+        return make, args
+
     def by_name(self, obj: Any) -> Any:
         """Return *obj*, or a reference if it is itself the value of a name of the script."""
-        if type(obj) in SETTLED or isinstance(obj, (tuple, FunctionType, type)):
+        if type(obj) in IMMUTABLE or isinstance(obj, (tuple, FunctionType, type)):
             return obj
         script = scripts.own()
         name = script.name_of(obj)
         return obj if name is None else Named(*self.named(script, name))
 
 
-class RecursingCodePickler(CodePickler):
-    """Sends by value also the globals of importable modules that sent functions name."""
+class UnitPickler(CodePickler):
+    """Pickles what a name of a script stands for, or several names that share an object.
 
-    recurse = True
-
-
-class ValuePickler(CodePickler):
-    """Pickles the value of a name of a script.
+    What is in there and is itself the value of another name goes by that name. A function or a
+    class that is the value is pickled in two parts: what it is made of, and then what it holds,
+    which may lead back to it.
 
     Attributes:
+        group: the names.
+        values: the names of all values by the ids of these, which last as long.
         begins_anew: something in the value is as after an import where it arrives.
     """
 
+    group: tuple[str, ...] = ()
+    values: dict[int, tuple[str, Any]]
     begins_anew = False
+
+    @override
+    def persistent_id(self, obj: Any) -> str | None:
+        """Return the name of *obj*; functions and classes have theirs by themselves."""
+        found = self.values.get(id(obj))
+        if found is None or found[0] in self.group or isinstance(obj, (FunctionType, type)):
+            return None
+        assert self.script is not None
+        self.needed[self.script, found[0]] = True
+        return found[0]
 
     @override
     def reducer_override(self, obj: Any) -> Reduction:
@@ -143,35 +165,11 @@ class ValuePickler(CodePickler):
         if reduce is not None:
             self.begins_anew = True
             return reduce(obj)
-        if type(obj) is object:  # a sentinel
-            found = super().by_name(obj)
-            if found is not obj and found.reference[1][1] != self.root:
-                return found.reference
         return super().reducer_override(obj)
 
     @override
     def by_name(self, obj: Any) -> Any:
         return obj
-
-
-class DefinitionPickler(ValuePickler):
-    """Pickles the definition of a function or a class that has a name in a script.
-
-    What it refers to goes by name, where that is the value of a name.
-    """
-
-    #: names by the ids of their values, with these, which must last
-    values: dict[int, tuple[str, Any]]
-
-    @override
-    def persistent_id(self, obj: Any) -> str | None:
-        """Return the name of *obj*; functions and classes have theirs by themselves."""
-        name = self.values.get(id(obj), (None,))[0]
-        if name is None or name == self.root or isinstance(obj, (FunctionType, type)):
-            return None
-        assert self.script is not None
-        self.needed[self.script, name] = True
-        return name
 
 
 _reducers: dict[type, CodeReducer] = {

@@ -21,7 +21,8 @@ from pparallel.runtime.processes import main_module
 from pparallel_serializers.by_value import names
 
 _TOKEN = os.urandom(8).hex()  #: inherited by forks: they run the same script
-_SCRIPTS = 256  #: scripts of others that are remembered
+_pid = os.getpid()
+_MOST_SCRIPTS = 256  #: scripts of others that are remembered
 _missing = object()
 
 #: held while names are looked at, changed or filled in
@@ -53,7 +54,7 @@ class Script:
         namespace: its globals.
         received: the names that came from other processes.
         pending: the names that have arrived and are not filled in yet, with what fills them in.
-        bare: functions and classes that are being filled in.
+        unfinished: functions and classes that are being filled in.
         sent: what was sent of each name last; see :mod:`pparallel_serializers.by_value.units`.
     """
 
@@ -61,7 +62,7 @@ class Script:
         self.uid, self.namespace = uid, namespace
         self.received: dict[str, Received] = {}
         self.pending: dict[str, Any] = {}
-        self.bare: dict[str, Any] = {}
+        self.unfinished: dict[str, Any] = {}
         self.sent: dict[Any, Any] = {}
 
     def sent_uid(self) -> str:
@@ -76,8 +77,8 @@ class Script:
         with lock:
             entry = self.pending.get(root)
             if entry is not None:
-                entry.fill()
-            found = self.bare.get(root, _missing)
+                entry.found(is_made=bool(loading) and loading[-1].is_being_made)
+            found = self.unfinished.get(root, _missing)
             if found is _missing:
                 found = self.namespace.get(root, _missing)
         if found is _missing:
@@ -115,7 +116,7 @@ _others: dict[str, Script] = {}
 
 def token() -> str:
     """Return the mark of this process, with the pid: a fork's values go ways of their own."""
-    return f"{os.getpid():x}-{_TOKEN}"
+    return f"{_pid:x}-{_TOKEN}"
 
 
 def own() -> Script:
@@ -125,7 +126,9 @@ def own() -> Script:
     found = _own
     if found is None or found.namespace is not namespace:
         with lock:
-            found = _own = Script("" if main_module.is_blank else _uid(namespace), namespace)
+            found = _own  # another thread may have been quicker
+            if found is None or found.namespace is not namespace:
+                found = _own = Script("" if main_module.is_blank else _uid(namespace), namespace)
     return found
 
 
@@ -167,7 +170,7 @@ def with_uid(uid: str) -> Script:
             return mine
         found = _others.get(uid)
         if found is None:
-            while len(_others) >= _SCRIPTS:
+            while len(_others) >= _MOST_SCRIPTS:
                 del _others[next(iter(_others))]
             namespace = {"__name__": "__main__", "__builtins__": builtins}
             found = _others[uid] = Script(uid, namespace)
@@ -189,8 +192,8 @@ def define(uid: str, name: str, is_same: Callable[[Any], bool], make: Callable[[
     script = with_uid(uid)
     found = script.namespace.get(name, _missing)
     kept = loading[-1].kept = found is not _missing and is_same(found)
-    script.bare[name] = found if kept else make()
-    return script.bare[name]
+    script.unfinished[name] = found if kept else make()
+    return script.unfinished[name]
 
 
 def is_changed(attribute: str) -> bool:
@@ -226,12 +229,12 @@ def _is_run_by_profiler(namespace: dict[str, Any]) -> bool:
 
 def _be_a_fork() -> None:
     """Begin anew as a process that has what its parent had."""
-    global inherited, lock
+    global inherited, lock, _pid
     lock = threading.RLock()  # a thread of the parent may have held it
     loading.clear()
     script = own()
     inherited = frozenset(script.namespace)
-    parent = f"{os.getppid():x}-{_TOKEN}"
+    parent, _pid = token(), os.getpid()
     script.received = {
         name: Received(
             parent, unit.version, {key: each[0] for key, each in unit.attributes.items()}

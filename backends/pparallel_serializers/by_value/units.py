@@ -36,9 +36,9 @@ from typing_extensions import Buffer
 
 from pparallel.errors import SerializationError
 from pparallel.runtime.interrupts import raise_interrupt
-from pparallel_serializers import refusals
+from pparallel_serializers import outofband, refusals
 from pparallel_serializers.by_value import classes, foreign, fresh, functions, names, scripts
-from pparallel_serializers.by_value.pickler import SETTLED, DefinitionPickler, Named, ValuePickler
+from pparallel_serializers.by_value.pickler import IMMUTABLE, Named, UnitPickler
 
 if TYPE_CHECKING:
     from pparallel_serializers.by_value.pickler import CodePickler
@@ -53,7 +53,7 @@ LARGE, LONG = 1 << 20, 0.01  #: bytes and seconds of a value above which users a
 _CONTAINERS = (bytearray, deque, dict, list, set)
 _UNSHARED: tuple[type, ...] = (enum.Enum, logging.Logger, pathlib.PurePath, FunctionType, type)
 _UNSHARED += (ModuleType, BuiltinFunctionType, MethodType)
-_PARTS = {*SETTLED, CodeType, MethodType, classmethod, property, staticmethod}
+_PARTS = {*IMMUTABLE, CodeType, MethodType, classmethod, property, staticmethod}
 _PARTS |= {MemberDescriptorType, GetSetDescriptorType, functools.cached_property}
 _versions = itertools.count(1)
 _warned: set[str] = set()
@@ -65,28 +65,29 @@ class Unit:
     Attributes:
         value: the object, or those of a group.
         frames: what it is pickled as.
-        needs: the names that it uses.
+        needs: the names that it uses, and whether it cannot be made without.
         version: grows with each change.
         digest: of code; empty for data.
-        stamp: shows without pickling again whether something has changed; ``None``: cannot.
+        fingerprint: shows without pickling again whether something has changed; ``None``: cannot.
         shared: objects that other names may refer to, by their ids; kept, so that ids last.
-        attributes: of a function or class, the version of each attribute, and its value then.
+        attributes: of a function or class, by attribute the version of its last change, 0 if there
+            was none, its value, and the bytes of what may change in it.
         origin: module and name of an object that an importable module has.
-        is_unsent: the value could not be pickled, and a stand-in is sent.
+        is_placeholder: the value could not be pickled, and a placeholder is sent.
         sent: how it travels, a :class:`Sent`, once it has.
     """
 
     def __init__(self, value: Any) -> None:
         self.value = value
         self.frames: list[bytes] = []
-        self.needs: list[tuple[scripts.Script, str]] = []
+        self.needs: dict[tuple[scripts.Script, str], bool] = {}
         self.version = 0
         self.digest = b""
-        self.stamp: list[Any] | None = None
+        self.fingerprint: list[Any] | None = None
         self.shared: dict[int, Any] = {}
         self.attributes: dict[str, tuple[int, Any, bytes]] = {}
         self.origin: tuple[str, str] | None = None
-        self.is_unsent = False
+        self.is_placeholder = False
         self.sent: tuple[Any, ...] | None = None
 
 
@@ -100,7 +101,7 @@ class Sent(NamedTuple):
         digest: of code; empty for data.
         attributes: the version of each attribute of a function or class.
         origin: module and name of an object that an importable module has.
-        is_unsent: it is a stand-in.
+        is_placeholder: it is a placeholder.
         frames: its bytes, or how many of the buffers that follow are its.
     """
 
@@ -110,7 +111,7 @@ class Sent(NamedTuple):
     digest: bytes
     attributes: dict[str, int]
     origin: tuple[str, str] | None
-    is_unsent: bool
+    is_placeholder: bool
     frames: bytes | int
 
 
@@ -150,15 +151,14 @@ def digest(value: Any) -> bytes:
 
 def same_as_sent(script: scripts.Script, sent: Sent, frames: Sequence[Buffer]) -> bool:
     """Return whether the values here, which a fork inherited, are those that were sent."""
-    gathering = _Gathering(ValuePickler())
+    gathering = _Gathering(UnitPickler())
     values = {name: script.namespace[name] for name in sent.names}
     value = values if len(values) > 1 else values[sent.names[0]]
-    root = sent.names[0] if len(values) == 1 else None
     try:
-        own = gathering.pickled(script, root, value)[0]
+        own = gathering.pickled(script, sent.names, value)[0]
     except Exception as error:  # noqa: BLE001 - whatever the value's own hooks raise
         raise_interrupt(error)
-        return sent.is_unsent
+        return sent.is_placeholder
     return own == [bytes(each) for each in frames]
 
 
@@ -169,6 +169,7 @@ class _Gathering:
         self._recurse, self._carries, self._share = pickler.recurse, pickler.carries, pickler.share
         self._table = getattr(pickler, "dispatch_table", None)
         self._found: dict[tuple[scripts.Script, str], Unit] = {}
+        self._placeholders: dict[str, fresh.Placeholder] = {}
         self._values: dict[scripts.Script, dict[int, tuple[str, Any]]] = {}
 
     def gather(
@@ -193,18 +194,19 @@ class _Gathering:
         value = script.namespace[name]
         key = (name, self._share) if self._share else name  # by reference they are other bytes
         last: Unit | None = script.sent.get(key)
-        stamp = _stamp(value)
-        if last is not None and last.value is value and _are_same(last.stamp, stamp):
+        fingerprint = _fingerprint(value)
+        is_same = last is not None and last.value is value and not last.is_placeholder
+        if last is not None and is_same and _match(last.fingerprint, fingerprint):
             return last
         unit = Unit(value)
-        unit.stamp = stamp
+        unit.fingerprint = fingerprint
         pickler = self._fill(script, name, unit, last, is_root=is_root)
         with scripts.lock:  # another thread may have been quicker
             last = cast("Unit | None", script.sent.get(key))
-            is_data = not unit.digest and type(value) not in SETTLED
+            is_data = not unit.digest and type(value) not in IMMUTABLE
             is_same = last is not None and (last.value is value or not is_data)
             if last is not None and is_same and last.frames == unit.frames:
-                last.value, last.stamp, last.needs = value, stamp, unit.needs
+                last.value, last.fingerprint, last.needs = value, fingerprint, unit.needs
                 return last
             unit.version = next(_versions)
             if unit.digest:
@@ -216,35 +218,33 @@ class _Gathering:
 
     def _fill(
         self, script: scripts.Script, name: str, unit: Unit, last: Unit | None, *, is_root: bool
-    ) -> ValuePickler | None:
+    ) -> UnitPickler | None:
         """Pickle what *unit* is to hold; return what did, unless something stands for the value."""
         value, pickler = unit.value, None
         if is_code(value):
             unit.digest = digest(value)
-        elif last is not None and (last.value is value or isinstance(value, _CONTAINERS)):
-            unit.origin = last.origin
-        else:
+        elif last is None:
             unit.origin = _origin(value)
+        elif last.value is value:
+            unit.origin = last.origin
         began = time.perf_counter()
         try:
-            unit.frames, pickler = self.pickled(script, name, value)
-            unit.needs = list(pickler.needed)
+            unit.frames, pickler = self.pickled(script, (name,), value)
+            unit.needs = dict(pickler.needed)
             if pickler.begins_anew and unit.origin is not None:
                 self._refer(unit)
                 pickler = None
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever the value's own hooks raise
             raise_interrupt(error)
-            refused = refusals.dump_refusal(value, error)
-            what = f"global {name}{refused.path or ''} of __main__ ({refused.what})"
-            if is_root and unit.digest:
-                raise SerializationError(what, refused.why) from error
-            if unit.origin is not None:
-                self._refer(unit)
-            else:
-                unit.is_unsent, unit.digest = True, b""
-                unit.frames = [pickle.dumps(fresh.Unsent(what, refused.why), 5)]
+            if isinstance(value, type) and not self._placeholders:
+                self._placeholders = self._refused_attributes(script, name, value)
+                try:
+                    return self._fill(script, name, unit, last, is_root=is_root)
+                finally:
+                    self._placeholders = {}
+            self._hold_the_place(name, unit, error, is_root=is_root)
         else:
-            if last is not None and unit.stamp is None:
+            if last is not None and unit.fingerprint is None:
                 _warn(name, unit.frames, time.perf_counter() - began)
         if unit.digest:
             unit.attributes = {
@@ -253,36 +253,68 @@ class _Gathering:
             }
         return pickler
 
+    def _refused_attributes(
+        self, script: scripts.Script, name: str, cls: type
+    ) -> dict[str, fresh.Placeholder]:
+        """Return placeholders for the attributes of *cls* that cannot be pickled."""
+        found = {}
+        for attribute, value in classes.attributes_of(cls).items():
+            try:
+                self.pickled(script, (name,), value)
+            except Exception as error:  # noqa: BLE001 - whatever the value's own hooks raise
+                raise_interrupt(error)
+                refused = refusals.dump_refusal(value, error)
+                what = f"{name}.{attribute}{refused.path or ''} of __main__ ({refused.what})"
+                found[attribute] = fresh.Placeholder(what, refused.why)
+        return found
+
+    def _hold_the_place(self, name: str, unit: Unit, error: Exception, *, is_root: bool) -> None:
+        """Send something in place of a value that cannot be pickled."""
+        refused = refusals.dump_refusal(unit.value, error)
+        what = f"global {name}{refused.path or ''} of __main__ ({refused.what})"
+        if is_root and unit.digest:
+            raise SerializationError(what, refused.why) from error
+        if unit.origin is not None:
+            self._refer(unit)
+        else:
+            unit.is_placeholder, unit.digest = True, b""
+            unit.frames = [pickle.dumps(fresh.Placeholder(what, refused.why), 5)]
+
     def _refer(self, unit: Unit) -> None:
         """Have the object of an importable module go by its name there."""
         assert unit.origin is not None
         unit.frames = [pickle.dumps(Named(names.resolve, unit.origin), 5)]
 
     def _content(self, script: scripts.Script, value: Any) -> bytes:
+        if type(value) is FunctionType:  # of a class
+            value = value.__defaults__, value.__kwdefaults__
         if not isinstance(value, (*_CONTAINERS, tuple)):
             return b""
         try:
-            return b"".join(self.pickled(script, None, value)[0])
+            return b"".join(self.pickled(script, (), value)[0])
         except Exception as error:  # noqa: BLE001 - what cannot be compared has not changed
             raise_interrupt(error)
             return b""
 
     def pickled(
-        self, script: scripts.Script, name: str | None, value: Any
-    ) -> tuple[list[bytes], ValuePickler]:
-        """Return the frames of *value*, and what pickled it."""
-        if fresh.reducers.waiting:
-            fresh.reducers.look()
+        self, script: scripts.Script, group: tuple[str, ...], value: Any
+    ) -> tuple[list[bytes], UnitPickler]:
+        """Return the frames of the value of a name, or of several by name; and what pickled it."""
+        for table in (fresh.reducers, outofband.reducers):
+            if table.waiting:
+                table.look()
         for attempt in itertools.count(1):
-            kind = DefinitionPickler if is_code(value) else ValuePickler
-            pickler = kind(self._share)
+            pickler = UnitPickler(self._share)
             if self._table is not None:
                 pickler.dispatch_table = self._table
-            pickler.recurse, pickler.script, pickler.root = self._recurse, script, name
-            if isinstance(pickler, DefinitionPickler):
-                pickler.values = self._named_values(script)
+            pickler.recurse, pickler.script = self._recurse, script
+            pickler.group, pickler.values = group, self._named_values(script)
+            pickler.root = group[0] if len(group) == 1 else None
+            pickler.placeholders = self._placeholders
             try:
                 pickler.dump(value)
+                if pickler.state is not None:
+                    pickler.dump(pickler.state)
             except RuntimeError as error:
                 if "changed size during iteration" in str(error) and attempt < TRIES:
                     continue
@@ -295,8 +327,8 @@ class _Gathering:
         if known is None:
             known = self._values[script] = {
                 id(value): (name, value)
-                for name, value in [*script.namespace.items()]
-                if type(value) not in SETTLED and not isinstance(value, (tuple, frozenset))
+                for name, value in [*script.namespace.items()][::-1]  # the first name counts
+                if type(value) not in IMMUTABLE and not isinstance(value, (tuple, frozenset))
             }
         return known
 
@@ -310,12 +342,15 @@ class _Gathering:
             return key
 
         data = {key: unit for key, unit in self._found.items() if not unit.digest}
-        if sum(bool(unit.shared) for unit in data.values()) < 2:
+        circles = [(a, b) for a in data for b in self._needed_by(a) if a in self._needed_by(b)]
+        if not circles and sum(bool(unit.shared) for unit in data.values()) < 2:
             return [(key[0], (key[1],), unit) for key, unit in data.items()]
         for key, unit in data.items():
             find(key)
-            for each in () if unit.is_unsent else unit.shared:
+            for each in () if unit.is_placeholder else unit.shared:
                 leader[find((key[0], each))] = find(key)
+        for one, other in circles:
+            leader[find(one)] = find(other)
         together: dict[Any, list[tuple[scripts.Script, str]]] = {}
         for key in data:
             together.setdefault(find(key), []).append(key)
@@ -324,20 +359,32 @@ class _Gathering:
             for keys in together.values()
         ]
 
+    def _needed_by(self, key: tuple[scripts.Script, str]) -> list[tuple[scripts.Script, str]]:
+        """Return the data without which that of a name cannot be made."""
+        needed: list[tuple[scripts.Script, str]] = []
+        pending = [key]
+        for each in pending:
+            for other, is_needed in self._found[each].needs.items():
+                unit = self._found.get(other)
+                if is_needed and unit is not None and not unit.digest and other not in needed:
+                    needed.append(other)
+                    pending.append(other)
+        return needed
+
     def _group(
         self, script: scripts.Script, group: tuple[str, ...]
     ) -> tuple[scripts.Script, tuple[str, ...], Unit]:
         if len(group) == 1:
             return script, group, self._found[script, group[0]]
         members = [self._found[script, name] for name in group]
-        stamp: list[Any] = [each.version for each in members]
+        fingerprint: list[Any] = [each.version for each in members]
         last = script.sent.get((group, self._share))
-        if last is None or last.stamp != stamp:
+        if last is None or last.fingerprint != fingerprint:
             last = script.sent[group, self._share] = Unit(
                 {name: script.namespace[name] for name in group}
             )
-            last.stamp, last.version = stamp, max(stamp)
-            last.frames = self.pickled(script, None, last.value)[0]
+            last.fingerprint, last.version = fingerprint, max(fingerprint)
+            last.frames = self.pickled(script, group, last.value)[0]
         return script, group, last
 
 
@@ -348,11 +395,12 @@ def _attributes_of(value: Any) -> dict[str, Any]:
 
 
 def _count_changes(unit: Unit, last: Unit | None) -> None:
-    """Note which attributes of a function or class have changed since it was sent last."""
+    """Note which attributes of a function or class have changed since it was sent first."""
     before = {} if last is None else last.attributes
     for name, (_, value, content) in unit.attributes.items():
         version, known, content_then = before.get(name, (0, None, b""))
-        if name not in before or content != content_then or not _is_equal(known, value):
+        is_new = name not in before or content != content_then or not _is_equal(known, value)
+        if last is not None and is_new:
             version = unit.version
         unit.attributes[name] = (version, value, content)
 
@@ -360,7 +408,7 @@ def _count_changes(unit: Unit, last: Unit | None) -> None:
 def _sent(script: scripts.Script, group: tuple[str, ...], unit: Unit) -> tuple[Any, ...]:
     if unit.sent is None:
         attributes = {name: each[0] for name, each in unit.attributes.items()}
-        how = (unit.version, unit.digest, attributes, unit.origin, unit.is_unsent)
+        how = (unit.version, unit.digest, attributes, unit.origin, unit.is_placeholder)
         unit.sent = tuple(Sent(script.sent_uid(), group, *how, _placed(unit.frames)))
     return unit.sent
 
@@ -378,10 +426,10 @@ _UNWATCHED = frozenset({"__annotations__", "__match_args__", "__parameters__", "
 _UNWATCHED |= {"__dataclass_fields__", "__dataclass_params__", "__wrapped__"}
 
 
-def _stamp(value: Any) -> list[Any] | None:
+def _fingerprint(value: Any) -> list[Any] | None:
     """Return by what to see that *value*, the same object, has not changed; ``None``: nothing."""
     kind = type(value)
-    if kind in SETTLED or kind in fresh.reducers:
+    if kind in IMMUTABLE or kind in fresh.reducers:
         return []
     if kind is FunctionType or isinstance(value, type):
         if not is_code(value):
@@ -390,7 +438,7 @@ def _stamp(value: Any) -> list[Any] | None:
         return parts if all(map(_is_settled, parts)) else None
     torch = sys.modules.get("torch")
     if torch is not None and kind is getattr(torch, "Tensor", None):
-        return _stamp_of_tensor(value)
+        return _fingerprint_of_tensor(value)
     return None
 
 
@@ -401,7 +449,7 @@ def _is_settled(part: Any) -> bool:
     return type(part) in _PARTS or isinstance(part, (FunctionType, type))
 
 
-def _stamp_of_tensor(tensor: Any) -> list[Any] | None:
+def _fingerprint_of_tensor(tensor: Any) -> list[Any] | None:
     try:
         content = memoryview(tensor.detach().numpy()).cast("B")
     except (RuntimeError, TypeError):  # on a GPU, with gaps, of a kind that numpy lacks
@@ -411,7 +459,7 @@ def _stamp_of_tensor(tensor: Any) -> list[Any] | None:
     return [tensor._version, how, zlib.crc32(content)]
 
 
-def _are_same(before: list[Any] | None, now: list[Any] | None) -> bool:
+def _match(before: list[Any] | None, now: list[Any] | None) -> bool:
     if before is None or now is None or len(before) != len(now):
         return False
     return all(
@@ -429,12 +477,14 @@ def _is_equal(before: Any, now: Any) -> bool:
     plain = getattr(now, "__func__", getattr(now, "fget", None))
     if isinstance(plain, FunctionType):
         return _is_equal(getattr(before, "__func__", getattr(before, "fget", None)), plain)
-    return (type(now) in SETTLED or isinstance(now, (*_CONTAINERS, tuple))) and bool(before == now)
+    if isinstance(now, (*_CONTAINERS, tuple)):  # what is in there is compared as bytes
+        return True
+    return type(now) in IMMUTABLE and bool(before == now)
 
 
-def _shared(pickler: ValuePickler) -> dict[int, Any]:
+def _shared(pickler: UnitPickler) -> dict[int, Any]:
     """Return those objects of what was pickled that other names may refer to."""
-    inside = [each for _, each in pickler.memo.copy().values() if type(each) not in SETTLED]
+    inside = [each for _, each in pickler.memo.copy().values() if type(each) not in IMMUTABLE]
     found = {id(each): each for each in inside if _may_be_shared(each)}
     return {**found, **{address: sent for (address, _), sent in pickler.stores.items()}}
 
@@ -457,7 +507,11 @@ def _may_be_shared(obj: Any) -> bool:
 def _origin(value: Any) -> tuple[str, str] | None:
     """Return module and name of *value* if an importable module has it under some name."""
     kind = type(value)
-    if kind in SETTLED or kind.__module__ in names.MAIN or isinstance(value, (FunctionType, type)):
+    if (
+        kind in IMMUTABLE
+        or kind.__module__ in names.MAIN
+        or isinstance(value, (FunctionType, type))
+    ):
         return None
     for name, module in [*sys.modules.items()]:
         if name in names.MAIN or getattr(module, "__spec__", None) is None:

@@ -16,6 +16,7 @@ that it keeps it has, and nobody need ask again.
 from __future__ import annotations
 
 import dis
+import functools
 import itertools
 import sys
 from collections.abc import Iterator, Sequence
@@ -48,8 +49,8 @@ _WRITTEN = {"STORE_GLOBAL", "DELETE_GLOBAL"}
 _CELL_WRITTEN = {"STORE_DEREF", "DELETE_DEREF"}
 _WAYS_AROUND = frozenset({"eval", "exec", "globals"})  # to globals, unseen in the code
 
-_CODE = (FunctionType, type)
-_OF_CLASSES = (GetSetDescriptorType, MemberDescriptorType)
+_CODE = (FunctionType, type, type(functools.lru_cache(len)))
+_OF_CLASSES = (CodeType, GetSetDescriptorType, MemberDescriptorType)
 
 _MISSING, _END = object(), object()
 
@@ -83,7 +84,7 @@ class SentFunctions:
     def __init__(self, serializer: Serializer) -> None:
         self._serializer, self._alone = serializer, serializer.carrying("nothing")
         self._last: dict[int, _Last] = {}  # by the id of the code, which they keep
-        #: numbers, with the code of the script whose ids are in the keys
+        #: numbers, with the objects of the script whose ids are in the keys
         self._numbers: dict[tuple[bytes, tuple[int, ...]], tuple[int, list[Any]]] = {}
         self._number = itertools.count(1)
         self._kept: dict[str, set[int]] = {}
@@ -138,13 +139,12 @@ class SentFunctions:
         data = b"".join(frames)
         if len(frames) != 1 or len(data) > LARGEST or travels_by_name(function, self._serializer):
             return None
-        code: list[Any] = []
-        if reads.is_of_script:  # its names stand for other code when that is edited
-            named = () if "<" in function.__qualname__ else (function,)
-            code = [each for each in (*named, *captured) if isinstance(each, _CODE)]
-        news = data, tuple(map(id, code))
+        # Names of a script stand for other code when that is edited.
+        named = [] if "<" in function.__qualname__ else [function]
+        held = [*named, *captured] if reads.is_of_script else []
+        news = data, tuple(map(id, held))
         if len(self._numbers) < MOST or news in self._numbers:
-            return self._numbers.setdefault(news, (next(self._number), code))[0]
+            return self._numbers.setdefault(news, (next(self._number), held))[0]
         return None
 
 
@@ -213,8 +213,11 @@ class Reads:
         is_free = self.is_of_script or (
             _WAYS_AROUND.isdisjoint(names) and all(kind not in _WRITTEN for kind, _ in found)
         )
-        self.lasting = is_free and not any(
-            kind in _CELL_WRITTEN and name in code.co_freevars for kind, name in found
+        is_other = function.__globals__.get("__name__") in MAIN and not self.is_of_script
+        self.lasting = (
+            is_free
+            and not is_other
+            and not any(kind in _CELL_WRITTEN and name in code.co_freevars for kind, name in found)
         )
         if self.is_of_script:
             names = _read_by_script(function.__globals__, names)
@@ -240,12 +243,12 @@ class Reads:
                 return None
         for name in self.names:
             value = namespace.get(name, _MISSING)
-            if self.is_of_script:
-                found.append(value if isinstance(value, (FunctionType, type)) else None)
-                if isinstance(value, type) and value.__module__ in MAIN:
-                    found += vars(value).values()
-            else:
+            if not self.is_of_script:
                 found.append(value)
+            elif isinstance(value, _CODE):
+                found += [value, *_parts(value)]
+            else:
+                found.append(None)
         for more in (function.__kwdefaults__, function.__annotations__):
             if more:
                 found += [_END, *more, *more.values()]
@@ -295,6 +298,18 @@ def travels_by_name(what: Any, serializer: Serializer) -> bool:
     return len(frames) == 1 and bytes(memoryview(frames[0])) == pickle.dumps(what, 5)
 
 
+def _parts(code: Any) -> Iterator[Any]:
+    """Yield what a function or class of ``__main__`` holds."""
+    if type(code) is FunctionType:
+        yield from (code.__code__, code.__defaults__)
+    elif isinstance(code, type) and code.__module__ in MAIN:
+        for part in vars(code).values():
+            yield part
+            yield from _parts(part) if type(part) is FunctionType else ()
+        for base in code.__bases__:
+            yield from _parts(base)
+
+
 def _plain(part: Any) -> Any:
     """Return the function of what a class may wrap one in."""
     if isinstance(part, property):
@@ -305,7 +320,7 @@ def _plain(part: Any) -> Any:
 def _is_of_script(part: Any) -> bool:
     """Return whether *part* is code of ``__main__``, or belongs to a class that is."""
     plain = _plain(part)
-    if isinstance(plain, (FunctionType, type)):
+    if isinstance(plain, _CODE):
         return plain.__module__ in MAIN
     return type(plain) in _OF_CLASSES
 
