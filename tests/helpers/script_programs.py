@@ -1674,14 +1674,13 @@ program(
 
     rng = numpy.random.default_rng(0)
     weights = numpy.zeros(3)
-    first_row = weights[:1]
 
     def draw_numpy():
         return rng.random()
 
     def step_numpy():
         weights[:] += 1
-        return weights.tolist(), first_row.tolist()
+        return weights.tolist()
 
     def read_numpy():
         return weights.tolist()
@@ -1693,10 +1692,10 @@ program(
         weights[0] = 10
         return [*found, run(read_numpy)]
     """,
-    threads=[[True] * 3, [[1.0] * 3, [1.0]], [[2.0] * 3, [2.0]], [10.0, 2.0, 2.0]],
-    workers=[[True] * 3, [[1.0] * 3, [1.0]], [[2.0] * 3, [2.0]], [10.0, 0.0, 0.0]],
-    members=[[True] * 3, [[1.0] * 3, [1.0]], [[2.0] * 3, [2.0]], [2.0, 2.0, 2.0]],
-    ways={"executor_spawn": [[True] * 3, [[1.0] * 3, [1.0]], [[2.0] * 3, [2.0]], [2.0] * 3]},
+    threads=[[True] * 3, [1.0] * 3, [2.0] * 3, [10.0, 2.0, 2.0]],
+    workers=[[True] * 3, [1.0] * 3, [2.0] * 3, [10.0, 0.0, 0.0]],
+    members=[[True] * 3, [1.0] * 3, [2.0] * 3, [2.0, 2.0, 2.0]],
+    ways={"executor_spawn": [[True] * 3, [1.0] * 3, [2.0] * 3, [2.0] * 3]},
     imports=("numpy",),
 )
 program(

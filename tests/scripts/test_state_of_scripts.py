@@ -179,10 +179,10 @@ IN_MEMBERS = """
         assert not store, "a member's state is its own"
         for _ in range(3):
             assert group.rpc_sync(1, use, args=(1,)) == (2, 1)
-        helper.__defaults__ = (5,)
-        assert group.rpc_sync(1, use, args=(1,)) == (6, 1)
-        Base.rate = 3
-        assert group.rpc_sync(1, use, args=(1,)) == (6, 3)
+        helper.__defaults__, Base.rate = (5,), 3
+        assert group.rpc_sync(1, use, args=(1,)) == (2, 1), "its own, too"
+        Rule.apply = lambda self, value: -value
+        assert group.rpc_sync(1, use, args=(1,)) == (2, -1), "code follows"
         assert [group.rpc_sync(1, take_alone) for _ in range(2)] == [1, 2]
         both = {"alone": [alone]}
         assert group.rpc_sync(1, take_both) == ([1, 1], None), "it has both already"

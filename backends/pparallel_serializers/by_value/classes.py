@@ -126,7 +126,9 @@ def fill_defined(cls: type, state: tuple[dict[str, Any], Any]) -> None:
     """Fill a new class; of one that was here set the attributes that its sender changed."""
     attributes, rest = state
     if scripts.is_kept():
-        attributes = {each: attributes[each] for each in attributes if scripts.is_changed(each)}
+        attributes = {
+            key: each for key, each in attributes.items() if scripts.is_changed(key, each)
+        }
     _fill(cls, attributes, rest)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import FunctionType
 from typing import Any
 
 from typing_extensions import Buffer, override
@@ -100,12 +101,14 @@ class _Entry:
             self._note()
         return is_wanted
 
-    def is_changed(self, attribute: str) -> bool:
-        """Return whether the sender has changed *attribute* since it was last filled in here."""
+    def is_changed(self, attribute: str, value: Any) -> bool:
+        """Return whether to follow the sender in that *attribute*: members do so in code alone."""
         if self._is_first:
             return main_module.follows_caller
         known = 0 if self._last is None else self._last.attributes.get(attribute, 0)
-        return self.sent.attributes.get(attribute, 0) > known
+        is_code = isinstance(value, (FunctionType, classmethod, property, staticmethod, type))
+        follows = main_module.follows_caller or is_code
+        return follows and self.sent.attributes.get(attribute, 0) > known
 
     def found(self, *, is_made: bool = False) -> None:
         """Have what something refers to: whole, or for what is being made itself as made only."""
@@ -175,7 +178,8 @@ class _Entry:
         sent, follows = self.sent, main_module.follows_caller
         own = self.script.namespace[sent.names[0]]
         if units.is_code(own) and units.digest(own) == sent.digest:
-            is_changed = any(map(self.is_changed, sent.attributes))
+            known = {} if self._last is None else self._last.attributes
+            is_changed = any(sent.attributes[key] > known.get(key, 0) for key in sent.attributes)
             return is_changed or (follows and self._is_first)
         return follows or not self._is_first
 

@@ -146,7 +146,7 @@ def fill_defined(function: FunctionType, state: tuple[Any, ...]) -> None:
         return
     slots, attributes, *_ = state
     for name, value in {**dict.fromkeys(_ATTRIBUTES), **slots, **(attributes or {})}.items():
-        if scripts.is_changed(name):
+        if scripts.is_changed(name, value):
             setattr(function, name, value)
 
 

@@ -196,9 +196,9 @@ def define(uid: str, name: str, is_same: Callable[[Any], bool], make: Callable[[
     return script.unfinished[name]
 
 
-def is_changed(attribute: str) -> bool:
-    """Return whether what is being filled in was here, and its sender has changed *attribute*."""
-    return bool(loading[-1].is_changed(attribute))
+def is_changed(attribute: str, value: Any) -> bool:
+    """Return whether what is being filled in was here, and is to follow a change of *attribute*."""
+    return bool(loading[-1].is_changed(attribute, value))
 
 
 def is_kept() -> bool:
