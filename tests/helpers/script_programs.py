@@ -1674,13 +1674,14 @@ program(
 
     rng = numpy.random.default_rng(0)
     weights = numpy.zeros(3)
+    same_weights = weights
 
     def draw_numpy():
         return rng.random()
 
     def step_numpy():
         weights[:] += 1
-        return weights.tolist()
+        return weights.tolist(), weights is same_weights
 
     def read_numpy():
         return weights.tolist()
@@ -1692,10 +1693,10 @@ program(
         weights[0] = 10
         return [*found, run(read_numpy)]
     """,
-    threads=[[True] * 3, [1.0] * 3, [2.0] * 3, [10.0, 2.0, 2.0]],
-    workers=[[True] * 3, [1.0] * 3, [2.0] * 3, [10.0, 0.0, 0.0]],
-    members=[[True] * 3, [1.0] * 3, [2.0] * 3, [2.0, 2.0, 2.0]],
-    ways={"executor_spawn": [[True] * 3, [1.0] * 3, [2.0] * 3, [2.0] * 3]},
+    threads=[[True] * 3, [[1.0] * 3, True], [[2.0] * 3, True], [10.0, 2.0, 2.0]],
+    workers=[[True] * 3, [[1.0] * 3, True], [[2.0] * 3, True], [10.0, 0.0, 0.0]],
+    members=[[True] * 3, [[1.0] * 3, True], [[2.0] * 3, True], [2.0, 2.0, 2.0]],
+    ways={"executor_spawn": [[True] * 3, [[1.0] * 3, True], [[2.0] * 3, True], [2.0] * 3]},
     imports=("numpy",),
 )
 program(

@@ -27,6 +27,9 @@ from script_programs import (
 )
 
 THREADS = ("thread", "local")
+#: scripts that only the soak runs: the gate has tests of the same in test_child_main and
+#: test_tensors_sent
+ELSEWHERE = ("hogwild", "inherited_by_fork", "initializer_everywhere", "loaders_in_a_task")
 #: how the script of each way starts, and whether it has a guard
 STARTS = {
     "thread": ("script", True),
@@ -59,9 +62,12 @@ def scripts_dealt() -> list[tuple[str, str]]:
     """Return pairs of a script and a way: in threads, and one of its other ways in turn."""
     pairs = []
     for number, (name, script) in enumerate(SCRIPTS.items()):
+        if name in ELSEWHERE:
+            continue
         without = THREADS if script.imports else (*THREADS, "torch_rpc")
         others = [each for each in script.ways if each not in without]
-        pairs += [(name, each) for each in script.ways if each in THREADS]
+        if not script.imports:
+            pairs += [(name, each) for each in script.ways if each in THREADS]
         pairs.append((name, others[number % len(others)]))
     return pairs
 

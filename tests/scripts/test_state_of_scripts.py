@@ -23,6 +23,7 @@ IN_A_WORKER = """
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    weights_of_model = list(model.parameters())
     parent, child = {}, {}
     parent["child"], child["parent"] = child, parent
     started = threading.Barrier(3)
@@ -72,6 +73,10 @@ IN_A_WORKER = """
         return schedule.optimizer is optimizer, weight is model.weight
 
 
+    def is_updated():
+        return weights_of_model[0] is model.weight, optimizer.param_groups[0]["lr"]
+
+
     def connected():
         return parent["child"] is child and child["parent"] is parent
 
@@ -114,6 +119,8 @@ IN_A_WORKER = """
             assert pool.apply(slow_down) == (True, True)
             assert pool.apply(step) < weights[1] < weights[0], "it goes on"
             assert model.weight.item() > weights[0]
+            assert pool.apply(lambda: len(weights_of_model)) == 2
+            assert pool.apply(is_updated) == (True, 0.1), "set together, and logged"
             assert pool.apply(connected)
         print("all are right")
 """

@@ -9,6 +9,7 @@ of those that are the same only the attributes are set that their sender has cha
 from __future__ import annotations
 
 import io
+import logging
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FunctionType
@@ -21,6 +22,8 @@ from pparallel.runtime.processes import main_module
 from pparallel_serializers import outofband
 from pparallel_serializers.by_value import fresh, names, scripts, units
 from pparallel_serializers.by_value.units import Sent
+
+logger = logging.getLogger(__name__)
 
 
 def filled(header: Buffer, buffers: Iterable[Buffer]) -> Sequence[Buffer]:
@@ -188,16 +191,20 @@ class _Entry:
         if sent.is_placeholder:
             return False
         if not main_module.follows_caller:
-            if self._lacking:
-                shared = " and ".join(sent.names)
-                has = next(name for name in sent.names if name not in self._lacking)
+            if not set(self._lacking).isdisjoint(sent.needed):
                 raise SerializationError(
-                    f"globals {shared} of __main__",
-                    f"they share objects, and this member has {has!r} already, of its own: name "
-                    f"both in the function that is launched",
+                    f"globals {' and '.join(sent.names)} of __main__",
+                    f"they share objects, and this member has others of its own but lacks "
+                    f"{self._lacking[0]!r}: name all in the function that is launched",
                     loading=True,
                 )
             return False
+        if self._lacking:
+            logger.warning(
+                "globals %s of __main__ share objects, and this worker had some of them: all are"
+                " set from the caller, without what tasks did to them; name all in one function",
+                ", ".join(sent.names),
+            )
         if self._lacking or self._last is not None:
             return True
         return self._is_first and not units.same_as_sent(self.script, sent, self._frames)

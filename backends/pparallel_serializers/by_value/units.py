@@ -97,6 +97,7 @@ class Sent(NamedTuple):
     Attributes:
         uid: of the script.
         names: its name, or those of a group.
+        needed: those of them that what follows uses.
         version: grows with each change at the sender.
         digest: of code; empty for data.
         attributes: the version of each attribute of a function or class.
@@ -107,6 +108,7 @@ class Sent(NamedTuple):
 
     uid: str
     names: tuple[str, ...]
+    needed: tuple[str, ...]
     version: int
     digest: bytes
     attributes: dict[str, int]
@@ -124,10 +126,11 @@ def joined(
         SerializationError: a function or class among *roots* cannot be pickled.
     """
     # Without a lock, as values have hooks that may wait: at worst two threads do the same work.
-    found = _Gathering(pickler).gather(roots)
+    gathering = _Gathering(pickler)
+    found = gathering.gather(roots)
     if not found:
         return frames
-    sent = [_sent(*each) for each in found]
+    sent = [_sent(*each, gathering.needed(*each)) for each in found]
     more = [frame for *_, unit in found if not _is_short(unit.frames) for frame in unit.frames]
     header = pickle.dumps((scripts.token(), sent, _placed(frames)), 5)
     return [MARK + header, *more, *(() if _is_short(frames) else frames)]
@@ -169,6 +172,7 @@ class _Gathering:
         self._recurse, self._carries, self._share = pickler.recurse, pickler.carries, pickler.share
         self._table = getattr(pickler, "dispatch_table", None)
         self._found: dict[tuple[scripts.Script, str], Unit] = {}
+        self._needed: dict[tuple[scripts.Script, str], None] = {}
         self._placeholders: dict[str, fresh.Placeholder] = {}
         self._values: dict[scripts.Script, dict[int, tuple[str, Any]]] = {}
 
@@ -176,15 +180,36 @@ class _Gathering:
         self, roots: dict[tuple[scripts.Script, str], bool]
     ) -> list[tuple[scripts.Script, tuple[str, ...], Unit]]:
         """Return the units, code first."""
-        pending = list(roots)
+        self._gather_from(roots, roots)
+        self._needed = dict.fromkeys(self._found)
+        self._gather_from([each for key in self._needed for each in self._sharing(key)], {})
+        code = [(key[0], (key[1],), unit) for key, unit in self._found.items() if unit.digest]
+        return code + self._groups()
+
+    def _gather_from(
+        self, pending: Iterable[tuple[scripts.Script, str]], roots: dict[Any, bool]
+    ) -> None:
+        pending = list(pending)
         for key in pending:
             script, name = key
             if key in self._found or name not in script.namespace or self._is_left_out(key):
                 continue
             unit = self._found[key] = self._unit(script, name, is_root=roots.get(key, False))
             pending += unit.needs
-        code = [(key[0], (key[1],), unit) for key, unit in self._found.items() if unit.digest]
-        return code + self._groups()
+            if not roots:
+                pending += self._sharing(key)
+
+    def _sharing(self, key: tuple[scripts.Script, str]) -> list[tuple[scripts.Script, str]]:
+        """Return the names that were sent before and share an object with that of *key*."""
+        script, unit = key[0], self._found[key]
+        if not unit.shared:
+            return []
+        others = [(name, each) for name, each in [*script.sent.items()] if isinstance(name, str)]
+        return [
+            (script, name)
+            for name, each in others
+            if each.shared and not each.shared.keys().isdisjoint(unit.shared)
+        ]
 
     def _is_left_out(self, key: tuple[scripts.Script, str]) -> bool:
         script, name = key
@@ -359,6 +384,10 @@ class _Gathering:
             for keys in together.values()
         ]
 
+    def needed(self, script: scripts.Script, group: tuple[str, ...], _: Unit) -> tuple[str, ...]:
+        """Return those names of a unit that are sent for their own sake."""
+        return tuple(name for name in group if (script, name) in self._needed)
+
     def _needed_by(self, key: tuple[scripts.Script, str]) -> list[tuple[scripts.Script, str]]:
         """Return the data without which that of a name cannot be made."""
         needed: list[tuple[scripts.Script, str]] = []
@@ -405,11 +434,13 @@ def _count_changes(unit: Unit, last: Unit | None) -> None:
         unit.attributes[name] = (version, value, content)
 
 
-def _sent(script: scripts.Script, group: tuple[str, ...], unit: Unit) -> tuple[Any, ...]:
-    if unit.sent is None:
+def _sent(
+    script: scripts.Script, group: tuple[str, ...], unit: Unit, needed: tuple[str, ...]
+) -> tuple[Any, ...]:
+    if unit.sent is None or unit.sent[2] != needed:
         attributes = {name: each[0] for name, each in unit.attributes.items()}
         how = (unit.version, unit.digest, attributes, unit.origin, unit.is_placeholder)
-        unit.sent = tuple(Sent(script.sent_uid(), group, *how, _placed(unit.frames)))
+        unit.sent = tuple(Sent(script.sent_uid(), group, needed, *how, _placed(unit.frames)))
     return unit.sent
 
 
