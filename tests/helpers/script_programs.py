@@ -2495,13 +2495,13 @@ script(
                 found.append(group.rpc_sync(1, read_both))
             except Exception as error:
                 text = str(error)
-                found.append([each for each in ("layer", "state", "name both") if each in text])
+                found.append([each for each in ("layer", "state", "name all") if each in text])
         group.barrier(60)
         return found
 
     print(json.dumps(pparallel.launch({"members": 2, **config}, work)[0]))
     """,
-    [0, ["layer", "state", "name both"]],
+    [0, ["layer", "state", "name all"]],
     MEMBERS,
 )
 # Original: torch RPC, which sends functions by name and nothing of what they use.
