@@ -26,9 +26,13 @@ class ByType(dict[type, T]):
     ) -> None:
         super().__init__(known)
         self.waiting = dict(late)
+        self._loaded = 0  # how many modules there were at the last look
 
     def look(self) -> None:
         """Take up the types of libraries imported since the last call; any thread may."""
+        if len(sys.modules) == self._loaded:
+            return
+        self._loaded = len(sys.modules)
         for name, types_of in self.waiting.copy().items():  # threads take them out
             library = sys.modules.get(name)
             if library is not None and not _is_half_imported(library):

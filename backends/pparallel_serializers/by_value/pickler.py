@@ -150,6 +150,11 @@ class UnitPickler(CodePickler):
     begins_anew = False
 
     @override
+    def clear(self) -> None:
+        self.state, self.begins_anew = None, False
+        super().clear()
+
+    @override
     def persistent_id(self, obj: Any) -> str | None:
         """Return the name of *obj*; functions and classes have theirs by themselves."""
         found = self.values.get(id(obj))

@@ -55,6 +55,7 @@ class Script:
         received: the names that came from other processes.
         pending: the names that have arrived and are not filled in yet, with what fills them in.
         unfinished: functions and classes that are being filled in.
+        named_values: the names and values of the last look, and names by the ids of values.
         sent: what was sent of each name last; see :mod:`pparallel_serializers.by_value.units`.
     """
 
@@ -64,6 +65,7 @@ class Script:
         self.pending: dict[str, Any] = {}
         self.unfinished: dict[str, Any] = {}
         self.sent: dict[Any, Any] = {}
+        self.named_values: tuple[list[str], list[Any], dict[int, tuple[str, Any]]] = [], [], {}
 
     def sent_uid(self) -> str:
         """Return the uid; a script without one that has names after all gets this process's."""

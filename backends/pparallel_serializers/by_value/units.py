@@ -47,6 +47,7 @@ logger = logging.getLogger(__name__)
 
 MARK = b"M"  #: what begins so carries units; a pickle begins with another byte
 INLINE = 1 << 14  #: bytes up to which what is one buffer goes into the first
+SMALL, MOST = 1 << 16, 256  #: bytes and number of what is kept to see that nothing has changed
 TRIES = 3  #: of pickling a value that another thread changes meanwhile
 LARGE, LONG = 1 << 20, 0.01  #: bytes and seconds of a value above which users are warned, once
 
@@ -127,13 +128,11 @@ def joined(
     """
     # Without a lock, as values have hooks that may wait: at worst two threads do the same work.
     gathering = _Gathering(pickler)
-    found = gathering.gather(roots)
-    if not found:
+    bundle = gathering.unchanged(roots) or gathering.bundle(roots)
+    if not bundle.sent:
         return frames
-    sent = [_sent(*each, gathering.needed(*each)) for each in found]
-    more = [frame for *_, unit in found if not _is_short(unit.frames) for frame in unit.frames]
-    header = pickle.dumps((scripts.token(), sent, _placed(frames)), 5)
-    return [MARK + header, *more, *(() if _is_short(frames) else frames)]
+    header = pickle.dumps((scripts.token(), bundle.sent, _placed(frames)), 5)
+    return [MARK + header, *bundle.frames, *(() if _is_short(frames) else frames)]
 
 
 def is_code(value: Any) -> bool:
@@ -165,6 +164,27 @@ def same_as_sent(script: scripts.Script, sent: Sent, frames: Sequence[Buffer]) -
     return own == [bytes(each) for each in frames]
 
 
+class _Bundle(NamedTuple):
+    """The units that something used when it was sent last.
+
+    Attributes:
+        sent: the units, as they travel.
+        frames: those of their frames that are not in there.
+        settled: names with their values and fingerprints.
+        others: names whose values show only pickled whether they have changed.
+        content: these, pickled together.
+    """
+
+    sent: list[tuple[Any, ...]]
+    frames: list[bytes]
+    settled: list[tuple[scripts.Script, str, Any, list[Any]]]
+    others: list[tuple[scripts.Script, str, Any]]
+    content: list[bytes]
+
+
+_bundles: dict[Any, _Bundle] = {}
+
+
 class _Gathering:
     """Finds the units of the names that something uses, each as it is now."""
 
@@ -172,9 +192,57 @@ class _Gathering:
         self._recurse, self._carries, self._share = pickler.recurse, pickler.carries, pickler.share
         self._table = getattr(pickler, "dispatch_table", None)
         self._found: dict[tuple[scripts.Script, str], Unit] = {}
+        self._pickler: UnitPickler | None = None
         self._needed: dict[tuple[scripts.Script, str], None] = {}
         self._placeholders: dict[str, fresh.Placeholder] = {}
         self._values: dict[scripts.Script, dict[int, tuple[str, Any]]] = {}
+
+    def unchanged(self, roots: dict[tuple[scripts.Script, str], bool]) -> _Bundle | None:
+        """Return what was sent for the same names last, if nothing of it has changed since."""
+        last = _bundles.get((self._recurse, self._share, self._carries, *roots.items()))
+        if last is None or self._table is not None:
+            return None
+        for script, name, value, fingerprint in last.settled:
+            if script.namespace.get(name) is not value:
+                return None
+            if not _match(fingerprint, _fingerprint(value)):
+                return None
+        if any(script.namespace.get(name) is not value for script, name, value in last.others):
+            return None
+        return last if self._content_of(last.others) == last.content else None
+
+    def bundle(self, roots: dict[tuple[scripts.Script, str], bool]) -> _Bundle:
+        """Return what is to be sent."""
+        found = self.gather(roots)
+        sent = [_sent(*each, self.needed(*each)) for each in found]
+        more = [frame for *_, unit in found if not _is_short(unit.frames) for frame in unit.frames]
+        settled, others = [], []
+        for (script, name), unit in self._found.items():
+            if unit.fingerprint is None or unit.is_placeholder:
+                others.append((script, name, unit.value))
+            else:
+                settled.append((script, name, unit.value, unit.fingerprint))
+        made = _Bundle(sent, more, settled, others, [])
+        size = sum(len(frame) for unit in self._found.values() for frame in unit.frames)
+        of_one = len({script for script, _ in self._found}) == 1
+        is_small = size < SMALL and of_one and self._carries == "all" and self._table is None
+        is_seen = all(
+            not unit.is_placeholder and (not unit.digest or unit.fingerprint is not None)
+            for unit in self._found.values()
+        )
+        if is_small and is_seen:
+            if len(_bundles) >= MOST:
+                _bundles.clear()
+            content = self._content_of(others)
+            key = (self._recurse, self._share, self._carries, *roots.items())
+            _bundles[key] = made._replace(content=content)
+        return made
+
+    def _content_of(self, values: list[tuple[scripts.Script, str, Any]]) -> list[bytes]:
+        if not values:
+            return []
+        group = tuple(name for _, name, _ in values)
+        return self.pickled(values[0][0], group, [value for *_, value in values])[0]
 
     def gather(
         self, roots: dict[tuple[scripts.Script, str], bool]
@@ -328,8 +396,10 @@ class _Gathering:
         for table in (fresh.reducers, outofband.reducers):
             if table.waiting:
                 table.look()
-        for attempt in itertools.count(1):
-            pickler = UnitPickler(self._share)
+        for attempt in range(1, TRIES + 1):
+            pickler = self._pickler or UnitPickler(self._share)
+            self._pickler = None  # a hook of the value may have something pickled, too
+            pickler.clear()
             if self._table is not None:
                 pickler.dispatch_table = self._table
             pickler.recurse, pickler.script = self._recurse, script
@@ -344,18 +414,25 @@ class _Gathering:
                 if "changed size during iteration" in str(error) and attempt < TRIES:
                     continue
                 raise
-            return [bytes(each) for each in pickler.written()], pickler
-        raise AssertionError
+            break
+        self._pickler = pickler
+        return [bytes(each) for each in pickler.written()], pickler
 
     def _named_values(self, script: scripts.Script) -> dict[int, tuple[str, Any]]:
-        known = self._values.get(script)
-        if known is None:
-            known = self._values[script] = {
+        if script in self._values:
+            return self._values[script]
+        names_now, values_now = [*script.namespace], [*script.namespace.values()]
+        names_then, values_then, found = script.named_values
+        is_same = names_then == names_now and len(values_then) == len(values_now)
+        if not (is_same and all(map(operator.is_, values_then, values_now))):
+            found = {
                 id(value): (name, value)
-                for name, value in [*script.namespace.items()][::-1]  # the first name counts
+                for name, value in [*zip(names_now, values_now, strict=False)][::-1]  # first counts
                 if type(value) not in IMMUTABLE and not isinstance(value, (tuple, frozenset))
             }
-        return known
+            script.named_values = names_now, values_now, found
+        self._values[script] = found
+        return found
 
     def _groups(self) -> list[tuple[scripts.Script, tuple[str, ...], Unit]]:
         """Return the units of data; those whose values share an object are one."""
@@ -367,7 +444,9 @@ class _Gathering:
             return key
 
         data = {key: unit for key, unit in self._found.items() if not unit.digest}
-        circles = [(a, b) for a in data for b in self._needed_by(a) if a in self._needed_by(b)]
+        circles: list[Any] = []
+        if any(True in unit.needs.values() for unit in data.values()):
+            circles = [(a, b) for a in data for b in self._needed_by(a) if a in self._needed_by(b)]
         if not circles and sum(bool(unit.shared) for unit in data.values()) < 2:
             return [(key[0], (key[1],), unit) for key, unit in data.items()]
         for key, unit in data.items():
