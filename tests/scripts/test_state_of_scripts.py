@@ -10,6 +10,7 @@ from pathlib import Path
 IN_A_WORKER = """
     import queue
     import threading
+    import weakref
 
     import torch
 
@@ -27,6 +28,18 @@ IN_A_WORKER = """
     parent, child = {}, {}
     parent["child"], child["parent"] = child, parent
     started = threading.Barrier(3)
+    notes = weakref.WeakKeyDictionary({threading.current_thread(): 1})
+
+
+    class Proxy:
+        def __init__(self, inner):
+            self.inner = inner
+
+        def __getattr__(self, name):
+            return getattr(self.inner, name)
+
+
+    proxy = Proxy([])
 
 
     class Registry(type):
@@ -48,6 +61,14 @@ IN_A_WORKER = """
 
     def use_queue():
         return tasks.qsize()
+
+
+    def use_notes():
+        return len(notes)
+
+
+    def use_proxy(is_used):
+        return proxy.append(1) if is_used else None
 
 
     def see():
@@ -94,6 +115,15 @@ IN_A_WORKER = """
                 assert "global tasks of __main__ (queue.Queue)" in str(error), error
             tasks.get()
             assert pool.apply(use_queue) == 0, "it can be sent now"
+
+            assert pool.apply(use_proxy, (False,)) is None
+            for function, args, name in ((use_notes, (), "notes"), (use_proxy, (True,), "proxy")):
+                try:
+                    pool.apply(function, args)
+                except pparallel.errors.SerializationError as error:
+                    assert f"global {name} of __main__" in str(error), error
+                else:
+                    raise AssertionError(name)
 
             found = []
             threads = [

@@ -18,8 +18,9 @@ from typing import Any
 from typing_extensions import Buffer, override
 
 from pparallel.errors import SerializationError
+from pparallel.runtime.interrupts import raise_interrupt
 from pparallel.runtime.processes import main_module
-from pparallel_serializers import outofband
+from pparallel_serializers import outofband, refusals
 from pparallel_serializers.by_value import fresh, names, scripts, units
 from pparallel_serializers.by_value.units import Sent
 
@@ -136,7 +137,14 @@ class _Entry:
         self._is_begun()
         if self.sent.origin is not None and not main_module.follows_caller:
             return names.resolve(*self.sent.origin)
-        return outofband.read(self._frames, self._unpickler).load()
+        try:
+            return outofband.read(self._frames, self._unpickler).load()
+        except Exception as error:
+            raise_interrupt(error)
+            name, why = self.sent.names[0], f"it cannot be read here: {refusals.reason(error)}"
+            if len(self.sent.names) > 1:
+                raise
+            return fresh.Placeholder(f"global {name} of __main__", why)
 
     def _made(self) -> Any:
         self._reader = outofband.read(self._frames, self._unpickler)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from sys import modules
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from typing_extensions import Buffer, override
 
@@ -20,6 +21,7 @@ from pparallel_serializers.by_value import (
     names,
     scripts,
 )
+from pparallel_serializers.refusals import RefusedError
 
 if TYPE_CHECKING:
     from pparallel_serializers.by_value.namespaces import SentNamespace
@@ -168,6 +170,8 @@ class UnitPickler(CodePickler):
     def reducer_override(self, obj: Any) -> Reduction:
         reduce = fresh.reducers.get(type(obj))
         if reduce is not None:
+            if type(obj) is WeakKeyDictionary and len(obj) and self.state is None:
+                raise RefusedError("a WeakKeyDictionary that holds items cannot be pickled", obj)
             self.begins_anew = True
             return reduce(obj)
         return super().reducer_override(obj)
