@@ -48,11 +48,11 @@ def surroundings(rank: int) -> tuple[str, list[str], bool, str | None, str | Non
     return os.getcwd(), sys.argv, is_in_path, omp, mode
 
 
-def main_file(*_: object) -> str:
-    """Return the file of the script, as ``__main__`` here has it."""
+def script(*_: object) -> tuple[str, list[str]]:
+    """Return the file of the script, as ``__main__`` here has it, and its arguments."""
     main = sys.modules["__main__"]
     assert vars(main).keys() <= {*vars(types.ModuleType("")), "__builtins__", "__file__"}
-    return str(main.__file__)
+    return str(main.__file__), sys.argv
 
 
 def use_ray(rank: int) -> tuple[str, int]:

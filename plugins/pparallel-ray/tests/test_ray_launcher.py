@@ -127,7 +127,7 @@ class TestSurroundings:
         main = sys.modules["__main__"]
         monkeypatch.setattr(main, "__spec__", None)
         monkeypatch.setattr(main, "__file__", "/script.py", raising=False)
-        assert launcher.spawn(programs.main_file, nprocs=1) == ["/script.py"]
+        assert launcher.spawn(programs.script, nprocs=1) == [("/script.py", sys.argv)]
 
     def test_a_rank_may_use_the_cluster_that_placed_it(
         self, launcher: Launcher, running_cluster: RayConnection

@@ -13,7 +13,7 @@ from pparallel.testing import PoolSuite
 from pparallel_ray import RayPoolConfig
 from pparallel_ray.cluster import RayConnection
 from ray_clusters import OnRunningCluster
-from ray_rank_programs import main_file
+from ray_rank_programs import script
 
 #: what the suite's tasks need is imported once, where all workers are forked from
 PRELOAD = ("numpy", "torch", "pparallel.testing.pool.tasks")
@@ -40,4 +40,4 @@ class TestOnRunningCluster(OnRunningCluster, RayPoolSuite):
         monkeypatch.setattr(main, "__spec__", None)
         monkeypatch.setattr(main, "__file__", "/script.py", raising=False)
         with pparallel.build(config.model_copy(update={"size": 1})) as pool:
-            assert pool.apply(main_file) == "/script.py"
+            assert pool.apply(script) == ("/script.py", sys.argv)

@@ -113,6 +113,7 @@ class Recruiter:
             nesting.depth(),
             [os.path.abspath(each) for each in sys.path],
             os.getcwd(),
+            [str(each) for each in getattr(sys, "argv", [])],
             main_module.describe(),
         )
 

@@ -80,6 +80,7 @@ def _settle(start: Start) -> None:
     nesting.enter(start.depth)
     main_module.follows_caller = True
     main_module.install(start.main)
+    sys.argv[:] = start.argv
     bars.hide()
     known = set(sys.path)
     sys.path.extend(each for each in start.path if each not in known and os.path.exists(each))

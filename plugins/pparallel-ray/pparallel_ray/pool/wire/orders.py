@@ -43,6 +43,7 @@ class Start(NamedTuple):
         depth: how deep in the tasks of other pools it is.
         path: where the pool's process imports from.
         folder: the pool's working directory.
+        argv: its ``sys.argv``.
         main: its ``__main__``, described.
     """
 
@@ -55,4 +56,5 @@ class Start(NamedTuple):
     depth: int
     path: list[str]
     folder: str
+    argv: list[str]
     main: main_module.Description
