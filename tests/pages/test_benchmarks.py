@@ -26,7 +26,7 @@ from benchmarks.servers_peers import no_redis
 from pparallel.testing.patience import until
 
 ROOT = Path(__file__).resolve().parents[2]
-QUICK = ("events", "pool_failures", "serializers")  #: the soak runs all of them
+QUICK = ("events", "serializers")  #: the soak runs all of them
 
 
 def benchmark(*arguments: str) -> subprocess.CompletedProcess[str]:

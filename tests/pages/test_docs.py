@@ -74,7 +74,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_the_table_of_backends_is_whole() -> None:
     table = {}
-    for line in (ROOT / "README.md").read_text().splitlines():
+    for line in (ROOT / "docs" / "backends.md").read_text().splitlines():
         if match := re.match(r"\| ([a-z ]+) \| `(\w+)`[^|]*\|([^|]*)\|", line):
             table[match[1].replace(" ", "_"), match[2]] = set(re.findall(r"`(\w+)`", match[3]))
     builtin = [each for each in default_registry().offers() if each.package == "pparallel"]
