@@ -37,7 +37,8 @@ class GradServerReducerConfig(ReducerConfig, frozen=True):
             primaries alone.
         reduce_batch_size: how many messages are summed before they are passed on. It counts at
             each level: a secondary sums so many gradients, the primary so many of those sums, and
-            one step of the optimizer takes its square.
+            one step of the optimizer takes its square. With *max_staleness* secondaries pass on
+            each gradient by itself, and the primary sums the square.
         reduce_method: what the optimizer steps on: the mean or the sum of the gradients.
         reduce_device: where the primary and the secondaries sum. The optimizer steps the managed
             model where its parameters are.
@@ -55,13 +56,14 @@ class GradServerReducerConfig(ReducerConfig, frozen=True):
             NaN, are refused: the push returns False and they are cleared, for what is added to them
             could not mend them.
         compression: how gradients are made smaller on their way to a secondary; what that leaves
-            out is added to the next gradient of the same model. By default they are sent whole.
+            out is added to the member's next gradient. By default they are sent whole.
         role: whether this ``member`` starts and stops with all others; or, as a ``server`` does,
             waits for nobody: it holds the primary or secondary that is named after it, and nothing
             else; or is a ``client``, which may come at any time, pushes and pulls, and goes. All
             of one job's are members, or none is.
         key: under which the ordered server has the parameters; by default one made of the
-            reducer's name. Those of further primaries have their number behind it.
+            reducer's name. Those of further primaries have their number behind it, and those that
+            are frozen, which members find there once, ``/frozen``.
         ordered_server: where the parameters are published; by default the runtime's.
     """
 
@@ -91,7 +93,7 @@ class ModelServerReducerConfig(ReducerConfig, frozen=True):
             pushed again until it is accepted. Without it such a step is refused and counted so.
         pull_on_fail: without ``rebase``: whether a refused push takes the newest parameters. If it
             does not, the member goes on with its own, which no push will get through, until it
-            pulls.
+            pulls, as step() does after each push.
         refuse_nan: whether a step is refused if a gradient has NaN or infinity, or a persistent
             buffer NaN: the push returns False and the gradients are cleared.
         ordered_server: where the parameters are; by default the runtime's.

@@ -27,7 +27,8 @@ def gradient(name: str, parameter: Parameter) -> Tensor:
     if parameter.grad is None:
         message = (
             f"parameter {name!r} has no gradient: call backward() on a loss that depends on it"
-            " before push() or step(), or freeze it with requires_grad_(False) before start()"
+            " before push() or step(), or freeze it with requires_grad_(False) before start()."
+            f" {UNUSED_ADVICE}"
         )
         raise ValueError(message)
     return parameter.grad
@@ -49,6 +50,10 @@ def gradient_in_its_dtype(name: str, parameter: Parameter) -> Tensor:
     return found
 
 
+UNUSED_ADVICE = (
+    "Of a module that only some batches use, such as a head, add zero to the loss of the others:"
+    " loss + 0 * sum(p.sum() for p in head.parameters())"
+)
 DTYPE_ADVICE = (
     "this reducer combines gradients in the dtype of the parameter. Leave its grad_dtype as it is,"
     " or keep the parameter in the dtype of its gradient, with torch.autocast around the forward"

@@ -260,7 +260,12 @@ class ModelTensors:
     def has_changed(self, model: Module) -> bool:
         """Return whether *model* has other parameters now, or others of them are trained."""
         model = without_compilation(model)
-        return _marks(model) != self._marks and self._has_changed(_all_names(model))
+        if (marks := _marks(model)) == self._marks:
+            return False
+        if self._has_changed(_all_names(model)):
+            return True
+        self._marks = marks  # of other modules, and the same parameters
+        return False
 
     def _has_changed(self, found: Mapping[str, Parameter]) -> bool:
         if any(found.get(name) is not each for name, each in self.parameters.items()):
@@ -429,9 +434,12 @@ def _tensors(model: Module) -> Iterator[tuple[str, Tensor, str]]:
         yield name, parameter, "trainable" if parameter.requires_grad else "frozen"
     # Buffers that are not persistent are a member's own business: caches, masks. A model may have a
     # state_dict() of its own, which says nothing of that.
+    own_names = _names_its_own(model)
     own = {
         f"{path}.{name}" if path else name
-        for path, module in model.named_modules()
+        for path, module in (
+            model.named_modules() if own_names else model.named_modules(remove_duplicate=False)
+        )
         for name in module._non_persistent_buffers_set
     }
     seen: set[int] = set()

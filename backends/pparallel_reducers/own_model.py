@@ -160,12 +160,17 @@ class OwnModel:
 
 
 class Pulled:
-    """The models of one member that parameters were pulled into, and the versions they have."""
+    """The models of one member that parameters were pulled into, and the versions they have.
+
+    Attributes:
+        count: how often parameters were taken into one.
+    """
 
     def __init__(self, own: OwnModel, tally: Tally) -> None:
         self._own, self._tally = own, tally
         self._versions: WeakKeyDictionary[Module, int] = WeakKeyDictionary()
         self._last: ref[Module] | None = None
+        self.count = 0
 
     @property
     def last(self) -> Module | None:
@@ -189,6 +194,7 @@ class Pulled:
     def take(self, model: Module, version: int) -> None:
         """Note that *model* has *version*, and tell that it was taken."""
         self.note(model, version)
+        self.count += 1
         self._tally.pulled(version)
 
     def copy(self, layout: Layout, model: Module, version: int) -> bool:

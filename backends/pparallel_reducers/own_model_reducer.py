@@ -93,8 +93,10 @@ class OwnModelReducer(Reducer):
 
     @override
     def step(self, model: Module) -> bool:
+        before = self._pulled.count
         accepted = self.push(model)
-        return self.pull(model) or accepted
+        # A push that is refused may take the newest parameters itself.
+        return self.pull(model) or accepted or self._pulled.count > before
 
     @override
     def counters(self) -> Counters:

@@ -8,6 +8,7 @@ value lies there as its serializer made it.
 from __future__ import annotations
 
 import ctypes
+import operator
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -70,11 +71,15 @@ class Flat(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """What is known of values of one layout."""
+    """What is known of values of one layout.
+
+    Attributes:
+        attributes: those of the value, as the serializer makes them.
+    """
 
     head: bytes
     layout: tensors.Layout
-    attributes: dict[str, Any]
+    attributes: bytes
 
 
 class _Found(NamedTuple):
@@ -145,12 +150,11 @@ class Flattener:
         if not tensors.fit(targets, found.runs):
             return False
         start = address_of(memory)
-        copy_all(
-            [
-                (target.data_ptr(), start + run.at, run.nbytes)
-                for target, run in zip(targets, found.runs, strict=True)
-            ]
-        )
+        pairs = zip(targets, found.runs, strict=True)
+        parts = sorted((to.data_ptr(), start + run.at, run.nbytes) for to, run in pairs)
+        if _overlap(parts) and _overlap(parts := sorted(set(parts))):
+            return False  # some share memory, and not one value
+        copy_all(parts)
         tensors.changed(targets)
         return True
 
@@ -188,10 +192,14 @@ class Flattener:
 
     def _layout(self, key: Any, attributes: dict[str, Any]) -> _Known | None:
         known = self._known.get(key)
-        if known is not None and known.attributes == attributes:
-            return known
         if known is None and key in self._known:
             return None
+        try:  # as bytes: attributes change in place, and not all can be compared
+            (stream,) = map(bytes, self.serializer.dumps(attributes)) if attributes else (b"",)
+        except (SerializationError, ValueError):  # the serializer has to see to the whole
+            return None
+        if known is not None and known.attributes == stream:
+            return known
         if len(self._known) >= _KEPT:
             self._known.clear()
         kind, keys, signature = key
@@ -203,10 +211,10 @@ class Flattener:
         windows = [tuple(each) for each in layout.windows]
         told = (kind.__name__, keys, attributes, places, windows)
         try:
-            (stream,) = self.serializer.dumps(told)
+            (head,) = self.serializer.dumps(told)
         except (SerializationError, ValueError):  # the serializer has to see to the whole
             return None
-        known = self._known[key] = _Known(_TENSORS + bytes(stream), layout, dict(attributes))
+        known = self._known[key] = _Known(_TENSORS + bytes(head), layout, stream)
         return known
 
     def _tensors(self, head: bytes, memory: memoryview) -> Any:
@@ -230,6 +238,11 @@ class Flattener:
             end += -(-len(raw) // _ALIGN) * _ALIGN
         head = _BUFFERS + array("Q", lengths).tobytes()
         return Flat(head, end, parts, (buffers, raws))
+
+
+def _overlap(parts: Sequence[tuple[int, int, int]]) -> bool:
+    ends = [to + nbytes for to, _, nbytes in parts]
+    return not all(map(operator.le, ends, [to for to, _, _ in parts[1:]]))
 
 
 def _cut(memory: memoryview, told: bytes) -> list[memoryview]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import operator
 import sys
 from abc import abstractmethod
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from pydantic import Field
 
@@ -58,8 +61,11 @@ class OrderedServer(Resource):
           (``OrderedServerSuite.test_what_cannot_be_stored_changes_nothing``).
         - ``into`` is filled as a whole or, where it does not fit, not at all
           (``OrderedServerSuite.test_pulls_into``, ``test_into_must_fit``,
-          ``test_into_must_have_memory_of_its_own``), with what was asked for, whatever other
+          ``test_into_must_have_memory_of_its_own``, ``test_into_must_not_share_memory``,
+          ``test_into_may_share_memory_as_the_value_does``), with what was asked for, whatever other
           threads pull meanwhile (``test_threads_pull_into_their_own``).
+        - The attributes of a dictionary are stored with it, as they are at the push
+          (``OrderedServerSuite.test_attributes_of_a_dictionary``).
         - Operations on one key are linearizable: each takes effect at one moment between its call
           and its return, so that what was acknowledged is seen by all; nothing is promised across
           keys (``OrderedServerSuite.test_threads_see_one_order``, ``test_members_see_one_order``,
@@ -123,7 +129,8 @@ class OrderedServer(Resource):
             into: a tensor or array, or a mapping or sequence of them (nested as you like), to copy
                 the value into; it is then what is returned. Shapes and dtypes must be those of the
                 value; devices and strides need not. Each element has memory of its own, which that
-                of an expanded tensor has not.
+                of an expanded tensor has not, nor that of one tensor under two names, unless the
+                value shares memory in the same way, as a state with tied weights does.
 
         Returns:
             ``(value, version)``, or ``None`` if the key or the version is not held.
@@ -235,7 +242,9 @@ def copy_into(value: Any, into: Any) -> None:
         ValueError: they differ; the first entry that does is named and nothing was copied.
     """
     large: list[tuple[Any, Any]] = []
-    for source, target in list(_pairs(value, into, "value")):
+    pairs = list(_pairs(value, into, "value"))
+    _check_apart(pairs)
+    for source, target, _ in pairs:
         if not _is_tensor(target):
             target[...] = source
         elif (
@@ -259,11 +268,11 @@ def _copy_large(pairs: Sequence[tuple[Any, Any]]) -> None:
         sys.modules["torch"].autograd.graph.increment_version(target)
 
 
-def _pairs(value: Any, into: Any, entry: str) -> Iterator[tuple[Any, Any]]:
+def _pairs(value: Any, into: Any, entry: str) -> Iterator[tuple[Any, Any, str]]:
     """Walk both structures side by side; *entry* says where, as one would write it."""
     if _is_tensor(into) or _is_array(into):
         _check_fit(value, into, entry)
-        yield value, into
+        yield value, into, entry
     elif isinstance(into, Mapping):
         _check_kind(value, Mapping, into, entry)
         if missing := [key for key in into if key not in value]:
@@ -345,6 +354,105 @@ def _check_own_memory(
             why = f"cannot be copied into {kind} whose elements share memory (an expanded one?)"
             _refuse(entry, f"{why}: give a copy of it")
         reach += max(count - 1, 0) * stride
+
+
+class _Span(NamedTuple):
+    """Where a target lies, in bytes.
+
+    Attributes:
+        place: the device, or the object where that has no addresses.
+        start: the lowest address of an element.
+        end: the address behind the highest.
+        dimensions: the length and the stride of each.
+        itemsize: of an element.
+        shift: equal for two of which every address gets the same value.
+        entry: what it is filled with.
+    """
+
+    place: str
+    start: int
+    end: int
+    dimensions: Sequence[tuple[int, int]]
+    itemsize: int
+    shift: object
+    entry: str
+
+
+def _check_apart(pairs: Sequence[tuple[Any, Any, str]]) -> None:
+    """Refuse targets that share elements, unless the values share theirs in the same way."""
+    if _lie_apart([target for _, target, _ in pairs]):
+        return
+    group: list[_Span] = []  # each but the first begins before one of the others ends
+    reach = 0
+    spans = (_span(*each) for each in pairs if 0 not in each[1].shape)
+    for span in sorted(spans, key=operator.attrgetter("place", "start")):
+        if group and (span.place != group[0].place or span.start >= reach):
+            _check_group(group)
+            group, reach = [], 0
+        group.append(span)
+        reach = max(reach, span.end)
+    _check_group(group)
+
+
+def _lie_apart(targets: Sequence[Any]) -> bool:
+    """Return whether all are plain tensors, each in one piece beside the others: it is quick."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return False
+    kinds, strided = {torch.Tensor, torch.nn.Parameter}, torch.strided
+    for each in targets:
+        plain = type(each) in kinds and each.is_cpu and each.layout is strided
+        if not (plain and each.is_contiguous()):
+            return False
+    spans = sorted((each.data_ptr(), each.nbytes) for each in targets)
+    return all(at + nbytes <= after for (at, nbytes), (after, _) in itertools.pairwise(spans))
+
+
+def _check_group(spans: Sequence[_Span]) -> None:
+    shifts = [each.shift for each in spans]
+    if len(set(shifts)) <= 1:
+        return
+    import numpy
+
+    # One may lie in the gaps of another: each unit of memory gets the number of its owner.
+    starts = [each.start - spans[0].start for each in spans]
+    strides = [step for each in spans for _, step in each.dimensions]
+    unit = math.gcd(*starts, *strides, *(each.itemsize for each in spans))
+    owners = numpy.zeros((max(each.end for each in spans) - spans[0].start) // unit, numpy.int32)
+    for each, start in zip(spans, starts, strict=True):
+        steps = [*each.dimensions, (each.itemsize // unit, unit)]
+        own = numpy.lib.stride_tricks.as_strided(
+            owners[start // unit :],
+            [length for length, _ in steps],
+            [step // unit * owners.itemsize for _, step in steps],
+        )
+        owner = 1 + shifts.index(each.shift)
+        others = own[(own != 0) & (own != owner)]
+        if others.size:
+            other = spans[int(others[0]) - 1].entry
+            why = f"cannot be copied into a target that shares memory with that of {other}"
+            _refuse(each.entry, f"{why}: give a copy of it")
+        own[...] = owner
+
+
+def _span(value: Any, into: Any, entry: str) -> _Span:
+    if _is_array(into):
+        place, start, strides = "cpu", into.__array_interface__["data"][0], into.strides
+        alike = value.strides == strides
+        shift: object = start - value.__array_interface__["data"][0]
+    elif _is_dense(into):
+        place, start = str(into.device), into.data_ptr()
+        strides = tuple(step * into.itemsize for step in into.stride())
+        alike = _is_dense(value) and value.stride() == into.stride()
+        lazy = [(each.is_conj(), each.is_neg()) for each in (value, into) if alike]
+        shift = (start - value.data_ptr() if alike else 0, *lazy)
+    else:
+        return _Span(f"object {id(into)}", 0, 1, (), 1, id(value), entry)
+    # Steps back lead to lower addresses: these are the same elements from the lowest one on.
+    start += sum((n - 1) * step for n, step in zip(into.shape, strides, strict=True) if step < 0)
+    dimensions = [(n, abs(step)) for n, step in zip(into.shape, strides, strict=True)]
+    end = start + sum((n - 1) * step for n, step in dimensions) + into.itemsize
+    return _Span(place, start, end, dimensions, into.itemsize, shift if alike else entry, entry)
 
 
 def _is_dense(tensor: Any) -> bool:

@@ -25,7 +25,8 @@ class Counters(NamedTuple):
             round that they were for; their senders were told so.
         refused: gradients that arrived here and were refused for another reason: another model,
             or a reducing thread that had failed.
-        lost: acknowledged gradients of this member that ended with the member that held them.
+        lost: acknowledged gradients of this member that ended with the member that held them, or
+            that this member passed on and the primary refused.
         staleness: mean number of steps by which gradients reduced here were behind.
         sent_bytes: bytes of gradients and parameters that this member has sent to other members;
             those that it took from them are counted where they were sent.

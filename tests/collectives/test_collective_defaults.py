@@ -63,7 +63,7 @@ MOST_SENT: dict[str, tuple[int, Callable[[Collective], object]]] = {
     "all_reduce": (3, lambda group: group.all_reduce(torch.zeros(3, dtype=torch.complex64).conj())),
     "barrier": (3, lambda group: group.barrier()),
     "gather": (1, lambda group: group.gather(torch.zeros(3), _room(group, 5), 5)),
-    "all_gather": (7, lambda group: group.all_gather([torch.zeros(3)] * 8, torch.zeros(3))),
+    "all_gather": (7, lambda group: group.all_gather(list(torch.zeros(8, 3)), torch.zeros(3))),
 }
 
 

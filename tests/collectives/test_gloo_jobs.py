@@ -116,6 +116,9 @@ def test_by_the_launcher() -> None:
         ("count", "of shape (4,), torch.float32 of shape (4,)", "all_reduce_coalesced"),
         ("device", "of shape (4,) on the device type meta", "of shape (4,) of rank 0"),
         ("parts", "scatter from position 0", "of shape (4,), torch.float32 of shape (2,)"),
+        ("shapes", "all_gather on torch.float32 of shape (1,)", "of shape (2,) of rank 0"),
+        ("own", "rank 1 began all_gather on torch.float32 of shape (1,), torch.float32", "(2,)"),
+        ("pair", "rank 1 began all_to_all on torch.float32 of shape (1,), torch.float32", "(3,)"),
         ("handle", "of shape (4,)", "of shape (3,) of rank 0"),
     ],
 )

@@ -156,7 +156,7 @@ def begin_different_things(rt: Runtime) -> list[str]:
         told(lambda: group.broadcast(mine, 1 if last else 0)),
         told(lambda: group.all_reduce(other)),
         told(lambda: group.all_reduce(double)),
-        told(lambda: group.all_reduce_coalesced([mine, other])),
+        told(lambda: group.all_reduce_coalesced([mine.clone(), other])),
         told(lambda: group.gather(other, threes if rt.rank == 0 else None, 0)),
         told(lambda: group.scatter(other, threes if rt.rank == 0 else None, 0)),
         told(lambda: group.all_to_all(threes, lists)),

@@ -156,6 +156,35 @@ def test_nothing_is_pulled_before_something_was_reduced() -> None:
     assert run(poll)[1] == [(False, 7.0)] * 4 + [(True, -4.0)]
 
 
+def stop_before_a_step(rt: Runtime) -> Any:
+    """A client pulls once the server has started, and once it has stopped."""
+    group = rt.group("group", rt.members)
+    found: list[Any] = []
+    if rt.name == "ps":
+        model = one_weight()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        server = PushPullGradServerImpl(
+            "server", group, primary_reducer="ps", secondary_reducers=["ps"]
+        )
+        server.manage_model(model, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5))
+        server.start()
+    group.barrier()
+    for _ in range(2):
+        if rt.name == "a":
+            accessor = group.get_paired("server").to_here()
+            found += [accessor.pull(one_weight()), accessor.o_server.pull("model")]
+        group.barrier()
+        if rt.name == "ps":
+            server.stop()
+            found = [optimizer.param_groups[0]["lr"]]
+        group.barrier()
+    return found
+
+
+def test_a_server_that_stopped_before_a_step_publishes_nothing() -> None:
+    assert run(stop_before_a_step)[:2] == [[1.0], [False, None] * 2]
+
+
 def step_all(rt: Runtime) -> None:
     """Buffers, many dtypes, what is frozen, and a scheduler."""
     group = rt.group("group", rt.members)

@@ -176,9 +176,12 @@ def mixed_up(rt: pparallel.Runtime, what: str) -> str:
         "root": lambda: world.broadcast(tensor, rt.rank),
         "shape": lambda: world.all_reduce(tensor[: 3 + rt.rank]),
         "dtype": lambda: world.all_reduce(tensor.double() if one else tensor),
-        "count": lambda: world.all_reduce_coalesced([tensor] * (1 + rt.rank)),
+        "count": lambda: world.all_reduce_coalesced(list(torch.zeros(1 + rt.rank, 4))),
         "device": lambda: world.all_reduce(tensor.to("meta") if one else tensor),
         "parts": lambda: world.scatter(tensor, [tensor[:2]] * 2 if rt.rank == 0 else None, 0),
+        "shapes": lambda: world.all_gather([torch.zeros(1), torch.zeros(2 + rt.rank)], tensor[:1]),
+        "own": lambda: world.all_gather([torch.zeros(1), torch.zeros(2)], tensor[:1]),
+        "pair": lambda: world.all_to_all(list(torch.zeros(2, 2)), tensor.split([2 - one, 2 + one])),
         "handle": lambda: _awaited(world.all_reduce(tensor[: 3 + rt.rank], async_op=True)),
     }
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - its message is looked at

@@ -10,11 +10,7 @@ class Told:
     """What a clock asked for."""
 
     def __init__(self) -> None:
-        self.hurried: list[tuple[str, str, int]] = []
         self.looks = 0
-
-    def hurry(self, via: str, member: str, serial: int) -> None:
-        self.hurried.append((via, member, serial))
 
     def look(self) -> None:
         self.looks += 1
@@ -22,7 +18,7 @@ class Told:
 
 def started(bound: int, version: int = 0) -> tuple[Clock, Told]:
     told = Told()
-    return Clock(bound, version, told.hurry, told.look), told
+    return Clock(bound, version, told.look), told
 
 
 def entered(clock: Clock, member: str, via: str = "ps", back: Ticket | None = None) -> Ticket:

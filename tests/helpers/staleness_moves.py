@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 
 from pparallel_reducers.grad_server.clock import Clock
-from pparallel_reducers.grad_server.pace import Haste, Pace
+from pparallel_reducers.grad_server.pace import Pace
 from pparallel_reducers.grad_server.tickets import Ticket
 
 
@@ -23,30 +23,16 @@ class Gradient:
 
 @dataclass
 class Secondary:
-    """Takes gradients, and puts sums of them on the wire to the primary."""
+    """Takes gradients, and puts them on the wire to the primary."""
 
     name: str
-    size: int
-    haste: Haste
     inbox: deque[Gradient] = field(default_factory=deque)
-    batch: list[Gradient] = field(default_factory=list)
-    wire: deque[list[Gradient]] = field(default_factory=deque)
+    wire: deque[Gradient] = field(default_factory=deque)
     fenced: set[str] = field(default_factory=set)
 
     def work(self) -> None:
         if self.inbox:
-            self.batch.append(self.inbox.popleft())
-        if len(self.batch) >= self.size or self.due():
-            self.hand_on()
-
-    def due(self) -> bool:
-        ids = [(each.member, 0) for each in self.batch]
-        return self.haste.due(ids, [each.serial for each in self.batch])
-
-    def hand_on(self) -> None:
-        if self.batch:
-            self.wire.append(self.batch)
-            self.batch = []
+            self.wire.append(self.inbox.popleft())
 
 
 class Worker:
@@ -80,19 +66,17 @@ class Together:
 
     def __init__(self, bound: int, size: int, secondaries: list[str]) -> None:
         self.bound, self.size, self.version, self.reduced = bound, size, 0, 0
-        self.asked: deque[tuple[str, str, int]] = deque()
         self.air: deque[tuple[str, Gradient]] = deque()
         self.looks = 0
-        self.clock = Clock(bound, 0, lambda *asked: self.asked.append(asked), self._count_look)
-        self.secondaries = {each: Secondary(each, size, Haste(bound)) for each in secondaries}
+        self.clock = Clock(bound, 0, self._count_look)
+        self.secondaries = {each: Secondary(each) for each in secondaries}
         self.workers = {each: Worker(each, self.clock) for each in NAMES[1:]}
         self.dead: set[str] = set()
         self.unnoticed: list[str] = []
         self.draining: list[tuple[str, str]] = []
         self.fenced: set[str] = set()
-        self.queue: deque[list[Gradient]] = deque()
+        self.queue: deque[Gradient] = deque()
         self.batch: list[Gradient] = []
-        self.messages = 0
         self.stepping = False
 
     def _count_look(self) -> None:
@@ -158,7 +142,6 @@ class Together:
         self.workers.pop(member, None)
         if (secondary := self.secondaries.get(member)) is not None:
             secondary.inbox.clear()
-            secondary.batch.clear()
 
     # -- secondaries
 
@@ -172,15 +155,6 @@ class Together:
         if name in self.secondaries and name not in self.dead:
             self.secondaries[name].work()
 
-    def secondary_is_asked_to_hurry(self) -> None:
-        if self.asked:
-            via, member, serial = self.asked.popleft()
-            if via not in self.dead:
-                secondary = self.secondaries[via]
-                secondary.haste.ask(member, serial)
-                if secondary.due():
-                    secondary.hand_on()
-
     def secondary_drains(self) -> None:
         if not self.draining:
             return
@@ -190,7 +164,6 @@ class Together:
         secondary = self.secondaries[via]
         while secondary.inbox:
             secondary.work()
-        secondary.hand_on()
         while secondary.wire:
             self.sum_arrives(via)
         self.clock.drained(member, via)
@@ -201,7 +174,7 @@ class Together:
         if name in self.secondaries and self.secondaries[name].wire:
             message = self.secondaries[name].wire.popleft()
             if name not in self.fenced:
-                self.clock.arrived([each.serial for each in message])
+                self.clock.arrived([message.serial])
                 self.queue.append(message)
 
     def primary_works(self) -> None:
@@ -211,18 +184,17 @@ class Together:
             self.clock.published(self.version)
             return
         if self.queue:
-            self.batch += self.queue.popleft()
-            self.messages += 1
+            self.batch.append(self.queue.popleft())
         elif self.looks:
             self.looks -= 1
         else:
             return
-        is_full = self.messages >= self.size
+        is_full = len(self.batch) >= self.size
         if self.batch and self.clock.may_step([each.serial for each in self.batch], is_full):
             for each in self.batch:
                 assert self.version - each.version <= self.bound
             self.reduced += len(self.batch)
-            self.batch, self.messages, self.stepping = [], 0, True
+            self.batch, self.stepping = [], True
 
     def primary_notices(self) -> None:
         if self.unnoticed:
@@ -237,7 +209,6 @@ class Together:
         for _ in range(rounds):
             self.primary_notices()
             self.gradient_arrives()
-            self.secondary_is_asked_to_hurry()
             self.secondary_drains()
             for name in self.secondaries:
                 self.secondary_works(name)
@@ -260,7 +231,7 @@ class Together:
         pytest.fail(f"version {self.version}: steps do not go on")
 
 
-ALONE = ("gradient_arrives", "secondary_is_asked_to_hurry", "secondary_drains", "primary_works")
+ALONE = ("gradient_arrives", "secondary_drains", "primary_works")
 OF_ONE = ("pull", "push", "fail_to_push", "train", "secondary_works", "sum_arrives", "end")
 MOVES = (*ALONE, *OF_ONE, "primary_notices", "train", "train", "much_happens", "much_happens")
 

@@ -337,3 +337,22 @@ def talk_meanwhile(rt: Runtime) -> list[float]:
 @pytest.mark.parametrize("own", [None, {"backend": "local"}])
 def test_the_collective_may_be_used_meanwhile(own: Any) -> None:
     assert launch(2, talk_meanwhile, collective=own) == [[-3.0] * 3] * 2
+
+
+def average_views(rt: Runtime) -> list[float]:
+    """Stop with a buffer that is a part of another, and is another in each member."""
+    model = numbers()
+    whole = torch.zeros(4)
+    model.register_buffer("whole", whole)
+    model.register_buffer("part", whole[1:3])
+    begun(rt, model)
+    programs.step_on(rt, model, 1.0)
+    whole.fill_(float(rt.rank))
+    rt.reducer.stop()
+    return [*whole.tolist(), *model.get_buffer("part").tolist()]
+
+
+@pytest.mark.parametrize("collective", ["local", "shm"])
+def test_buffers_that_share_memory_are_averaged(collective: str) -> None:
+    found = launch(2, average_views, collective={"backend": collective})
+    assert found == [[0.5] * 6] * 2

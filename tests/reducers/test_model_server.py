@@ -163,6 +163,26 @@ def test_without_rebase_who_comes_second_is_refused(pull: bool) -> None:
     assert first == last == [-11.0 if pull else -1.0] * 3
 
 
+def step_in_turns(rt: Runtime) -> list[tuple[bool, float]]:
+    """Each says whether its step changed the parameters; the last gradients are refused."""
+    model, found = begun(rt, numbers()), []
+    for value in (1.0, 1.0, math.nan):
+        model.weight.grad = ones(value)
+        for rank in range(2):
+            if rank == rt.rank:
+                found.append((rt.reducer.step(model), values(model)[0]))
+            rt.group().barrier()
+    rt.reducer.stop()
+    return found
+
+
+@pytest.mark.parametrize("pull", [True, False])
+def test_a_step_says_whether_the_parameters_changed(pull: bool) -> None:
+    config = ModelServerReducerConfig(rebase=False, pull_on_fail=pull, refuse_nan=True)
+    first, second = launch(2, config, step_in_turns)
+    assert first == second == [(True, -1.0), (True, -2.0), (False, -2.0)]
+
+
 def train_with_adam(rt: Runtime) -> Any:
     model = numbers(value=1.0)
     begun(rt, model, torch.optim.Adam(model.parameters(), lr=0.05))

@@ -212,6 +212,33 @@ def test_scripted_models_and_modules(whole: bool) -> None:
     assert tensors.has_changed(found)
 
 
+def test_a_buffer_that_is_not_persistent_stays_so_under_each_name_of_its_module() -> None:
+    found = Net()
+    found.first.register_buffer("cache", torch.zeros(2), persistent=False)
+    found.alias = found.first
+    assert [name for name, _ in ModelTensors(found).buffers(found)] == ["first.mean"]
+
+
+def test_a_module_without_parameters_that_was_added_is_looked_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = Net()
+    tensors = ModelTensors(found)
+    found.inner["dropout"] = nn.Dropout()
+    named = Module.named_parameters
+    calls = []
+
+    def counted(self: Module, *args: Any, **options: Any) -> Iterator[tuple[str, Parameter]]:
+        calls.append(self)
+        return named(self, *args, **options)
+
+    monkeypatch.setattr(Module, "named_parameters", counted)
+    assert [tensors.has_changed(found) for _ in range(3)] == [False] * 3
+    assert len(calls) == 1
+    found.second.weight.requires_grad_(False)
+    assert tensors.has_changed(found)
+
+
 def test_a_buffer_with_a_second_name_that_is_not_persistent_is_kept_by_its_first() -> None:
     found = Net()
     found.register_buffer("cached", found.first.get_buffer("mean"), persistent=False)

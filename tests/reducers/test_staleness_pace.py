@@ -8,7 +8,7 @@ import pytest
 from made_up_clock import started, stepped
 
 from pparallel_reducers.grad_server.clock import Clock
-from pparallel_reducers.grad_server.pace import Haste, Pace
+from pparallel_reducers.grad_server.pace import Pace
 from pparallel_reducers.grad_server.tickets import Ticket
 
 
@@ -172,13 +172,3 @@ def test_leaving_gives_back_what_a_push_that_failed_had() -> None:
     pace.leave()
     pace.leave()
     assert stepped(clock, 1)
-
-
-def test_a_secondary_hurries_with_what_was_asked_for_and_no_more() -> None:
-    haste = Haste(1)
-    assert not haste.due([("a", 0)], [1])
-    haste.ask("a", 3)
-    haste.ask("a", 2)
-    assert haste.due([("b", 0), ("a", 0)], [1, 3])
-    assert haste.due([("a", 0)], [1]), "what came before it would be too old too"
-    assert not haste.due([("b", 0), ("a", 1)], [2, 4])

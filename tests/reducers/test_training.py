@@ -47,6 +47,7 @@ BY_ELEMENT = (
     "complex_parameters",
     "batch_norm",
     "infinity_refused",
+    "adapter",
 )
 #: what other code carries when gradients lie in shared memory
 STRAIGHT = (
@@ -165,7 +166,12 @@ class TestGradServerCompressed(GradServer):
 
 class TestGradServerAmongProcesses(GradServer):
     alone_cases: ClassVar[Collection[str] | None] = ()
-    together_cases: ClassVar[Collection[str] | None] = ("adam", "batch_norm", "infinity_refused")
+    together_cases: ClassVar[Collection[str] | None] = (
+        "adam",
+        "batch_norm",
+        "infinity_refused",
+        "adapter",
+    )
     transport: ClassVar[str] = "ipc"
 
     @pytest.fixture

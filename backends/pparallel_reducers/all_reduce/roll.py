@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
     from torch.nn import Parameter
 
-    from pparallel.interfaces.collective import Collective
+    from pparallel.interfaces.collective import Collective, Work
 
 
 class Word(enum.IntEnum):
@@ -66,11 +67,22 @@ class Roll:
         said = [0] * size + [parameter.grad is not None for parameter in self._optional]
         said[self._group.rank] = mine.word + _PLACES * mine.place
         heard = torch.tensor(said, dtype=torch.int64, device=self._device)
-        self._group.all_reduce(heard)
+        finished(self._group.all_reduce, heard)
         words = heard.tolist()
         counts = zip(self._optional, words[size:], strict=True)
         self.without_gradient = [parameter for parameter, count in counts if not count]
         return [Signal(Word(each % _PLACES), each // _PLACES) for each in words[:size]]
+
+
+def finished(operation: Callable[..., Work[None] | None], tensor: Tensor, *args: object) -> None:
+    """Do an operation on a tensor that the CPU reads next.
+
+    On a GPU it may be in order on a stream only. This waits for it and raises what goes wrong,
+    where a copy to the CPU would bring whatever is there.
+    """
+    work = operation(tensor, *args, async_op=not tensor.is_cpu)
+    if work is not None:
+        work.wait()
 
 
 def count_ready(signals: Sequence[Signal]) -> int:

@@ -16,6 +16,7 @@ from pparallel_reducers.all_reduce.state import State
 from pparallel_reducers.config import AllReduceReducerConfig
 from pparallel_reducers.gradients import (
     DTYPE_ADVICE,
+    UNUSED_ADVICE,
     first_not_finite,
     first_with_nan,
     gradient,
@@ -236,7 +237,7 @@ class Run:
                 gradient(name, parameter)
             message = (
                 f"parameter {name!r}{who} has no gradient: in each step, the losses of all members"
-                " depend on the same parameters"
+                f" depend on the same parameters. {UNUSED_ADVICE}"
             )
             raise ValueError(message)
         if worst is Word.OTHER_DTYPE:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pparallel_reducers.all_reduce.buckets import buckets, flattened, parts
-from pparallel_reducers.all_reduce.roll import Roll, Signal, Word
+from pparallel_reducers.all_reduce.roll import Roll, Signal, Word, finished
 from pparallel_reducers.gradients import averages
 from pparallel_reducers.layout import Layout, ModelTensors
 
@@ -102,12 +102,12 @@ class State:
 
         text = json.dumps((self._layout.plain(), dict(settings))).encode()
         length = torch.tensor([len(text)], device=device)
-        self._group.broadcast(length, self._first)
+        finished(self._group.broadcast, length, self._first)
         if self._leads:
             data = torch.frombuffer(bytearray(text), dtype=torch.uint8).to(device)
         else:
             data = torch.empty(int(length), dtype=torch.uint8, device=device)
-        self._group.broadcast(data, self._first)
+        finished(self._group.broadcast, data, self._first)
         return bytes(data.tolist()).decode()
 
     def spread(self) -> None:
@@ -129,8 +129,11 @@ class State:
         mixed = [each for each in buffers if averages(each[1].dtype)]
         for bucket in buckets(mixed, self._limit):
             tensors = [each for _, each in bucket]
-            self._group.all_reduce_coalesced(tensors, ReduceOp.AVG)
-            self._sent(sum(each.nbytes for each in tensors))
+            flat = flattened(tensors)  # a copy: buffers may be views of one another
+            self._group.all_reduce(flat, ReduceOp.AVG)
+            self._sent(flat.nbytes)
+            for tensor, part in zip(tensors, parts(flat, tensors), strict=True):
+                tensor.detach().copy_(part)
         self._take([each for each in buffers if not averages(each[1].dtype)])
 
     def settle(self) -> None:
@@ -150,7 +153,7 @@ class State:
         for bucket in buckets(named, self._limit):
             tensors = [each for _, each in bucket]
             flat = flattened(tensors)
-            self._group.broadcast(flat, self._first)
+            finished(self._group.broadcast, flat, self._first)
             if self._leads:
                 self._sent(flat.nbytes)
                 continue

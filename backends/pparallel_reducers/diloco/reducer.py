@@ -240,7 +240,7 @@ class DilocoReducer(OwnModelReducer):
         begun.check(layout)
         load(layout, state, model)
         if self._loaded is not None and self._remote.packer is not None:
-            self._remote.packer.load_state_dict(self._loaded["compression"])
+            self._remote.packer.load_state_dict(self._loaded.get("compression"))
         return version
 
     def _outer(self, weights: Weights, layout: Layout) -> OuterState:

@@ -10,7 +10,7 @@ from pparallel.runtime.rpc import RpcGroup
 from pparallel_reducers.grad_server.board import Board
 from pparallel_reducers.grad_server.roles import Roles
 from pparallel_reducers.grad_server.run import Run
-from pparallel_reducers.layout import Layout, state_of
+from pparallel_reducers.layout import Layout
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -44,7 +44,7 @@ class Client:
         run = self._run
         if run is None or run.layout.digest != layout.digest:
             run = Run(layout, [-1])
-        return self._board.pull(run.shares[0], state_of(model))
+        return self._board.pull(run.shares[0], model)
 
     def _joined(self) -> Run:
         try:

@@ -11,8 +11,10 @@ in the batch, queues move on, and no member is held back by one that is slow.
 
 With ``max_staleness=0`` members train in lock-step: each step takes one gradient of each member
 that trains, from the start until it leaves or is lost. A member that pulls and has a gradient on
-its way waits for the step that takes it. Neither the step nor the secondaries wait for
-``reduce_batch_size`` messages. Who does what:
+its way waits for the step that takes it, which does not wait for ``reduce_batch_size`` messages.
+
+Secondaries do not sum: of a sum the primary could not refuse one gradient alone. A step takes as
+many as it would of such sums. Who does what:
 
 A member that trains (:class:`~pparallel_reducers.grad_server.pace.Pace`, one for each primary)
     - before each pull: ``pace.before_pull(via)``, with *via* the secondary that it would push to;
@@ -27,19 +29,18 @@ A member that trains (:class:`~pparallel_reducers.grad_server.pace.Pace`, one fo
     - after an interrupt of a wait for a ticket, before anything else: :meth:`Clock.abandon`;
     - first of all in ``stop()``: ``pace.leave()``, and then :meth:`Clock.leave`.
 
-A secondary (:class:`~pparallel_reducers.grad_server.pace.Haste`, one for each primary)
-    - when asked to hurry: ``haste.ask(member, serial)``, and then, like after each message that it
-      adds to its batch: hand on the batch, though it is not full, if ``haste.due(ids, serials)``;
-    - when a primary refuses a sum, as one of its tickets is not on its way: give all of them back;
+A secondary
+    - hands on each gradient at once, and by itself;
+    - when a primary refuses one, as its ticket is not on its way: counts it as lost;
     - when asked to drain a member that ended: take nothing from it any more (``Level.fence``), hand
       on all that was queued before (``Stage.flush``), and answer once that was acknowledged.
 
 The primary (:class:`Clock`)
-    - a sum that arrives: ``arrived(serials)``, under the same lock as the look whether its source
-      is fenced, and before it is queued; if that raises, this sum alone is refused;
-    - after each sum that is added to the batch, and after each ``look_again`` (on the reducing
+    - a gradient that arrives: ``arrived(serials)``, under the same lock as the look whether its
+      source is fenced, and before it is queued; if that raises, this one alone is refused;
+    - after each one that is added to the batch, and after each ``look_again`` (on the reducing
       thread: a place in its queue) if there is a batch: if ``may_step(its serials, whether it has
-      reduce_batch_size messages)``, step, publish, ``published(version)``;
+      as many gradients as a step takes)``, step, publish, ``published(version)``;
     - the flush of ``stop()`` steps without asking;
     - a member that is lost (``when_lost``): fence it as a source of sums, then ``lost(member)``,
       and ask each secondary that this returns to drain; on its answer ``drained(member, via)``;
@@ -47,15 +48,14 @@ The primary (:class:`Clock`)
 
 Why nothing waits for ever: a step waits for tickets alone. One not used yet goes when its member
 pushes, pulls again, stops or ends. One whose gradient is at a secondary goes when that hands on,
-which it does at once, full or not, when told to hurry; the primary always takes, so handing on
-never waits for long. One that ended with a secondary goes when the primary sees that end; one of a
-member that ended goes once every secondary that might hold its gradient has drained. One of a push
-that was interrupted is either: its member knows which before it pushes, pulls or stops, and until
-then it is waited for as for one that computes. One of a sum that was refused is given back. New
-tickets do not hold up a step that is wanted: they are of a version that it leaves young enough, or
-else, with ``max_staleness=0``, each member gets one at most. A member that waits in a pull has no
-ticket but of primaries, or of other reducers, that it pulled from before: it is enough that all
-pull in one order.
+which it does at once; the primary always takes, so handing on never waits for long. One that ended
+with a secondary goes when the primary sees that end; one of a member that ended goes once every
+secondary that might hold its gradient has drained. One of a push that was interrupted is either:
+its member knows which before it pushes, pulls or stops, and until then it is waited for as for one
+that computes. One that was refused is given back. New tickets do not hold up a step that is wanted:
+they are of a version that it leaves young enough, or else, with ``max_staleness=0``, each member
+gets one at most. A member that waits in a pull has no ticket but of primaries, or of other
+reducers, that it pulled from before: it is enough that all pull in one order.
 
 Source: bounded delay: Li et al., "Scaling Distributed Machine Learning with the Parameter Server",
 OSDI 2014; stale synchronous parallel: Ho et al., "More Effective Distributed ML via a Stale
@@ -94,7 +94,6 @@ class Clock:
         self,
         max_staleness: int,
         version: int,
-        hurry: Callable[[str, str, int], None],
         look_again: Callable[[], object],
         trainers: Iterable[str] = (),
     ) -> None:
@@ -103,15 +102,12 @@ class Clock:
         Args:
             max_staleness: how many steps a gradient may be behind the parameters it is applied to.
             version: what is published.
-            hurry: (via, member, serial): have secondary *via* hand on this gradient as soon as it
-                has it. Called at most once for each ticket.
             look_again: have :meth:`may_step` asked again: what it waited for is gone.
             trainers: the members that train; with ``max_staleness=0`` each step takes one gradient
                 of each, until it leaves or is lost.
         """
         self._bound = max_staleness
         self._version = version
-        self._hurry = hurry
         self._look_again = look_again
         self._lock = threading.Lock()
         self._tickets = Tickets()
@@ -225,15 +221,9 @@ class Clock:
             if wanted and not waits:
                 self._stepping = True
                 self._tickets.used(inside)
-            to_hurry = [each for each in late if not each.hurried]
-            for each in to_hurry:
-                each.hurried = True
         if waits:
             waits_for = sorted({each.member for each in late} | missing)
             logger.debug("step %d waits for %s", self._version + 1, ", ".join(waits_for))
-        for each in to_hurry:
-            if (via := each.via) is not None:
-                self._hurry(via, each.member, each.serial)
         return wanted and not waits
 
     def published(self, version: int) -> None:

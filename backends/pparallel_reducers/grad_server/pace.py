@@ -1,12 +1,11 @@
-"""What members and secondaries do so that gradients do not become too old: see ``clock``."""
+"""What members do so that gradients do not become too old: see ``clock``."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import NamedTuple
 
-from pparallel_reducers.grad_server.sums import Id
 from pparallel_reducers.grad_server.tickets import Ticket
 
 Enter = Callable[[str, int | None], Ticket]  #: :meth:`Clock.enter` for this member, and its result
@@ -135,25 +134,3 @@ class Pace:
 class _Held(NamedTuple):
     via: str  # the secondary that it is good for
     ticket: Ticket
-
-
-class Haste:
-    """A secondary's side: which gradients are to be handed on as soon as they are there."""
-
-    def __init__(self, max_staleness: int) -> None:
-        self._always = max_staleness == 0
-        self._lock = threading.Lock()
-        self._wanted: dict[str, int] = {}  # by member: all tickets up to this one
-
-    def ask(self, member: str, serial: int) -> None:
-        """Want what *member* has for this ticket, and for those before it, handed on at once."""
-        with self._lock:
-            self._wanted[member] = max(serial, self._wanted.get(member, serial))
-
-    def due(self, ids: Iterable[Id], serials: Iterable[int]) -> bool:
-        """Return whether a batch of these gradients, each with its ticket, is to be handed on."""
-        with self._lock:
-            return self._always or any(
-                serial <= self._wanted.get(sender, 0)
-                for (sender, _), serial in zip(ids, serials, strict=True)
-            )

@@ -12,7 +12,7 @@ from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.rpc import Reply, Request, RpcGroup, Service
 from pparallel_reducers.grad_server.clock import Clock, too_old
 from pparallel_reducers.grad_server.level import Level
-from pparallel_reducers.grad_server.pace import Haste, Pace
+from pparallel_reducers.grad_server.pace import Pace
 from pparallel_reducers.grad_server.primary import Primary
 from pparallel_reducers.grad_server.run import Run
 from pparallel_reducers.grad_server.sums import Sum
@@ -50,7 +50,6 @@ class Pacing:
         self._primary, self._secondary = primary, secondary
         self._tally = tally
         self._clock: Clock | None = None
-        self._hastes = [Haste(self._bound) for _ in who.primaries]
         self._paces: list[Pace] = []
         self._lost: set[str] = set()
         self.settle: Callable[[], object] = lambda: None
@@ -60,7 +59,7 @@ class Pacing:
             primary.may_step = self._may_step
             primary.level.when_ended = self.end
         if secondary is not None:
-            secondary.ready = self._is_due
+            secondary.ready = lambda *_: True  # what is summed cannot be refused one by one
 
     def services(self) -> Iterator[tuple[str, Service]]:
         """Return what is answered to the others."""
@@ -71,19 +70,15 @@ class Pacing:
             yield "abandon", self._abandon
             yield "leave", self._leave
         if self._secondary is not None:
-            yield "hurry", self._hurry
             yield "drain", self._drain
 
     def begin(self, run: Run) -> None:
         """Begin, before any gradient is pushed."""
         if (primary := self._primary) is not None:
             version = run.versions[primary.index]
-            self._clock = Clock(
-                self._bound, version, self._have_hurried, primary.level.look, self._trainers
-            )
+            self._clock = Clock(self._bound, version, primary.level.look, self._trainers)
             for member in self._lost:
                 self._clock.lost(member)
-        self._hastes = [Haste(self._bound) for _ in self._who.primaries]
         self._paces = [
             Pace(
                 partial(self._ask_enter, to),
@@ -246,13 +241,6 @@ class Pacing:
     def _published(self, version: int) -> None:
         self._running().published(version)
 
-    def _have_hurried(self, via: str, member: str, serial: int) -> None:
-        assert self._primary is not None
-        if via == self._me:
-            self._hasten(self._primary.index, member, serial)
-        else:
-            self._tell(via, "hurry", (self._primary.index, member, serial))
-
     def _drained(self, clock: Clock, member: str, via: str, answer: Future[object]) -> None:
         if answer.exception() is None:  # else it has ended, and the clock is told of that
             clock.drained(member, via)
@@ -267,21 +255,6 @@ class Pacing:
                 answer.add_done_callback(done)
 
     # -- the secondary ------------------------------------------------------------------------
-
-    def _is_due(self, batch: Sum, is_full: bool) -> bool:
-        return is_full or any(
-            haste.due(batch.ids, serials)
-            for haste, serials in zip(self._hastes, batch.serials, strict=True)
-        )
-
-    def _hurry(self, asked: Request) -> Reply:
-        self._hasten(*asked.body)
-        return Reply()
-
-    def _hasten(self, index: int, member: str, serial: int) -> None:
-        assert self._secondary is not None
-        self._hastes[index].ask(member, serial)
-        self._secondary.look()
 
     def _drain(self, asked: Request) -> Future[Reply]:
         assert self._secondary is not None

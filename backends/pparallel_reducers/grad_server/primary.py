@@ -150,6 +150,8 @@ class Primary:
 
     def _is_ready(self, batch: Sum, is_full: bool) -> bool:
         """Return whether a step is made now: :meth:`_step` follows, and gives the lease back."""
+        if self._config.max_staleness:  # secondaries hand on each gradient by itself
+            is_full = batch.count >= self._config.reduce_batch_size**2
         if not self.lease.acquire():
             self._warn_of_wait(is_full)
             return False
@@ -171,7 +173,7 @@ class Primary:
             whole = batch.whole(0, self._wholes)
             error = self.stepper.step(whole)
             self.steps += 1
-            self._board.publish(self.stepper.state())
+            self.stepper.publish(self._board)
         finally:
             self.lease.release()
         whole.release()

@@ -29,7 +29,6 @@ from pparallel_reducers.gradients import clear, outside_inference_mode
 from pparallel_reducers.layout import (
     ModelTensors,
     parameters_of,
-    state_of,
     warn_of_max_norm,
     without_compilation,
 )
@@ -37,7 +36,6 @@ from pparallel_reducers.own_model_reducer import LEFT_WITHOUT_STOP
 from pparallel_reducers.tally import Tally
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from torch.nn import Module
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler
@@ -76,7 +74,10 @@ class GradServerReducer(Reducer):
         tally = self._tally if member.world_size > 1 else None
         count = len(config.primaries or (config.primary,))
         key = config.key or f"reducer/{name}/parameters"
-        self._boards = [Board(ordered_server, key, index, tally) for index in range(count)]
+        once = config.role == "member"  # what comes at any time finds all in the newest version
+        self._boards = [
+            Board(ordered_server, key, index, tally, frozen_once=once) for index in range(count)
+        ]
         self._roles = Roles(name, config, member, group, self._tally, self._boards)
         secondaries = self._roles.who.secondaries
         self._pusher = Pusher(member.rank, secondaries, self._tally, self._roles.routes.fence)
@@ -88,8 +89,8 @@ class GradServerReducer(Reducer):
         self._last_run: Run | None = None
         self._last: ref[Module] | None = None
         self._recorded: WeakKeyDictionary[Module, ModelTensors] = WeakKeyDictionary()
-        self._squeezers: WeakKeyDictionary[Module, Squeezer] = WeakKeyDictionary()
-        self._restored: Mapping[str, object] | None = None  # what compression has left out
+        self._squeezer: Squeezer | None = None  # of the run, once something was pushed in it
+        self._left_out: Mapping[str, object] = {}  # by compression, for the next squeezer
         self._versions: WeakKeyDictionary[Module, list[int]] = WeakKeyDictionary()
 
     @property
@@ -202,7 +203,7 @@ class GradServerReducer(Reducer):
     def _start_together(self) -> None:
         run = self._roles.begin()
         self._recorded.clear()  # what is frozen may be other than before
-        self._squeezers.clear()
+        self._squeezer = None
         self._last, self._warned = None, False
         if self._roles.primary is not None:
             managed = self._roles.primary.stepper.model
@@ -261,28 +262,44 @@ class GradServerReducer(Reducer):
 
     @override
     def state_dict(self) -> dict[str, object]:
+        """Return what compression has left out; of a run without a push that is an empty mapping.
+
+        Without compression there is nothing to keep.
+        """
         if self._config.compression is None:
             return {}
-        trained = None if self._last is None else self._last()
-        squeezer = None if trained is None else self._squeezers.get(trained)
-        kept = self._restored if squeezer is None else squeezer.state_dict()
-        return {"backend": self._config.backend, "compression": kept}
+        left_out = self._left_out if self._squeezer is None else self._squeezer.state_dict()
+        return {"backend": self._config.backend, "compression": left_out}
 
     @override
     def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Go on from *state* at the next :meth:`start`.
+
+        Raises:
+            RuntimeError: reducing has started.
+            ValueError: it is of another backend, or lacks what compression has left out. The first
+                push refuses that of another model or another ``compression``.
+        """
         if self._run is not None:
             raise RuntimeError("load_state_dict() comes before start(), or after stop()")
         if self._config.compression is None:
             super().load_state_dict(state)
             return
-        kept = state.get("compression")
-        if state.get("backend") != self._config.backend or not isinstance(kept, Mapping | None):
+        if state.get("backend") != self._config.backend:
             message = (
                 f"the state of {state.get('backend', 'another')!r} is not that of a"
                 f" {self._config.backend!r} with compression: build the reducer that it is from"
             )
             raise ValueError(message)
-        self._restored = kept
+        left_out = state.get("compression")
+        if not isinstance(left_out, Mapping):
+            message = (
+                "the state lacks 'compression', which is what compression has left out of the"
+                " gradients so far: load what this member has saved with compression itself (before"
+                " its first push that is an empty mapping)"
+            )
+            raise ValueError(message)
+        self._left_out, self._squeezer = left_out, None
 
     # -- training -----------------------------------------------------------------------------
 
@@ -297,7 +314,7 @@ class GradServerReducer(Reducer):
         self._refuse_managed(model)
         tensors = self._tensors_of(model, run)
         fits = tensors.layout.digest == run.layout.digest
-        squeezer = self._squeezer_of(model, run) if fits else None
+        squeezer = self._squeezer_in(run) if fits else None
         gradient = Gradient(model, tensors, self._versions_of(model, run), squeezer)
         if self._config.refuse_nan and (why := gradient.not_finite()) is not None:
             self._clear(model)
@@ -391,10 +408,10 @@ class GradServerReducer(Reducer):
         ]
         if not news:
             return False
-        tensors, newest = state_of(model), -1
+        newest = -1
         versions = list(self._versions.get(model, run.versions))
         for index in news:
-            version = self._pull_share(run, index, model, tensors)
+            version = self._pull_share(run, index, model)
             if version is not None:
                 versions[index], newest = version, max(newest, version)
         if newest < 0:
@@ -403,13 +420,11 @@ class GradServerReducer(Reducer):
         self._tally.pulled(newest)
         return True
 
-    def _pull_share(
-        self, run: Run, index: int, model: Module, tensors: Mapping[str, Tensor]
-    ) -> int | None:
+    def _pull_share(self, run: Run, index: int, model: Module) -> int | None:
         primary = self._roles.primary
         if primary is not None and primary.index == index and primary.stepper.model is model:
             return self._boards[index].version  # it is the model that is stepped
-        return self._boards[index].pull(run.shares[index], tensors)
+        return self._boards[index].pull(run.shares[index], model)
 
     # -- by itself ----------------------------------------------------------------------------
 
@@ -527,15 +542,17 @@ class GradServerReducer(Reducer):
             )
             raise ValueError(message)
 
-    def _squeezer_of(self, model: Module, run: Run) -> Squeezer | None:
-        if (config := self._config.compression) is None:
-            return None
-        squeezer = self._squeezers.get(model)
-        if squeezer is None:
+    def _squeezer_in(self, run: Run) -> Squeezer | None:
+        """Return what compresses the gradients of this member in *run*, whichever model has them.
+
+        Raises:
+            ValueError: the state that was loaded is of another model.
+        """
+        if (config := self._config.compression) is not None and self._squeezer is None:
             from pparallel_reducers.grad_server.squeezed import Squeezer
 
-            squeezer = self._squeezers[model] = Squeezer(config, run)
-            if self._restored is not None:
-                squeezer.load_state_dict(self._restored)
-                self._restored = None
-        return squeezer
+            squeezer = Squeezer(config, run)
+            if self._left_out:
+                squeezer.load_state_dict(self._left_out)
+            self._squeezer, self._left_out = squeezer, {}
+        return self._squeezer

@@ -22,7 +22,7 @@ from pparallel_reducers.grad_server.routes import Routes
 from pparallel_reducers.grad_server.run import Run
 from pparallel_reducers.grad_server.shares import Share
 from pparallel_reducers.grad_server.who import Who, trains
-from pparallel_reducers.layout import Layout, state_of
+from pparallel_reducers.layout import Layout, ModelTensors
 from pparallel_reducers.tally import Tally
 
 logger = logging.getLogger(__name__)
@@ -90,6 +90,8 @@ class Roles:
         Raises:
             CallTimeoutError: it has not within *timeout* seconds.
         """
+        for board in self._boards:
+            board.forget()
         if (primary := self.primary) is not None and primary.index == 0:
             run = self._publish_all(primary)
         else:
@@ -237,11 +239,10 @@ class Roles:
     def _publish_all(self, primary: Primary) -> Run:
         """Publish the managed model: each share is the beginning of one primary's chain."""
         model = primary.stepper.model
-        run = Run(Layout.of(model), [0] * len(self._boards))
-        tensors = state_of(model)
+        layout = ModelTensors(model).layout  # which refuses what cannot be published
+        run = Run(layout, [0] * len(self._boards))
         for board, share in zip(self._boards, run.shares, strict=True):
-            board.begin()
-            board.publish(share.targets(tensors))
+            board.begin(share, model)
         run.versions = [each.version for each in self._boards]
         return run
 
@@ -249,9 +250,8 @@ class Roles:
         """Have this primary's model begin with the parameters of the first primary's."""
         model = primary.stepper.model
         run.layout.check(Layout.of(model))
-        tensors = state_of(model)
         for board, share in zip(self._boards, run.shares, strict=True):
-            board.pull(share, tensors)
+            board.pull(share, model)
         self._boards[primary.index].version = run.versions[primary.index]
 
     def _source(self, index: int, share: Share) -> Source:

@@ -248,12 +248,13 @@ class Routes:
                 pieces, count = sendable(total, self._group), len(total.image.pieces)
                 sent = self._courier.send(to, "sum", head, pieces, count)
                 answers.append(partial(accepted, sent))
-        for index, answer in enumerate(answers):
-            self._on_answer(index, message, answer())
+        taken = [self._on_answer(index, message, each()) for index, each in enumerate(answers)]
+        if not all(taken):  # one that not all primaries have is lost
+            self._tally.lost(message.count, self._who.primaries[taken.index(False)])
         for total in totals:
             total.release()
 
-    def _on_answer(self, index: int, message: Sum, answer: bool | None) -> None:
+    def _on_answer(self, index: int, message: Sum, answer: bool | None) -> bool:
         to = self._who.primaries[index]
         if answer is None:
             why = f"{to} was stopped before it had {message.count} gradients that were taken"
@@ -262,6 +263,7 @@ class Routes:
             logger.warning("%s: primary %s refused %d gradients", self._me, to, message.count)
             if self.pacing is not None:
                 self.pacing.refused(index, message)
+        return answer
 
     def services(self) -> Iterator[tuple[str, Service]]:
         """Return what is answered to the others."""

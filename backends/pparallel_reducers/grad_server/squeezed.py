@@ -65,7 +65,7 @@ class Squeezed:
 
 
 class Squeezer:
-    """Compresses the gradients of one model in one run."""
+    """Compresses the gradients of one member in one run."""
 
     def __init__(self, config: CompressionConfig, run: Run) -> None:
         self._run = run

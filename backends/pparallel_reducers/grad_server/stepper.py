@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 
+from pparallel_reducers.grad_server.board import Board
 from pparallel_reducers.grad_server.flat import Flat
 from pparallel_reducers.grad_server.shares import Share
 from pparallel_reducers.gradients import clear
-from pparallel_reducers.layout import ModelTensors, state_of
+from pparallel_reducers.layout import ModelTensors
 from pparallel_reducers.stepping import OptimizerStep
 
 if TYPE_CHECKING:
@@ -95,11 +96,10 @@ class Stepper:
         self._cuts.settle()
         return outcome.error
 
-    def state(self) -> Mapping[str, Tensor]:
-        """Return the tensors of the share, on the CPU; the next step may change them."""
+    def publish(self, board: Board) -> None:
+        """Publish the share on *board*."""
         assert self._share is not None
-        found = self._share.targets(state_of(self.model))
-        return {name: each.cpu() for name, each in found.items()}
+        board.publish(self._share, self.model)
 
 
 def _copy_to(targets: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:

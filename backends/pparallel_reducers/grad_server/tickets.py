@@ -32,14 +32,12 @@ class Issued:
         member: who computes the gradient.
         via: the secondary that it goes to; None: it has arrived.
         version: the oldest version that it may be computed on.
-        hurried: whether the secondary was told to hand it on.
     """
 
     serial: int
     member: str
     via: str | None
     version: int
-    hurried: bool = False
 
 
 class Tickets:

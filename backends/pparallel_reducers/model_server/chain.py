@@ -2,21 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from pparallel.interfaces.ordered_server import OrderedServer
 from pparallel.runtime.member import Member
-from pparallel_reducers.layout import Flats, Layout
+from pparallel_reducers.frozen import FrozenParameters, pull_some
+from pparallel_reducers.layout import Flats, Layout, Section, state_of
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.nn import Module
 
 _COUNTS = ""  #: in what is pushed; no tensor of a model has this name
 
 
+class State(NamedTuple):
+    """What a version has: trained parameters, buffers, and what is frozen and was written since.
+
+    Attributes:
+        section: where each of them lies.
+        flats: their values.
+    """
+
+    section: Section
+    flats: Flats
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the values."""
+        return sum(each.nbytes for each in self.flats.values())
+
+    def views(self) -> Iterator[tuple[str, Tensor]]:
+        """Return each tensor's name and its values, in its own shape."""
+        return self.section.views(self.flats)
+
+
 class Chain:
-    """Two keys of an ordered server: what the model is like, and its parameters and buffers.
+    """Keys of an ordered server: what the model is like, its versions, and what is frozen in all.
 
     Versions are numbers; each is pushed as the successor of the one before it, or refused. With the
     parameters go the counts of the versions that each member has pushed in this run: they tell
@@ -29,9 +52,20 @@ class Chain:
         self._counts = [0] * self._size  # in the newest version that was seen
         self._layout_key = f"reducer/{name}/layout"
         self._key = f"reducer/{name}/model"
+        self._frozen = FrozenParameters(server, self._key)
+        self._sections: dict[frozenset[str], Section] = {}  # by the names in it
+        self._written: set[str] = set()  # of the version that was pulled last
 
-    def begin(self, layout: Layout, flats: Flats) -> int:
-        """Go on where the chain ends, with *flats*; return their version.
+    def forget(self) -> None:
+        """Forget the run before, as one begins."""
+        self._frozen.forget()
+        self._sections, self._written = {}, set()
+
+    def begin(self, layout: Layout, model: Module) -> tuple[State, int, int]:
+        """Go on where the chain ends, with *model*, and publish what is frozen.
+
+        Returns:
+            What the version has, the version, and how many bytes were pushed.
 
         Raises:
             RuntimeError: somebody else pushes to these keys.
@@ -41,11 +75,13 @@ class Chain:
         before = self.newest() if self._server.versions(self._key) else -1
         told = self._server.push(self._layout_key, layout.plain(), number + 1, number)
         self._counts = [0] * self._size
-        value = _named(layout, flats, _tensor(self._counts))
+        nbytes = self._frozen.publish(model, _frozen_in(layout, state_of(model)))
+        state = self.state(layout, model)
+        value = _named(state, _tensor(self._counts))
         if not (told and self._server.push(self._key, value, before + 1, before)):
             message = f"the ordered server refused {self._key!r}: somebody else pushed to it"
             raise RuntimeError(message)
-        return before + 1
+        return state, before + 1, nbytes + state.nbytes
 
     def check(self, layout: Layout) -> None:
         """Refuse *layout* if the chain is of another model.
@@ -62,8 +98,25 @@ class Chain:
         """How many versions of this member were stored in this run, when it last asked."""
         return self._counts[self._rank]
 
-    def push(self, layout: Layout, flats: Flats, version: int, before: int) -> bool:
-        """Push *flats* as *version* if the newest version is *before*; return whether it was.
+    def state(self, layout: Layout, model: Module) -> State:
+        """Return a copy of what a version of *model* has."""
+        tensors = state_of(model)
+        frozen = _frozen_in(layout, tensors)
+        section = self._section(layout, self._frozen.written(model, frozen))
+        return State(section, section.pack(tensors.__getitem__))
+
+    def load(self, layout: Layout, state: State, model: Module) -> None:
+        """Copy *state*, and what is frozen, into *model*."""
+        import torch
+
+        tensors, views = state_of(model), dict(state.views())
+        self._frozen.restore(model, _frozen_in(layout, tensors), views)
+        with torch.no_grad():
+            for name, view in views.items():
+                tensors[name].copy_(view)
+
+    def push(self, layout: Layout, state: State, version: int, before: int) -> bool:
+        """Push *state* as *version* if the newest version is *before*; return whether it was.
 
         Raises:
             BaseException: what the server raises. The push may have been stored all the same: then
@@ -72,9 +125,8 @@ class Chain:
         counts = self._counts.copy()
         counts[self._rank] += 1
         try:
-            stored = self._server.push(
-                self._key, _named(layout, flats, _tensor(counts)), version, before
-            )
+            value = _named(state, _tensor(counts))
+            stored = self._server.push(self._key, value, version, before)
         except Exception:
             stored = self._was_stored(layout, counts[self._rank])
             if not stored:
@@ -102,25 +154,50 @@ class Chain:
             raise self._gone()
         return int(versions[-1])
 
-    def pull(self, layout: Layout) -> tuple[Flats, int]:
-        """Return the newest parameters and buffers, and their version.
+    def pull(self, layout: Layout) -> tuple[State, int]:
+        """Return what the newest version has, and the version.
 
         Raises:
             RuntimeError: there are none any more.
         """
-        flats, counts = layout.state.empty(), _tensor(self._counts)
-        found = self._server.pull(self._key, into=_named(layout, flats, counts))
+        counts, states = _tensor(self._counts), list[State]()
+
+        def into(names: Collection[str]) -> Mapping[str, Tensor]:
+            section = self._section(layout, names)
+            states.append(State(section, section.empty()))
+            return _named(states[-1], counts)
+
+        known = {_COUNTS, *(each.name for each in layout.entries)}
+        frozen = {each.name for each in layout.entries if each.kind == "frozen"}
+        names = (known - frozen) | self._written
+        found = pull_some(self._server, self._key, names, known, into)
         if found is None:
             raise self._gone()
         self._counts = [int(each) for each in counts]
-        return flats, int(str(found[1]))
+        self._written = frozen.intersection(found[0])
+        return states[-1], found[1]
+
+    def _section(self, layout: Layout, names: Collection[str]) -> Section:
+        """Return where a version has its tensors in which those frozen ones are that have *names*.
+
+        It is made once for the same ones.
+        """
+        entries = layout.entries
+        has = frozenset(x.name for x in entries if x.kind != "frozen" or x.name in names)
+        if has not in self._sections:
+            self._sections[has] = Section(each for each in entries if each.name in has)
+        return self._sections[has]
 
     def _gone(self) -> RuntimeError:
         return RuntimeError(f"the ordered server holds no {self._key!r} any more: it was deleted")
 
 
-def _named(layout: Layout, flats: Flats, counts: Tensor) -> dict[str, Tensor]:
-    return {**dict(layout.state.views(flats)), _COUNTS: counts}
+def _frozen_in(layout: Layout, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {each.name: tensors[each.name] for each in layout.entries if each.kind == "frozen"}
+
+
+def _named(state: State, counts: Tensor) -> dict[str, Tensor]:
+    return {**dict(state.views()), _COUNTS: counts}
 
 
 def _tensor(counts: Sequence[int]) -> Tensor:

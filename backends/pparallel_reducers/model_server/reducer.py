@@ -12,8 +12,8 @@ from pparallel.runtime.member import Member
 from pparallel.runtime.rpc import RpcGroup
 from pparallel_reducers.config import ModelServerReducerConfig
 from pparallel_reducers.gradients import averages, outside_inference_mode
-from pparallel_reducers.layout import Flats, Layout, load, state_in
-from pparallel_reducers.model_server.chain import Chain
+from pparallel_reducers.layout import Layout
+from pparallel_reducers.model_server.chain import Chain, State
 from pparallel_reducers.model_server.snapshot import StepSnapshot
 from pparallel_reducers.own_model_reducer import OwnModelReducer
 
@@ -25,12 +25,12 @@ class _Pushed(NamedTuple):
     """What was accepted as the next version.
 
     Attributes:
-        flats: the parameters and buffers.
-        version: of them.
+        state: what it has.
+        version: of it.
         behind: how many versions came between them and what the step was made on.
     """
 
-    flats: Flats
+    state: State
     version: int
     behind: int
 
@@ -47,8 +47,8 @@ class _Attempt(NamedTuple):
 
     number: int
     version: int
-    base: Flats
-    stepped: Flats
+    base: State
+    stepped: State
 
 
 class ModelServerReducer(OwnModelReducer):
@@ -81,7 +81,7 @@ class ModelServerReducer(OwnModelReducer):
         self._config = config
         self._group = group
         self._chain = Chain(ordered_server, name, member)
-        self._base: Flats = {}  # what the managed model was when it was last pushed or pulled
+        self._base: State  # what the managed model was when it was last pushed or pulled
         self._before = StepSnapshot()
         self._attempt: _Attempt | None = None  # of a push that has not returned
         self._has_met = False  # whether the others have met this member in start() already
@@ -92,11 +92,12 @@ class ModelServerReducer(OwnModelReducer):
     def begin(self, layout: Layout, model: Module) -> None:
         self._warn_of_other_parameters()
         self._attempt = None
+        self._chain.forget()
         begins = self._member.rank == 0 and not self._has_met
         if begins:
-            self._base = state_in(layout, model)
-            self._pulled.note(model, self._chain.begin(layout, self._base))
-            self._sent(self._base)
+            self._base, version, nbytes = self._chain.begin(layout, model)
+            self._pulled.note(model, version)
+            self._sent(nbytes)
         if not self._has_met:
             self._group.meet("start-1", resumes=True)
         self._has_met = True  # if the model is refused now, the others wait for another start()
@@ -184,7 +185,7 @@ class ModelServerReducer(OwnModelReducer):
 
     def _push(self, layout: Layout, model: Module) -> _Pushed | None:
         """Push the parameters of *model*, which has made a step; None if the step is refused."""
-        stepped, base = state_in(layout, model), self._base
+        stepped, base = self._chain.state(layout, model), self._base
         before = since = self._pulled.version(model)
         while not self._push_attempt(layout, stepped, base, before):
             if not self._config.rebase:
@@ -194,10 +195,10 @@ class ModelServerReducer(OwnModelReducer):
             stepped, base = _rebased(layout, stepped, base, newest), newest
         return _Pushed(stepped, before + 1, before - since)
 
-    def _push_attempt(self, layout: Layout, stepped: Flats, base: Flats, before: int) -> bool:
+    def _push_attempt(self, layout: Layout, stepped: State, base: State, before: int) -> bool:
         """Push *stepped* as the version after *before*, which is *base*, unless there is one."""
         self._attempt = _Attempt(self._chain.count + 1, before + 1, base, stepped)
-        self._sent(stepped)
+        self._sent(stepped.nbytes)
         return self._chain.push(layout, stepped, before + 1, before)
 
     def _take_back(self, layout: Layout) -> None:
@@ -210,18 +211,18 @@ class ModelServerReducer(OwnModelReducer):
                     self._pulled.note(self._own.model, version)
                 self._attempt = None
                 return
-            flats = made.base
+            state = made.base
             if version != made.version:
-                flats = _rebased(layout, made.base, made.stepped, newest)
-            self._sent(flats)
-            self._chain.push(layout, flats, version + 1, version)
+                state = _rebased(layout, made.base, made.stepped, newest)
+            self._sent(state.nbytes)
+            self._chain.push(layout, state, version + 1, version)
 
     def _take_over(self, layout: Layout, model: Module, pushed: _Pushed) -> None:
         """Have *model* be what was *pushed*."""
-        self._base = pushed.flats
+        self._base = pushed.state
         self._pulled.note(model, pushed.version)
         if pushed.behind:
-            load(layout, pushed.flats, model)
+            self._chain.load(layout, pushed.state, model)
             self._tally.pulled(pushed.version - 1)
         self._tally.pushed()
         self._tally.reduced(1, pushed.behind, pushed.version)
@@ -234,31 +235,34 @@ class ModelServerReducer(OwnModelReducer):
 
     def _take(self, layout: Layout, model: Module) -> None:
         """Copy the newest parameters into *model*."""
-        flats, version = self._chain.pull(layout)
-        load(layout, flats, model)
+        state, version = self._chain.pull(layout)
+        self._chain.load(layout, state, model)
         if self._own.is_managed(model):
-            self._base = flats
+            self._base = state
         self._pulled.take(model, version)
 
-    def _sent(self, flats: Flats) -> None:
+    def _sent(self, nbytes: int) -> None:
         if self._member.world_size > 1:
-            self._tally.sent(sum(flat.nbytes for flat in flats.values()))
+            self._tally.sent(nbytes)
 
 
-def _rebased(layout: Layout, stepped: Flats, base: Flats, newest: Flats) -> Flats:
+def _rebased(layout: Layout, stepped: State, base: State, newest: State) -> State:
     """Return *newest* with what *stepped* is more than *base*.
 
     Buffers are averaged where that can be done: adding up changes of a running variance could make
     it negative.
     """
-    found = {dtype: flat.clone() for dtype, flat in newest.items()}
-    places = [dict(layout.state.views(flats)) for flats in (found, stepped, base)]
+    flats = {dtype: flat.clone() for dtype, flat in newest.flats.items()}
+    found = State(newest.section, flats)
+    places = [dict(each.views()) for each in (found, stepped, base)]
     for entry in layout.entries:
+        if entry.kind == "frozen":
+            continue
         new, mine, old = (each[entry.name] for each in places)
         if entry.kind == "trainable":
             new += mine - old
-        elif entry.kind == "buffer" and averages(mine.dtype):
+        elif averages(mine.dtype):
             new.div_(2).add_(mine / 2)  # their sum may be out of range: masks are of such numbers
-        elif entry.kind == "buffer":
+        else:
             new.copy_(mine)
     return found

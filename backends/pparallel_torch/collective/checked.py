@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from pparallel_torch.collective.torch_collective import TorchCollective
 
 _DIGEST = 32  #: bytes
+_NUMBER = 8  #: bytes of a number that stands for a tensor
+_NUMBERS = 1 << 8 * _NUMBER
+_HEAD = _DIGEST + _NUMBER  #: where the words begin
 _LONGEST = 512  #: bytes of a digest and of the words that it is of, as far as they go
 
 
@@ -73,7 +76,7 @@ class CheckedOperation(NativeOperation):
 
     @override
     def all_gather(self, outputs: Sequence[Tensor], tensor: Tensor) -> None:
-        self._compare("all_gather", [tensor, *outputs])
+        self._compare_lists("all_gather", outputs, tensor)
         super().all_gather(outputs, tensor)
 
     @override
@@ -88,12 +91,15 @@ class CheckedOperation(NativeOperation):
 
     @override
     def exchange(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
-        self._compare("all_to_all", [*outputs, *inputs])
+        given = [f"{self.me} to {to}: {self._kind(each)}" for to, each in enumerate(inputs)]
+        taken = [f"{at} to {self.me}: {self._kind(each)}" for at, each in enumerate(outputs)]
+        balance = sum(map(_number, given)) - sum(map(_number, taken))
+        self._compare("all_to_all", [*inputs, *outputs], balance=balance)
         super().exchange(outputs, inputs)
 
     @override
     def reduce_scatter(self, output: Tensor, inputs: Sequence[Tensor], how: ReduceOp) -> None:
-        self._compare(f"reduce_scatter by {how.name}", [output, *inputs])
+        self._compare_lists(f"reduce_scatter by {how.name}", inputs, output)
         super().reduce_scatter(output, inputs, how)
 
     @override
@@ -101,13 +107,28 @@ class CheckedOperation(NativeOperation):
         self._compare("barrier", [])
         super().barrier()
 
-    def _compare(self, what: str, tensors: Sequence[Tensor], *, each: bool = False) -> None:
+    def _compare_lists(self, what: str, tensors: Sequence[Tensor], own: Tensor) -> None:
+        """Compare a list that is alike in all members, and whether *own* fits into it."""
+        kinds = [self._kind(each) for each in tensors]
+        fits = self._kind(own) == kinds[self.me]
+        self._compare(what, tensors if fits else [own, *tensors], each=len(set(kinds)) > 1)
+
+    def _compare(
+        self,
+        what: str,
+        tensors: Sequence[Tensor],
+        *,
+        each: bool = False,
+        balance: int | None = None,
+    ) -> None:
         """Tell the others what this member begins, and hear what they begin.
 
         Args:
             what: the operation in words.
             tensors: its tensors, all of one kind.
             each: whether they may differ, and their order counts.
+            balance: what those that this member gives are as numbers, less those that it takes,
+                where each member has tensors of its own: the sum over all members is 0.
 
         Raises:
             ValueError: it is not the same.
@@ -116,7 +137,9 @@ class CheckedOperation(NativeOperation):
         kinds = [self._kind(tensor) for tensor in tensors]
         on = ", ".join(kinds if each else dict.fromkeys(kinds))
         words = f"{what} on {on}" if on else what
-        said = hashlib.sha256(words.encode()).digest() + words.encode()
+        alike = words if balance is None else what
+        said = hashlib.sha256(alike.encode()).digest()
+        said += ((balance or 0) % _NUMBERS).to_bytes(_NUMBER) + words.encode()
         mine = torch.frombuffer(bytearray(said[:_LONGEST].ljust(_LONGEST)), dtype=torch.uint8)
         all_said = [torch.empty_like(mine) for _ in self._ranks]
         Operation(self._collective, self.tag, self._ranks, self.me).all_gather(all_said, mine)
@@ -138,7 +161,19 @@ def _refuse_differences(ranks: Sequence[int], all_said: Sequence[bytes]) -> None
                 " members of a group begin the same operations in the same order, on tensors of"
                 " one shape and dtype"
             )
+    if sum(int.from_bytes(said[_DIGEST:_HEAD]) for said in all_said) % _NUMBERS:
+        begun = (
+            f"rank {rank} began {_words(said)}" for rank, said in zip(ranks, all_said, strict=True)
+        )
+        raise ValueError(
+            f"{'; '.join(begun)}, which does not fit together: a tensor that is given has the shape"
+            " and dtype of the one that takes it"
+        )
+
+
+def _number(words: str) -> int:
+    return int.from_bytes(hashlib.sha256(words.encode()).digest()[:_NUMBER])
 
 
 def _words(said: bytes) -> str:
-    return said[_DIGEST:].decode(errors="replace").rstrip()
+    return said[_HEAD:].decode(errors="replace").rstrip()

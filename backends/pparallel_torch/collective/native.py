@@ -122,6 +122,12 @@ class NativeGroup(ABC):
         except Exception as error:  # noqa: BLE001 - it is raised again
             self._fail(what, error)
 
+    def settle(self) -> None:  # noqa: B027 - here do() has waited
+        """Wait for what :meth:`do` has begun, and raise what went wrong."""
+
+    def member_left(self) -> None:  # noqa: B027 - here whoever waits sees it
+        """Have what waits for a member that has left end; never blocks."""
+
     def look(self) -> None:
         """End what cannot be done any more."""
         if self.ends.overdue:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, ClassVar
 
@@ -10,14 +14,17 @@ import torch
 from torch._C import _distributed_c10d as c10d
 from typing_extensions import override
 
-from pparallel.errors import ConfigError
+from pparallel.errors import ConfigError, ResourceExhaustedError
+from pparallel.runtime.resources import start_thread
+from pparallel_torch.collective.ends import GRACE
 from pparallel_torch.collective.forms import Reductions, reductions
 from pparallel_torch.collective.native import NativeGroup, Started
 from pparallel_torch.collective.store import JobStore
 from pparallel_torch.collective.torch_collective import TorchCollective
 
 #: Seconds beyond ours after which torch's own watchdog ends a process whose operation hangs.
-_MARGIN = 600.0
+_MARGIN = 60.0
+_AHEAD = 1000  #: operations that the GPU may have left to do before this thread waits for one
 _QUICK, _LONG = 0.00005, 0.002  #: seconds between two looks at the GPU, at first and later
 _SPIN = 0.0002  #: seconds in which it is looked at all the time
 
@@ -28,9 +35,10 @@ _SIGNS = ("NCCL", "nccl", "aborted", "onnection", "Timed out", "timed out")
 class NcclCollective(TorchCollective):
     """Operations on tensors of GPUs by NCCL; one GPU for each member.
 
-    An operation is done when the GPU has done it: the calling thread waits for that, so that a
-    member that is lost is an error, and not a GPU that waits for ever. Barriers, messages and
-    objects go over the transport of the job, by the CPU.
+    An operation is in order on the GPU's current stream when it returns, and the calling thread
+    goes on. Errors are found beside the stream: by the next operation, by a barrier, or at the
+    close. ``wait()`` of an operation begun with ``async_op`` waits for the GPU, and raises what
+    went wrong with it. Barriers, messages and objects go over the transport of the job, by the CPU.
     """
 
     device_type = "cuda"
@@ -70,6 +78,51 @@ class NcclGroup(NativeGroup):
     """A process group of NCCL's; nothing of it blocks but what says so."""
 
     _aborted = False
+    #: What the GPU may still have to do: torch's handle, the operation's name, when it began.
+    _ordered: deque[tuple[Started, str, float]]
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._ordered = deque()
+        self._released = threading.Event()
+
+    @override
+    def do(self, what: str, begin: Callable[[Any], Started]) -> None:
+        """Begin an operation, after which this thread's stream goes on; raise what failed before.
+
+        Once a member has left this waits for the GPU, as nobody else would find that it hangs.
+        """
+
+        def in_order(made: Any) -> Started:
+            started = begin(made)
+            started.wait()  # for the stream alone
+            return started
+
+        started = self.begin(what, in_order)
+        self._ordered.append((started, what, time.monotonic()))
+        if self.ends.has_left or self.ends.over is not None:
+            self.settle()
+        elif len(self._ordered) > _AHEAD:
+            self._wait_for_first()
+
+    @override
+    def begin(self, what: str, begin: Callable[[Any], Started]) -> Started:
+        self._check_ordered()
+        return super().begin(what, begin)
+
+    @override
+    def settle(self) -> None:
+        while self._ordered:
+            self._wait_for_first()
+
+    @override
+    def member_left(self) -> None:
+        """Abort in a moment what still runs: a thread that waits for the GPU sees no end."""
+        if self._ordered:
+            watch = threading.Thread(target=self._abort_unfinished, daemon=True)
+            watch.name = "pparallel-nccl-abort"
+            with suppress(ResourceExhaustedError):  # then torch's watchdog ends the process
+                start_thread(watch)
 
     @override
     def abort(self) -> None:
@@ -80,10 +133,13 @@ class NcclGroup(NativeGroup):
 
     @override
     def wake(self) -> None:
-        """Do nothing: who waits looks up now and then, and aborting would block the caller."""
+        """Have a thread that waits for the GPU go on; others look up now and then."""
+        self.member_left()
 
     @override
     def release(self) -> None:
+        self._released.set()
+        self._ordered.clear()
         if self.ends.has_left or self._aborted:
             self.abort()  # NCCL would wait for those who are gone
         else:
@@ -102,9 +158,42 @@ class NcclGroup(NativeGroup):
             if now >= spun:
                 time.sleep(pause)
                 pause = min(2 * pause, _LONG)
+        if self._aborted:  # by which the GPU is done, too
+            raise RuntimeError("the operation was aborted")
         started.wait()  # raises what went wrong, and has this thread's stream come after it
         return True
 
     @override
     def is_broken(self, error: Exception) -> bool:
         return isinstance(error, RuntimeError) and any(each in str(error) for each in _SIGNS)
+
+    @override
+    def _running(self) -> list[Started]:
+        return [*super()._running(), *(started for started, _, _ in self._ordered)]
+
+    def _check_ordered(self) -> None:
+        """Raise what has become of operations in order on a stream, without waiting for them."""
+        while self._ordered:
+            started, _, began = self._ordered[0]
+            late = self._aborted or time.monotonic() >= began + self._timeout
+            if not (late or started.is_completed()):
+                return
+            self._wait_for_first()
+
+    def _wait_for_first(self) -> None:
+        started, what, began = self._ordered[0]
+        try:
+            self.wait(started, what, began, None)
+        except Exception:
+            if self.ends.over is None:
+                self._ordered.popleft()
+            else:  # all of them have failed
+                self._ordered.clear()
+            raise
+        self._ordered.popleft()
+
+    def _abort_unfinished(self) -> None:
+        if self._released.wait(GRACE):
+            return
+        if not all(started.is_completed() for started, _, _ in list(self._ordered)):
+            self.abort()

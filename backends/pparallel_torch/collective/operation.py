@@ -108,6 +108,10 @@ class NativeOperation(Operation):
     @override
     def all_gather(self, outputs: Sequence[Tensor], tensor: Tensor) -> None:
         self._accept(tensor, *outputs)
+        check_fit(outputs[self.me], tensor)
+        if any(each.shape != tensor.shape for each in outputs):  # the libraries take one shape
+            self._over_messages(lambda each: each.all_gather(outputs, tensor))
+            return
         rooms = _fitting(outputs, tensor)
         mine, into = [moved(lent(tensor))], [[moved(each) for each in rooms]]
         self._run("all_gather", lambda made: made.allgather(into, mine), all_back(rooms, outputs))
@@ -137,14 +141,14 @@ class NativeOperation(Operation):
     @override
     def exchange(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
         self._accept(*outputs, *inputs)
-        _fitting([*outputs, *inputs], outputs[0])
+        check_fit(outputs[self.me], inputs[self.me])
         self._exchange("all_to_all", outputs, inputs, None)
 
     @override
     def reduce_scatter(self, output: Tensor, inputs: Sequence[Tensor], how: ReduceOp) -> None:
         """Exchange, and combine in the order of positions, so that all is repeatable."""
         self._accept(output, *inputs)
-        _fitting(inputs, output)
+        check_fit(output, inputs[self.me])
         parts = [output.new_empty(output.shape) for _ in inputs]
 
         def combine() -> None:
@@ -157,25 +161,30 @@ class NativeOperation(Operation):
     def barrier(self) -> None:
         if self._collective.has_barrier:
             self._run("barrier", lambda made: made.barrier())
-        else:
-            self._over_messages(lambda each: each.barrier())
+            return
+        if not self._starts:
+            self._native.settle()
+        self._over_messages(lambda each: each.barrier())
 
     # -- inside -------------------------------------------------------------------------------
 
     def _exchange(
         self, what: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], then: Finish | None
     ) -> None:
-        packed = moved(torch.cat([lent(each).view(-1) for each in inputs]))
-        room = torch.empty_like(packed)
+        packed = torch.cat([lent(each).view(-1) for each in inputs])
+        counts = [each.numel() for each in outputs]
+        room = packed.new_empty(sum(counts))
+        into, given = moved(room), moved(packed)
+        size = room.itemsize // into.itemsize  # what is moved as bytes is counted as such
+        taken, sent = ([each.numel() * size for each in several] for several in (outputs, inputs))
 
         def deal_out() -> None:
-            parts = room.view(inputs[0].dtype).view(len(outputs), *outputs[0].shape)
-            for output, part in zip(outputs, parts, strict=True):
-                output.copy_(part)
+            for output, part in zip(outputs, room.split(counts), strict=True):
+                output.copy_(part.view(output.shape))
             if then is not None:
                 then()
 
-        self._run(what, lambda made: made.alltoall_base(room, packed, [], []), deal_out)
+        self._run(what, lambda made: made.alltoall_base(into, given, taken, sent), deal_out)
 
     def _accept(self, *tensors: Tensor) -> None:
         for each in tensors:

@@ -11,7 +11,13 @@ from urllib.parse import urlsplit
 
 from typing_extensions import override
 
-from pparallel.errors import CallTimeoutError, ClosedError, ConfigError, PeerLostError
+from pparallel.errors import (
+    CallTimeoutError,
+    ClosedError,
+    ConfigError,
+    PeerLostError,
+    is_consequence,
+)
 from pparallel.interfaces.collective import USER_TAGS, Operation, Work
 from pparallel.runtime.collectives import ConnectedCollective
 from pparallel.runtime.links import ProcessId
@@ -124,6 +130,20 @@ class TorchCollective(ConnectedCollective):
             self._native.wake()
 
     @override
+    def close(self) -> None:
+        try:
+            self._settle()
+        finally:
+            super().close()
+
+    def _settle(self) -> None:
+        """Wait for what goes on beside this member, before the others learn that it leaves."""
+        for each in self._groups:
+            each._settle()
+        if self._native is not None and not is_consequence(self.ends.over):
+            self._native.settle()
+
+    @override
     def leave(self) -> None:
         self.ends.close(ClosedError(f"the collective {self.name!r} of {self.member.name!r}"))
         if self._native is not None:
@@ -138,6 +158,8 @@ class TorchCollective(ConnectedCollective):
         if rank != self.rank:
             in_order = isinstance(error, PeerLostError) and error.reason.startswith("has left")
             self.ends.lose(rank, error, seen=in_order and self.sees_ends)
+            if self._native is not None:
+                self._native.member_left()
             return
         self.ends.end(error)
         if self._native is not None:

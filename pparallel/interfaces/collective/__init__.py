@@ -29,11 +29,14 @@ class Collective(ObjectForms, MultiGpuForms):
 
     Members are called by their global rank everywhere, ``src`` and ``dst`` too, as in torch.
     Tensors may have any dtype, complex ones too, and any strides; those of one operation have the
-    same shape and dtype in all members. Outputs are written in place, and gradients are not
-    recorded. With ``async_op=True`` an operation returns a :class:`Work` at once and its tensors
-    must not be touched until ``wait()`` returns; else it returns when this member's part is done,
-    which may take until all others have begun it. All members of a group begin the same operations
-    in the same order, from one thread at a time; messages may be sent and received by any thread.
+    same shape and dtype in all members, but for lists of several shapes. Outputs are written in
+    place, and gradients are not recorded. With ``async_op=True`` an operation returns a
+    :class:`Work` at once and its tensors must not be touched until ``wait()`` returns; else it
+    returns when this member's part is done, which may take until all others have begun it. On a
+    GPU a backend may return when its part is in order on the GPU's current stream: what is
+    computed there comes after it, and so does a copy to the CPU. All members of a group begin the
+    same operations in the same order, from one thread at a time; messages may be sent and received
+    by any thread.
 
     A backend fills in :meth:`open`, :meth:`close`, :meth:`isend`, :meth:`irecv`,
     :meth:`new_group`, :attr:`rank` and :meth:`size`, and, for groups of less than all members,
@@ -56,6 +59,14 @@ class Collective(ObjectForms, MultiGpuForms):
         - Tensors without elements in memory, as sparse ones, and tensors to fill whose elements
           share memory, as expanded ones, raise ``ValueError`` before anything is sent
           (``CollectiveSuite.test_tensors_that_cannot_be_sent``).
+        - Tensors to fill that share memory with one another raise ``ValueError`` before anything
+          is sent (``CollectiveSuite.test_outputs_that_share_memory``); an input that shares memory
+          with one is sent as it was when the operation began
+          (``CollectiveSuite.test_inputs_that_share_memory``).
+        - Lists of :meth:`all_gather`, :meth:`reduce_scatter` and :meth:`all_to_all` may have
+          several shapes; those of :meth:`gather` and :meth:`scatter` have one, and all of them one
+          dtype, or the member that gives the list gets a ``ValueError``
+          (``CollectiveSuite.test_tensors_of_several_shapes``).
         - What arrives is the receiver's own (``CollectiveSuite.test_what_arrives_is_its_own``,
           ``test_objects``).
         - Messages from one member to another with one tag arrive in the order sent

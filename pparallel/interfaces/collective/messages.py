@@ -8,6 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Self
 
 from pparallel.interfaces.collective.algorithms import Operation
+from pparallel.interfaces.collective.memory import separate
 from pparallel.interfaces.collective.work import Work
 from pparallel.interfaces.resource import Resource
 
@@ -162,13 +163,29 @@ class Messages(Resource):
             )
         return sorted(ranks)
 
-    def _one_each(self, what: str, tensors: Sequence[Tensor] | None) -> list[Tensor]:
+    def _one_each(
+        self, what: str, tensors: Sequence[Tensor] | None, *, one_shape: bool = False
+    ) -> list[Tensor]:
         if tensors is None or len(tensors) != self.size():
             raise ValueError(wrong_count(what, tensors, self.size()))
-        return [validated(each) for each in tensors]
+        found = [validated(each) for each in tensors]
+        first = found[0]
+        for each in found:
+            if each.dtype != first.dtype:
+                raise ValueError(f"{what} has one dtype, not {first.dtype} and {each.dtype}")
+            if one_shape and each.shape != first.shape:
+                raise ValueError(
+                    f"{what} has tensors of one shape, not {tuple(first.shape)} and"
+                    f" {tuple(each.shape)}: pad them, or use all_gather() or all_to_all(), which"
+                    " take several shapes"
+                )
+        return found
 
-    def _one_output_each(self, what: str, tensors: Sequence[Tensor] | None) -> list[Tensor]:
-        return [validated_output(each) for each in self._one_each(what, tensors)]
+    def _one_output_each(
+        self, what: str, tensors: Sequence[Tensor] | None, *, one_shape: bool = False
+    ) -> list[Tensor]:
+        found = self._one_each(what, tensors, one_shape=one_shape)
+        return separate(what, [validated_output(each) for each in found])
 
 
 def _users(tag: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pparallel.interfaces.collective.memory import separate
 from pparallel.interfaces.collective.messages import Messages, validated, validated_output
 from pparallel.interfaces.collective.work import ReduceOp, Work
 
@@ -77,6 +78,7 @@ class MultiGpuForms(Messages):
             if len(tensors) != needed:
                 message = f"each list of outputs has {needed} tensors, not {len(tensors)}"
                 raise ValueError(message)
+        separate("output_tensor_lists", [each for tensors in outputs for each in tensors])
         packed = _room(inputs[0], (len(inputs), *inputs[0].shape))
         _fill(list(packed), inputs)
         received = [_room(packed, packed.shape) for _ in range(self.size())]

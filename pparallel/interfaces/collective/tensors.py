@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pparallel.interfaces.collective.memory import copied_if_shared, separate
 from pparallel.interfaces.collective.messages import Messages, validated, validated_output
 from pparallel.interfaces.collective.work import ReduceOp, Work
 
@@ -37,7 +38,7 @@ class TensorForms(Messages):
         All members give as many, and in the same order tensors of the same shapes and dtypes,
         which may differ from one tensor to the next.
         """
-        mine = [validated_output(each) for each in tensors]
+        mine = separate("tensors", [validated_output(each) for each in tensors])
         for each in mine:
             op.check(each)
         return self._do(async_op, lambda each: each.all_reduce_coalesced(mine, op))
@@ -54,9 +55,13 @@ class TensorForms(Messages):
     def all_gather(
         self, tensor_list: Sequence[Tensor], tensor: Tensor, async_op: bool = False
     ) -> Work[None] | None:
-        """Fill *tensor_list* with every member's tensor, by position in the group."""
+        """Fill *tensor_list* with every member's tensor, by position in the group.
+
+        Members may give tensors of several shapes; the lists of all have these shapes.
+        """
         outputs = self._one_output_each("tensor_list", tensor_list)
-        mine = validated(tensor)
+        me = self._position(self.rank)
+        (mine,) = copied_if_shared([validated(tensor)], outputs, (0, me))
         return self._do(async_op, lambda each: each.all_gather(outputs, mine))
 
     def gather(
@@ -68,8 +73,10 @@ class TensorForms(Messages):
     ) -> Work[None] | None:
         """Fill *gather_list* of *dst* with every member's tensor; elsewhere it is not used."""
         root = self._position(dst)
-        into = self._one_output_each("gather_list", gather_list) if self.rank == dst else None
-        mine = validated(tensor)
+        mine, into = validated(tensor), None
+        if self.rank == dst:
+            into = self._one_output_each("gather_list", gather_list, one_shape=True)
+            (mine,) = copied_if_shared([mine], into, (0, root))
         return self._do(async_op, lambda each: each.gather(mine, into, root))
 
     def scatter(
@@ -81,8 +88,10 @@ class TensorForms(Messages):
     ) -> Work[None] | None:
         """Fill each member's tensor with its part of *scatter_list* of *src*."""
         root = self._position(src)
-        parts = self._one_each("scatter_list", scatter_list) if self.rank == src else None
-        mine = validated_output(tensor)
+        mine, parts = validated_output(tensor), None
+        if self.rank == src:
+            parts = self._one_each("scatter_list", scatter_list, one_shape=True)
+            parts = copied_if_shared(parts, [mine], (root, 0))
         return self._do(async_op, lambda each: each.scatter(mine, parts, root))
 
     def reduce_scatter(
@@ -92,10 +101,14 @@ class TensorForms(Messages):
         op: ReduceOp = ReduceOp.SUM,
         async_op: bool = False,
     ) -> Work[None] | None:
-        """Fill each member's *output* with the combination of everyone's input for it."""
+        """Fill each member's *output* with the combination of everyone's input for it.
+
+        Outputs may have several shapes; the lists of all members have these shapes.
+        """
         inputs = self._one_each("input_list", input_list)
         mine = validated_output(output)
         op.check(mine)
+        inputs = copied_if_shared(inputs, [mine], (self._position(self.rank), 0))
         return self._do(async_op, lambda each: each.reduce_scatter(mine, inputs, op))
 
     def all_to_all(
@@ -104,9 +117,14 @@ class TensorForms(Messages):
         input_list: Sequence[Tensor],
         async_op: bool = False,
     ) -> Work[None] | None:
-        """Send each member its tensor of *input_list*, and fill *output_list* by sender."""
+        """Send each member its tensor of *input_list*, and fill *output_list* by sender.
+
+        Tensors may have several shapes; each has that of the output that it comes into.
+        """
         outputs = self._one_output_each("output_list", output_list)
         inputs = self._one_each("input_list", input_list)
+        me = self._position(self.rank)
+        inputs = copied_if_shared(inputs, outputs, (me, me))
         return self._do(async_op, lambda each: each.exchange(outputs, inputs))
 
     def barrier(self, async_op: bool = False) -> Work[None] | None:

@@ -11,7 +11,7 @@ import pytest
 import pparallel
 from pparallel.interfaces.collective import CollectiveConfig
 from pparallel.interfaces.launcher import LauncherConfig
-from pparallel.testing.collective import failures, forms, groups, messages, operations
+from pparallel.testing.collective import failures, forms, groups, lists, messages, operations
 from pparallel.testing.collective.samples import DTYPES
 from pparallel.testing.patience import AGES, PATIENCE
 from pparallel.testing.suite import Suite, changed, requires
@@ -100,6 +100,18 @@ class CollectiveSuite(Suite):
     def test_tensors_that_cannot_be_sent(self, launch: Launch, device: str) -> None:
         for size in (1, 2, 3):
             assert launch(size, forms.unsendable, device) == [None] * size
+
+    @pytest.mark.parametrize("size", [2, 3])
+    def test_outputs_that_share_memory(self, launch: Launch, device: str, size: int) -> None:
+        assert launch(size, lists.outputs_that_share_memory, device) == [None] * size
+
+    @pytest.mark.parametrize("size", [2, 3])
+    def test_inputs_that_share_memory(self, launch: Launch, device: str, size: int) -> None:
+        assert launch(size, lists.inputs_that_share_memory, device) == [None] * size
+
+    def test_tensors_of_several_shapes(self, launch: Launch, device: str) -> None:
+        for size in (2, 3):
+            assert launch(size, lists.uneven, device) == [None] * size
 
     def test_means_of_large_values(
         self, launch: Launch, device: str, dtypes: Sequence[str]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
 import pytest
@@ -130,6 +131,75 @@ class ValueTests(OrderedServerTests):
         backwards = numpy.zeros((4, rows)).T[::-1]
         assert server.pull("n", into=[target, backwards]) is not None
         assert backwards.sum() == 4 * rows
+
+    @pytest.mark.parametrize("size", [6, 30_000])
+    def test_into_must_not_share_memory(self, server: OrderedServer, size: int) -> None:
+        """One tensor under two names would have the last value under both."""
+        import numpy
+        import torch
+
+        value = {"a": torch.zeros(size), "b": torch.ones(size)}
+        assert server.push("k", value, 1, None)
+        assert server.push("n", [numpy.zeros(size), numpy.ones(size)], 1, None)
+        target = torch.full((size + 1,), -1.0)
+        array = numpy.full(size + 1, -1.0)
+        refused: dict[str, tuple[str, Any]] = {
+            r"value\['b'\] .*shares memory with that of value\['a'\]": (
+                "k",
+                {"a": target[:size], "b": target[:size]},
+            ),
+            r"value\['a'\] .*shares memory with that of value\['b'\]": (
+                "k",
+                {"a": target[1:], "b": target[:size]},
+            ),
+            r"value\[1\] .*shares memory with that of value\[0\]": (
+                "n",
+                [array[:size], array[size - 1 :: -1]],
+            ),
+        }
+        for message, (key, into) in refused.items():
+            with pytest.raises(ValueError, match=message):
+                server.pull(key, into=into)
+            assert target.eq(-1).all(), "something was copied before the misfit was seen"
+            assert (array == -1).all()
+        whole = torch.zeros(size, 2)
+        columns = {"a": whole[:, 0], "b": whole[:, 1]}
+        assert server.pull("k", into=columns) == (columns, 1)
+        assert whole.sum(0).tolist() == [0, size]
+
+    @pytest.mark.parametrize("size", [6, 30_000])
+    def test_into_may_share_memory_as_the_value_does(
+        self, server: OrderedServer, size: int
+    ) -> None:
+        import torch
+
+        def tied(number: float) -> dict[str, torch.Tensor]:
+            weight = torch.full((size,), number)
+            return {"first": weight, "second": weight.detach(), "part": weight[2:]}
+
+        assert server.push("k", tied(1), 1, None)
+        into = tied(0)
+        assert server.pull("k", into=into) == (into, 1)
+        assert into["first"].sum() == size
+
+    @pytest.mark.parametrize("size", [6, 30_000])
+    def test_attributes_of_a_dictionary(self, server: OrderedServer, size: int) -> None:
+        """The state of a model has some; those that are tensors have no truth value."""
+        import torch
+
+        state = OrderedDict(weight=torch.zeros(size))
+        scale, notes = torch.ones(2), {"step": 0}
+        vars(state).update(scale=scale, notes=notes)
+        for version in range(3):
+            assert server.push("k", state, version, version - 1)
+            found = server.pull("k")
+            assert found is not None
+            assert found[1] == version
+            assert found[0].scale.tolist() == [1 + version, 1 + version]
+            assert found[0].notes == {"step": version}
+            assert type(found[0]) is OrderedDict
+            scale += 1
+            notes["step"] += 1
 
     def test_large_values(self, server: OrderedServer) -> None:
         """What takes megabytes may take another way than what is small."""

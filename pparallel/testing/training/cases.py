@@ -11,10 +11,13 @@ from typing_extensions import override
 
 from pparallel.testing.training.case import Case, Tolerance, Training, rates
 from pparallel.testing.training.models import (
+    Adapted,
+    Cached,
     Complex,
     Counting,
     Extended,
     Gated,
+    Heads,
     Masked,
     Normalized,
     PartlyUsed,
@@ -352,13 +355,30 @@ class ParameterWithoutGradient(Case):
 
     verdict: ClassVar[Verdict] = Refused(
         ValueError,
-        r"'unused'.* no gradient.*(requires_grad_|same parameters)",
-        "`push()` names it: freeze it before `start()`",
+        r"'unused'.* no gradient.*(requires_grad_|same parameters).* \+ 0 \* sum\(",
+        "`push()` names it: freeze it before `start()`, or add the zero term to the loss where"
+        " only some batches use it",
     )
 
     @override
     def model(self) -> Module:
         return PartlyUsed()
+
+
+class UnusedHead(Case):
+    """A head that a batch does not use, with the zero term in the loss."""
+
+    @override
+    def model(self) -> Module:
+        return seeded(Heads())
+
+    @override
+    def loss(self, training: Training, step: int) -> Tensor:
+        used = (training.rank + step) % 2
+        output: Tensor = training.model(self.inputs(step, training.rank), used)
+        head = training.module.get_submodule(f"heads.{1 - used}")
+        zero = 0 * sum(each.sum() for each in head.parameters())
+        return (output - 1).abs().square().mean() + zero
 
 
 # -- what gradients are like ----------------------------------------------------------------------
@@ -550,6 +570,14 @@ class AveragedBuffers(BatchNorm):
         training.note("average", training.extra["average"].state_dict())
 
 
+class BuffersOfTwoNames(Case):
+    """A module under two names, with buffers that are not persistent."""
+
+    @override
+    def model(self) -> Module:
+        return seeded(Cached())
+
+
 class InfiniteMask(Case):
     """A persistent buffer with -inf."""
 
@@ -694,6 +722,18 @@ class PulledCopy(Case):
         training.losses.append((output - 1).square().mean())
 
 
+class Adapter(PulledCopy):
+    """An adapter on a frozen model, with a copy for evaluation that begins as another model."""
+
+    @override
+    def model(self) -> Module:
+        return Adapted()
+
+    @override
+    def prepare(self, training: Training) -> None:
+        training.extra["copy"] = seeded(Adapted(), 1)
+
+
 class PushAlone(Case):
     """`push()` without `pull()`."""
 
@@ -750,6 +790,7 @@ _CASES: tuple[Callable[[], Case], ...] = (
     FrozenLater,
     ParameterAdded,
     ParameterWithoutGradient,
+    UnusedHead,
     ZeroFirstGradient,
     SparseGradients,
     SparseAdam,
@@ -764,6 +805,7 @@ _CASES: tuple[Callable[[], Case], ...] = (
     OwnStateDict,
     BuffersOfHooks,
     AveragedBuffers,
+    BuffersOfTwoNames,
     InfiniteMask,
     InfinityTaken,
     InfinityRefused,
@@ -772,6 +814,7 @@ _CASES: tuple[Callable[[], Case], ...] = (
     ScaledGradients,
     Autocast,
     PulledCopy,
+    Adapter,
     PushAlone,
     Compiled,
     Resumed,

@@ -54,6 +54,43 @@ class Tied(nn.Module):
         return output
 
 
+class Cached(nn.Module):
+    """A layer under two names, with buffers that are not persistent.
+
+    ``cache`` has another size for each batch, ``seen`` adds up the inputs.
+    """
+
+    cache: Tensor
+    seen: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 3)
+        self.first.register_buffer("cache", torch.zeros(1), persistent=False)
+        self.first.register_buffer("seen", torch.zeros(3), persistent=False)
+        self.second = self.first
+
+    @override
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.first.cache = inputs.new_zeros(len(inputs))
+        self.first.get_buffer("seen").add_(inputs.detach().sum(0))
+        output: Tensor = self.second(torch.tanh(self.first(inputs)))
+        return output
+
+
+class Adapted(nn.Module):
+    """A frozen network, to whose output a trained one adds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base, self.adapter = perceptron().requires_grad_(False), perceptron()
+
+    @override
+    def forward(self, inputs: Tensor) -> Tensor:
+        output: Tensor = self.base(inputs) + self.adapter(inputs)
+        return output
+
+
 class Normalized(nn.Module):
     """A network with running means and variances."""
 
@@ -149,6 +186,20 @@ class PartlyUsed(nn.Module):
     @override
     def forward(self, inputs: Tensor) -> Tensor:
         output: Tensor = self.net(inputs)
+        return output
+
+
+class Heads(nn.Module):
+    """A network with two heads, of which a batch goes through one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(3, 4)
+        self.heads = nn.ModuleList([nn.Linear(4, 2), nn.Linear(4, 2)])
+
+    @override
+    def forward(self, inputs: Tensor, used: int) -> Tensor:
+        output: Tensor = self.heads[used](torch.tanh(self.body(inputs)))
         return output
 
 

@@ -13,6 +13,7 @@ from pparallel.testing.training.case import Case, Tolerance, Training
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.nn import Module
 
 
 class Refusal(NamedTuple):
@@ -67,16 +68,28 @@ def outcome_of(training: Training, *, trains: bool = True) -> Outcome:
     if manages := training.optimizer is not None:
         training.case.finish(training)
     module = training.module
+    # Those that are not persistent are those of the member's own forward passes.
+    buffers = dict(module.named_buffers()) if trains else persistent_buffers(module)
     return Outcome(
         training.rank,
         manages,
         trains,
         {name: each.detach().clone() for name, each in module.named_parameters()},
-        {name: each.clone() for name, each in module.named_buffers()},
+        {name: each.clone() for name, each in buffers.items()},
         _plain(training.notes),
         training.losses,
         cleared=all(each.grad is None for each in training.parameters()),
     )
+
+
+def persistent_buffers(module: Module) -> dict[str, Tensor]:
+    """Return the buffers of *module* that all members have in common, by name."""
+    own = {
+        f"{path}.{name}" if path else name
+        for path, each in module.named_modules()
+        for name in each._non_persistent_buffers_set
+    }
+    return {name: each for name, each in module.named_buffers() if name not in own}
 
 
 class Snapshot:
@@ -112,7 +125,7 @@ def check_equal(
     """Check that *actual* is what *plain* has come to, and saw *notes*."""
     pairs: list[tuple[str, Any, Any]] = [
         ("parameters", actual.parameters, plain.parameters),
-        ("buffers", actual.buffers, plain.buffers),
+        ("buffers", actual.buffers, {name: plain.buffers[name] for name in actual.buffers}),
     ]
     if actual.trains:
         pairs.append(("losses", actual.losses, plain.losses))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from pparallel.testing.training.case import Case, Training
-from pparallel.testing.training.outcome import Outcome, outcome_of
+from pparallel.testing.training.outcome import Outcome, outcome_of, persistent_buffers
 from pparallel.testing.training.verdicts import Way
 
 if TYPE_CHECKING:
@@ -74,11 +74,11 @@ class _Plain:
             self._average_gradients()
         if self._buffers == "each step":
             self._average_buffers()  # also before hooks write to them
-        before = [each.clone() for each in first.module.buffers()]
+        before = [each.clone() for each in _buffers(first)]
         goes_on = self._step(first, step)
         for each in others:
             _copy(first.parameters(), each.parameters())
-            _copy_written(before, first.module.buffers(), each.module.buffers())
+            _copy_written(before, _buffers(first), _buffers(each))
             _clear(each)
         for each in self._all:
             self._case.after_step(each, step)
@@ -107,15 +107,15 @@ class _Plain:
             self._compute(each, step)
             for mine, theirs in zip(first.parameters(), each.parameters(), strict=True):
                 mine.grad = theirs.grad
-            _copy(each.module.buffers(), first.module.buffers())
+            _copy(_buffers(each), _buffers(first))
             goes_on &= self._step(first, step)
             _clear(each)
             _copy(first.parameters(), each.parameters())
-            _copy(first.module.buffers(), each.module.buffers())
+            _copy(_buffers(first), _buffers(each))
             self._case.after_step(each, step)
             for other in self._all:
                 _copy(each.parameters(), other.parameters())
-                _copy(each.module.buffers(), other.module.buffers())
+                _copy(_buffers(each), _buffers(other))
         return goes_on
 
     def _in_turns(self, step: int) -> bool:
@@ -159,13 +159,17 @@ class _Plain:
                 parameter.grad = _mean(row)
 
     def _average_buffers(self) -> None:
-        for row in zip(*(each.module.buffers() for each in self._all), strict=True):
+        for row in zip(*(_buffers(each) for each in self._all), strict=True):
             if row[0].is_floating_point():
                 _fill(row, _mean(row))
 
     def _take(self, training: Training, other: Training) -> None:
         _copy(other.module.parameters(), training.module.parameters())
-        _copy(other.module.buffers(), training.module.buffers())
+        _copy(_buffers(other), _buffers(training))
+
+
+def _buffers(training: Training) -> list[Tensor]:
+    return [*persistent_buffers(training.module).values()]
 
 
 def _mean(tensors: Sequence[Tensor]) -> Tensor:
