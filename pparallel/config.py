@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, ClassVar, Generic, Self, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, get_args
 
 from pydantic import (
     BaseModel,
@@ -60,6 +60,18 @@ class Config(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=Tru
     What is given for a field of type ``SecretStr`` is shown in no error.
     """
 
+    if not TYPE_CHECKING:  # a type checker goes by frozen=True
+
+        @override
+        def __setattr__(self, name: str, value: object) -> None:
+            with refusing():
+                super().__setattr__(name, value)
+
+        @override
+        def __delattr__(self, name: str) -> None:
+            with refusing():
+                super().__delattr__(name)
+
     @classmethod
     @override
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -106,6 +118,14 @@ class BackendConfig(Config, Generic[T], frozen=True):
         if not isinstance(value, Mapping):
             return handler(value)
         if narrow is None:
+            if "backend" not in value and cls.model_fields["backend"].is_required():
+                kind = getattr(cls, "interface", "backend").replace("_", " ")
+                message = (
+                    f"{cls.__name__} is the config of any {kind}:"
+                    f' name a backend, as in {cls.__name__}(backend="..."), or give its own config;'
+                    " 'pparallel backends' lists them"
+                )
+                raise ConfigError(message, path="backend")
             with refusing():
                 return handler(value)
         try:
@@ -121,15 +141,21 @@ class BackendConfig(Config, Generic[T], frozen=True):
 
 @contextmanager
 def refusing(source: str = "", path: str = "") -> Iterator[None]:
-    """Turn pydantic's errors into a :class:`ConfigError` that gives each key's whole path."""
+    """Turn pydantic's errors into a :class:`ConfigError` that gives each key's whole path.
+
+    One that is raised inside is given *source* and *path* too.
+    """
     try:
         yield
+    except ConfigError as error:
+        error.locate(path, source)
+        raise
     except ValidationError as error:
         raise _config_error(error, source, path) from None
 
 
 def _config_error(error: ValidationError, source: str, prefix: str) -> ConfigError:
-    problems: list[tuple[str, str]] = []
+    problems: list[ConfigError] = []
     for each in error.errors(include_url=False):
         parts = [prefix, *map(str, each["loc"])]
         context = each.get("ctx", {})
@@ -146,17 +172,16 @@ def _config_error(error: ValidationError, source: str, prefix: str) -> ConfigErr
                 path=f"{path}.backend".lstrip("."),
                 source=source,
             )
-        problems.append((path, _explained(each)))
-    if len(problems) == 1:
-        return ConfigError(problems[0][1], path=problems[0][0], source=source)
-    lines = "".join(f"\n  {path}: {message}" for path, message in problems)
-    return ConfigError(f"{len(problems)} problems:{lines}", path=prefix, source=source)
+        problems.append(ConfigError(_explained(each), path=path, source=source))
+    return ConfigError.of_all(problems)
 
 
 def _explained(problem: Any) -> str:
     message: str = problem["msg"]
     if problem["type"] in ("unknown_key", "unknown_backend", "missing"):
         return message
+    if problem["type"] == "frozen_instance":
+        return "a config cannot be changed: make another, as config.model_copy(update={...}) does"
     if _secrets.intersection(map(str, problem["loc"])) or _holds_secret(problem["input"]):
         return f"{message}; what was given is not shown, as it may be a secret"
     return f"{message}, not {problem['input']!r}"

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import difflib
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
@@ -43,6 +43,10 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
+def _joined(between: str, *parts: str) -> str:
+    return between.join(part for part in parts if part)
+
+
 def _rebuild(cls: type[PparallelError], args: tuple[Any, ...], state: Any) -> PparallelError:
     error = cls.__new__(cls)
     error.args = args
@@ -62,13 +66,34 @@ class ConfigError(PparallelError):
     """Raised when a config cannot be built.
 
     Attributes:
-        path: the dotted key at fault, such as ``pool.size``; empty for the whole.
+        path: the dotted key at fault, such as ``pool.size``; empty for the whole, or for several.
         source: the file it was read from; empty for a mapping or a typed config.
     """
 
     def __init__(self, message: str, *, path: str = "", source: str = "") -> None:
-        super().__init__(": ".join(each for each in (source, path, message) if each))
-        self.path, self.source = path, source
+        super().__init__(message)
+        self.source, self._problems = source, [(path, message)]
+        self.locate()
+
+    @classmethod
+    def of_all(cls, errors: Sequence[ConfigError]) -> ConfigError:
+        """Return one error for what several say; one alone as it is."""
+        if len(errors) == 1:
+            return errors[0]
+        error = ConfigError("", source=errors[0].source)
+        error._problems = [problem for each in errors for problem in each._problems]
+        error.locate()
+        return error
+
+    def locate(self, path: str = "", source: str = "") -> None:
+        """Put *path* before the path of each problem, and *source* where there is none yet."""
+        self.source = self.source or source
+        self._problems = [(_joined(".", path, at), what) for at, what in self._problems]
+        self.path, message = self._problems[0]
+        if len(self._problems) > 1:
+            lines = "".join(f"\n  {_joined(': ', at, what)}" for at, what in self._problems)
+            self.path, message = "", f"{len(self._problems)} problems:{lines}"
+        self.args = (_joined(": ", self.source, self.path, message),)
 
 
 class UnknownBackendError(ConfigError, LookupError):

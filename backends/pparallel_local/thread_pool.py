@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from pparallel.errors import ClosedError
 from pparallel.interfaces.pool import Pool, PoolState
+from pparallel.runtime.pools.forks import leave_in_forks
 from pparallel.runtime.program_end import end_with_program
 from pparallel.runtime.resources import start_thread
 from pparallel.runtime.threads import Job, SharedJob, SingleJob, Slot
@@ -79,6 +80,7 @@ class ThreadPool(Pool):
                 self._queue.put(None)
                 raise
         end_with_program(self)
+        leave_in_forks(self)
 
     def __del__(self) -> None:
         if getattr(self, "_state", None) is _OPEN:
@@ -99,7 +101,7 @@ class ThreadPool(Pool):
             self._state.check_joinable(self, from_task=in_task)
             self._joining = True
             self._quiet.wait_for(lambda: not self._live or self._is_terminated())
-            if not self._is_terminated():
+            if self._state is PoolState.CLOSED:
                 self._state = PoolState.JOINED
             threads = list(self._threads)
         self._queue.put(None)
@@ -110,7 +112,8 @@ class ThreadPool(Pool):
     @override
     def terminate(self) -> None:
         with self._lock:
-            self._state = PoolState.TERMINATED
+            if self._state is not PoolState.INHERITED:
+                self._state = PoolState.TERMINATED
             self._quiet.notify_all()
         self._queue.put(None)
         self._abort(ClosedError(repr(self), PoolState.TERMINATED.value))
@@ -136,12 +139,23 @@ class ThreadPool(Pool):
         wait: Callable[[float | None], object],
         timeout: float | None,
     ) -> None:
+        if self._state is PoolState.INHERITED:
+            raise ClosedError(repr(self), self._state.value)
         slot: Slot | None = getattr(self._own, "slot", None)
         if slot is None:
             wait(timeout)
             return
         with slot.lent(self._start_thread):
             wait(timeout)
+
+    def leave_to_parent(self) -> None:
+        """Forget the threads, in a child that this program has forked."""
+        self._state = PoolState.INHERITED
+        self._lock = threading.Lock()
+        self._quiet = threading.Condition(self._lock)
+        self._queue = queue.SimpleQueue()
+        self._live, self._threads = set(), set()
+        self._publishing = None
 
     def _is_terminated(self) -> bool:
         return self._state is PoolState.TERMINATED

@@ -172,10 +172,16 @@ def torchrun_place(config: ZmqTransportConfig, member: Member, exchange: Exchang
 
     Raises:
         CallTimeoutError: it was not there in time.
+        ConfigError: it is no address of a port, which the first member leaves.
     """
     if member.rank == 0:
         parts = urlsplit(member.rendezvous or "")
         return Address(config.host or facing(parts.hostname or "", parts.port or 0))
     for _, found in exchange.arrivals(["zmq"], config.rendezvous_timeout, lambda: False):
-        return Address.parse(found.decode(errors="replace"))
+        place = Address.parse(found.decode(errors="replace"))
+        if not place.is_tcp:
+            raise ConfigError(
+                f"zmq cannot meet at {str(place)!r}: torchrun's members meet at a port"
+            )
+        return place
     raise CallTimeoutError(f"the arrival of {member.names[0]}", config.rendezvous_timeout)

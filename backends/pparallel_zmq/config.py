@@ -24,7 +24,8 @@ class ZmqTransportConfig(TransportConfig, frozen=True):
         host: the address of this machine at which it is met, if it is not the first member; by
             default the one from which it reaches the first.
         keys: for members that are started by hand, a file that ``pparallel keys new`` wrote for
-            this member, or what stands in one. Launched members are given their own.
+            this member, or what stands in one. Launched members are given their own; those that
+            torchrun starts make theirs.
         allow_insecure: whether to open without keys: then nothing is encrypted, and whoever
             reaches an address can have the members run what he likes.
         piece_size: bytes; frames that are larger travel in pieces of this size.

@@ -13,8 +13,9 @@ import zmq
 from pydantic import SecretStr
 from zmq.utils import z85
 
-from pparallel.errors import ConfigError
+from pparallel.errors import AuthenticationError, CallTimeoutError, ConfigError
 from pparallel.runtime import key_files
+from pparallel.runtime.exchange import Exchange
 from pparallel.runtime.member import Member
 from pparallel_zmq.config import ZmqTransportConfig
 
@@ -41,6 +42,12 @@ def fresh(names: Sequence[str]) -> dict[str, dict[str, SecretStr]]:
 class Keyring:
     """The keys that one member has; nothing of it is ever shown.
 
+    Args:
+        me: the member's name.
+        names: those of all members.
+        keys: as :func:`fresh` makes them.
+        shared: whether keys that two members share are among them, which Unix sockets ask for.
+
     Attributes:
         me: the member's name.
         secret: the secret half of its pair.
@@ -48,7 +55,9 @@ class Keyring:
         owners: whose public key it is, by its 32 bytes.
     """
 
-    def __init__(self, me: str, names: Sequence[str], keys: Mapping[str, SecretStr]) -> None:
+    def __init__(
+        self, me: str, names: Sequence[str], keys: Mapping[str, SecretStr], *, shared: bool = True
+    ) -> None:
         """Take out the keys.
 
         Raises:
@@ -57,7 +66,8 @@ class Keyring:
         self.me = me
         self.secret = _curve(_found(keys, SECRET), SECRET)
         self.publics = {name: _curve(_found(keys, PUBLIC + name), PUBLIC + name) for name in names}
-        self._shared = {name: _found(keys, SHARED + name).encode() for name in names if name != me}
+        others = [name for name in names if name != me and shared]
+        self._shared = {name: _found(keys, SHARED + name).encode() for name in others}
         self.owners = {z85.decode(key): name for name, key in self.publics.items()}
         if len(self.owners) != len(names):
             raise ConfigError("two members have the same public key: write new keys")
@@ -82,11 +92,20 @@ class Keyring:
         return hmac.new(shared, text, hashlib.sha256).hexdigest()
 
 
-def keyring(config: ZmqTransportConfig, member: Member) -> Keyring | None:
+def keyring(
+    config: ZmqTransportConfig, member: Member, exchange: Exchange | None
+) -> Keyring | None:
     """Return the keys of *member*, None if it is to open without.
+
+    Args:
+        config: of the transport.
+        member: which it is.
+        exchange: where the members that torchrun starts meet.
 
     Raises:
         ConfigError: it has none, and is not allowed to do without.
+        CallTimeoutError: a member that torchrun starts did not leave its public key in time.
+        AuthenticationError: another process has left one in this member's name.
     """
     if isinstance(config.keys, str):
         keys: Mapping[str, SecretStr] = key_files.read(Path(config.keys), member.name)
@@ -96,12 +115,34 @@ def keyring(config: ZmqTransportConfig, member: Member) -> Keyring | None:
         return Keyring(member.name, member.names, keys)
     if config.allow_insecure:
         return None
+    if exchange is not None:
+        return _exchanged(config, member, exchange)
     message = (
         "zmq opens only with keys: launch the members with pparallel.launch(), which gives them "
         "fresh ones; or write some with 'pparallel keys new' and set transport.keys; or, where "
         "whoever reaches the address may run code, set transport.allow_insecure: true"
     )
     raise ConfigError(message)
+
+
+def _exchanged(config: ZmqTransportConfig, member: Member, exchange: Exchange) -> Keyring:
+    """Make a pair, and leave its public half for the others; the secret one leaves no process.
+
+    Whoever can write to the store can pass for a member: a key from a file is no such key.
+    """
+    public, secret = zmq.curve_keypair()
+    exchange.put(f"zmq-{PUBLIC}{member.rank}", public)
+    missing = {f"zmq-{PUBLIC}{rank}": name for rank, name in enumerate(member.names)}
+    found = {SECRET: SecretStr(secret.decode())}
+    timeout = config.rendezvous_timeout
+    for place, key in exchange.arrivals(list(missing), timeout, lambda: False):
+        found[PUBLIC + missing.pop(place)] = SecretStr(key.decode(errors="replace"))
+    if missing:
+        raise CallTimeoutError(f"the arrival of {', '.join(missing.values())}", timeout)
+    if found[PUBLIC + member.name].get_secret_value() != public.decode():
+        message = f"another process is {member.name!r} in torchrun's store, or has written there"
+        raise AuthenticationError(message)
+    return Keyring(member.name, member.names, found, shared=False)
 
 
 def _found(keys: Mapping[str, SecretStr], name: str) -> str:

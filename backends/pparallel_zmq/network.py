@@ -76,8 +76,8 @@ class Network:
         self.limits = Limits(
             config.max_frames, config.max_message, config.piece_size, config.window
         )
-        self._keyring = keys.keyring(config, member)
-        self._exchange: Exchange | None = None  # where torchrun's members meet
+        self._exchange = self._torchruns_exchange()
+        self._keyring = keys.keyring(config, member, self._exchange)
         self._place = self._meeting_place()
         self._place.prepare()
         self.links: dict[str, Link] = {}
@@ -137,13 +137,18 @@ class Network:
 
     # -- connections --------------------------------------------------------------------------
 
-    def _meeting_place(self) -> Address:
+    def _torchruns_exchange(self) -> Exchange | None:
+        """Return where members that torchrun starts meet, unless they are given an address."""
         member, config = self._member, self.config
-        if config.address is not None or not (member.rendezvous or "").startswith(TORCHRUN):
-            return address.meeting_place(config, member)
-        where, timeout = member.rendezvous or "", config.rendezvous_timeout
-        self._exchange = Exchange(where, member.rank, member.world_size, timeout)
-        return address.torchrun_place(config, member, self._exchange)
+        where = member.rendezvous or ""
+        if config.address is not None or not where.startswith(TORCHRUN):
+            return None
+        return Exchange(where, member.rank, member.world_size, config.rendezvous_timeout)
+
+    def _meeting_place(self) -> Address:
+        if self._exchange is None:
+            return address.meeting_place(self.config, self._member)
+        return address.torchrun_place(self.config, self._member, self._exchange)
 
     def _bound(self) -> tuple[Connection, Address]:
         mine = self._place

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from pparallel.config import BackendConfig, narrowing, refusing
 from pparallel.errors import ConfigError
 from pparallel.interfaces.pool import Pool
+from pparallel.registry import INTERFACES
+from pparallel.registry.classes import interface_class
 from pparallel.runtime.bars import metering
 from pparallel.runtime.events.tasks import watch_tasks
 
@@ -61,7 +63,7 @@ class Assembly:
         """Make a component under *name*; *given* are ready parts, which are not ours to close.
 
         Raises:
-            ConfigError: a part cannot be found, or needs itself.
+            ConfigError: a part cannot be found, needs itself, or is no object of its interface.
             MissingDependencyError: the backend's library is not installed.
             TypeError: *given* has a part that the component does not take.
         """
@@ -77,6 +79,7 @@ class Assembly:
             takes = ", ".join(sorted(wanted)) or "none"
             message = f"{cls.__name__} takes no part {unknown[0]!r}; it takes: {takes}"
             raise TypeError(message)
+        _check_parts(given)
         self.parts[name] = []
         self._underway.append(name)
         try:
@@ -119,6 +122,14 @@ class Assembly:
         given = {name: getattr(config, name) for name in config.model_fields_set}
         with narrowing(self._registry.narrow), refusing():
             return backend.config.model_validate({**given, "backend": config.backend})
+
+
+def _check_parts(given: Mapping[str, Any]) -> None:
+    for part in [each for each in PARTS if each in given]:
+        interface = interface_class(INTERFACES[part])
+        if not isinstance(given[part], interface):
+            message = f"a part is a ready object, of {interface.__name__}, not {given[part]!r}:"
+            raise ConfigError(f"{message} give what build() makes of it", path=part)
 
 
 def _check_constructor(cls: type, parts: Mapping[str, Any]) -> None:

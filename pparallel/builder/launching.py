@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -72,7 +73,8 @@ def launch(
         kinds: classes of events that it is called with; none at all means every event.
 
     Raises:
-        ConfigError: the config cannot be built, or its target cannot be imported.
+        ConfigError: the config cannot be built, its target cannot be imported or is an
+            ``async def`` function, or *args* is no list or tuple.
         Exception: what the first member that failed raised.
     """
     loaded = load(config, overrides=overrides)
@@ -85,6 +87,8 @@ def launch(
         args = given if isinstance(given, list) else []
     if kwargs is None:
         kwargs = given if isinstance(given, dict) else {}
+    if isinstance(args, str | bytes | Mapping) or not isinstance(args, Iterable):
+        raise ConfigError(f"give a list or a tuple: ({args!r},), not {args!r}", path="args")
     with _importable(loaded.directory):
         return _launch(loaded, target, args, kwargs, listener, tuple(kinds))
 
@@ -107,9 +111,11 @@ def _launch(
         target = _imported(target)
     elif isinstance(target, str):  # each member imports it for itself
         _check_findable(target)
+    if inspect.iscoroutinefunction(target):
+        raise _asynchronous(target)
     if member is not None or (len(config.names) == 1 and config.launcher is None):
         with _heard(build(config), listener, kinds) as rt:
-            return [_imported(target)(rt, *args, **kwargs)]
+            return [_run(target, rt, args, kwargs)]
     registry = default_registry()
     transport = blueprint.component("transport")
     cls = registry.load(registry.find("transport", transport.backend))
@@ -174,11 +180,30 @@ def run_member(rank: int, job: _Job) -> Any:
             _importable(job.config.directory),
             _heard(build(job.config, member=member), upstream_listener(), job.kinds) as rt,
         ):
-            return _imported(job.target)(rt, *job.args, **job.kwargs)
+            return _run(job.target, rt, job.args, job.kwargs)
     except BaseException as error:
         if not is_consequence(error):
             error.add_note(f"in member {names[rank]!r}")
         raise
+
+
+def _run(target: Target, rt: Runtime, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Return what *target* returns.
+
+    Raises:
+        ConfigError: that is a coroutine, which nothing would run.
+    """
+    result = _imported(target)(rt, *args, **kwargs)
+    if inspect.iscoroutine(result):
+        result.close()
+        raise _asynchronous(target)
+    return result
+
+
+def _asynchronous(target: Target) -> ConfigError:
+    name = target if isinstance(target, str) else name_of(target)
+    message = f"{name} returns a coroutine, which nothing runs: give a function that runs it, by"
+    return ConfigError(f"{message} asyncio.run({name.rpartition(':')[2]}(rt))", path="target")
 
 
 def _member(rank: int, names: tuple[str, ...], job: _Job) -> Member:

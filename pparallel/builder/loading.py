@@ -72,8 +72,39 @@ def load(
         with narrowing(registry.narrow), refusing(label):
             config = RuntimeConfig.model_validate(mapping)
         environment.take_out(secret_names())
-    Blueprint(config, registry).check()
+    with refusing(label):
+        Blueprint(config, registry).check()
+        _check_overrides(config, registry)
     return config
+
+
+def _check_overrides(config: RuntimeConfig, registry: Registry) -> None:
+    """Refuse what members cannot override, before any of them starts.
+
+    Raises:
+        ConfigError: with the member's name in the path of each key.
+    """
+    refused: list[ConfigError] = []
+    for each in config.described():
+        if not each.override:
+            continue
+        try:
+            changed = Blueprint(config.of_member(each.name, registry), registry)
+            with refusing(path=f"members.{each.name}.override"):
+                changed.check()
+                _check_transport(config.transport, changed.config.transport)
+        except ConfigError as error:
+            refused.append(error)
+    if refused:
+        raise ConfigError.of_all(refused)
+
+
+def _check_transport(job: BackendConfig[Any] | None, member: BackendConfig[Any] | None) -> None:
+    shared, own = (None if each is None else each.backend for each in (job, member))
+    if own != shared:
+        known = f", {shared}, not {own}" if shared else ": give the job a section transport too"
+        message = f"it is the same in all members{known}"
+        raise ConfigError(message, path="transport.backend")
 
 
 @overload

@@ -14,7 +14,7 @@ from pparallel.builder.blueprint import Blueprint
 from pparallel.builder.components import Components
 from pparallel.builder.connection import Connection
 from pparallel.builder.leaving import Leaving
-from pparallel.errors import ClosedError, is_consequence
+from pparallel.errors import ClosedError, MissingDependencyError, is_consequence
 from pparallel.interfaces.pool import Pool
 from pparallel.interfaces.resource import Resource
 from pparallel.registry import Registry
@@ -44,8 +44,8 @@ class Runtime:
 
     Inside ``with``, a component opens when it is first asked for. With several members, entering
     opens the transport and all that serves or meets others, and returns when every member has
-    done so. Leaving waits until every live member leaves, up to the config's ``close_timeout``;
-    leaving by exception ends the job in all members and waits for none.
+    done so. Leaving, in whatever thread or task, waits until every live member leaves, up to the
+    config's ``close_timeout``; leaving by exception ends the job in all members and waits for none.
 
     Attributes:
         config: what it was built from, with this member's overrides.
@@ -57,7 +57,7 @@ class Runtime:
     def __init__(
         self, config: RuntimeConfig, member: Member, registry: Registry, *, torchrun: bool = False
     ) -> None:
-        self.config = config.of_member(member.name)
+        self.config = config.of_member(member.name, registry)
         self.member = member
         self.events = Events(member.name)
         for listener in registry.listeners(member):
@@ -120,9 +120,16 @@ class Runtime:
 
     @property
     def device(self) -> torch.device:
-        """The device that this member should compute on: a GPU of its own, or the CPU."""
-        import torch
+        """The device that this member should compute on: a GPU of its own, or the CPU.
 
+        Raises:
+            MissingDependencyError: torch is not installed.
+        """
+        try:
+            import torch
+        except ImportError as error:
+            install = "pip install 'pparallel[torch]'"
+            raise MissingDependencyError("rt.device", str(error), install) from error
         count = torch.cuda.device_count()
         return torch.device("cuda", self.local_rank % count) if count else torch.device("cpu")
 
@@ -259,6 +266,7 @@ class Runtime:
                 if isinstance(exc, ClosedError) and self._end is not None:
                     # A pool that was ended cannot know why.
                     exc.consequence = is_consequence(self._end)
+                self._stopping.set()  # the others leave because of this: they are not lost
                 self._leaving.alone(exc)
         finally:
             self._usable = False
@@ -275,11 +283,14 @@ class Runtime:
         component = self._assembly.make(config.interface, config, given)
         has_parts = len(self._assembly.made) > 1 or self._connection.made is not None
         if isinstance(component, Resource) and has_parts:
-            component.opens_within(self._with_parts_of(config.interface))
+            component.opens_within(lambda: self._with_parts_of(config.interface))
         return component
 
     @contextmanager
     def _with_parts_of(self, name: str) -> Iterator[None]:
+        if self._entered:
+            what = f"the {name.replace('_', ' ')}"
+            raise ClosedError(what, "cannot be opened again: build another")
         component = self._assembly.made.pop(name)
         with self:
             self._open_made()

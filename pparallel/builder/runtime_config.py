@@ -13,13 +13,14 @@ from pydantic import (
     ModelWrapValidatorHandler,
     PlainValidator,
     SerializeAsAny,
+    TypeAdapter,
     field_validator,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
 
 from pparallel.config import BackendConfig, Config, current_narrow, narrowing, refusing
-from pparallel.errors import did_you_mean
+from pparallel.errors import ConfigError, did_you_mean
 from pparallel.interfaces.collective import CollectiveConfig
 from pparallel.interfaces.launcher import LauncherConfig
 from pparallel.interfaces.ordered_server import OrderedServerConfig
@@ -28,8 +29,11 @@ from pparallel.interfaces.pool import PoolConfig
 from pparallel.interfaces.reducer import ReducerConfig
 from pparallel.interfaces.serializer import SerializerConfig
 from pparallel.interfaces.transport import TransportConfig
-from pparallel.registry import INTERFACES, default_registry
+from pparallel.registry import INTERFACES, Registry, default_registry
 from pparallel.runtime.member import default_names
+
+#: Keys of a job that a member may override; what else there is concerns all members.
+OVERRIDES = tuple(sorted({*INTERFACES, "close_timeout", "extra"} - {"launcher"}))
 
 
 class MemberConfig(Config, frozen=True):
@@ -39,7 +43,7 @@ class MemberConfig(Config, frozen=True):
         name: its name.
         env: environment variables that it starts with, where members are processes.
         resources: what it needs of a cluster, in the launcher's own terms.
-        override: options that differ from the job's, as sections of a config.
+        override: sections of a config, and ``close_timeout``, that differ from the job's.
     """
 
     name: str = Field(min_length=1)
@@ -49,16 +53,22 @@ class MemberConfig(Config, frozen=True):
 
 
 def _named(value: Any) -> Any:
+    if not isinstance(value, str | Mapping | MemberConfig):
+        raise PydanticCustomError("name", "a member is a name or a mapping")
     return {"name": value} if isinstance(value, str) else value
 
 
 def _extra_component(value: Any) -> Any:
     """Validate a component that says which interface it fills."""
+    given = value.get("interface") if isinstance(value, Mapping) else None
+    interface = getattr(value, "interface", given)
+    if interface == "transport":
+        message = "a job has one transport, its own section; extra holds other components"
+        raise PydanticCustomError("interface", message)
     if isinstance(value, BackendConfig):
         return value
     if not isinstance(value, Mapping):
         raise PydanticCustomError("component", "a component is a mapping")
-    interface = value.get("interface")
     if not isinstance(interface, str) or interface not in INTERFACES:
         raise PydanticCustomError(
             "interface",
@@ -76,6 +86,7 @@ def _extra_component(value: Any) -> Any:
 
 
 MemberList = list[Annotated[MemberConfig, BeforeValidator(_named)]]
+_MEMBER_LIST: TypeAdapter[MemberList] = TypeAdapter(MemberList)
 ExtraComponent = Annotated[SerializeAsAny[BackendConfig[Any]], PlainValidator(_extra_component)]
 
 
@@ -144,12 +155,13 @@ class RuntimeConfig(Config, frozen=True):
             return members
         if not members:
             raise _bad_members("a job has at least one member", members)
-        names = [each.get("name") if isinstance(each, Mapping) else each for each in members]
-        names = [each.name if isinstance(each, MemberConfig) else each for each in names]
-        twice = [name for name, count in Counter(map(str, names)).items() if count > 1]
+        # Not by the union of the field, which adds words of its own to the paths.
+        described = _MEMBER_LIST.validate_python(list(members))
+        names = [each.name for each in described]
+        twice = [name for name, count in Counter(names).items() if count > 1]
         if twice:
             raise _bad_members(f"the name {twice[0]!r} is given to two members", names)
-        return list(members)
+        return described
 
     @field_validator("extra", mode="after")
     @classmethod
@@ -180,14 +192,21 @@ class RuntimeConfig(Config, frozen=True):
             return config
         return self.extra.get(name)
 
-    def of_member(self, name: str) -> RuntimeConfig:
-        """Return this config with what member *name* overrides."""
+    def of_member(self, name: str, registry: Registry | None = None) -> RuntimeConfig:
+        """Return this config with what member *name* overrides.
+
+        Raises:
+            ConfigError: with the member's name in the path of what it cannot override.
+        """
         override = next((each.override for each in self.described() if each.name == name), {})
         if not override:
             return self
         raw = {key: getattr(self, key) for key in self.model_fields_set}
         merged = {**raw, **{key: self._merged(key, each) for key, each in override.items()}}
-        with narrowing(default_registry().narrow), refusing(path=f"members.{name}.override"):
+        narrow = (registry or default_registry()).narrow
+        with narrowing(narrow), refusing(path=f"members.{name}.override"):
+            if refused := [_not_overridden(key) for key in override if key not in OVERRIDES]:
+                raise ConfigError.of_all(refused)
             return type(self).model_validate(merged)
 
     def _merged(self, key: str, value: Any) -> Any:
@@ -197,6 +216,14 @@ class RuntimeConfig(Config, frozen=True):
         if value.get("backend", given.backend) != given.backend:
             return value
         return {**{each: getattr(given, each) for each in type(given).model_fields}, **value}
+
+
+def _not_overridden(key: str) -> ConfigError:
+    allowed = f"a member may override {', '.join(OVERRIDES)}"
+    if key in RuntimeConfig.model_fields:
+        return ConfigError(f"it is the same in all members; {allowed}", path=key)
+    hint = did_you_mean(key, OVERRIDES)
+    return ConfigError(f"unknown key {key!r}; {allowed}.{hint}", path=key)
 
 
 def _bad_members(message: str, members: Any) -> PydanticCustomError:

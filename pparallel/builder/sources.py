@@ -31,6 +31,8 @@ def read(
     label = str(source) if isinstance(source, str | Path) else ""
     content = _read_file(Path(source)) if isinstance(source, str | Path) else source or {}
     raw = _plain(content, label)
+    if isinstance(source, str | Path) and isinstance(raw.get("directory"), str):
+        raw["directory"] = str(Path(source).resolve().parent / raw["directory"])
     raw.pop("$schema", None)  # for editors: how a JSON file names its schema
     for path, text in environment.overrides():
         variable = "PPARALLEL__" + "__".join(path).upper()
@@ -130,7 +132,19 @@ def _index(items: list[Any], part: str, dotted: str, source: str) -> int:
     return int(part)
 
 
-_TEXT = re.compile(r"(['\"]).{2,}\1")  #: in the words of a parser: a part of the content
+_QUOTED = re.compile(r"""'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)\"""")
+#: how YAML's parser calls its tokens: no part of the content
+_TOKENS = {getattr(each, "id", "") for each in yaml.tokens.Token.__subclasses__()}
+
+
+def _masked(reason: str) -> str:
+    """Return the words of a parser without what they quote of the content, but for marks."""
+
+    def mask(found: re.Match[str]) -> str:
+        text = found[1] or found[2] or ""
+        return found[0] if len(text) < 2 or text in _TOKENS else "'...'"
+
+    return _QUOTED.sub(mask, reason)
 
 
 class _RepeatedYamlKeyError(yaml.composer.ComposerError):
@@ -169,10 +183,10 @@ def _parse_yaml(text: str, source: str) -> Any:
         mark = error.problem_mark or error.context_mark
         reason = error.problem or error.context or "it is no YAML"
         if not isinstance(error, _RepeatedYamlKeyError):
-            reason = _TEXT.sub("'...'", reason)
+            reason = _masked(reason)
         message = _located(reason, mark.line + 1, mark.column + 1) if mark else reason
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        reason = _TEXT.sub("'...'", " ".join(str(error).split()))
+        reason = _masked(" ".join(str(error).split()))
         message = f"it is no valid YAML: {reason}"
     # Not "from" the parser's error: it shows a line of the content, which may hold a secret.
     raise ConfigError(message, source=source)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from types import TracebackType
 from typing import Self
@@ -11,11 +12,12 @@ from typing import Self
 class Resource(ABC):
     """Something that is opened once, used, and closed once.
 
-    ``__init__`` acquires nothing. Entering with ``with`` opens, leaving closes; parts that were
-    built for this resource alone are opened before it and closed after it.
+    ``__init__`` acquires nothing. Entering with ``with`` opens, leaving closes, in whatever thread
+    or task; parts that were built for this resource alone are opened before it and closed after it.
     """
 
-    _scope: AbstractContextManager[object] | None = None
+    _make_scope: Callable[[], AbstractContextManager[object]] | None = None
+    _scope: AbstractContextManager[object] | None = None  # the one that was entered
 
     @property
     def hosting(self) -> bool:
@@ -37,15 +39,20 @@ class Resource(ABC):
         """Close at the end of ``with``, which *error* left if it is not None."""
         self.close()
 
-    def opens_within(self, scope: AbstractContextManager[object]) -> None:
-        """Have *scope* entered before this opens and left after it closes; set by the builder."""
-        self._scope = scope
+    def opens_within(self, scope: Callable[[], AbstractContextManager[object]]) -> None:
+        """Have what *scope* returns entered before this opens and left after it closes.
+
+        Set by the builder; a second scope is refused as it is entered.
+        """
+        self._make_scope = scope
 
     def __enter__(self) -> Self:
         with ExitStack() as undo:
-            if self._scope is not None:
-                undo.enter_context(self._scope)
+            scope = None if self._make_scope is None else self._make_scope()
+            if scope is not None:
+                undo.enter_context(scope)
             self.open()
+            self._scope = scope
             undo.pop_all()
         return self
 

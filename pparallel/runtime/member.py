@@ -57,7 +57,7 @@ def current() -> Member | None:
     return _current.get()
 
 
-def act_as(member: Member) -> Token[Member | None]:
+def act_as(member: Member | None) -> Token[Member | None]:
     """Say that what this thread does from now on is done by *member*; for :func:`act_no_more`."""
     return _current.set(member)
 

@@ -157,6 +157,14 @@ def test_run_of_one_member(folder: Path, pparallel: Command) -> None:
     assert json.loads(done.stdout)["results"] == {"member-0": {"rank": 0, "pool": None}}
 
 
+def test_a_directory_is_sought_beside_its_config(folder: Path, pparallel: Command) -> None:
+    (folder / "mods").mkdir()
+    (folder / "mods" / "kept.py").write_text("def main(rt):\n    return 7\n")
+    (folder / "far.yaml").write_text("directory: mods\ntarget: kept:main\n")
+    done = pparallel("run", f"{folder.name}/far.yaml")  # not from the folder of the config
+    assert (done.returncode, "member-0: 7" in done.stdout) == (0, True), done
+
+
 def test_run_takes_a_target_and_overrides(run: Command) -> None:
     settings = ("--set", "pool.size=3", "--set", "args=[10]", "--json")
     done = run("job:main", *settings)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import threading
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,10 @@ import pytest
 
 import pparallel
 from pparallel.errors import ConfigError, SerializationError
+from pparallel.interfaces.pool import PoolConfig
+from pparallel.runtime.events import Event
 from pparallel.runtime.member import Member
-from pparallel_local import ThreadPoolConfig
+from pparallel_local import LocalTransportConfig, ThreadPoolConfig
 
 REFUSED = [
     ({"pol": {}}, r"pol: unknown key 'pol'; allowed: .*Did you mean 'pool'\?"),
@@ -27,7 +31,11 @@ REFUSED = [
     ({"members": []}, r"members: a job has at least one member"),
     ({"members": ["a", "b", "a"]}, r"members: the name 'a' is given to two members"),
     ({"members": "three"}, r"members: give a number, a list of names, or 'auto', not 'three'"),
-    ({"members": [{"nam": "a"}]}, r"members.*unknown key 'nam'"),
+    ({"members": [{"nam": "a"}]}, r"^members\.0\.nam: unknown key 'nam'"),
+    (
+        {"members": [1, "b", None]},
+        r"^2 problems:\n  members\.0: .* a name .*, not 1\n  members\.2: ",
+    ),
     ({"extra": {"x": {"backend": "thread"}}}, r"extra\.x: .*interface: one of .*pool"),
     ({"extra": {"x": {"interface": "pol"}}}, r"extra\.x: .*Did you mean 'pool'\?"),
     (
@@ -35,6 +43,8 @@ REFUSED = [
         r"extra\.x\.backend: .*Did you mean 'thread'\?",
     ),
     ({"extra": {"pool": {"interface": "pool"}}}, r"extra: 'pool' is a section of its own"),
+    ({"extra": {"x": {"interface": "transport"}}}, r"^extra\.x: a job has one transport"),
+    ({"extra": {"x": LocalTransportConfig()}}, r"^extra\.x: a job has one transport"),
     ({"seed": "x", "close_timeout": -1}, r"(?s)2 problems:.*seed: .*close_timeout: "),
     (
         {"members": 2, "reducer": {"backend": "grad_server", "secondaris": []}},
@@ -60,11 +70,21 @@ def test_refused(raw: dict[str, Any], message: str) -> None:
         pparallel.load(pparallel.RuntimeConfig(**raw))
 
 
-def test_the_file_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("pool: {sise: 2}", r"pool\.sise: unknown key"),
+        ("members: 2\ncollective: {backend: gloo}", r"collective\.backend: 'gloo' works among"),
+        ("members: [{name: a, env: {A: x}}, b]", r"members\.0\.env: launcher 'thread'"),
+        ("members: [{name: a, override: {seed: 1}}]", r"members\.a\.override\.seed: "),
+    ],
+)
+def test_the_file_is_named(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
-    path.write_text("pool: {sise: 2}")
-    with pytest.raises(ConfigError, match=rf"{path}: pool\.sise: unknown key"):
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=rf"^{path}: {message}") as caught:
         pparallel.load(path)
+    assert caught.value.source == str(path)
 
 
 def test_a_typed_component_is_refused_alike() -> None:
@@ -72,6 +92,23 @@ def test_a_typed_component_is_refused_alike() -> None:
         ThreadPoolConfig(size=0)
     with pytest.raises(ConfigError, match="unknown key 'sise'"):
         ThreadPoolConfig(sise=0)  # type: ignore[call-arg]
+
+
+def test_a_config_that_is_changed() -> None:
+    for config, name in ((pparallel.RuntimeConfig(), "seed"), (ThreadPoolConfig(), "size")):
+        for change in (
+            functools.partial(setattr, config, name, 3),
+            functools.partial(delattr, config, name),
+        ):
+            with pytest.raises(ConfigError, match=rf"^{name}: .* make another") as caught:
+                change()
+            assert caught.value.path == name
+
+
+def test_the_config_of_any_backend_names_one() -> None:
+    with pytest.raises(ConfigError, match=r"^backend: PoolConfig .* any pool: name a backend"):
+        PoolConfig(size=2)  # type: ignore[call-arg]
+    assert pparallel.load({"pool": {"size": 2}}).pool == ThreadPoolConfig(size=2)
 
 
 def test_several_members_need_launch() -> None:
@@ -101,6 +138,34 @@ def test_targets() -> None:
         pparallel.launch({}, "json:dump_")
     with pytest.raises(ConfigError, match="is no function"):
         pparallel.launch({}, 3)  # type: ignore[arg-type]
+
+
+async def later(rt: pparallel.Runtime) -> None:
+    raise AssertionError("never run")
+
+
+class _Later:
+    def __call__(self, rt: pparallel.Runtime) -> Coroutine[Any, Any, None]:
+        return later(rt)
+
+
+@pytest.mark.parametrize("members", [1, 2])
+@pytest.mark.parametrize(
+    "target",
+    [later, f"{__name__}:later", functools.partial(later), _Later()],
+    ids=["function", "name", "partial", "object"],
+)
+def test_a_target_that_nothing_would_run(target: Any, members: int) -> None:
+    started: list[Event] = []
+    with pytest.raises(ConfigError, match=r"^target: .*ater returns a coroutine.* asyncio\.run\("):
+        pparallel.launch({"members": members}, target, listener=started.append)
+    assert bool(started) == isinstance(target, _Later)  # the others are known before
+
+
+@pytest.mark.parametrize("args", ["ab", b"ab", 1, {"a": 1}], ids=str)
+def test_arguments_that_are_no_list(args: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^args: give a list or a tuple: \(.*,\), not"):
+        pparallel.launch({"members": 2}, run, args)
 
 
 def test_what_cannot_be_sent_is_named() -> None:

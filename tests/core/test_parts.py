@@ -152,6 +152,10 @@ def test_ready_parts_are_used_and_left_open(registry: Registry) -> None:
         assert pool.apply(abs, (-2,)) == 2
     with pytest.raises(TypeError, match="takes no part 'reducer'; it takes: name, pool"):
         pparallel.build(ShelfConfig(), registry=registry, reducer=None)
+    described: list[object] = ["thread", ThreadPoolConfig(), {"backend": "thread"}, 3, None]
+    for part in described:
+        with pytest.raises(ConfigError, match=r"^pool: a part is a ready object, of Pool, not "):
+            pparallel.build(ShelfConfig(), registry=registry, pool=part)
     with pytest.raises(TypeError, match="one component"):
         pparallel.build({}, pool=None)  # type: ignore[call-overload]
 

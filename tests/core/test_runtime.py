@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import threading
 import time
 from typing import Any
@@ -12,9 +13,12 @@ import pytest
 import pparallel
 from pparallel import Runtime
 from pparallel.builder import launching
-from pparallel.errors import ClosedError, ConfigError, is_consequence
+from pparallel.errors import ClosedError, ConfigError, MissingDependencyError, is_consequence
 from pparallel.runtime import member
+from pparallel.runtime.events import Event, PeerLost
 from pparallel.runtime.member import Member, current
+from pparallel.runtime.rpc import current as calling
+from pparallel.runtime.rpc.endpoint import Endpoint
 from pparallel.runtime.stopping import StopSignal, running_under
 from pparallel.testing.patience import until
 from pparallel_local import ThreadPoolConfig
@@ -219,6 +223,40 @@ def test_what_the_end_of_the_job_breaks_is_not_its_failure() -> None:
             pparallel.launch({"members": 2}, fail)
     finally:
         release.set()
+
+
+def test_a_member_that_fails_takes_no_other_for_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    left = threading.Event()
+    events: list[Event] = []
+    tell = Endpoint.fail
+
+    def tell_and_see_the_others_leave(self: Endpoint, error: BaseException) -> None:
+        tell(self, error)
+        assert left.wait(10)
+
+    monkeypatch.setattr(Endpoint, "fail", tell_and_see_the_others_leave)
+
+    def fail(rt: Runtime) -> None:
+        if rt.rank == 1:
+            calling.endpoint().when_lost(
+                lambda name, reason: left.set()
+            )  # called after the runtime's own
+        rt.group().barrier()
+        if rt.rank == 1:
+            raise LookupError("it broke")
+        rt.group().barrier()
+
+    with pytest.raises(LookupError, match="it broke"):
+        pparallel.launch({"members": 2}, fail, listener=events.append)
+    assert left.is_set()
+    assert [each for each in events if isinstance(each, PeerLost)] == []
+
+
+def test_a_device_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    message = r"^rt\.device .*pip install 'pparallel\[torch\]'"
+    with pparallel.build() as rt, pytest.raises(MissingDependencyError, match=message):
+        _ = rt.device
 
 
 def test_errors_that_are_chained_in_a_circle_are_no_consequence() -> None:

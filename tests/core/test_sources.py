@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pparallel import load
 from pparallel.builder.sources import read
 from pparallel.errors import ConfigError
 
@@ -208,6 +209,33 @@ def test_bad_overrides(override: str, message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)) as caught:
         read({"members": ["a", "b"], "seed": 3}, [override])
     assert caught.value.source == repr(override.partition("=")[0])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("pool: {size: 2", "line 1, column 15: expected ',' or '}', but got '<stream end>'"),
+        ("a: *hush", "line 1, column 4: found undefined alias '...'"),
+        ("a: !hu'sh x", "could not determine a constructor for the tag '...'"),
+        ("!hu'sh'hush x", "could not determine a constructor for the tag '...'"),
+    ],
+)
+def test_only_the_content_is_masked(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message) + "$") as caught:
+        read(written(tmp_path, "job.yaml", text))
+    assert not re.search("hu.?sh", str(caught.value))
+
+
+def test_a_folder_is_relative_to_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sub").mkdir()
+    monkeypatch.chdir(tmp_path)
+    path = written(tmp_path / "sub", "job.yaml", "directory: mods")
+    for source in (path, "sub/job.yaml"):
+        assert load(source).directory == tmp_path / "sub" / "mods"
+        assert load(source, overrides=["directory=mods"]).directory == Path("mods")
+    path.write_text(f"directory: {tmp_path}")
+    assert load(path).directory == tmp_path
+    assert load({"directory": "mods"}).directory == Path("mods")
 
 
 def test_bad_overrides_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -178,3 +179,22 @@ def test_a_slot_that_is_lent_is_taken_back() -> None:
     assert not sink.errors, sink.errors
     assert sink.values == {0: [2, 1], 1: [2, 1]}
     assert len(pool.threads) > 1
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_forked_child_is_refused() -> None:
+    with ScriptedPool(1) as pool:
+        pool.start(pool.slots[0])
+        assert pool.map(abs, [-1, -2]) == [1, 2]
+        pid = os.fork()
+        if not pid:
+            try:
+                pool.backlog.put(Batch(abs, ()), Told())
+            except ClosedError as error:
+                pool.backlog.terminate()
+                pool.backlog.join(from_task=False)
+                os._exit("fork" not in str(error))
+            finally:
+                os._exit(2)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert pool.map(abs, [-1, -2]) == [1, 2]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import weakref
 from collections.abc import Callable
 from time import monotonic
 
@@ -19,6 +18,7 @@ from pparallel.interfaces.pool.results import Publishing
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime.pools import nesting
 from pparallel.runtime.pools.board import Board
+from pparallel.runtime.pools.forks import leave_in_forks
 from pparallel.runtime.pools.functions import Functions
 from pparallel.runtime.pools.values import unsent
 from pparallel.runtime.shm import Arena
@@ -119,7 +119,7 @@ class Engine:
             staffing.start_all()
             self._release = undo.pop_all()
         self._is_open = True
-        _engines.add(self)
+        leave_in_forks(self)
 
     def close(self) -> None:
         """Take no more calls."""
@@ -191,6 +191,8 @@ class Engine:
         timeout: float | None,
     ) -> None:
         """See :meth:`pparallel.Pool.attend`."""
+        if self._state is PoolState.INHERITED:
+            raise ClosedError(self._what, self._state.value)
         if timeout is None and self._crew.express is not None:
             self._express.attend(ready)
         if not ready():
@@ -299,21 +301,9 @@ class Engine:
             crew.quiet.wait_for(lambda: not crew.live, timeout)
 
 
-_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
-
-
 def _arena(name: str) -> Arena | None:
     try:
         return Arena.create(name)
     except OSError as error:
         logger.warning("there is no shared memory, and large data goes through files: %s", error)
         return None
-
-
-def _forked() -> None:
-    for engine in list(_engines):
-        engine.leave_to_parent()
-    _engines.clear()
-
-
-os.register_at_fork(after_in_child=_forked)

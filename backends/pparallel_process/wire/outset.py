@@ -65,6 +65,7 @@ class Outset:
         self._number = 0
         self._kin: Kin | None = None
         if method == "fork":
+            handover.tracker()  # which is inherited
             self._number = next(_numbers)
             _inherited[self._number] = obj
             return

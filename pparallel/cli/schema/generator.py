@@ -9,7 +9,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 from typing_extensions import override
 
-from pparallel.builder.runtime_config import RuntimeConfig
+from pparallel.builder.runtime_config import OVERRIDES, RuntimeConfig
 from pparallel.cli.schema.attributes import descriptions, summary
 from pparallel.config import BackendConfig, Config
 from pparallel.registry import INTERFACES, Registry
@@ -141,7 +141,7 @@ def _extra(branches: Branches, definitions: dict[str, Any]) -> dict[str, Any]:
     """Return what ``extra`` holds: components of any interface, each naming its own."""
     choices = []
     for interface, configs in branches.items():
-        for name in configs:
+        for name in configs if interface != "transport" else ():  # a job has one
             title = f"{interface} {name}"
             key, plain = next((k, d) for k, d in definitions.items() if d.get("title") == title)
             named = {"const": interface, "description": "The interface that it fills."}
@@ -171,6 +171,6 @@ def _members(properties: Mapping[str, Any]) -> dict[str, Any]:
 
 def _override(properties: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a member may override: parts of sections, and other keys as they are."""
-    sections = {name: {"type": ["object", "null"]} for name in INTERFACES}
-    others = {name: {"$ref": f"#/properties/{name}"} for name in properties if name not in sections}
+    sections = {name: {"type": ["object", "null"]} for name in INTERFACES if name in OVERRIDES}
+    others = {name: {"$ref": f"#/properties/{name}"} for name in OVERRIDES if name not in sections}
     return {"properties": {**sections, **others}, "additionalProperties": False}

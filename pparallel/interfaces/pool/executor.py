@@ -35,7 +35,7 @@ class PoolExecutor(Executor):
         future = self._pool.submit(fn, *args, **kwargs)
         with self._lock:
             self._futures.add(future)
-        Future.add_done_callback(future, self._forget)  # not one of the user's
+        future.when_done(self._forget)
         return future
 
     @override

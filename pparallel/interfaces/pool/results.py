@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import CancelledError, Future
 from time import monotonic
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from typing_extensions import override
 
@@ -29,20 +29,36 @@ _CANCELLED = "CANCELLED_AND_NOTIFIED"
 class Publishing:
     """What the results of one pool share: the lock under which their states change.
 
-    Nobody waits at its condition: whoever waits for a result has an alarm among its waiters.
-
     Attributes:
         listeners: how many results call functions of the user's when they end. Such a function may
             want a lock that a thread holds which hands over work: no pool calls it in there.
     """
 
-    __slots__ = ("condition", "listeners", "mutex")
+    __slots__ = ("listeners", "mutex")
 
     def __init__(self) -> None:
         # "with" on a lock itself is safe from Ctrl-C; the methods of a condition are not
         self.mutex = threading.RLock()
-        self.condition = threading.Condition(self.mutex)
         self.listeners = 0
+
+
+class _OwnCondition(threading.Condition):
+    """The condition of one result, at which no thread waits: its lock is what others take.
+
+    :func:`concurrent.futures.wait` and ``as_completed`` take the locks of all their futures in the
+    order of ``id()``: a lock that several futures share would be taken out of order.
+    """
+
+    def __init__(self) -> None:
+        self.mutex = threading.RLock()
+        super().__init__(self.mutex)
+
+
+class _Condition:
+    """Makes the condition of a result when it is first asked for, which only waiting does."""
+
+    def __get__(self, result: PoolResult[Any], owner: type) -> threading.Condition:
+        return result._make_own()
 
 
 class PoolResult(Future[R], Generic[R]):
@@ -51,39 +67,53 @@ class PoolResult(Future[R], Generic[R]):
     It can be awaited in a coroutine. :meth:`cancel` succeeds until the call's first task starts.
     """
 
+    # Instead of what Future sets in each, with a condition: half of what a call would cost. A test
+    # compares the attributes.
+    _condition = _Condition()
+    _own: _OwnCondition | None = None  # taken before the mutex
+    _state = _PENDING
+    _result: R | None = None
+    _exception: BaseException | None = None
+    _waiters = cast("list[Any]", ())  # a list once there are any
+    _done_callbacks = cast("list[Callable[[Future[R]], object]]", ())  # a list once there are any
     _is_listened_to = False
+    _claimed = False  # the outcome is known, though perhaps not published yet
 
     def __init__(self, attend: Attend, publishing: Publishing) -> None:
-        # Instead of Future's own, which makes a condition: half of what a call would cost. A test
-        # compares the attributes.
         self._publishing, self._mutex = publishing, publishing.mutex
-        self._condition = publishing.condition
-        self._state = _PENDING
-        self._result: R | None = None
-        self._exception: BaseException | None = None
-        self._waiters: list[Any] = []
-        self._done_callbacks: list[Callable[[Future[R]], object]] = []
         self._attend = attend
-        self._claimed = False  # the outcome is known, though perhaps not published yet
 
     @override
     def cancel(self) -> bool:
-        with self._mutex:
-            if self._state == _CANCELLED:
-                return True
-            if self._state != _PENDING or self._claimed:
-                return False
-            self._state = _CANCELLED
-            for waiter in self._waiters:
-                waiter.add_cancelled(self)
-        self._tell_done()
-        self._listen_no_more()
-        return True
+        before = self._changed(self._cancel)
+        if before == _PENDING:
+            self._tell_done()
+            self._listen_no_more()
+        return before in (_PENDING, _CANCELLED)
 
     @override
     def add_done_callback(self, fn: Callable[[Future[R]], object]) -> None:
         self.listen()
-        super().add_done_callback(fn)
+        self.when_done(fn)
+
+    def when_done(self, fn: Callable[[Future[R]], object]) -> None:
+        """Have *fn* called at the end, which is no function of the user's: it waits for no lock."""
+        with self._mutex:
+            if not self.done():
+                if self._done_callbacks:
+                    self._done_callbacks.append(fn)
+                else:
+                    self._done_callbacks = [fn]
+                return
+        self._call_done(fn)
+
+    @override
+    def cancelled(self) -> bool:
+        return self._state == _CANCELLED
+
+    @override
+    def running(self) -> bool:
+        return self._state == _RUNNING
 
     @override
     def done(self) -> bool:
@@ -193,23 +223,56 @@ class PoolResult(Future[R], Generic[R]):
                 return
             self._claimed = True
             self._result, self._exception = value, error
-            if callback is None:
+            is_published = callback is None and self._own is None
+            if is_published:
                 self._state = _FINISHED
                 if self._waiters:
                     self._wake()
         try:
-            if callback is not None:
+            if not is_published:
                 try:
-                    _call_back(callback, value if error is None else error)
+                    if callback is not None:
+                        _call_back(callback, value if error is None else error)
                 finally:
-                    with self._mutex:
-                        self._state = _FINISHED
-                        self._wake()
+                    self._changed(self._finish)
             if self._done_callbacks:
                 self._tell_done()
         finally:
             if self._is_listened_to:
                 self._listen_no_more()
+
+    def _make_own(self) -> _OwnCondition:
+        if self._own is None:
+            made = _OwnCondition()
+            with self._mutex:
+                if self._own is None:
+                    self._waiters, self._own = [*self._waiters], made
+        return self._own
+
+    def _changed(self, change: Callable[[], str]) -> str:
+        """Return what *change* returns, called under the locks under which the state changes."""
+        with self._mutex:
+            own = self._own
+            if own is None:
+                return change()
+        with own.mutex, self._mutex:
+            return change()
+
+    def _finish(self) -> str:
+        self._state = _FINISHED
+        self._wake()
+        return self._state
+
+    def _cancel(self) -> str:
+        """Return the state before: not that of a pending call once the outcome is known."""
+        before = self._state
+        if before == _PENDING and self._claimed:
+            return _RUNNING
+        if before == _PENDING:
+            self._state = _CANCELLED
+            for waiter in self._waiters:
+                waiter.add_cancelled(self)
+        return before
 
     def _listen_no_more(self) -> None:
         with self._mutex:
@@ -224,18 +287,24 @@ class PoolResult(Future[R], Generic[R]):
 
     def _tell_done(self) -> None:
         for callback in self._done_callbacks:
-            try:
-                callback(self)
-            except BaseException as error:
-                logger.exception("A done-callback of a pool's result failed")
-                _pass_on_interrupt(error)
+            self._call_done(callback)
+
+    def _call_done(self, callback: Callable[[Future[R]], object]) -> None:
+        try:
+            callback(self)
+        except BaseException as error:
+            logger.exception("A done-callback of a pool's result failed")
+            _pass_on_interrupt(error)
 
     def _block(self, timeout: float | None) -> None:
         alarm = _Alarm()
         with self._mutex:
             if self.done():
                 return
-            self._waiters.append(alarm)
+            if self._own is None and not self._waiters:
+                self._waiters = [alarm]
+            else:
+                self._waiters.append(alarm)
         try:
             alarm.wait(timeout)
         finally:

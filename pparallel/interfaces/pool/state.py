@@ -24,7 +24,7 @@ class PoolState(StrEnum):
             ClosedError: it was opened before.
         """
         if self is not PoolState.NEW:
-            raise ClosedError(str(pool), "cannot be opened again")
+            raise ClosedError(str(pool), "cannot be opened again: build another")
         return PoolState.OPEN
 
     def closed(self) -> PoolState:

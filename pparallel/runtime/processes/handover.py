@@ -3,8 +3,9 @@
 Its locks, queues, pipes and shared values may only be passed to a process as it starts. Pickled,
 they ask whoever starts it (the "spawning popen") to take descriptors along; rebuilt, they ask for
 those. They also take it that the child has its parent's key, without which neither would accept
-the other's connections, and its parent's resource tracker, which would else unlink what lives on.
-A program that has not imported :mod:`multiprocessing` has no such objects: nothing is done then.
+the other's connections, and its parent's resource tracker: one of its own would, at its end, unlink
+the shared memory of the program that it had attached. The parent's is started before its first
+child, as :mod:`multiprocessing` does: the memory may be made, and the module imported, later.
 
 Source: CPython, Lib/multiprocessing/popen_forkserver.py and spawn.py.
 """
@@ -86,10 +87,9 @@ class Handover:
             context.set_spawning_popen(before)
 
     def kin(self) -> Kin | None:
-        """Return what the child is told; takes the resource tracker along if there is one."""
+        """Return what the child is told; takes the resource tracker along."""
+        running = tracker()
         kin = Kin.of_this_process()
-        tracker: Any = sys.modules.get("multiprocessing.resource_tracker")
-        running = None if tracker is None else tracker._resource_tracker._fd
         if kin is None or running is None:
             return kin
         self.duplicate_for_child(running)
@@ -121,6 +121,24 @@ def arriving(files: Sequence[int]) -> Iterator[None]:
 
 
 _arrived: list[int | None] = []
+
+
+def tracker() -> int | None:
+    """Return the descriptor of this process's resource tracker, which is started if need be.
+
+    Returns:
+        ``None`` where none runs, and there is no interpreter to start it with.
+
+    Raises:
+        OSError: there are no descriptors, no memory, or no process to be had.
+    """
+    if not sys.executable or getattr(sys, "frozen", False):
+        loaded: Any = sys.modules.get("multiprocessing.resource_tracker")
+        running: int | None = None if loaded is None else loaded._resource_tracker._fd
+        return running
+    from multiprocessing import resource_tracker
+
+    return resource_tracker.getfd()
 
 
 def be_a_fork() -> None:

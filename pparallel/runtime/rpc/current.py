@@ -28,10 +28,12 @@ def endpoint() -> Endpoint:
         ClosedError: there is none, or several and this thread belongs to none of them.
     """
     found = acting.get()
-    if found is not None:
+    if found is not None and not found.closed:
         return found
     with _open_lock:
         candidates = list(_open)
+    if found is not None and (found in candidates or not candidates):
+        return found  # it says why it has ended; another one was left in another thread or task
     if len(candidates) == 1:
         return candidates[0]
     if not candidates:
@@ -60,20 +62,27 @@ def count() -> int:
 
 
 class _Acting:
-    """Sets the endpoint, and whose work is done, and puts back what was before."""
+    """Sets the endpoint, and whose work is done, and puts back what was before.
 
-    __slots__ = ("_endpoint", "_member", "_token")
+    It may be left in another thread or task, or later than one that was entered after it.
+    """
+
+    __slots__ = ("_endpoint", "_outer")
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
 
     def __enter__(self) -> None:
-        self._token = acting.set(self._endpoint)
-        self._member = member.act_as(self._endpoint.member)
+        self._outer = acting.get(), member.current()
+        acting.set(self._endpoint)
+        member.act_as(self._endpoint.member)
 
     def __exit__(self, *_: object) -> None:
-        member.act_no_more(self._member)
-        acting.reset(self._token)
+        if acting.get() is self._endpoint:
+            outer, whose = self._outer
+            is_left = outer is not None and outer.closed
+            acting.set(None if is_left else outer)
+            member.act_as(None if is_left else whose)
 
 
 def act_for(endpoint: Endpoint) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pparallel.errors import ClosedError
 from pparallel.interfaces.pool import PoolState
+from pparallel.runtime.pools.forks import leave_in_forks
 from pparallel.runtime.threads.job import SharedJob
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class Backlog:
         """
         with self._changed:
             self.state = self.state.opened(self._pool)
+        leave_in_forks(self)
 
     def put(self, batch: Batch, sink: Sink) -> None:
         """Have *batch* run: what ``Pool.carry`` promises.
@@ -97,15 +99,22 @@ class Backlog:
         with self._changed:
             self.state.check_joinable(self._pool, from_task=from_task)
             self._changed.wait_for(lambda: not self._jobs)
-            if self.state is not PoolState.TERMINATED:
+            if self.state is PoolState.CLOSED:
                 self.state = PoolState.JOINED
             self._changed.notify_all()
 
     def terminate(self) -> None:
         """Fail what has not ended with ``ClosedError``, and let the threads end."""
         with self._changed:
-            self.state = PoolState.TERMINATED
+            if self.state is not PoolState.INHERITED:
+                self.state = PoolState.TERMINATED
         self._abort(ClosedError(self._pool, PoolState.TERMINATED.value))
+
+    def leave_to_parent(self) -> None:
+        """Forget the batches, in a child that this program has forked: it has no workers."""
+        self.state = PoolState.INHERITED
+        self._changed = threading.Condition()
+        self._jobs = []
 
     def _next(self, slot: Slot) -> SharedJob | None:
         """Return the oldest job with tasks to start, ``None`` when the thread is to end."""
