@@ -34,7 +34,6 @@ def pparallel_backends() -> list[Backend]:
             DillSerializerConfig,
             "pparallel_serializers.dill:DillSerializer",
             features=frozenset({"code", "objects"}),
-            requires=("dill",),
         ),
         Backend(
             CloudpickleSerializerConfig,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Layout(NamedTuple):
-    """What is sent of an array.
+    """The part of an array that is sent.
 
     Attributes:
         content: contiguous: the array itself, the bytes that it spans, or its elements alone.
@@ -54,7 +54,7 @@ def rebuild(
 
 
 def laid_out(array: Array) -> Layout:
-    """Return what of *array*'s memory is sent."""
+    """Return the part of *array*'s memory that is sent."""
     import numpy as np
 
     if array.flags.c_contiguous:

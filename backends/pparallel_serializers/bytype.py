@@ -1,4 +1,4 @@
-"""What to do with objects of a type, of libraries too that may never be imported."""
+"""A table by type, also of libraries that may never be imported."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class CloudpickleSerializer(outofband.OutOfBandSerializer):
     """Sends functions and classes that a receiver cannot import as cloudpickle does.
 
     A function or class of ``__main__`` always arrives as a copy, also where the receiver has its
-    own: what notebooks expect.
+    own, as notebooks expect.
     """
 
     def __init__(

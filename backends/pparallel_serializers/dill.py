@@ -19,11 +19,11 @@ from pparallel_serializers.outofband import OutOfBandPickler, OutOfBandSerialize
 class DillSerializer(OutOfBandSerializer):
     """Sends also lambdas, local functions, closures and what lives in ``__main__``.
 
-    What a receiver can import goes by name, and so does a function or class that has a name in
-    ``__main__``: what it uses there goes before it, and the receiver takes what it lacks. Code
+    Importable code goes by name, and so does a function or class that has a name in ``__main__``:
+    the names that it uses there go before it, and the receiver takes those that it lacks. Code
     without a name is sent by value, all in one stream: an object used inside a closure and outside
-    of it is one object again. Another receiver builds a class without a name once: later objects
-    of it have the same class.
+    of it is one object again. A receiver builds a class without a name once: later objects of it
+    have the same class.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Pickle 5 whose large data travels beside the stream: what all but ``safe`` stand on.
+"""Pickle 5 whose large data travels beside the stream: the basis of all but ``safe``.
 
 The stream is followed by one record per buffer, ``(length, start)``, so that a cut or missing
 buffer is noticed. *start* says what the buffer is: ``OPAQUE`` is handed to the unpickler as it
@@ -8,29 +8,34 @@ is tensors alone has a form of its own (see :mod:`pparallel_serializers.short_fo
 
 from __future__ import annotations
 
+import copyreg
+import io
 import pickle
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Self, TypeVar
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Self
 
 from typing_extensions import Buffer, override
 
 from pparallel.errors import SerializationError
 from pparallel.interfaces.serializer import Serializer, SerializerConfig
 from pparallel.runtime.interrupts import raise_interrupt
-from pparallel_serializers import arrays, multiprocessing_objects, short_form, tensors
+from pparallel_serializers import arrays, short_form, tensors
 from pparallel_serializers.bytype import ByType
 from pparallel_serializers.refusals import dump_refusal, load_refusal
 from pparallel_serializers.storages import SentStorage
 
-Reduction = Any  #: what ``__reduce_ex__`` may return, or NotImplemented
+Reduction = Any  #: as ``__reduce_ex__`` returns it, or NotImplemented
 Reducer = Callable[["OutOfBandPickler", Any], Reduction]
 
 OPAQUE = -1  #: a buffer that is no tensor's storage
 KEEP = 1 << 16  #: bytes of stream above which a pickler is not used again: its memo is large
 
 _RECORD = struct.Struct("<Qq")
-_NOT_SHORT = frozenset({"cpu", "shared"})  #: what the short form knows nothing of
+#: writable, or the receiver would be handed a read-only view of its own memory
+_STAND_IN = pickle.PickleBuffer(bytearray())
+_NOT_SHORT = frozenset({"cpu", "shared"})  #: the short form knows nothing of these
 
 #: how objects of exactly these types are reduced
 reducers: ByType[Reducer] = ByType(
@@ -38,7 +43,9 @@ reducers: ByType[Reducer] = ByType(
     {
         "torch": tensors.reducers,
         "numpy": arrays.reducers,
-        "multiprocessing.connection": multiprocessing_objects.reducers,
+        "multiprocessing.connection": lambda: {
+            sys.modules["multiprocessing.connection"].Connection: _reduce_connection
+        },
     },
 )
 
@@ -54,12 +61,12 @@ class OutOfBandPickler(pickle.Pickler):
     """Takes tensors and arrays out of band, without copying their bytes."""
 
     def __init__(self, share: frozenset[str] = frozenset()) -> None:
-        self.share = share  # what goes by reference: a device's, or ``shared``
+        self.share = share  #: tensors that go by reference: of a device, or those ``shared``
         self.parts: list[bytes] = []
-        self.stand_ins: list[pickle.PickleBuffer] = []
-        self.contents: dict[int, memoryview | SentStorage] = {}
+        self.buffers: list[pickle.PickleBuffer] = []
+        self.contents: list[memoryview | SentStorage] = []  #: instead of those that stand in
         self.stores: dict[tuple[int, int], SentStorage] = {}
-        super().__init__(_Parts(self.parts), 5, buffer_callback=self.stand_ins.append)
+        super().__init__(_Parts(self.parts), 5, buffer_callback=self.buffers.append)
 
     @override
     def reducer_override(self, obj: Any) -> Reduction:
@@ -67,50 +74,39 @@ class OutOfBandPickler(pickle.Pickler):
         return NotImplemented if reduce is None else reduce(self, obj)
 
     def outside(self, content: memoryview | SentStorage) -> pickle.PickleBuffer:
-        """Return a stand-in that becomes *content*, as a buffer of its own, after the dump."""
-        # Writable, or the receiver would be handed a read-only view of what it owns.
-        stand_in = pickle.PickleBuffer(bytearray())
-        self.contents[id(stand_in)] = content
-        return stand_in
+        """Return a stand-in, to be pickled next, for *content* as a buffer of its own."""
+        self.contents.append(content)
+        return _STAND_IN
 
     def take(self) -> list[Buffer]:
-        """Return what :meth:`dump` wrote, and forget all that belongs to it."""
+        """Return the frames that :meth:`dump` wrote, and forget all that belongs to them."""
         out = self.written()
         self.clear()
         return out
 
     def written(self) -> list[Buffer]:
-        """Return what :meth:`dump` wrote."""
-        return self._finished() if self.stand_ins else [self._stream()]
+        """Return the frames that :meth:`dump` wrote."""
+        out: list[Buffer] = []
+        contents = iter(self.contents)
+        for each in self.buffers:
+            content = next(contents) if each is _STAND_IN else each.raw()
+            if isinstance(content, SentStorage):
+                start, data = content.window()
+            else:
+                start, data = OPAQUE, content
+            self.parts.append(_RECORD.pack(data.nbytes, start))
+            out.append(data)
+        return [self.parts[0] if len(self.parts) == 1 else b"".join(self.parts), *out]
 
     def clear(self) -> None:
         """Be as new."""
-        for each in (self.parts, self.stand_ins, self.contents, self.stores):
+        for each in (self.parts, self.buffers, self.contents, self.stores):
             each.clear()
         self.clear_memo()
 
-    def _stream(self) -> bytes:
-        return self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
-
-    def _finished(self) -> list[Buffer]:
-        out: list[Buffer] = [b""]
-        for stand_in in self.stand_ins:
-            content = self.contents.get(id(stand_in))
-            start = OPAQUE
-            if content is None:
-                data = stand_in.raw()
-            elif isinstance(content, SentStorage):
-                start, data = content.window()
-            else:
-                data = content
-            self.parts.append(_RECORD.pack(data.nbytes, start))
-            out.append(data)
-        out[0] = self._stream()
-        return out
-
 
 class OutOfBandSerializer(Serializer):
-    """What the serializers share: each says which kind of pickler it takes."""
+    """The common part of the serializers: each says which kind of pickler it takes."""
 
     config: SerializerConfig
 
@@ -130,7 +126,7 @@ class OutOfBandSerializer(Serializer):
         CPU tensors are moved into shared memory, CUDA tensors go by CUDA IPC. The sender keeps
         them until they have arrived.
         """
-        return _sharing(type(self), self.config, self._shared | {device})
+        return self._sharing(self.config, self._shared | {device})
 
     def dumps_to_start(self, obj: object) -> list[Buffer]:
         """Return *obj* as buffers for a process that is being started, by the calling thread.
@@ -142,21 +138,14 @@ class OutOfBandSerializer(Serializer):
         """
         pickler = self._pickler()
         own = getattr(pickler, "dispatch_table", {})
-        pickler.dispatch_table = {**multiprocessing_objects.table(), **own}
+        pickler.dispatch_table = {**_of_multiprocessing(), **own}
         reducers.look()
-        try:
-            pickler.dump(obj)
-            return pickler.take()
-        except Exception as error:
-            raise_interrupt(error)
-            if isinstance(error, SerializationError) and error.path is None:
-                raise  # of a global that the object uses
-            raise dump_refusal(obj, error, pickler.memo) from error
+        return self._dumped(pickler, obj)
 
     @override
     def __reduce__(self) -> tuple[Any, ...]:
         if self._shared:
-            return _sharing, (type(self), self.config, self._shared)
+            return type(self)._sharing, (self.config, self._shared)
         return super().__reduce__()
 
     @override
@@ -169,14 +158,7 @@ class OutOfBandSerializer(Serializer):
             pickler = self._idle.pop()
         except IndexError:
             pickler = self._pickler()
-        try:
-            pickler.dump(obj)
-            out = pickler.take()
-        except Exception as error:
-            raise_interrupt(error)
-            if isinstance(error, SerializationError) and error.path is None:
-                raise  # of a global that the object uses
-            raise dump_refusal(obj, error, pickler.memo) from error
+        out = self._dumped(pickler, obj)
         if len(out[0]) < KEEP:  # type: ignore[arg-type]
             self._idle.append(pickler)
         return out
@@ -199,22 +181,30 @@ class OutOfBandSerializer(Serializer):
             return short_form.loads(stream[1:], buffers[1:])
         return read(buffers)
 
+    @staticmethod
+    def _dumped(pickler: OutOfBandPickler, obj: object) -> list[Buffer]:
+        try:
+            pickler.dump(obj)
+            return pickler.take()
+        except Exception as error:
+            raise_interrupt(error)
+            if isinstance(error, SerializationError) and error.path is None:
+                raise  # of a global that the object uses
+            raise dump_refusal(obj, error, pickler.memo) from error
+
+    @classmethod
+    def _sharing(cls, config: Any, devices: frozenset[str]) -> Self:
+        shared = cls(config)
+        shared._pass_on(shared._share | devices)
+        shared._shared = devices
+        return shared
+
     def _pickler(self) -> OutOfBandPickler:
         return self._kind(self._share)
 
     def _pass_on(self, share: frozenset[str]) -> None:
         """Pass by reference what *share* names: the tensors of a device, or those ``shared``."""
         self._share, self._tries_short, self.lends = share, not share & _NOT_SHORT, bool(share)
-
-
-S = TypeVar("S", bound=OutOfBandSerializer)
-
-
-def _sharing(kind: type[S], config: Any, devices: frozenset[str]) -> S:
-    shared = kind(config)
-    shared._pass_on(shared._share | devices)
-    shared._shared = devices
-    return shared
 
 
 class _Parts:
@@ -243,3 +233,24 @@ def _checked(records: memoryview, buffers: Sequence[Buffer]) -> Iterator[Buffer 
         if found != length:
             raise pickle.UnpicklingError(f"a buffer has {found} of its {length} bytes")
         yield buffer if start == OPAQUE else Window(buffer, start)
+
+
+def _of_multiprocessing() -> Mapping[type, Callable[[Any], Any]]:
+    """Return how objects are reduced for a process that is being started.
+
+    Those of torch's are left out: whether tensors are shared is not for them to say.
+    """
+    reduction: Any = sys.modules.get("multiprocessing.reduction")
+    if reduction is None:
+        return copyreg.dispatch_table
+    everything = reduction.ForkingPickler(io.BytesIO()).dispatch_table
+    return {
+        kind: reduce
+        for kind, reduce in everything.items()
+        if not str(getattr(reduce, "__module__", "")).startswith("torch.")
+    }
+
+
+def _reduce_connection(pickler: OutOfBandPickler, connection: Any) -> Reduction:
+    # Pickled like any other object it would arrive as the bare number of a descriptor.
+    return _of_multiprocessing()[type(connection)](connection)

@@ -24,7 +24,7 @@ _NAMES = {"_thread.lock": "threading.Lock", "weakref.ReferenceType": "weakref.re
 _NAMES |= {"_thread.RLock": "threading.RLock", "_thread._local": "threading.local"}
 _NAMES["torch.jit.Future"] = "torch.futures.Future"
 
-#: what to do instead of sending an object of these types
+#: a better way than to send an object of these types
 _ADVICE = {
     "make it at module level or in an initializer": """threading.Lock threading.RLock
         threading.local threading.Condition threading.Event threading.Semaphore threading.Barrier
@@ -42,7 +42,7 @@ _ADVICE = {kind: text for text, kinds in _ADVICE.items() for kind in kinds.split
 
 
 class RefusedError(Exception):
-    """What ``safe`` says no to, in full; *culprit* is the part of the object at fault, if known."""
+    """A refusal with its reason in full; *culprit* is the part of the object at fault, if known."""
 
     def __init__(self, why: str, culprit: object = None) -> None:
         super().__init__(why)
@@ -58,13 +58,13 @@ def described(obj: Any) -> str:
 
 
 def advice(obj: object) -> str:
-    """Return what to do instead of sending *obj*, as the end of a message, or an empty string."""
+    """Return a better way than to send *obj*, as the end of a message, or an empty string."""
     known = [_ADVICE[each] for each in map(_known_as, type(obj).__mro__) if each in _ADVICE]
     return f"; {known[0]}" if known else ""
 
 
 def reason(error: Exception) -> str:
-    """Return what *error* says."""
+    """Return the text of *error*, with its type."""
     try:
         message = str(error)
     except Exception as unreadable:  # noqa: BLE001 - it comes out of the object's own hooks
@@ -79,8 +79,8 @@ def dump_refusal(obj: object, error: Exception, memo: Any = None) -> Serializati
     """Return the error that says where in *obj* the culprit is.
 
     Args:
-        obj: what could not be pickled.
-        error: what pickling raised.
+        obj: the object that could not be pickled.
+        error: the error that pickling raised.
         memo: that of the pickler, if it calls hooks.
     """
     written = sorted(memo.copy().values(), key=itemgetter(0)) if memo is not None else ()
@@ -131,7 +131,7 @@ class _Search:
         self._opaque: dict[int, _Node] = {}  # those with such hooks
 
     def deep(self, obj: object) -> _Node:
-        """Return what is nested too deeply: *obj*, or what is in the tuples of a call."""
+        """Return the object that is nested too deeply: *obj*, or one in the tuples of a call."""
         self._first([_Node(None, "", obj)])
         return next(each for each in self._last.chain() if not isinstance(each.obj, tuple))
 
@@ -220,7 +220,7 @@ def _children(obj: Any) -> Iterator[tuple[str, object]]:
 
 
 def _taken_along(obj: Any) -> Iterator[tuple[str, object]]:
-    """Yield what a function or a class by value takes along."""
+    """Yield the objects that a function or a class by value takes along."""
     if not isinstance(obj, type):
         for name, cell in zip(obj.__code__.co_freevars, obj.__closure__ or (), strict=True):
             if cell != CellType():
@@ -230,7 +230,7 @@ def _taken_along(obj: Any) -> Iterator[tuple[str, object]]:
 
 
 def _attributes(obj: Any) -> Iterator[tuple[str, object]]:
-    """Yield what *obj* holds by name."""
+    """Yield the attributes of *obj*, also those in slots."""
     yield from ((f".{name}", value) for name, value in getattr(obj, "__dict__", {}).items())
     for name, each in [item for kind in type(obj).__mro__ for item in vars(kind).items()]:
         if type(each) is MemberDescriptorType and name != "__dict__":

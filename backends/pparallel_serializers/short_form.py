@@ -48,7 +48,7 @@ def dumps(obj: object) -> list[Buffer] | None:
 
 
 def loads(stream: Buffer, buffers: Sequence[Buffer]) -> Any:
-    """Return what :func:`dumps` was given; *stream* is without the mark."""
+    """Return the object that :func:`dumps` was given; *stream* is without the mark."""
     contents = iter(buffers)
     obj = _filled(pickle.loads(stream), contents)
     if next(contents, None) is not None:
@@ -91,24 +91,15 @@ def _described(tensor: torch.Tensor, contents: dict[int, memoryview]) -> Any:
 
 
 def _filled(form: Any, contents: Iterator[Buffer]) -> Any:
-    kind = type(form)
-    if kind is list:
-        return _tensor(contents, *form)
-    if kind is tuple:
+    if type(form) is tuple:
         return tuple([_filled(each, contents) for each in form])
-    return form
-
-
-def _tensor(
-    contents: Iterator[Buffer], dtype: str, told: bytes | int, shape: tuple[int, ...]
-) -> torch.Tensor:
-    content: Buffer
-    if isinstance(told, bytes):
-        content = told
-    else:
-        content = next(contents, b"")
+    if type(form) is not list:
+        return form
+    dtype, content, shape = form
+    if not isinstance(content, bytes):
+        length, content = content, next(contents, b"")
         found = memoryview(content).nbytes
-        if found != told:
-            raise pickle.UnpicklingError(f"a buffer has {found} of its {told} bytes")
+        if found != length:
+            raise pickle.UnpicklingError(f"a buffer has {found} of its {length} bytes")
     tensor = aligned(content, dtype_named(dtype))
     return tensor if len(shape) == 1 else tensor.resize_(shape)

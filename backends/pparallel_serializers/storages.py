@@ -72,13 +72,13 @@ class ReceivedStorage(NamedTuple):
 
 
 class Sender(Protocol):
-    """What sends tensors: it knows the storages of the object that is on its way."""
+    """A pickler or writer: it knows the storages of the object that is on its way."""
 
     stores: dict[tuple[int, int], SentStorage]
 
 
 def sent_for(sender: Sender, storage: torch.UntypedStorage) -> SentStorage:
-    """Return what is sent of *storage*, the same for all tensors over it."""
+    """Return *storage* on its way out, the same for all tensors over it."""
     # By address: tensors over one foreign memory (from_numpy) have different storage objects.
     key = storage.data_ptr(), storage.nbytes()
     found = sender.stores.get(key)
@@ -94,7 +94,7 @@ def reduce_sent(pickler: OutOfBandPickler, sent: SentStorage) -> Reduction:
     storage = sent.storage
     device = str(storage.device)
     if storage.nbytes() == 0:
-        return load_empty, (device,)
+        return load_storage, (b"", device)
     if storage.device.type in pickler.share or (pickler.share & _SHARED and _is_shared(storage)):
         return load_shared, shared_memory.handle(storage)
     if storage.nbytes() <= INLINE:
@@ -109,7 +109,7 @@ def reduce_untyped(pickler: OutOfBandPickler, storage: torch.UntypedStorage) -> 
         return NotImplemented
     sent = sent_for(pickler, storage)
     sent.use(0, storage.nbytes(), None)
-    return load_untyped, (sent,)
+    return getattr, (sent, "storage")
 
 
 def reduce_typed(pickler: OutOfBandPickler, storage: torch.TypedStorage) -> Reduction:
@@ -126,16 +126,6 @@ def load_storage(content: Buffer | Window, device: str = "cpu") -> ReceivedStora
 def load_shared(handle: reopening.Handle, length: int) -> ReceivedStorage:
     """Return the storage in another process's memory that *handle* names."""
     return ReceivedStorage(shared_memory.attach(handle, length))
-
-
-def load_empty(device: str) -> ReceivedStorage:
-    """Return a storage of no bytes."""
-    return ReceivedStorage(_empty(device))
-
-
-def load_untyped(sent: ReceivedStorage) -> torch.UntypedStorage:
-    """Return the whole storage that was *sent*."""
-    return sent.storage
 
 
 def load_typed(untyped: torch.UntypedStorage, dtype: torch.dtype) -> torch.TypedStorage:
@@ -177,18 +167,9 @@ def _is_shared(storage: torch.UntypedStorage) -> bool:
 def _storage_over(buffer: Buffer, device: str) -> torch.UntypedStorage:
     import torch
 
-    if memoryview(buffer).nbytes == 0:
-        return _empty(device)
-    base = aligned(buffer, torch.uint8)
-    if device != "cpu":
-        base = base.to(_here(device))
-    return base.untyped_storage()
-
-
-def _empty(device: str) -> torch.UntypedStorage:
-    import torch
-
-    return torch.empty(0, dtype=torch.uint8, device=_here(device)).untyped_storage()
+    is_empty = memoryview(buffer).nbytes == 0
+    base = torch.empty(0, dtype=torch.uint8) if is_empty else aligned(buffer, torch.uint8)
+    return (base if device == "cpu" else base.to(_here(device))).untyped_storage()
 
 
 def _here(device: str) -> str:

@@ -8,6 +8,7 @@ modules in TorchScript travel as torch saves them.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -25,10 +26,6 @@ if TYPE_CHECKING:
     import torch
 
     from pparallel_serializers.outofband import OutOfBandPickler, Reducer, Reduction
-
-
-_names: dict[torch.dtype, str] = {}
-_dtypes: dict[str, torch.dtype] = {}
 
 
 def reducers() -> dict[type, Reducer]:
@@ -94,40 +91,44 @@ def load_script(saved: bytes) -> Any:
     return torch.jit._recursive.wrap_cpp_module(module)
 
 
+@functools.cache
 def dtype_named(name: str) -> torch.dtype:
     """Return torch's dtype of this name."""
-    if not _dtypes:
-        _learn_dtypes()
-    return _dtypes[name]
+    import torch
+
+    found = vars(torch)[name]
+    if not isinstance(found, torch.dtype):
+        raise KeyError(name)
+    return found
 
 
+@functools.cache
 def name_of(dtype: torch.dtype) -> str:
     """Return torch's name of *dtype*."""
-    if not _names:
-        _learn_dtypes()
-    return _names[dtype]
+    return str(dtype).removeprefix("torch.")
 
 
 def is_strided(tensor: torch.Tensor) -> bool:
     """Return whether all that *tensor* holds is strided memory."""
-    torch = sys.modules["torch"]
+    has_names = getattr(tensor, "has_names", None)  # gone since torch 2.13
     return not (
-        tensor.layout is not torch.strided
+        tensor.layout is not sys.modules["torch"].strided
         or tensor.device.type not in ("cpu", "cuda")
         or tensor.is_quantized
         or tensor.is_nested
-        or _has_names(tensor)
+        or (has_names is not None and has_names())
     )
 
 
 def laid_out(
     sender: Sender, tensor: torch.Tensor
 ) -> tuple[SentStorage, str, int, tuple[int, ...], tuple[int, ...]]:
-    """Return what :func:`rebuild` takes, and note what *tensor* needs of its storage."""
+    """Return the arguments of :func:`rebuild`, and note the bytes that *tensor* needs."""
     shape, stride, offset = tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
     if tensor.numel():
-        sent = sent_for(sender, tensor.untyped_storage())
-        sent.use(*_span(tensor.element_size(), shape, stride, offset), tensor)
+        sent, size = sent_for(sender, tensor.untyped_storage()), tensor.element_size()
+        last = offset + sum((n - 1) * step for n, step in zip(shape, stride, strict=True))
+        sent.use(offset * size, (last + 1) * size, tensor)
     else:
         torch = sys.modules["torch"]
         sent, offset = SentStorage(torch.UntypedStorage(0, device=tensor.device)), 0
@@ -173,25 +174,3 @@ def _reduce_tensor(pickler: OutOfBandPickler, tensor: torch.Tensor) -> Reduction
     if attributes := tensor.__dict__:
         return function, args, attributes, None, None, set_attributes
     return function, args
-
-
-def _has_names(tensor: torch.Tensor) -> bool:
-    has_names = getattr(tensor, "has_names", None)  # gone since torch 2.13
-    return has_names is not None and has_names()
-
-
-def _span(
-    size: int, shape: tuple[int, ...], stride: tuple[int, ...], offset: int
-) -> tuple[int, int]:
-    """Return the first byte of the storage that a tensor uses and the one after the last."""
-    last = offset + sum((n - 1) * step for n, step in zip(shape, stride, strict=True))
-    return offset * size, (last + 1) * size
-
-
-def _learn_dtypes() -> None:
-    import torch
-
-    for name, value in vars(torch).items():
-        if isinstance(value, torch.dtype):
-            _dtypes[name] = value
-            _names.setdefault(value, name)

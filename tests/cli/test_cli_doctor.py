@@ -307,24 +307,24 @@ def test_no_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_requirements() -> None:
     needed, optional = software.requirements(
         [
-            "dill>=0.3.8",
+            "msgpack>=1",
             "typing-extensions (>=4.12)",
             "torch>=2.4; extra == 'torch'",
             'cloudpickle>=3; extra == "cloudpickle"',
             "pparallel[torch]; extra == 'all'",
             "mypy; extra == 'dev'",
-            "dill; extra == 'more'",
+            "msgpack; extra == 'more'",
         ]
     )
-    assert needed == ["dill", "typing-extensions"]
+    assert needed == ["msgpack", "typing-extensions"]
     assert optional == ["torch", "cloudpickle"]
 
 
 def test_a_library_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = ["dill", "nobody-has-this", "nor-this; extra == 'torch'"]
+    wanted = ["msgpack", "nobody-has-this", "nor-this; extra == 'torch'"]
     monkeypatch.setattr(importlib.metadata, "requires", lambda name: wanted)
     found = {each.name: each for each in software.libraries()}
-    assert found["dill"].status == "ok"
+    assert found["msgpack"].status == "ok"
     assert found["nobody-has-this"].status == "fail"
     assert found["nobody-has-this"].advice == "pip install nobody-has-this"
     assert (found["nor-this"].status, found["nor-this"].detail) == ("ok", "not installed")

@@ -1791,6 +1791,33 @@ program(
     needs_main=True,
 )
 program(
+    "class_attributes",
+    """
+    class Recorder:
+        stream = open(os.devnull, "w")
+
+        def count(self):
+            return 5
+
+        def write(self):
+            return self.stream.write("abc")
+
+    recorder = Recorder()
+
+    def use_recorder(name):
+        return getattr(recorder, name)(), getattr(Recorder(), name)()
+
+    def check_class_attributes(run):
+        return run(use_recorder, "count"), attempt(run, use_recorder, "write")
+    """,
+    threads=[[5, 5], [3, 3]],
+    workers=[[5, 5], Raises("SerializationError", "Recorder.stream of __main__")],
+    members=[[5, 5], Raises("SerializationError", "Recorder.stream of __main__")],
+    ways={"fork": [[5, 5], [3, 3]]},
+    differs="originals import the script, and so open everything anew",
+    needs_main=True,
+)
+program(
     "refused_arguments",
     """
     import threading
@@ -2168,16 +2195,9 @@ program(
     """
     import torch
 
-    class Numbers(torch.utils.data.Dataset):
-        def __len__(self):
-            return 4
-
-        def __getitem__(self, n):
-            return n
-
     done = torch.futures.Future()
     done.set_result(1)
-    batches = iter(torch.utils.data.DataLoader(Numbers(), num_workers=0))
+    batches = iter(torch.utils.data.DataLoader(range(4), num_workers=0))
 
     def use_done():
         return done.wait()

@@ -9,22 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from script_programs import (
-    BY_HAND,
-    MEMBERS,
-    PROGRAMS,
-    RANKS,
-    RANKS_FOUND,
-    SCRIPTS,
-    WORKERS,
-    failures,
-    kind_of,
-    matches,
-    programs_of,
-    run_by_hand,
-    run_programs,
-    run_pytest_module,
-)
+import script_programs as programs
 
 THREADS = ("thread", "local")
 #: scripts that only the soak runs: the gate has tests of the same in test_child_main and
@@ -33,8 +18,8 @@ ELSEWHERE = ("hogwild", "inherited_by_fork", "initializer_everywhere", "loaders_
 #: how the script of each way starts, and whether it has a guard
 STARTS = {
     "thread": ("script", True),
-    "fork": ("script", False),
-    "forkserver": ("stdin", False),
+    "fork": ("stdin", False),
+    "forkserver": ("script", False),
     "spawn": ("module", True),
     "local": ("module", False),
     "ipc": ("script", False),
@@ -44,31 +29,38 @@ STARTS = {
 
 
 def dealt_to(way: str) -> list[str]:
-    """Return the programs that run in a way: all in threads, each in one way of another kind.
+    """Return the programs that run in a way: in threads, and in one way of another kind.
 
-    Programs of torch go where torch is imported once or anyway.
+    One with a value of its own in a way runs there, too; torch is imported in three ways.
     """
-    names = programs_of(way, STARTS[way][0])
-    if way in THREADS:
+    names = programs.programs_of(way, STARTS[way][0])
+    if way == "thread":
         return names
-    ways = WORKERS if kind_of(way) == "workers" else MEMBERS
-    of_torch = ("fork", "forkserver") if kind_of(way) == "workers" else ("torch_rpc",)
-    numbers = {name: number for number, name in enumerate(PROGRAMS)}
-    dealt = {name: of_torch if "torch" in PROGRAMS[name].imports else ways for name in names}
-    return [name for name in names if dealt[name][numbers[name] % len(dealt[name])] == way]
+    if way == "local":
+        return [name for name in names if not programs.PROGRAMS[name].imports]
+    ways = programs.WORKERS if programs.kind_of(way) == "workers" else programs.MEMBERS
+    found = []
+    for number, (name, program) in enumerate(programs.PROGRAMS.items()):
+        is_dealt = ways[number % len(ways)] == way or way in program.ways
+        if program.imports:
+            is_dealt = way in {"forkserver", "torch_rpc"}
+        if name in names and is_dealt:
+            found.append(name)
+    return found
 
 
 def scripts_dealt() -> list[tuple[str, str]]:
-    """Return pairs of a script and a way: in threads, and one of its other ways in turn."""
+    """Return pairs of a script and a way: one in turn, and threads where they give another result.
+
+    Those that import torch do not run on torch's RPC, where it takes longest.
+    """
     pairs = []
-    for number, (name, script) in enumerate(SCRIPTS.items()):
-        if name in ELSEWHERE:
-            continue
+    for number, (name, script) in enumerate(programs.SCRIPTS.items()):
         without = THREADS if script.imports else (*THREADS, "torch_rpc")
         others = [each for each in script.ways if each not in without]
-        if not script.imports:
-            pairs += [(name, each) for each in script.ways if each in THREADS]
-        pairs.append((name, others[number % len(others)]))
+        if name not in ELSEWHERE:
+            pairs += [(name, each) for each in script.otherwise if each in THREADS]
+            pairs.append((name, others[number % len(others)]))
     return pairs
 
 
@@ -76,24 +68,27 @@ def scripts_dealt() -> list[tuple[str, str]]:
 def test_programs_give_what_their_originals_give(way: str, tmp_path: Path) -> None:
     names = dealt_to(way)
     how, is_guarded = STARTS[way]
-    found = run_programs(names, way, tmp_path, how, is_guarded)
-    assert failures(found, way) == {}
+    found = programs.run_programs(names, way, tmp_path, how, is_guarded)
+    assert programs.failures(found, way) == {}
 
 
 @pytest.mark.parametrize(("name", "way"), scripts_dealt())
 def test_a_script_gives_what_its_original_gives(name: str, way: str, tmp_path: Path) -> None:
-    script = SCRIPTS[name]
+    script = programs.SCRIPTS[name]
     found = script.run(way, tmp_path)
     expected = script.otherwise.get(way, script.expected)
-    assert matches(found, expected), f"{found}, not {expected}"
+    assert programs.matches(found, expected), f"{found}, not {expected}"
 
 
 def test_a_failed_assert_of_a_pytest_module_shows_the_text_of_pytest(tmp_path: Path) -> None:
-    texts = run_pytest_module(tmp_path, ["forkserver"], "importlib")
+    texts = programs.run_pytest_module(tmp_path, ["forkserver"], "importlib")
     assert texts == ["assert 3 < 2", "words\nassert 3 == 2", "assert 3 < 2"]
 
 
 def test_ranks_that_run_the_script_send_it_by_name(tmp_path: Path) -> None:
     place = tmp_path / "sockets"
     place.mkdir(mode=0o700)
-    assert run_by_hand(RANKS + BY_HAND, tmp_path, str(place)) == RANKS_FOUND
+    assert (
+        programs.run_by_hand(programs.RANKS + programs.BY_HAND, tmp_path, str(place))
+        == programs.RANKS_FOUND
+    )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import logging
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -21,7 +21,8 @@ from pparallel.errors import SerializationError
 from pparallel.runtime.interrupts import raise_interrupt
 from pparallel.runtime.processes import main_module
 from pparallel_serializers import outofband, refusals
-from pparallel_serializers.by_value import fresh, names, scripts, units
+from pparallel_serializers.by_value import classes, names, scripts, units
+from pparallel_serializers.by_value.pickler import Placeholder
 from pparallel_serializers.by_value.units import Sent
 
 logger = logging.getLogger(__name__)
@@ -36,12 +37,12 @@ def filled(header: Buffer, buffers: Iterable[Buffer]) -> Sequence[Buffer]:
     """
     token, sent, own = pickle.loads(header)
     rest = iter(buffers)
-    arrived = [(Sent(*each), _taken(each[-1], rest)) for each in sent]
-    frames = _taken(own, rest)
+    frames = _joined(own, rest)
     if token == scripts.token():
         return frames
+    arrived = [(Sent(*each), _joined(each[-1], rest)) for each in pickle.loads(sent)]
     with scripts.lock:
-        entries = [_Entry(token, *each) for each in arrived]
+        entries = [_Entry(token, *each) for each in arrived if not _is_known(token, each[0])]
         wanted = [each for each in entries if each.is_wanted()]
         try:
             for each in wanted:
@@ -55,10 +56,18 @@ def filled(header: Buffer, buffers: Iterable[Buffer]) -> Sequence[Buffer]:
     return frames
 
 
-def _taken(frames: bytes | int, rest: Iterator[Buffer]) -> list[Buffer]:
-    if isinstance(frames, bytes):
-        return [frames]
-    return [next(rest) for _ in range(frames)]
+def _is_known(token: str, sent: Sent) -> bool:
+    """Return whether all of a unit has arrived in this version, or a later one."""
+    received = scripts.with_uid(sent.uid).received
+    for name in sent.names:
+        known = received.get(name)
+        if known is None or known[0] != token or known[1].version < sent.version:
+            return False
+    return True
+
+
+def _joined(frames: list[bytes | None], rest: Iterator[Buffer]) -> list[Buffer]:
+    return [next(rest) if each is None else each for each in frames]
 
 
 class _Unpickler(pickle.Unpickler):
@@ -77,36 +86,88 @@ class _Entry:
     Attributes:
         sent: the unit.
         script: where its names belong.
-        kept: the function or class that has the name already is the same, and stays.
-        is_being_made: the function or class is being made, before it is filled.
     """
 
     def __init__(self, token: str, sent: Sent, frames: Sequence[Buffer]) -> None:
         self.sent, self.script = sent, scripts.with_uid(sent.uid)
         self._token, self._frames = token, frames
-        self.kept = self.is_being_made = False
         self._reader: _Unpickler | None = None
+        self._is_defined = self._is_kept = False
         known = [self.script.received.get(name) for name in sent.names]
-        received = [each for each in known if each is not None and each.token == token]
+        received = [each[1] for each in known if each is not None and each[0] == token]
         self._last = min(received, key=lambda each: each.version, default=None)
         self._is_first = not any(known)
-        self._is_partly_new = len(received) < len(known)
-        self._lacking = [name for name in sent.names if self._is_lacking(name)]
+        here = self.script.namespace
+        self._lacking = [
+            name for name in sent.names if name not in here or type(here[name]) is Placeholder
+        ]
 
     def is_wanted(self) -> bool:
         """Return whether this process lacks it, or is to follow a change of it."""
-        sent, last = self.sent, self._last
-        if last is not None and last.version >= sent.version and not self._is_partly_new:
-            return False
-        if len(self._lacking) == len(sent.names):
+        if len(self._lacking) == len(self.sent.names):
             return True
-        is_wanted = self._is_wanted_code() if sent.digest else self._is_wanted_data()
-        if not is_wanted and (last is not None or self._is_first):
+        is_wanted = self._is_wanted_code() if self.sent.digest else self._is_wanted_data()
+        if not is_wanted and (self._last is not None or self._is_first):
             self._note()
         return is_wanted
 
-    def is_changed(self, attribute: str, value: Any) -> bool:
+    def found(self, *, is_made: bool = False) -> None:
+        """Have what something refers to: whole, or for what is being made itself as made only."""
+        if not self.sent.digest:
+            self._set(self._data())
+            return
+        if self._reader is None:
+            self._reader = outofband.read(self._frames, self._unpickler)
+            self.script.unfinished[self.sent.names[0]] = self._made()
+        if not is_made:
+            self._set(self._filled())
+
+    def forget(self) -> None:
+        """Have nothing wait for it any longer."""
+        for name in self.sent.names:
+            self.script.pending.pop(name, None)
+            self.script.unfinished.pop(name, None)
+
+    def _data(self) -> Any:
+        self._begin()
+        if self.sent.origin is not None and not main_module.follows_caller:
+            return names.resolve(*self.sent.origin)
+        try:
+            return _read(outofband.read(self._frames, self._unpickler))
+        except Exception as error:
+            raise_interrupt(error)
+            name, why = self.sent.names[0], f"it cannot be read here: {refusals.reason(error)}"
+            if len(self.sent.names) > 1:
+                raise
+            return Placeholder(f"global {name} of __main__", why)
+
+    def _made(self) -> Any:
+        """Return the function or class, still to be filled: the one that has the name, if equal."""
+        made = _read(self._reader, is_made=True)
+        self._is_defined = type(made) is tuple
+        if not self._is_defined:  # it goes by another name
+            return made
+        make, args = made
+        own = self.script.namespace.get(self.sent.names[0])
+        self._is_kept = classes.is_code(own) and classes.digest(own) == self.sent.digest
+        made = own if self._is_kept else make(*args)
+        classes.note_digest(made, self.sent.digest)
+        return made
+
+    def _filled(self) -> Any:
+        self._begin()
+        made = self.script.unfinished[self.sent.names[0]]
+        if self._is_defined:
+            fill, (attributes, *rest) = _read(self._reader)
+            if self._is_kept:
+                attributes = {k: v for k, v in attributes.items() if self._is_changed(made, k, v)}
+            fill(made, (attributes, *rest))
+        return made
+
+    def _is_changed(self, made: Any, attribute: str, value: Any) -> bool:
         """Return whether to follow the sender in that *attribute*: members do so in code alone."""
+        if type(value) is Placeholder and hasattr(made, attribute):
+            return False
         if self._is_first:
             return main_module.follows_caller
         known = 0 if self._last is None else self._last.attributes.get(attribute, 0)
@@ -114,53 +175,7 @@ class _Entry:
         follows = main_module.follows_caller or is_code
         return follows and self.sent.attributes.get(attribute, 0) > known
 
-    def found(self, *, is_made: bool = False) -> None:
-        """Have what something refers to: whole, or for what is being made itself as made only."""
-        if not self.sent.digest:
-            self._set(self._loaded(self._data))
-            return
-        if self._reader is None:
-            self.is_being_made = True
-            self.script.unfinished[self.sent.names[0]] = self._loaded(self._made)
-            self.is_being_made = False
-        if not is_made:
-            self._set(self._loaded(self._filled))
-
-    def _loaded(self, load: Callable[[], Any]) -> Any:
-        scripts.loading.append(self)
-        try:
-            return load()
-        finally:
-            scripts.loading.pop()
-
-    def _data(self) -> Any:
-        self._is_begun()
-        if self.sent.origin is not None and not main_module.follows_caller:
-            return names.resolve(*self.sent.origin)
-        try:
-            return outofband.read(self._frames, self._unpickler).load()
-        except Exception as error:
-            raise_interrupt(error)
-            name, why = self.sent.names[0], f"it cannot be read here: {refusals.reason(error)}"
-            if len(self.sent.names) > 1:
-                raise
-            return fresh.Placeholder(f"global {name} of __main__", why)
-
-    def _made(self) -> Any:
-        self._reader = outofband.read(self._frames, self._unpickler)
-        return self._reader.load()
-
-    def _filled(self) -> Any:
-        self._is_begun()
-        made = self.script.unfinished[self.sent.names[0]]
-        try:
-            fill, state = self._reader.load()  # type: ignore[union-attr]
-        except EOFError:  # all of it is there
-            return made
-        fill(made, state)
-        return made
-
-    def _is_begun(self) -> None:
+    def _begin(self) -> None:
         """Have what it refers to not wait for it."""
         for name in self.sent.names:
             del self.script.pending[name]
@@ -170,25 +185,15 @@ class _Entry:
         self.script.namespace.update(value if len(names_set) > 1 else {names_set[0]: value})
         self._note()
 
-    def forget(self) -> None:
-        """Have nothing wait for it any longer."""
-        for name in self.sent.names:
-            self.script.pending.pop(name, None)
-            self.script.unfinished.pop(name, None)
-
     def _unpickler(self, stream: Buffer, **how: Any) -> Any:
         made = _Unpickler(io.BytesIO(stream), **how)
         made.script = self.script
         return made
 
-    def _is_lacking(self, name: str) -> bool:
-        namespace = self.script.namespace
-        return name not in namespace or type(namespace[name]) is fresh.Placeholder
-
     def _is_wanted_code(self) -> bool:
         sent, follows = self.sent, main_module.follows_caller
         own = self.script.namespace[sent.names[0]]
-        if units.is_code(own) and units.digest(own) == sent.digest:
+        if classes.is_code(own) and classes.digest(own) == sent.digest:
             known = {} if self._last is None else self._last.attributes
             is_changed = any(sent.attributes[key] > known.get(key, 0) for key in sent.attributes)
             return is_changed or (follows and self._is_first)
@@ -218,5 +223,14 @@ class _Entry:
         return self._is_first and not units.same_as_sent(self.script, sent, self._frames)
 
     def _note(self) -> None:
-        how = self._token, self.sent.version, self.sent.attributes
-        self.script.received.update(dict.fromkeys(self.sent.names, scripts.Received(*how)))
+        how = self._token, self.sent._replace(frames=[])
+        self.script.received.update(dict.fromkeys(self.sent.names, how))
+
+
+def _read(reader: Any, *, is_made: bool = False) -> Any:
+    """Return the next object; *is_made*: nothing in it needs to be filled yet."""
+    scripts.loading.append(is_made)
+    try:
+        return reader.load()
+    finally:
+        scripts.loading.pop()

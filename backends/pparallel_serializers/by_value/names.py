@@ -1,4 +1,4 @@
-"""What a receiver can import by name, and what it must be sent."""
+"""Functions and classes that a receiver can import by name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from types import FunctionType, ModuleType
 from typing import Any
 
-MAIN = frozenset({"__main__", "__mp_main__"})  #: the second is what multiprocessing calls it
+MAIN = frozenset({"__main__", "__mp_main__"})  #: the second is multiprocessing's name for it
 
 _static: set[str] = set()
 _missing = object()
@@ -29,13 +29,11 @@ def is_static(name: str | None) -> bool:
 def is_importable(obj: Any) -> bool:
     """Return whether a receiver finds *obj*, a function or a class, under its own name."""
     name = obj.__module__
-    if name in MAIN:
-        return False
-    return find(name, obj.__qualname__) is obj
+    return name not in MAIN and find(name, obj.__qualname__) is obj
 
 
 def find(module_name: str | None, qualname: str) -> Any:
-    """Return what the loaded module has under *qualname*, or something that is no object's."""
+    """Return the object of this name in a loaded module, or one that nothing else is."""
     found: Any = sys.modules.get(module_name or "", _missing)
     for part in qualname.split("."):
         found = getattr(found, part, _missing)
@@ -43,7 +41,7 @@ def find(module_name: str | None, qualname: str) -> Any:
 
 
 def resolve(module_name: str, qualname: str) -> Any:
-    """Import what :func:`mark_static_module` made a reference."""
+    """Import what goes by a name in a module that pickle itself would not find or take."""
     __import__(module_name)
     found = find(module_name, qualname)
     if found is _missing:

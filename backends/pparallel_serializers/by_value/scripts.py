@@ -14,8 +14,7 @@ import operator
 import os
 import sys
 import threading
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from pparallel.runtime.processes import main_module
 from pparallel_serializers.by_value import names
@@ -27,41 +26,27 @@ _missing = object()
 
 #: held while names are looked at, changed or filled in
 lock = threading.RLock()
-#: what is being filled in, the innermost last
-loading: list[Any] = []
-
-
-class Received(NamedTuple):
-    """The state in which a name arrived last.
-
-    Attributes:
-        token: the process that sent it.
-        version: its count of changes there.
-        attributes: the same by attribute, of functions and classes.
-    """
-
-    token: str
-    version: int
-    attributes: dict[str, int]
+#: for each object that is being read, the innermost last: nothing in it needs to be filled yet
+loading: list[bool] = []
 
 
 class Script:
-    """A ``__main__``: its namespace, and what of it was sent and received.
+    """A ``__main__``: its namespace, and the names that were sent and received.
 
     Attributes:
         uid: the same in all processes that have the script; empty until one has sent something
             to a process without a script.
         namespace: its globals.
-        received: the names that came from other processes.
-        pending: the names that have arrived and are not filled in yet, with what fills them in.
+        received: the names that came from other processes, with token and unit of the last time.
+        pending: the names that have arrived and are not filled in yet, each with its entry.
         unfinished: functions and classes that are being filled in.
         named_values: the names and values of the last look, and names by the ids of values.
-        sent: what was sent of each name last; see :mod:`pparallel_serializers.by_value.units`.
+        sent: the unit of each name as it was sent last (:mod:`~.by_value.units`).
     """
 
     def __init__(self, uid: str, namespace: dict[str, Any]) -> None:
         self.uid, self.namespace = uid, namespace
-        self.received: dict[str, Received] = {}
+        self.received: dict[str, tuple[str, Any]] = {}
         self.pending: dict[str, Any] = {}
         self.unfinished: dict[str, Any] = {}
         self.sent: dict[Any, Any] = {}
@@ -74,12 +59,12 @@ class Script:
         return self.uid
 
     def find(self, path: str) -> Any:
-        """Return what *path* stands for; raises ``AttributeError`` if there is no such name."""
+        """Return the object of this *path*; raises ``AttributeError`` if there is no such name."""
         root, *rest = path.split(".")
         with lock:
             entry = self.pending.get(root)
             if entry is not None:
-                entry.found(is_made=bool(loading) and loading[-1].is_being_made)
+                entry.found(is_made=bool(loading) and loading[-1])
             found = self.unfinished.get(root, _missing)
             if found is _missing:
                 found = self.namespace.get(root, _missing)
@@ -180,7 +165,7 @@ def with_uid(uid: str) -> Script:
 
 
 def find_named(uid: str, path: str) -> Any:
-    """Return what has this name in the script of this *uid*."""
+    """Return the object that has this name in the script of this *uid*."""
     return with_uid(uid).find(path)
 
 
@@ -189,27 +174,8 @@ def namespace_of(uid: str) -> dict[str, Any]:
     return with_uid(uid).namespace
 
 
-def define(uid: str, name: str, is_same: Callable[[Any], bool], make: Callable[[], Any]) -> Any:
-    """Return what is to have *name* in a script: what has it, if that is the same, or a new one."""
-    script = with_uid(uid)
-    found = script.namespace.get(name, _missing)
-    kept = loading[-1].kept = found is not _missing and is_same(found)
-    script.unfinished[name] = found if kept else make()
-    return script.unfinished[name]
-
-
-def is_changed(attribute: str, value: Any) -> bool:
-    """Return whether what is being filled in was here, and is to follow a change of *attribute*."""
-    return bool(loading[-1].is_changed(attribute, value))
-
-
-def is_kept() -> bool:
-    """Return whether what is being filled in was here before."""
-    return bool(loading[-1].kept)
-
-
 def _uid(namespace: dict[str, Any]) -> str:
-    """Return what two processes that run the same script agree on."""
+    """Return the same in all processes that run the script."""
     try:
         with open(namespace["__file__"], "rb") as script:
             text = script.read()
@@ -237,13 +203,8 @@ def _be_a_fork() -> None:
     script = own()
     inherited = frozenset(script.namespace)
     parent, _pid = token(), os.getpid()
-    script.received = {
-        name: Received(
-            parent, unit.version, {key: each[0] for key, each in unit.attributes.items()}
-        )
-        for name, unit in script.sent.items()
-        if isinstance(name, str)
-    }
+    sent = [(name, unit.sent) for name, unit in script.sent.items() if isinstance(name, str)]
+    script.received = {name: (parent, each) for name, each in sent}
 
 
 os.register_at_fork(after_in_child=_be_a_fork)

@@ -15,7 +15,6 @@ that it keeps it has, and nobody need ask again.
 
 from __future__ import annotations
 
-import dis
 import functools
 import itertools
 import sys
@@ -34,6 +33,7 @@ from typing_extensions import Buffer
 
 from pparallel.errors import SerializationError
 from pparallel.interfaces.serializer import Serializer
+from pparallel.runtime.code import names_in
 from pparallel.runtime.interrupts import raise_interrupt
 from pparallel.runtime.plain import PLAIN
 
@@ -44,9 +44,6 @@ MAIN = frozenset({"__main__", "__mp_main__"})  #: modules that are others in oth
 DEEPEST = 8  #: tuples in one another that are looked through
 LONGEST = 2**14  #: bytes or characters that are compared
 
-_READ = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
-_WRITTEN = {"STORE_GLOBAL", "DELETE_GLOBAL"}
-_CELL_WRITTEN = {"STORE_DEREF", "DELETE_DEREF"}
 _WAYS_AROUND = frozenset({"eval", "exec", "globals"})  # to globals, unseen in the code
 
 _CODE = (FunctionType, type, type(functools.lru_cache(len)))
@@ -58,14 +55,15 @@ Told = tuple[int, list[bytes] | None]  #: the number of a function, and its buff
 
 
 class _Last(NamedTuple):
-    """What was found the last time that a function with some code was called.
+    """The last look at a function with some code, when it was called.
 
     Attributes:
-        reads: what the code says.
-        ids: of what it took along, and how many modules were loaded: of a package, those go along.
+        reads: the names in the code.
+        ids: of the objects that it took along, and how many modules were loaded: those of a
+            package go along.
         is_settled: whether it was called twice with these.
         number: that of the function, if it has one.
-        captured: what it took along then; kept, for it is known by its ids.
+        captured: the objects that it took along then; kept, for they are known by their ids.
     """
 
     reads: Reads
@@ -90,7 +88,7 @@ class SentFunctions:
         self._kept: dict[str, set[int]] = {}
 
     def told(self, to: str, function: object) -> Told | None:
-        """Return what stands for *function* in a call of it; ``None``: it must go along itself."""
+        """Return the number for *function* in a call of it; ``None``: it must go along itself."""
         if type(function) is not FunctionType:
             return None
         if "<" not in function.__qualname__ and function.__module__ not in MAIN:
@@ -192,7 +190,7 @@ class KeptFunctions:
 
 
 class Reads:
-    """What the code of functions says of them.
+    """The names in the code of functions, and what follows from them.
 
     Attributes:
         code: the code, kept so that its id means it.
@@ -207,21 +205,15 @@ class Reads:
 
     def __init__(self, function: FunctionType) -> None:
         self.code = code = function.__code__
-        found = list(_instructions(code))
-        names = dict.fromkeys(name for kind, name in found if kind in _READ)
-        self.is_of_script = function.__globals__ is vars(sys.modules["__main__"])
-        is_free = self.is_of_script or (
-            _WAYS_AROUND.isdisjoint(names) and all(kind not in _WRITTEN for kind, _ in found)
+        found, namespace = names_in(code), function.__globals__
+        self.is_of_script = namespace is vars(sys.modules["__main__"])
+        is_free = self.is_of_script or (_WAYS_AROUND.isdisjoint(found.used) and not found.stored)
+        is_other = namespace.get("__name__") in MAIN and not self.is_of_script
+        shares = not found.rebound.keys().isdisjoint(code.co_freevars)
+        self.lasting = is_free and not is_other and not shares
+        self.names = (
+            *(_read_by_script(namespace, found.used) if self.is_of_script else found.used),
         )
-        is_other = function.__globals__.get("__name__") in MAIN and not self.is_of_script
-        self.lasting = (
-            is_free
-            and not is_other
-            and not any(kind in _CELL_WRITTEN and name in code.co_freevars for kind, name in found)
-        )
-        if self.is_of_script:
-            names = _read_by_script(function.__globals__, names)
-        self.names = tuple(names)
 
     def captured(self, function: FunctionType) -> list[Any] | None:
         """Return the objects that *function* takes along; ``None``: that cannot be told."""
@@ -257,14 +249,14 @@ class Reads:
 
 def _read_by_script(namespace: dict[str, Any], names: dict[str, None]) -> dict[str, None]:
     """Return *names* of ``__main__`` with those that the functions and classes among them read."""
-    pending = list(names)
+    names, pending = dict(names), list(names)
     for name in pending:
         value = namespace.get(name)
         parts = vars(value).values() if isinstance(value, type) else [value]
         for part in parts:
             plain = _plain(part)
             if type(plain) is FunctionType and plain.__module__ in MAIN:
-                read = [each for kind, each in _instructions(plain.__code__) if kind in _READ]
+                read = names_in(plain.__code__).used
                 pending += [each for each in read if each not in names]
                 names.update(dict.fromkeys(read))
     return names
@@ -299,7 +291,7 @@ def travels_by_name(what: Any, serializer: Serializer) -> bool:
 
 
 def _parts(code: Any) -> Iterator[Any]:
-    """Yield what a function or class of ``__main__`` holds."""
+    """Yield the parts of a function or class of ``__main__``."""
     if type(code) is FunctionType:
         yield from (code.__code__, code.__defaults__)
     elif isinstance(code, type) and code.__module__ in MAIN:
@@ -311,7 +303,7 @@ def _parts(code: Any) -> Iterator[Any]:
 
 
 def _plain(part: Any) -> Any:
-    """Return the function of what a class may wrap one in."""
+    """Return the function in *part* of a class, if it is wrapped."""
     if isinstance(part, property):
         return part.fget
     return part.__func__ if isinstance(part, (classmethod, staticmethod)) else part
@@ -338,11 +330,3 @@ def _is_plain(value: Any, depth: int = DEEPEST) -> bool:
     if kind is tuple:
         return depth > 0 and all(_is_plain(each, depth - 1) for each in value)
     return kind in PLAIN
-
-
-def _instructions(code: CodeType) -> Iterator[tuple[str, Any]]:
-    for each in dis.get_instructions(code):
-        yield each.opname, each.argval
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _instructions(constant)

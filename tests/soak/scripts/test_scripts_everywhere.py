@@ -8,70 +8,66 @@ import sys
 from pathlib import Path
 
 import pytest
+import script_programs as programs
 from free_ports import free_ports
-from script_programs import (
-    HOW,
-    IN_A_WORLD,
-    LIMIT,
-    MODULES,
-    ORIGINALS,
-    POOLS,
-    PROGRAMS,
-    RANKS,
-    RANKS_FOUND,
-    SCRIPTS,
-    TRANSPORTS,
-    UNDER_TORCHRUN,
-    compose,
-    failures,
-    kind_of,
-    matches,
-    programs_of,
-    run_by_hand,
-    run_programs,
-    run_pytest_module,
-    run_script,
-)
 
-WAYS = (*POOLS, *TRANSPORTS)
+WAYS = (*programs.POOLS, *programs.TRANSPORTS)
 RAY = ("ray_pool", "ray")
-#: scripts that make sense on Ray as in the other ways of their kind
-ON_RAY = [(name, way) for name in SCRIPTS for way in RAY if kind_of(way) in {
-    kind_of(each) for each in SCRIPTS[name].ways if each not in {"fork", "ipc"}
-}]  # fmt: skip
 
 
-@pytest.mark.parametrize("how", HOW)
+def kinds_of(name: str) -> set[str]:
+    """Return in which kinds of ways a script makes sense where memory is not shared."""
+    ways = () if name == "hogwild" else programs.SCRIPTS[name].ways
+    return {programs.kind_of(each) for each in ways if each not in {"fork", "ipc"}}
+
+
+ON_RAY = [
+    (name, way)
+    for name in programs.SCRIPTS
+    for way in RAY
+    if programs.kind_of(way) in kinds_of(name)
+]
+
+
+@pytest.mark.parametrize("how", programs.HOW)
 @pytest.mark.parametrize("way", WAYS)
 def test_programs_in_all_ways(way: str, how: str, tmp_path: Path) -> None:
     if way in RAY:
         pytest.importorskip("ray")
-    found = run_programs(programs_of(way, how), way, tmp_path, how, is_guarded=how == "script")
-    assert failures(found, way) == {}
+    found = programs.run_programs(
+        programs.programs_of(way, how), way, tmp_path, how, is_guarded=how == "script"
+    )
+    assert programs.failures(found, way) == {}
 
 
-@pytest.mark.parametrize("way", ORIGINALS)
+@pytest.mark.parametrize("way", programs.ORIGINALS)
 def test_originals_give_the_expected_values(way: str, tmp_path: Path) -> None:
-    names = [each for each in programs_of(way) if not PROGRAMS[each].differs]
-    source = compose(names, way, is_guarded=True)
-    assert failures(run_script(source, tmp_path, str(free_ports()[0]), **MODULES), way) == {}
+    names = [each for each in programs.programs_of(way) if not programs.PROGRAMS[each].differs]
+    source = programs.compose(names, way, is_guarded=True)
+    assert (
+        programs.failures(
+            programs.run_script(source, tmp_path, str(free_ports()[0]), **programs.MODULES), way
+        )
+        == {}
+    )
 
 
 @pytest.mark.parametrize(
-    ("name", "way"), [*((name, way) for name in SCRIPTS for way in SCRIPTS[name].ways), *ON_RAY]
+    ("name", "way"),
+    [*((name, way) for name in programs.SCRIPTS for way in programs.SCRIPTS[name].ways), *ON_RAY],
 )
 def test_scripts_in_all_ways(name: str, way: str, tmp_path: Path) -> None:
     if way in RAY:
         pytest.importorskip("ray")
-    script = SCRIPTS[name]
+    script = programs.SCRIPTS[name]
     found = script.run(way, tmp_path)
     expected = script.otherwise.get(way, script.expected)
-    assert matches(found, expected), f"{found}, not {expected}"
+    assert programs.matches(found, expected), f"{found}, not {expected}"
 
 
 @pytest.mark.parametrize("mode", ["prepend", "importlib"])
 def test_pytest_modules_in_all_ways(mode: str, tmp_path: Path) -> None:
-    texts = run_pytest_module(tmp_path, ["fork", "forkserver", "spawn"], mode)
+    texts = programs.run_pytest_module(tmp_path, ["fork", "forkserver", "spawn"], mode)
     assert texts == ["assert 3 < 2", "words\nassert 3 == 2"] * 3 + ["assert 3 < 2"]
 
 
@@ -123,7 +119,9 @@ executor.shutdown()
 
 @pytest.mark.parametrize("way", ["fork", "forkserver", "spawn"])
 def test_memory_stays_flat_while_a_large_global_is_named(way: str, tmp_path: Path) -> None:
-    wrong, (first, last) = run_script(LONG + OURS, tmp_path, json.dumps(POOLS[way]))
+    wrong, (first, last) = programs.run_script(
+        LONG + OURS, tmp_path, json.dumps(programs.POOLS[way])
+    )
     grown = [after - before for before, after in zip(first, last, strict=True)]
     assert not wrong
     assert max(grown) < 3000, f"KB in {way}: {first}, then {last}"
@@ -132,8 +130,10 @@ def test_memory_stays_flat_while_a_large_global_is_named(way: str, tmp_path: Pat
 def test_memory_is_no_more_than_lokys(tmp_path: Path) -> None:
     pytest.importorskip("loky")
     submits = LONG.replace("10_000\ntable", "1_000\ntable")
-    _, ours = run_script(submits + OURS, tmp_path, json.dumps(POOLS["forkserver"]))
-    _, theirs = run_script(submits + LOKY, tmp_path)
+    _, ours = programs.run_script(
+        submits + OURS, tmp_path, json.dumps(programs.POOLS["forkserver"])
+    )
+    _, theirs = programs.run_script(submits + LOKY, tmp_path)
     assert sum(ours[-1]) < 1.25 * sum(theirs[-1]) + 20_000, f"KB: {ours}, loky {theirs}"
 
 
@@ -142,13 +142,18 @@ def test_memory_is_no_more_than_lokys(tmp_path: Path) -> None:
 
 def test_ranks_of_torchrun_send_the_script_by_name(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
-    script.write_text(RANKS + UNDER_TORCHRUN)
+    script.write_text(programs.RANKS + programs.UNDER_TORCHRUN)
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", str(script)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=programs.LIMIT, check=False
+    )
     assert not done.returncode, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == RANKS_FOUND
+    assert json.loads(done.stdout.splitlines()[-1]) == programs.RANKS_FOUND
 
 
 def test_members_of_a_world_send_the_script_by_name(tmp_path: Path) -> None:
     ports = map(str, free_ports())
-    assert run_by_hand(RANKS + IN_A_WORLD, tmp_path, *ports) == RANKS_FOUND
+    assert (
+        programs.run_by_hand(programs.RANKS + programs.IN_A_WORLD, tmp_path, *ports)
+        == programs.RANKS_FOUND
+    )
