@@ -117,7 +117,8 @@ class UnknownBackendError(ConfigError, LookupError):
     ) -> None:
         known = sorted(known)
         hint = did_you_mean(name, known)
-        message = f"no {interface} backend {name!r}; installed: {', '.join(known) or 'none'}.{hint}"
+        message = f"no {interface} backend {name!r}"
+        message += f".{hint}" if hint else f"; installed: {', '.join(known) or 'none'}."
         if broken := sorted(broken):
             message += (
                 f" Plugins that failed to load may offer it: {', '.join(broken)};"

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pparallel.config import BackendConfig, narrowing, refusing
+from pparallel.config import BackendConfig, narrowing, refusing, shown
 from pparallel.errors import ConfigError
 from pparallel.interfaces.pool import Pool
 from pparallel.registry import INTERFACES
@@ -60,7 +60,9 @@ class Assembly:
         return self.made[name]
 
     def make(self, name: str, config: BackendConfig[Any], given: Mapping[str, Any]) -> Any:
-        """Make a component under *name*; *given* are ready parts, which are not ours to close.
+        """Make a component under *name*.
+
+        Parts in *given* are built from what describes them, or ready and not ours to close.
 
         Raises:
             ConfigError: a part cannot be found, needs itself, or is no object of its interface.
@@ -78,13 +80,18 @@ class Assembly:
         if unknown := sorted(set(given) - wanted):
             takes = ", ".join(sorted(wanted)) or "none"
             message = f"{cls.__name__} takes no part {unknown[0]!r}; it takes: {takes}"
+            if unknown[0] in type(config).model_fields:
+                option = f"{type(config).__name__}({unknown[0]}=...)"
+                message = f"{unknown[0]!r} is an option of the config: {option}"
             raise TypeError(message)
-        _check_parts(given)
+        given = {part: self._given(part, each) for part, each in given.items()}
         self.parts[name] = []
         self._underway.append(name)
         try:
             parts = {
-                part: given[part] if part in given else self._part(name, config, part)
+                part: given[part]
+                if part in given and not isinstance(given[part], BackendConfig)
+                else self._part(name, config, part, given.get(part))
                 for part in WORDS
                 if part in wanted
             }
@@ -98,7 +105,25 @@ class Assembly:
         self.made[name] = component
         return component
 
-    def _part(self, name: str, config: BackendConfig[Any], part: str) -> Any:
+    def _given(self, part: str, value: object) -> Any:
+        """Return a part that is ready, or the config that *value* is or stands for.
+
+        Raises:
+            ConfigError: it is neither.
+        """
+        if part not in PARTS:
+            return value
+        base, interface = INTERFACES[part], interface_class(INTERFACES[part])
+        if isinstance(value, interface):
+            return value
+        if not isinstance(base.expanded(value), Mapping | base):
+            name = interface.__name__
+            message = f"a {name}, the name of a backend, or a config of one, not {shown(value)}"
+            raise ConfigError(message, path=part)
+        with narrowing(self._registry.narrow), refusing(path=part):
+            return base.model_validate(value)
+
+    def _part(self, name: str, config: BackendConfig[Any], part: str, given: Any) -> Any:
         if part == "name":
             return name
         if part == "streams":
@@ -108,7 +133,7 @@ class Assembly:
         if part == "group":
             self.grouped = True
             return self._group(name)
-        nested = getattr(config, part, None)
+        nested = given or getattr(config, part, None)
         if isinstance(nested, BackendConfig):
             self.parts[name].append(f"{name}.{part}")
             return self.make(f"{name}.{part}", nested, {})
@@ -122,14 +147,6 @@ class Assembly:
         given = {name: getattr(config, name) for name in config.model_fields_set}
         with narrowing(self._registry.narrow), refusing():
             return backend.config.model_validate({**given, "backend": config.backend})
-
-
-def _check_parts(given: Mapping[str, Any]) -> None:
-    for part in [each for each in PARTS if each in given]:
-        interface = interface_class(INTERFACES[part])
-        if not isinstance(given[part], interface):
-            message = f"a part is a ready object, of {interface.__name__}, not {given[part]!r}:"
-            raise ConfigError(f"{message} give what build() makes of it", path=part)
 
 
 def _check_constructor(cls: type, parts: Mapping[str, Any]) -> None:

@@ -18,9 +18,10 @@ from pydantic import SecretStr
 from pparallel.builder import identity
 from pparallel.builder.blueprint import Blueprint
 from pparallel.builder.hearing import upstream_listener
-from pparallel.builder.loading import Source, build, load
+from pparallel.builder.loading import Source, build, load_with
 from pparallel.builder.runtime import Runtime
 from pparallel.builder.runtime_config import RuntimeConfig
+from pparallel.builder.sources import Overrides
 from pparallel.errors import ConfigError, SerializationError, did_you_mean, is_consequence
 from pparallel.interfaces.launcher import Launcher, RankSpec, StartMethod
 from pparallel.interfaces.pool import name_of
@@ -54,9 +55,10 @@ def launch(
     args: Sequence[Any] | None = None,
     kwargs: Mapping[str, Any] | None = None,
     *,
-    overrides: Iterable[str] = (),
+    overrides: Overrides = (),
     listener: Listener | None = None,
     kinds: Iterable[type[Event]] = (),
+    **keys: Any,
 ) -> list[Any]:
     """Run ``target(rt, *args, **kwargs)`` in every member and return the results by rank.
 
@@ -64,20 +66,26 @@ def launch(
     ends all members and is raised here.
 
     Args:
-        config: as for :func:`pparallel.build`.
+        config: as for :func:`pparallel.build`; a number is that of the members.
         target: a function, or ``"module:function"``; by default the config's ``target``.
         args: positional arguments; by default those of the config.
         kwargs: keyword arguments; by default those of the config.
-        overrides: options as ``"pool.size=8"``, for a file or mapping.
+        overrides: options as ``"pool.size=8"``, or ``{"pool.size": 8}``, for a file or mapping.
         listener: called in this process with each event of every member, in any thread.
         kinds: classes of events that it is called with; none at all means every event.
+        keys: keys of the config, as ``launcher="process"``; not for a :class:`RuntimeConfig`.
 
     Raises:
         ConfigError: the config cannot be built, its target cannot be imported or is an
             ``async def`` function, or *args* is no list or tuple.
         Exception: what the first member that failed raised.
     """
-    loaded = load(config, overrides=overrides)
+    first: Any = config
+    if callable(first):
+        number = next((each for each in keys.values() if isinstance(each, int)), 2)
+        name = name_of(first).rpartition(".")[2]
+        raise ConfigError(f"give the members first: launch({number}, {name})")
+    loaded = load_with(config, keys, overrides, default_registry())
     target = target if target is not None else loaded.target
     if target is None:
         message = "there is nothing to run: give target: module:function, or launch(config, f)"
@@ -89,6 +97,7 @@ def launch(
         kwargs = given if isinstance(given, dict) else {}
     if isinstance(args, str | bytes | Mapping) or not isinstance(args, Iterable):
         raise ConfigError(f"give a list or a tuple: ({args!r},), not {args!r}", path="args")
+    args = tuple(args)
     with _importable(loaded.directory):
         return _launch(loaded, target, args, kwargs, listener, tuple(kinds))
 
@@ -193,11 +202,27 @@ def _run(target: Target, rt: Runtime, args: Sequence[Any], kwargs: Mapping[str, 
     Raises:
         ConfigError: that is a coroutine, which nothing would run.
     """
-    result = _imported(target)(rt, *args, **kwargs)
+    function = _imported(target)
+    try:
+        result = function(rt, *args, **kwargs)
+    except TypeError as error:
+        if not _takes(function, rt, *args, **kwargs):
+            error.add_note("a target takes the runtime first, as def main(rt), and then args")
+        raise
     if inspect.iscoroutine(result):
         result.close()
         raise _asynchronous(target)
     return result
+
+
+def _takes(function: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    except ValueError:  # it says nothing of what it takes
+        return True
+    return True
 
 
 def _asynchronous(target: Target) -> ConfigError:

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from pparallel.builder import identity
+from pparallel.builder.assembly import WORDS
 from pparallel.builder.blueprint import Blueprint
 from pparallel.builder.runtime import Runtime
 from pparallel.builder.runtime_config import RuntimeConfig
-from pparallel.builder.sources import read
+from pparallel.builder.sources import FILES, Overrides, read
 from pparallel.config import BackendConfig, narrowing, refusing, secret_names
-from pparallel.errors import ConfigError
-from pparallel.registry import Registry, default_registry
+from pparallel.errors import ConfigError, did_you_mean
+from pparallel.registry import INTERFACES, Registry, default_registry
+from pparallel.registry.classes import interface_class
 from pparallel.runtime import environment
 from pparallel.runtime.member import Member
 
 T = TypeVar("T")
 C = TypeVar("C", bound=BackendConfig[Any])
-Source = RuntimeConfig | str | Path | Mapping[str, Any] | None
+#: a file, a mapping, a typed config, the number of members, or nothing
+Source = RuntimeConfig | str | Path | Mapping[str, Any] | int | None
+
+_NAME = re.compile(r"(?:(\w+):)?([\w-]+)")  #: of a backend; a file has a suffix or a folder
 
 
 @overload
@@ -28,7 +34,7 @@ def load(
     raw: None = None,
     /,
     *,
-    overrides: Iterable[str] = (),
+    overrides: Overrides = (),
     registry: Registry | None = None,
 ) -> RuntimeConfig: ...
 
@@ -42,7 +48,7 @@ def load(
     raw: Mapping[str, Any] | None = None,
     /,
     *,
-    overrides: Iterable[str] = (),
+    overrides: Overrides = (),
     registry: Registry | None = None,
 ) -> Any:
     """Return the config that *source* holds.
@@ -50,23 +56,35 @@ def load(
     ``load("job.yaml")`` (also .toml and .json), ``load({"pool": {"size": 4}})`` and ``load()``
     give a :class:`RuntimeConfig`; ``load(PoolConfig, {"backend": "thread"})`` gives the config of
     one component. Files, mappings and the empty config take overrides from the environment
-    (``PPARALLEL__POOL__SIZE=8``), then from *overrides* (``"pool.size=8"``); typed configs do not.
+    (``PPARALLEL__POOL__SIZE=8``), then from *overrides* (``"pool.size=8"``, or
+    ``{"pool.size": 8}``); typed configs do not. A number is that of the members.
 
     Raises:
         ConfigError: with the path of each key at fault, and what is allowed there.
     """
     registry = registry or default_registry()
-    if isinstance(source, type):
+    if isinstance(source, type) and issubclass(source, BackendConfig) and raw is not None:
         with narrowing(registry.narrow), refusing():
             return source.model_validate(raw)
+    return load_with(source, {}, overrides, registry)
+
+
+def load_with(
+    source: object, keys: Mapping[str, Any], overrides: Overrides, registry: Registry
+) -> RuntimeConfig:
+    """Return the config of the job that *source* holds, with *keys* put into it.
+
+    Raises:
+        ConfigError: it holds none.
+    """
     if isinstance(source, RuntimeConfig):
-        if refused := list(overrides):
-            key = refused[0].partition("=")[0]
-            message = f"override {key!r} cannot apply to a typed config: change the config"
+        changed = [*(_key(each) for each in overrides), *keys]
+        if changed:
+            message = f"override {changed[0]!r} cannot apply to a typed config: change the config"
             raise ConfigError(message)
         config, label = source, ""
     else:
-        mapping, label = read(source, overrides)
+        mapping, label = read(_checked(source, registry), overrides, keys)
         if isinstance(source, (str, Path)):
             mapping.setdefault("directory", str(Path(source).resolve().parent))
         with narrowing(registry.narrow), refusing(label):
@@ -76,6 +94,29 @@ def load(
         Blueprint(config, registry).check()
         _check_overrides(config, registry)
     return config
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0]
+
+
+def _checked(source: Any, registry: Registry) -> Any:
+    """Return *source*, if it can be a job's config, in a form that can be read.
+
+    Raises:
+        ConfigError: it is something else that people give.
+    """
+    if isinstance(source, int) and not isinstance(source, bool):
+        return {"members": source}
+    if isinstance(source, type):
+        if issubclass(source, BackendConfig):
+            raise ConfigError(f"give a config, not its class: {source.__name__}()")
+        if how := registry.how_to_build(source):
+            raise ConfigError(how)
+    if isinstance(source, str) and _NAME.fullmatch(source):
+        message = f"{source!r} names no file: a config ends in one of {', '.join(FILES)}"
+        raise ConfigError(f"{message}; a backend is the value of a section, as pool={source!r}")
+    return source
 
 
 def _check_overrides(config: RuntimeConfig, registry: Registry) -> None:
@@ -119,7 +160,17 @@ def build(
 
 @overload
 def build(
-    config: Source = None, *, member: Member | None = None, registry: Registry | None = None
+    config: str, *, member: Member | None = None, registry: Registry | None = None, **options: Any
+) -> Any: ...
+
+
+@overload
+def build(
+    config: RuntimeConfig | Path | Mapping[str, Any] | int | None = None,
+    *,
+    member: Member | None = None,
+    registry: Registry | None = None,
+    **keys: Any,
 ) -> Runtime: ...
 
 
@@ -128,32 +179,80 @@ def build(
     *,
     member: Member | None = None,
     registry: Registry | None = None,
-    **parts: object,
+    **options: Any,
 ) -> Any:
     """Build what *config* describes; nothing is opened before it is entered with ``with``.
 
-    A file, a mapping, a :class:`RuntimeConfig` or nothing gives a :class:`Runtime`; the config of
-    one component gives that component, whose *parts* may be given ready made.
+    A file, a mapping, a :class:`RuntimeConfig`, a number of members or nothing gives a
+    :class:`Runtime`, and *options* are keys of the config: ``build(members=1, pool="process")``.
+    The name of a backend (``"process"``, or ``"pool:ray"`` where several interfaces have one of
+    that name), or the config of one component, gives that component.
 
     Args:
         config: what to build.
         member: which member of the job to be; by default what the launcher or torchrun left.
         registry: where backends are found; by default among the installed plugins.
-        parts: objects that the component is to use, such as ``serializer=...``; the caller opens
-            and closes them.
+        options: of a backend by name: its options and parts. Of the config of a component: its
+            parts, such as ``serializer=...``. A part is a ready object, which the caller opens and
+            closes, or the name or the config of a backend.
 
     Raises:
         ConfigError: the config cannot be built; the message says why and what to write.
         MissingDependencyError: a backend's library is not installed.
     """
     registry = registry or default_registry()
+    if isinstance(config, str) and (named := _NAME.fullmatch(config)):
+        config, options = _configured(*_found(named[1], named[2], registry), options, registry)
     if isinstance(config, BackendConfig):
         alone = Runtime(RuntimeConfig(), member or Member(), registry)
-        return alone.make_alone(config, parts)
-    if parts:
-        message = f"parts ({', '.join(parts)}) go with the config of one component, not a runtime"
-        raise TypeError(message)
-    loaded = load(config, registry=registry)
+        return alone.make_alone(config, options)
+    loaded = load_with(config, options, (), registry)
     found = identity.resolve(loaded, member)
     torchrun = member is None and found.world_size > 1  # nothing else gives a process a place
     return Runtime(loaded, found, registry, torchrun=torchrun)
+
+
+def _found(interface: str | None, name: str, registry: Registry) -> tuple[str, str]:
+    """Return the interface and the name of a backend that is given by name.
+
+    A launcher is meant only where nothing else has that name, as jobs start by ``launch``.
+
+    Raises:
+        ConfigError: there is none, or there are several.
+    """
+    if interface is not None:
+        return interface, name
+    found = registry.interfaces(name)
+    if len(found) > 1 and found[-1] == "launcher":
+        found.pop()
+    if len(found) == 1:
+        return found[0], name
+    if found:
+        kinds = ", ".join(f"{_article(each)} {each.replace('_', ' ')}" for each in found)
+        raise ConfigError(f'{name!r} is {kinds}: write build("{found[0]}:{name}")')
+    if name in INTERFACES:
+        raise ConfigError(registry.how_to_build(interface_class(INTERFACES[name])))
+    hint = did_you_mean(name, {each.name for each in registry.offers()})
+    hint = hint or f" 'pparallel backends' lists them; a config file ends in {', '.join(FILES)}."
+    raise ConfigError(f"no backend {name!r}.{hint}")
+
+
+def _article(word: str) -> str:
+    return "an" if word[0] in "aeiou" else "a"
+
+
+def _configured(
+    interface: str, name: str, options: Mapping[str, Any], registry: Registry
+) -> tuple[BackendConfig[Any], dict[str, Any]]:
+    """Return the config of a backend with its *options*, and those of them that are parts."""
+    cls = registry.find(interface, name).config
+
+    def is_part(key: str, value: object) -> bool:
+        if key not in cls.model_fields:
+            return key in WORDS
+        return key in INTERFACES and isinstance(value, interface_class(INTERFACES[key]))
+
+    parts = {key: each for key, each in options.items() if is_part(key, each)}
+    own = {key: each for key, each in options.items() if key not in parts}
+    with narrowing(registry.narrow), refusing():
+        return cls.model_validate({**own, "backend": name}), parts

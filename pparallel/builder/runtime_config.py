@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     BeforeValidator,
@@ -18,8 +18,9 @@ from pydantic import (
     model_validator,
 )
 from pydantic_core import PydanticCustomError
+from typing_extensions import override
 
-from pparallel.config import BackendConfig, Config, current_narrow, narrowing, refusing
+from pparallel.config import BackendConfig, Config, current_narrow, narrowing, refusing, shown
 from pparallel.errors import ConfigError, did_you_mean
 from pparallel.interfaces.collective import CollectiveConfig
 from pparallel.interfaces.launcher import LauncherConfig
@@ -54,8 +55,21 @@ class MemberConfig(Config, frozen=True):
 
 def _named(value: Any) -> Any:
     if not isinstance(value, str | Mapping | MemberConfig):
-        raise PydanticCustomError("name", "a member is a name or a mapping")
+        raise PydanticCustomError("name", "a name is text, or a mapping with more of a member")
     return {"name": value} if isinstance(value, str) else value
+
+
+def _counted(kinds: Mapping[Any, Any]) -> list[Any]:
+    """Return the names of members given by kind and number: one alone is called as its kind."""
+    names: list[str] = []
+    for kind, given in kinds.items():
+        number = int(given) if isinstance(given, str) and given.isdecimal() else given
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+            message = f"the number of members of this kind, at least 1, not {shown(given)}"
+            facts = {"message": message, "at": str(kind)}
+            raise PydanticCustomError("unknown_key", "{message}", facts)
+        names += [kind] if number == 1 else [f"{kind}-{each}" for each in range(number)]
+    return names
 
 
 def _extra_component(value: Any) -> Any:
@@ -68,17 +82,17 @@ def _extra_component(value: Any) -> Any:
     if isinstance(value, BackendConfig):
         return value
     if not isinstance(value, Mapping):
-        raise PydanticCustomError("component", "a component is a mapping")
+        raise PydanticCustomError("component", "a mapping, as {interface: pool, backend: thread}")
     if not isinstance(interface, str) or interface not in INTERFACES:
         raise PydanticCustomError(
             "interface",
-            "interface {name} does not exist; choose one of {known}.{hint}"
-            if interface is not None
-            else "an extra component says which interface it fills: interface: one of {known}",
+            "{problem}{hint}",
             {
-                "name": repr(interface),
-                "known": ", ".join(INTERFACES),
-                "hint": did_you_mean(str(interface), INTERFACES),
+                "problem": f"interface {interface!r} does not exist"
+                if interface is not None
+                else "an extra component says which interface it fills",
+                "hint": did_you_mean(str(interface), INTERFACES).replace(" ", ". ", 1)
+                or f"; interface: one of {', '.join(INTERFACES)}",
             },
         )
     options = {key: each for key, each in value.items() if key != "interface"}
@@ -95,7 +109,9 @@ class RuntimeConfig(Config, frozen=True):
 
     Attributes:
         members: how many members the job has, or their names, or mappings with ``name``, ``env``,
-            ``resources`` and ``override``; ``auto``: as many as torchrun started.
+            ``resources`` and ``override``; or a number for each kind of member, as
+            ``{ps: 1, worker: 2}`` for ``ps``, ``worker-0`` and ``worker-1``; ``auto``: as many as
+            torchrun started.
         target: what :func:`pparallel.launch` runs in every member, as ``"module:function"``.
         args: its further arguments: a list, or a mapping for keyword arguments.
         seed: number from which the random streams of all members are derived.
@@ -113,6 +129,12 @@ class RuntimeConfig(Config, frozen=True):
         extra: further components by name; each says which ``interface`` it fills.
     """
 
+    synonyms: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("world_size", "nprocs", "nproc_per_node", "num_members"), "members"),
+        **dict.fromkeys(("num_processes", "processes", "workers", "num_workers"), "members"),
+        **dict.fromkeys(("function", "main", "entrypoint"), "target"),
+        **dict.fromkeys(("server", "parameter_server"), "ordered_server"),
+    }
     members: int | MemberList | Literal["auto"] = 1
     target: str | None = None
     args: list[Any] | dict[str, Any] = Field(default_factory=list)
@@ -141,8 +163,11 @@ class RuntimeConfig(Config, frozen=True):
     @field_validator("members", mode="before")
     @classmethod
     def _check_members(cls, members: Any) -> Any:
+        if isinstance(members, Mapping):
+            members = _counted(members)
         if isinstance(members, bool) or not isinstance(members, (int, str, list, tuple)):
-            raise _bad_members("give a number, a list of names or mappings, or 'auto'", members)
+            message = "give a number, a list of names or mappings, numbers by kind, or 'auto'"
+            raise _bad_members(message, members)
         if isinstance(members, int) and members < 1:
             raise _bad_members("a job has at least one member", members)
         if isinstance(members, str):
@@ -162,6 +187,22 @@ class RuntimeConfig(Config, frozen=True):
         if twice:
             raise _bad_members(f"the name {twice[0]!r} is given to two members", names)
         return described
+
+    @field_validator("args", mode="before")
+    @classmethod
+    def _check_args(cls, args: Any) -> Any:
+        if isinstance(args, list | tuple | Mapping):
+            return dict(args) if isinstance(args, Mapping) else list(args)
+        raise PydanticCustomError("args", "a list or a mapping")
+
+    @classmethod
+    @override
+    def _hint(cls, key: str, value: object) -> str:
+        if key != "backend":
+            return super()._hint(key, value)
+        found = default_registry().interfaces(value) or ["pool"]
+        section = f'write {{"{found[0]}": {{"backend": "{value}"}}}}'
+        return f'a backend goes into a section: {section} or build("{found[0]}:{value}")'
 
     @field_validator("extra", mode="after")
     @classmethod
@@ -211,6 +252,8 @@ class RuntimeConfig(Config, frozen=True):
 
     def _merged(self, key: str, value: Any) -> Any:
         given = self.section(key) if key in INTERFACES else None
+        if given is not None:
+            value = INTERFACES[key].expanded(value)
         if given is None or not isinstance(value, Mapping):
             return value
         if value.get("backend", given.backend) != given.backend:
@@ -223,8 +266,10 @@ def _not_overridden(key: str) -> ConfigError:
     if key in RuntimeConfig.model_fields:
         return ConfigError(f"it is the same in all members; {allowed}", path=key)
     hint = did_you_mean(key, OVERRIDES)
-    return ConfigError(f"unknown key {key!r}; {allowed}.{hint}", path=key)
+    return ConfigError(f"unknown key {key!r}" + (f".{hint}" if hint else f"; {allowed}"), path=key)
 
 
 def _bad_members(message: str, members: Any) -> PydanticCustomError:
-    return PydanticCustomError("members", message.replace("{", "{{"), {"members": repr(members)})
+    return PydanticCustomError(
+        "members", "{message}", {"message": message, "members": repr(members)}
+    )

@@ -14,16 +14,22 @@ import yaml
 from typing_extensions import override
 
 from pparallel.errors import ConfigError
+from pparallel.registry import INTERFACES
 from pparallel.runtime import environment
+
+Overrides = Iterable[str] | Mapping[str, Any]
 
 
 def read(
-    source: str | Path | Mapping[str, Any] | None, overrides: Iterable[str] = ()
+    source: str | Path | Mapping[str, Any] | None,
+    overrides: Overrides = (),
+    keys: Mapping[str, Any] | None = None,
 ) -> tuple[dict[str, Any], str]:
     """Return what *source* holds with overrides applied, and how to call it in errors.
 
     The environment's overrides (``PPARALLEL__POOL__SIZE=8``) apply first, then *overrides*
-    (``"pool.size=8"``); values are read as YAML. What *source* holds is not changed.
+    (``"pool.size=8"``), whose text is read as YAML, or a mapping (``{"pool.size": 8}``); last come
+    *keys* of the whole. What *source* holds is not changed.
 
     Raises:
         ConfigError: the source cannot be read, is no mapping, or an override does not fit it.
@@ -37,13 +43,14 @@ def read(
     for path, text in environment.overrides():
         variable = "PPARALLEL__" + "__".join(path).upper()
         _put(raw, path, _parse_yaml(text, variable), variable)
-    for each in overrides:
-        key, equals, text = each.partition("=")
+    for each in overrides.items() if isinstance(overrides, Mapping) else overrides:
+        key, equals, text = each.partition("=") if isinstance(each, str) else (each[0], "=", "")
         path = key.strip().split(".")
         if not equals or not all(path):
             raise ConfigError("write an override as 'section.key=value'", source=repr(key))
-        _put(raw, path, _parse_yaml(text, repr(key)), repr(key))  # the value may be a secret
-    return raw, label
+        value = _parse_yaml(text, repr(key)) if isinstance(each, str) else each[1]
+        _put(raw, path, value, repr(key))  # the value may be a secret
+    return {**raw, **_plain(keys or {}, "")}, label
 
 
 def _read_file(path: Path) -> object:
@@ -51,7 +58,7 @@ def _read_file(path: Path) -> object:
     if os.path.isdir(path):  # unlike path.is_dir() it does not raise
         raise ConfigError("it is a directory; give a config file", source=str(path))
     if parse is None:
-        known = ", ".join(_PARSERS)
+        known = ", ".join(FILES)
         message = f"unknown kind of file {path.suffix!r}; a config ends in one of: {known}"
         raise ConfigError(message, source=str(path))
     try:
@@ -111,6 +118,8 @@ def _put(raw: dict[str, Any], path: Sequence[str], value: Any, source: str) -> N
                 here[part] = value
             elif here.get(part) is None:
                 here[part] = {}
+            elif isinstance(here[part], str | int) and part in INTERFACES:
+                here[part] = INTERFACES[part].expanded(here[part])
             here = here[part]
         elif isinstance(here, list):
             at = _index(here, part, dotted, source)
@@ -182,6 +191,8 @@ def _parse_yaml(text: str, source: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         reason = error.problem or error.context or "it is no YAML"
+        if opened := _unclosed(error):
+            raise ConfigError(opened, source=source) from None
         if not isinstance(error, _RepeatedYamlKeyError):
             reason = _masked(reason)
         message = _located(reason, mark.line + 1, mark.column + 1) if mark else reason
@@ -190,6 +201,15 @@ def _parse_yaml(text: str, source: str) -> Any:
         message = f"it is no valid YAML: {reason}"
     # Not "from" the parser's error: it shows a line of the content, which may hold a secret.
     raise ConfigError(message, source=source)
+
+
+def _unclosed(error: yaml.MarkedYAMLError) -> str:
+    """Say which bracket the text leaves open; an empty string if that is not what is wrong."""
+    opened = {"while parsing a flow mapping": "{", "while parsing a flow sequence": "["}
+    bracket, began, ended = opened.get(error.context or ""), error.context_mark, error.problem_mark
+    if bracket is None or began is None or ended is None or ended.line == began.line:
+        return ""
+    return f"line {began.line + 1}: {bracket!r} is not closed"
 
 
 def _parse_toml(text: str, source: str) -> Any:
@@ -232,6 +252,9 @@ _PARSERS: Mapping[str, Callable[[str, str], Any]] = {
 }
 
 
+FILES = tuple(_PARSERS)  #: how the names of config files end
+
+
 def _located(reason: str, line: int, column: int) -> str:
     return f"line {line}, column {column}: {reason}"
 
@@ -248,4 +271,5 @@ def _kind(value: object) -> str:
         tuple: "a list",
         dict: "a mapping",
     }
-    return names.get(type(value), f"a {type(value).__name__}")
+    other = "a function" if callable(value) else f"a {type(value).__name__}"
+    return names.get(type(value), other)

@@ -64,7 +64,9 @@ def run(
     ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="PATH=VALUE", help="Override a key, such as pool.size=8."),
+        typer.Option(
+            "--set", metavar="PATH=VALUE", help="Override a key: pool.size=8, pool=process."
+        ),
     ] = None,
     as_json: Json = False,
     plain: Annotated[

@@ -325,6 +325,8 @@ class LauncherConfig(BackendConfig[Launcher], frozen=True):
     """What every launcher is told: nothing but its name."""
 
     interface: ClassVar[str] = "launcher"
+    default_backend: ClassVar[str] = "thread"
+    synonyms: ClassVar[Mapping[str, str]] = {"mp_context": "start_method", "method": "start_method"}
 
 
 def _device_count() -> int:

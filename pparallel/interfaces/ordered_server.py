@@ -193,6 +193,7 @@ class OrderedServerConfig(BackendConfig[OrderedServer], frozen=True):
     """
 
     interface: ClassVar[str] = "ordered_server"
+    default_backend: ClassVar[str] = "memory"
     version_depth: int = Field(default=1, ge=1)
 
 

@@ -225,3 +225,4 @@ class ReducerConfig(BackendConfig[Reducer], frozen=True):
     """What every reducer is told: nothing but its name."""
 
     interface: ClassVar[str] = "reducer"
+    default_backend: ClassVar[str] = "grad_server"

@@ -128,3 +128,4 @@ class SerializerConfig(BackendConfig[Serializer], frozen=True):
     """What every serializer is told: nothing but its name."""
 
     interface: ClassVar[str] = "serializer"
+    default_backend: ClassVar[str] = "dill"

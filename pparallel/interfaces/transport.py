@@ -187,6 +187,7 @@ class TransportConfig(BackendConfig[Transport], frozen=True):
     """
 
     interface: ClassVar[str] = "transport"
+    default_backend: ClassVar[str] = "local"
     timeout: float = Field(default=60.0, gt=0)
     rendezvous_timeout: float = Field(default=120.0, gt=0)
     liveness_bound: float = Field(default=5.0, gt=0)

@@ -43,6 +43,16 @@ def interface_class(base: type[BackendConfig[Any]]) -> type[Any]:
     raise ConfigError(f"{message}[...]")
 
 
+def how_to_build(cls: type[Any]) -> str:
+    """Say how an object of an interface is built, where its class was given; empty: it is none."""
+    from pparallel.registry.lookup import INTERFACES  # which imports this module
+
+    for base in INTERFACES.values():
+        if issubclass(cls, interface_class(base)):
+            return base.how_to_build(interface_class(base).__name__)
+    return ""
+
+
 def _imported(module: str, what: str, install: str) -> Any:
     own = module.partition(".")[0]
     try:

@@ -25,7 +25,7 @@ from pparallel.interfaces.reducer import ReducerConfig
 from pparallel.interfaces.serializer import SerializerConfig
 from pparallel.interfaces.transport import TransportConfig
 from pparallel.plugin import Backend, Reach
-from pparallel.registry.classes import load_class
+from pparallel.registry.classes import how_to_build, load_class
 from pparallel.registry.plugins import Collector, Offered, name_of
 from pparallel.runtime import environment
 from pparallel.runtime.events import Listener
@@ -46,17 +46,6 @@ INTERFACES: Mapping[str, type[BackendConfig[Any]]] = {
         CollectiveConfig,
         PlacerConfig,
     )
-}
-
-_DEFAULTS = {
-    "launcher": "thread",
-    "transport": "local",
-    "serializer": "dill",
-    "pool": "thread",
-    "ordered_server": "memory",
-    "reducer": "grad_server",
-    "collective": "local",
-    "placer": "exact",
 }
 
 Status = Literal["available", "missing dependency", "broken"]
@@ -128,9 +117,8 @@ class Registry:
         """
         if interface not in INTERFACES:
             hint = did_you_mean(interface, INTERFACES)
-            raise ConfigError(
-                f"no interface {interface!r}; there are {', '.join(INTERFACES)}.{hint}"
-            )
+            hint = hint or f" There are {', '.join(INTERFACES)}."
+            raise ConfigError(f"no interface {interface!r}.{hint}")
         same = self._usable.get((interface, name), [])
         _refuse_duplicates(same)
         for each in same:
@@ -158,9 +146,18 @@ class Registry:
             return base
         return self.find(base.interface, name).config
 
+    def interfaces(self, name: object) -> list[str]:
+        """Return the interfaces that have a backend of that name, pools first, launchers last."""
+        found = [interface for interface, each in self._usable if each == name]
+        return sorted(found, key=lambda each: (each != "pool", each == "launcher", each))
+
+    def how_to_build(self, cls: type[Any]) -> str:
+        """Say how to build an object of interface *cls*; an empty string if it is none."""
+        return how_to_build(cls)
+
     def default(self, interface: str) -> str:
         """Return the backend that a section which names none is for."""
-        return _DEFAULTS[interface]
+        return INTERFACES[interface].default_backend
 
     def offers(self) -> list[Offer]:
         """Return what is installed, sorted; plugins that could not be loaded come last."""

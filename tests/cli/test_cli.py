@@ -173,6 +173,12 @@ def test_run_takes_a_target_and_overrides(run: Command) -> None:
     assert results["worker-1"] == {"rank": 20, "pool": 3}
 
 
+def test_run_takes_the_name_of_a_backend(run: Command) -> None:
+    done = run("job:main", "--set", "launcher=thread", "--set", "pool=2", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["results"]["ps"]["pool"] == 2
+
+
 def test_json_is_one_object_and_nothing_else(run: Command) -> None:
     done = run("job:talk", "--json")
     assert done.returncode == 0, done.stderr

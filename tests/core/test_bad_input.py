@@ -18,14 +18,14 @@ from pparallel.runtime.member import Member
 from pparallel_local import LocalTransportConfig, ThreadPoolConfig
 
 REFUSED = [
-    ({"pol": {}}, r"pol: unknown key 'pol'; allowed: .*Did you mean 'pool'\?"),
-    ({"pool": {"sise": 2}}, r"pool\.sise: unknown key 'sise'; .*Did you mean 'size'\?"),
-    ({"pool": {"size": "many"}}, r"pool\.size: .*valid integer.*'many'"),
-    ({"pool": {"size": 0}}, r"pool\.size: .*greater than or equal to 1, not 0"),
-    ({"pool": 3}, r"pool: .*not 3"),
+    ({"pol": {}}, r"^pol: unknown key 'pol'\. Did you mean 'pool'\?$"),
+    ({"pool": {"sise": 2}}, r"^pool\.sise: unknown key 'sise'\. Did you mean 'size'\?$"),
+    ({"pool": {"size": "many"}}, r"^pool\.size: a whole number, not 'many'$"),
+    ({"pool": {"size": 0}}, r"^pool\.size: a whole number of at least 1, not 0$"),
+    ({"pool": [3]}, r"^pool: the name of a backend, a number \(size\), or .*, not \[3\]$"),
     (
         {"pool": {"backend": "thred"}},
-        r"pool\.backend: no .* 'thred'; .*thread",
+        r"^pool\.backend: no pool backend 'thred'\. Did you mean 'thread'\?$",
     ),
     ({"members": 0}, r"members: a job has at least one member, not 0"),
     ({"members": []}, r"members: a job has at least one member"),
@@ -34,7 +34,7 @@ REFUSED = [
     ({"members": [{"nam": "a"}]}, r"^members\.0\.nam: unknown key 'nam'"),
     (
         {"members": [1, "b", None]},
-        r"^2 problems:\n  members\.0: .* a name .*, not 1\n  members\.2: ",
+        r"^2 problems:\n  members\.0: a name is text, .*, not 1\n  members\.2: ",
     ),
     ({"extra": {"x": {"backend": "thread"}}}, r"extra\.x: .*interface: one of .*pool"),
     ({"extra": {"x": {"interface": "pol"}}}, r"extra\.x: .*Did you mean 'pool'\?"),
@@ -88,7 +88,7 @@ def test_the_file_is_named(text: str, message: str, tmp_path: Path) -> None:
 
 
 def test_a_typed_component_is_refused_alike() -> None:
-    with pytest.raises(ConfigError, match=r"size: .*greater than or equal to 1, not 0"):
+    with pytest.raises(ConfigError, match=r"^size: a whole number of at least 1, not 0$"):
         ThreadPoolConfig(size=0)
     with pytest.raises(ConfigError, match="unknown key 'sise'"):
         ThreadPoolConfig(sise=0)  # type: ignore[call-arg]
@@ -105,9 +105,8 @@ def test_a_config_that_is_changed() -> None:
             assert caught.value.path == name
 
 
-def test_the_config_of_any_backend_names_one() -> None:
-    with pytest.raises(ConfigError, match=r"^backend: PoolConfig .* any pool: name a backend"):
-        PoolConfig(size=2)  # type: ignore[call-arg]
+def test_the_config_of_any_backend_is_the_defaults() -> None:
+    assert PoolConfig(size=2).backend == "thread"
     assert pparallel.load({"pool": {"size": 2}}).pool == ThreadPoolConfig(size=2)
 
 

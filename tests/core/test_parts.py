@@ -152,12 +152,16 @@ def test_ready_parts_are_used_and_left_open(registry: Registry) -> None:
         assert pool.apply(abs, (-2,)) == 2
     with pytest.raises(TypeError, match="takes no part 'reducer'; it takes: name, pool"):
         pparallel.build(ShelfConfig(), registry=registry, reducer=None)
-    described: list[object] = ["thread", ThreadPoolConfig(), {"backend": "thread"}, 3, None]
-    for part in described:
-        with pytest.raises(ConfigError, match=r"^pool: a part is a ready object, of Pool, not "):
+    for part in (None, ThreadPool, UpperConfig()):
+        with pytest.raises(ConfigError, match=r"^pool: a Pool, the name of a backend, or .*, not "):
             pparallel.build(ShelfConfig(), registry=registry, pool=part)
-    with pytest.raises(TypeError, match="one component"):
-        pparallel.build({}, pool=None)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("part", ["logged", {"backend": "logged"}, LoggedPoolConfig()], ids=str)
+def test_parts_that_are_described_are_built_and_owned(registry: Registry, part: object) -> None:
+    with pparallel.build(ShelfConfig(), registry=registry, pool=part):
+        assert log == LIFE[:2]
+    assert log == LIFE
 
 
 def test_components_that_need_one_another_are_refused(registry: Registry) -> None:

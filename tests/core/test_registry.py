@@ -163,15 +163,11 @@ def test_find() -> None:
 
 
 def test_an_unknown_backend() -> None:
-    with pytest.raises(
-        UnknownBackendError, match=r"'shel'; installed: shelf\. Did you mean 'shelf'"
-    ):
+    with pytest.raises(UnknownBackendError, match=r"'shel'\. Did you mean 'shelf'\?$"):
         registry_of(shelf()).find("serializer", "shel")
     with pytest.raises(UnknownBackendError, match="no pool backend 'shelf'; installed: none"):
         registry_of(shelf()).find("pool", "shelf")
-    with pytest.raises(
-        ConfigError, match=r"no interface 'serialiser'; .*Did you mean 'serializer'"
-    ):
+    with pytest.raises(ConfigError, match=r"no interface 'serialiser'\. Did you mean 'serializer'"):
         registry_of(shelf()).find("serialiser", "shelf")
 
 

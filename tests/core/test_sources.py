@@ -101,7 +101,7 @@ BAD_FILES = [
     ("job", "a: 1", "unknown kind of file ''"),
     ("job.yaml", b"a: \xff\xfe", "not UTF-8 text: byte 3 cannot be decoded"),
     ("job.json", b"\xff", "not UTF-8 text"),
-    ("job.yaml", "pool:\n  size: [1\nx: 2\n", r"line 3, column 2: "),
+    ("job.yaml", "pool:\n  size: [1\nx: 2\n", r"line 2: '\[' is not closed$"),
     ("job.yaml", "pool: a: b\n", r"line 1, column 8: mapping values are not allowed here"),
     ("job.yaml", "a:\n\tc: d", r"line 2, column 1: found character .* that cannot start"),
     ("job.yaml", "a: *nowhere", "line 1, column 4: found undefined alias"),

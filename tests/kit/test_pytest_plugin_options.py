@@ -67,7 +67,7 @@ def test_options_come_from_the_file_from_fixtures_and_from_the_marker(
         (
             "pool.serial]\nsise = 2",
             "pyproject.toml: [[]tool.pparallel.backends.pool.serial]: pool backend 'serial': "
-            "sise: unknown key 'sise'; allowed: *Did you mean 'size'[?]",
+            "sise: unknown key 'sise'. Did you mean 'size'[?]",
         ),
         (
             "pol.serial]\nsize = 2",
@@ -109,7 +109,7 @@ def test_a_required_option_that_is_misspelt_fails(pytester: pytest.Pytester) -> 
     done.stdout.fnmatch_lines(
         [
             "pyproject.toml: [[]tool.pparallel.backends.pool.kept]: pool backend 'kept': foldr:"
-            " unknown key 'foldr'; allowed: *Did you mean 'folder'[?]",
+            " unknown key 'foldr'. Did you mean 'folder'[?]",
         ]
     )
 
@@ -125,7 +125,7 @@ def test_a_marker_that_misspells_a_required_option_fails(pytester: pytest.Pytest
     done = pytester.runpytest_subprocess("--pparallel-backends=kept")
     done.assert_outcomes(errors=1)
     done.stdout.fnmatch_lines(
-        ["*mark.pparallel: pool backend 'kept': wait: unknown key 'wait'; *'weight'[?]"]
+        ["*mark.pparallel: pool backend 'kept': wait: unknown key 'wait'. *'weight'[?]"]
     )
 
 

@@ -204,6 +204,16 @@ def test_map_of_the_executor(pool: Pool, gate: threading.Event) -> None:
     executor.shutdown()
 
 
+def test_an_executor_in_a_task_lends_the_slot_of_its_task() -> None:
+    def outer(pool: Pool) -> int:
+        with pool.as_executor() as executor:
+            inner = executor.submit(double, 4)
+        return inner.result()
+
+    with pparallel.build(ThreadPoolConfig(size=1)) as pool:
+        assert pool.submit(outer, pool).result(PATIENCE) == 8
+
+
 # -- what is kept ---------------------------------------------------------------------------------
 
 

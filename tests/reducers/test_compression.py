@@ -474,9 +474,9 @@ def test_a_config_names_its_kind() -> None:
         ({"kind": "topk", "ration": 1}, "ration", "unknown key 'ration'.*Did you mean 'ratio'"),
         ({"kind": "bf16", "ratio": 0.1}, "ratio", "unknown key 'ratio'; allowed: kind"),
         ({"kind": "topk", "ratio": 0}, "ratio", "greater than 0"),
-        ({"kind": "topk", "ratio": 1.5}, "ratio", "less than or equal to 1"),
+        ({"kind": "topk", "ratio": 1.5}, "ratio", "at most 1"),
         ({"kind": "topk", "ratio": float("nan")}, "ratio", "."),
-        ({"kind": "powersgd", "rank": 0}, "rank", "greater than or equal to 1"),
+        ({"kind": "powersgd", "rank": 0}, "rank", "at least 1"),
         ("topk", "", "."),
     ],
 )

@@ -431,7 +431,7 @@ def test_only_the_managed_model_is_stepped() -> None:
     [
         ({"round_timeout": 0}, "round_timeout.*greater than 0"),
         ({"round_timeout": -1}, "round_timeout.*greater than 0"),
-        ({"inner_steps": 0}, "inner_steps.*greater than or equal to 1"),
+        ({"inner_steps": 0}, "inner_steps.*at least 1"),
         ({"outer_lr": 0}, "outer_lr.*greater than 0"),
         ({"outer_lr": math.nan}, "outer_lr"),
         ({"outer_momentum": 1}, "outer_momentum.*less than 1"),

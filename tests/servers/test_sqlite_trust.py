@@ -107,7 +107,7 @@ def load(**options: Any) -> OrderedServerConfig:
         ({"path": "x.db", "synchronous": "off"}, "synchronous: .*'full' or 'normal'"),
         ({"path": "x.db", "timeout": 0}, "timeout: .*greater than 0"),
         ({"path": "x.db", "poll": -1}, "poll: .*greater than 0"),
-        ({"path": "x.db", "version_depth": 0}, "version_depth: .*greater than or equal to 1"),
+        ({"path": "x.db", "version_depth": 0}, "version_depth: .*at least 1"),
         ({"path": "x.db", "serializer": {"backend": "saef"}}, "Did you mean 'safe'"),
         ({"path": "x.db", "trust": True}, "unknown key 'trust'.*Did you mean 'trusted'"),
     ],

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
+from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 from typing_extensions import override
@@ -86,7 +87,8 @@ class _Generator(GenerateJsonSchema):
         self.under_way.append(interface)
         inner = [self.generate_inner(each.__pydantic_core_schema__) for each in configs]
         self.under_way.remove(interface)
-        return {"oneOf": inner, "description": summary(INTERFACES[interface])}
+        choices = [{"enum": list(self.branches[interface])}, *_short(INTERFACES[interface]), *inner]
+        return {"oneOf": choices, "description": summary(INTERFACES[interface])}
 
     @override
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
@@ -131,6 +133,17 @@ def _name(cls: type[BackendConfig[Any]], schema: JsonSchemaValue, default: str) 
         schema["required"] = ["backend", *schema.get("required", [])]
 
 
+def _short(base: type[BackendConfig[Any]]) -> list[dict[str, Any]]:
+    """Return what a number in place of a section may be; nothing where it stands for no option."""
+    if not base.short:
+        return []
+    field = base.model_fields[base.short]
+    kind: Any = Annotated[field.annotation, field]
+    described = TypeAdapter(kind).json_schema()
+    numbers = [each for each in described.get("anyOf", [described]) if each["type"] != "null"]
+    return [{**each, "description": f"The option `{base.short}`."} for each in numbers]
+
+
 def _is_secret(schema: object) -> bool:
     if isinstance(schema, Mapping):
         return bool(schema.get("writeOnly")) or any(map(_is_secret, schema.values()))
@@ -156,13 +169,18 @@ def _extra(branches: Branches, definitions: dict[str, Any]) -> dict[str, Any]:
 
 
 def _members(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what ``members`` may be; a name alone stands for a member too."""
+    """Return what ``members`` may be; a name alone stands for a member, a number for several."""
     names = {"anyOf": [{"type": "string", "minLength": 1}, {"$ref": "#/$defs/MemberConfig"}]}
     given = properties["members"]
     return {
         "anyOf": [
             {"type": "integer", "minimum": 1},
             {"type": "array", "items": names, "minItems": 1},
+            {
+                "type": "object",
+                "additionalProperties": {"type": "integer", "minimum": 1},
+                "minProperties": 1,
+            },
             {"const": "auto"},
         ],
         **{key: given[key] for key in ("default", "description") if key in given},
@@ -171,6 +189,10 @@ def _members(properties: Mapping[str, Any]) -> dict[str, Any]:
 
 def _override(properties: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a member may override: parts of sections, and other keys as they are."""
-    sections = {name: {"type": ["object", "null"]} for name in INTERFACES if name in OVERRIDES}
+    sections = {
+        name: {"type": ["object", "string", "null", *(["integer"] if base.short else [])]}
+        for name, base in INTERFACES.items()
+        if name in OVERRIDES
+    }
     others = {name: {"$ref": f"#/properties/{name}"} for name in OVERRIDES if name not in sections}
     return {"properties": {**sections, **others}, "additionalProperties": False}

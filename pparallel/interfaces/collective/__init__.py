@@ -126,5 +126,6 @@ class CollectiveConfig(BackendConfig[Collective], frozen=True):
     """
 
     interface: ClassVar[str] = "collective"
+    default_backend: ClassVar[str] = "local"
     timeout: float = Field(default=1800.0, gt=0)
     check: bool = False

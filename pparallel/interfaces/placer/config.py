@@ -31,6 +31,7 @@ class PlacerConfig(BackendConfig[Placer], frozen=True):
     """
 
     interface: ClassVar[str] = "placer"
+    default_backend: ClassVar[str] = "exact"
     model_size_multiplier: float = Field(default=2, gt=0, allow_inf_nan=False)
     max_mem_ratio: float = Field(default=0.5, gt=0, le=1)
     cpu_weight: Weight = 0

@@ -30,12 +30,34 @@ def check_callable(func: object) -> None:
         raise TypeError(message)
 
 
+def arguments(args: Iterable[Any]) -> tuple[Any, ...]:
+    """Return the arguments of one call.
+
+    Raises:
+        TypeError: *args* is one argument, not a tuple of them.
+    """
+    try:
+        return tuple(args)
+    except TypeError:
+        if hasattr(type(args), "__iter__"):
+            raise  # what goes wrong in it is its own
+        message = f"args is a tuple: ({args!r},)"
+        raise TypeError(message) from None
+
+
 def check_chunksize(chunksize: int | None) -> None:
     """Refuse a chunk of nothing.
 
     Raises:
+        TypeError: *chunksize* is no number.
         ValueError: *chunksize* is less than 1.
     """
+    if chunksize is not None and not hasattr(chunksize, "__index__"):
+        message = (
+            f"chunksize is a number, not a {type(chunksize).__name__};"
+            " for several iterables: starmap(f, zip(...))"
+        )
+        raise TypeError(message)
     if chunksize is not None and chunksize < 1:
         message = f"chunksize must be at least 1, not {chunksize}"
         raise ValueError(message)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar
 
 from pydantic import (
@@ -48,6 +48,15 @@ class PoolConfig(BackendConfig[Pool], frozen=True):
     """
 
     interface: ClassVar[str] = "pool"
+    default_backend: ClassVar[str] = "thread"
+    short: ClassVar[str] = "size"
+    synonyms: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("processes", "workers", "num_workers", "n_workers", "nprocs"), "size"),
+        **dict.fromkeys(("max_workers", "n_jobs", "num_processes"), "size"),
+        **dict.fromkeys(("maxtasksperchild", "max_tasks_per_child"), "max_tasks"),
+        **dict.fromkeys(("mp_context", "context", "method"), "start_method"),
+        "timeout": "task_timeout",
+    }
     size: int | None = Field(default=None, ge=1)
     initializer: Initializer = None
     initargs: tuple[Any, ...] = ()

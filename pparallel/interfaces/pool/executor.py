@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from typing_extensions import override
 
@@ -14,6 +13,7 @@ from pparallel.errors import ClosedError
 
 if TYPE_CHECKING:
     from pparallel.interfaces.pool import Pool
+    from pparallel.interfaces.pool.results import PoolResult
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -25,7 +25,7 @@ class PoolExecutor(Executor):
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._lock = threading.Lock()
-        self._futures: set[Future[Any]] = set()
+        self._futures: set[PoolResult[Any]] = set()
         self._shut = False
 
     @override
@@ -48,8 +48,9 @@ class PoolExecutor(Executor):
             for future in futures:
                 future.cancel()
         if wait:
-            concurrent.futures.wait(futures)
+            for each in futures:
+                each.wait()  # in a task the pool has another worker meanwhile
 
     def _forget(self, future: Future[Any]) -> None:
         with self._lock:
-            self._futures.discard(future)
+            self._futures.discard(cast("PoolResult[Any]", future))

@@ -5,12 +5,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
-from typing import Any, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, Self, TypeVar
 from weakref import WeakSet
 
 from typing_extensions import override
 
+from pparallel.errors import ConfigError
 from pparallel.interfaces.pool.arguments import (
+    arguments,
     check_callable,
     check_chunksize,
     listed,
@@ -139,6 +141,16 @@ class Pool(Resource):
     _meters: WeakSet[Meter] | None = None
     _publishing: Publishing | None = None  # made when first needed: backends have no constructor
 
+    if not TYPE_CHECKING:  # a type checker knows that it is abstract
+
+        def __new__(cls, *_args: object, **_options: object) -> Self:
+            """Refuse an object of the interface itself, and say how one is built."""
+            if cls is Pool:
+                from pparallel.interfaces.pool.config import PoolConfig  # which imports this module
+
+                raise ConfigError(PoolConfig.how_to_build(cls.__name__))
+            return super().__new__(cls)
+
     @abstractmethod
     def size(self) -> int:
         """Return the number of workers, at least 1."""
@@ -210,7 +222,7 @@ class Pool(Resource):
     ) -> R:
         """Return ``func(*args, **kwds)``, run by a worker."""
         check_callable(func)
-        item = (tuple(args), dict(kwds or {}))
+        item = (arguments(args), dict(kwds or {}))
         return self._called(Batch(func, (item,), "call", awaited=True)).result()
 
     def apply_async(
@@ -227,7 +239,7 @@ class Pool(Resource):
         is ready; they should return at once.
         """
         check_callable(func)
-        item = (tuple(args), dict(kwds or {}))
+        item = (arguments(args), dict(kwds or {}))
         return self._called(Batch(func, (item,), "call"), callback, error_callback)
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> PoolResult[R]:
