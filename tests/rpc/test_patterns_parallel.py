@@ -392,7 +392,7 @@ def test_the_keyword_is_the_seeds(net: Inverse) -> None:
         ((1, Inverse()), {"pool": {"backend": "thraed"}}, ConfigError, "Did you mean 'thread'"),
         ((1, Inverse()), {"pool": {"sise": 1}}, ConfigError, "sise"),
         ((0, Inverse()), {"pool": {"sise": 1}}, ConfigError, "sise"),
-        ((1, Inverse()), {"pool": 5}, ConfigError, "instance of PoolConfig, not 5"),
+        ((1, Inverse()), {"pool": 5.5}, ConfigError, "a mapping of options, not 5.5"),
     ],
 )
 def test_what_is_refused(
