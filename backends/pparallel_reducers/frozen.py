@@ -10,12 +10,14 @@ from pparallel.interfaces.ordered_server import OrderedServer
 from pparallel_reducers.gradients import checksum
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
     from torch.nn import Module
 
-_SMALL = 1 << 18  #: bytes of a tensor that is kept twice, to be compared as a whole
+SMALL = 1 << 18  #: bytes of a tensor that is kept twice, to be compared as a whole
 
-_Mark: TypeAlias = "tuple[int, Tensor]"  #: of a tensor: its version, and what tells its values
+#: of a tensor: its bits if it is small, else their sums and its version, or -1
+_Fingerprint: TypeAlias = "tuple[int, Tensor]"
 
 
 class FrozenParameters:
@@ -28,12 +30,12 @@ class FrozenParameters:
     def __init__(self, server: OrderedServer, key: str) -> None:
         self._server = server
         self._key = f"{key}/frozen"
-        # What each model has of them that is as published.
-        self._marks: WeakKeyDictionary[Module, dict[str, _Mark]] = WeakKeyDictionary()
+        # Of those that are as published, by model.
+        self._fingerprints: WeakKeyDictionary[Module, dict[str, _Fingerprint]] = WeakKeyDictionary()
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Forget the run before."""
-        self._marks.clear()
+        self._fingerprints.clear()
 
     def publish(self, model: Module, frozen: Mapping[str, Tensor]) -> int:
         """Publish *frozen*, which are those of *model*; return how many bytes they have.
@@ -49,13 +51,13 @@ class FrozenParameters:
         if not self._server.push(self._key, state, before + 1, before):
             message = f"the ordered server refused {self._key!r}: somebody else pushed to it"
             raise RuntimeError(message)
-        self._note(model, frozen)
+        self._record(model, frozen)
         return sum(each.nbytes for each in state.values())
 
-    def written(self, model: Module, frozen: Mapping[str, Tensor]) -> set[str]:
+    def changed_since_publish(self, model: Module, frozen: Mapping[str, Tensor]) -> set[str]:
         """Return which of *frozen*, which are those of *model*, are not as they were published."""
-        marks = self._marks.get(model, {})
-        return {name for name, each in frozen.items() if _is_other(each, marks.get(name))}
+        former = self._fingerprints.get(model, {})
+        return {name for name, each in frozen.items() if _has_changed(each, former.get(name))}
 
     def restore(
         self, model: Module, frozen: Mapping[str, Tensor], version_has: Collection[str]
@@ -68,7 +70,7 @@ class FrozenParameters:
         import torch
 
         rest = {name: each for name, each in frozen.items() if name not in version_has}
-        if not self.written(model, rest):
+        if not self.changed_since_publish(model, rest):
             return
         into = {
             name: each if name in rest else torch.empty_like(each) for name, each in frozen.items()
@@ -76,64 +78,77 @@ class FrozenParameters:
         if self._server.pull(self._key, into=into) is None:
             message = f"the ordered server holds no {self._key!r} any more: it was deleted"
             raise RuntimeError(message)
-        self._note(model, rest)
+        self._record(model, rest)
 
-    def _note(self, model: Module, frozen: Mapping[str, Tensor]) -> None:
-        self._marks[model] = {name: _mark(each) for name, each in frozen.items()}
+    def _record(self, model: Module, frozen: Mapping[str, Tensor]) -> None:
+        self._fingerprints[model] = {name: _fingerprint(each) for name, each in frozen.items()}
 
 
-def pull_some(
+def pull_subset(
     server: OrderedServer,
     key: Hashable,
-    names: Collection[str],
-    known: Collection[str],
-    into: Callable[[Collection[str]], Mapping[str, Tensor]],
+    expected: Collection[str],
+    allowed: Collection[str],
+    make_targets: Callable[[Collection[str]], Mapping[str, Tensor]],
 ) -> tuple[Collection[str], int] | None:
     """Pull the newest value of *key*; return the names of what it has, and its version.
 
     Args:
         server: where it is.
         key: whose value.
-        names: of what it probably has.
-        known: of what it may have.
-        into: returns the tensors to fill, by the names of which it is told.
+        expected: names of what it probably has.
+        allowed: names of what it may have.
+        make_targets: returns the tensors to fill, by the names that it is given.
 
     Raises:
         ValueError: the value does not fit.
     """
+    names, repeated = expected, False
     while True:
         try:
-            found = server.pull(key, into=into(names))
+            found = server.pull(key, into=make_targets(names))
         except ValueError:
             held = server.fetch(key, None)
             has = held[0].keys() if held is not None and isinstance(held[0], Mapping) else names
-            if set(names) == set(has) or not set(has) <= set(known):
+            same = set(names) == set(has)  # also if it is newer than what did not fit
+            if (same and repeated) or not set(has) <= set(allowed):
                 raise
-            names = has
+            names, repeated = has, same
         else:
             return None if found is None else (names, int(str(found[1])))
 
 
-def _is_other(tensor: Tensor, mark: _Mark | None) -> bool:
+def _has_changed(tensor: Tensor, former: _Fingerprint | None) -> bool:
     import torch
 
-    values = tensor.detach()  # of what was made in inference mode there is a version only so
-    if mark is None or values._version != mark[0]:
-        return True
-    return not torch.equal(_content(values), mark[1])  # ``tensor.data`` has a version of its own
-
-
-def _mark(tensor: Tensor) -> _Mark:
+    # An inference tensor has no version counter; its `detach()` has one.
     values = tensor.detach()
-    return values._version, _content(values).clone()
+    if former is None or former[1].device != values.device or former[0] != _version(values):
+        return True
+    return not torch.equal(_content(values), former[1])  # ``tensor.data`` has a version of its own
+
+
+def _fingerprint(tensor: Tensor) -> _Fingerprint:
+    values = tensor.detach()
+    return _version(values), _content(values).clone()
+
+
+def _version(values: Tensor) -> int:
+    """Return how often a tensor was written; -1: it is compared as a whole."""
+    return -1 if _bits(values) is not None else values._version
 
 
 def _content(values: Tensor) -> Tensor:
     """Return the bits of a small tensor, and the sums of those of a large one."""
+    dtype = _bits(values)
+    return checksum(values) if dtype is None else values.view(dtype)
+
+
+def _bits(values: Tensor) -> torch.dtype | None:
+    """Return the integers as which a tensor is compared; None: it is compared by sums."""
     import torch
 
+    if values.nbytes > SMALL or values.is_conj() or values.is_neg():
+        return None
     bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    dtype = bits.get(values.dtype.itemsize)
-    if dtype is None or values.nbytes > _SMALL or values.is_conj() or values.is_neg():
-        return checksum(values)
-    return values.view(dtype)
+    return bits.get(values.dtype.itemsize)

@@ -123,7 +123,7 @@ class Section:
 
 
 class Layout:
-    """What a model's parameters and persistent buffers are, in order.
+    """The parameters and persistent buffers of a model, in order.
 
     Attributes:
         entries: all of them.

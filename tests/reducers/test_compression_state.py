@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
+import threading
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -12,6 +13,8 @@ import torch
 from reducer_models import begun, launch
 from torch import nn
 
+from pparallel.errors import PeerLostError
+from pparallel.testing.patience import until
 from pparallel_reducers import (
     DilocoReducerConfig,
     GradServerReducerConfig,
@@ -19,6 +22,9 @@ from pparallel_reducers import (
     TopKCompressionConfig,
 )
 from pparallel_reducers.compression import CompressionConfig
+from pparallel_reducers.grad_server.pusher import Pusher
+from pparallel_reducers.grad_server.routes import Routes
+from pparallel_reducers.grad_server.squeezed import Squeezer
 
 if TYPE_CHECKING:
     from pparallel.builder import Runtime
@@ -161,3 +167,126 @@ def test_diloco_refuses_a_state_without_what_was_left_out() -> None:
     with pytest.raises(LookupError, match="1") as caught:
         launch(2, config, load_without_the_key)
     assert "saved without compression" in str(caught.value.__cause__)
+
+
+# -- nothing is lost silently ----------------------------------------------------------------------
+
+SUMS = GradServerReducerConfig(reduce_method="sum", compression=KINDS["topk"])
+
+
+def books(rt: Runtime, model: nn.Linear) -> tuple[float, float]:
+    """Return what was applied, and what is owed, after the end."""
+    rt.reducer.stop()
+    rt.reducer.pull(model)
+    memories: Any = rt.reducer.state_dict()["compression"]
+    owed = sum(float(each["owed"].sum()) for each in memories.get("memories", {}).values())
+    return -model.weight.sum().item(), owed
+
+
+def push_ones(rt: Runtime, model: nn.Linear) -> None:
+    model.weight.grad = torch.ones(10, 10)
+    assert rt.reducer.push(model)
+
+
+class EnoughError(Exception):
+    """Raised where a push waits, as by a handler of a signal."""
+
+
+def leave_the_second(rt: Runtime, repeats: bool) -> tuple[float, float]:
+    """The second push is interrupted once the secondary has it, and repeated or given up."""
+    model = begun(rt, square())
+    for step in range(4 if rt.reducer.trains else 0):
+        try:
+            push_ones(rt, model)
+        except EnoughError:
+            assert step == 1
+            if repeats:
+                assert rt.reducer.push(model)
+            else:
+                model.zero_grad()
+    return books(rt, model)
+
+
+@pytest.mark.parametrize("repeats", [True, False])
+@pytest.mark.parametrize("members", [["ps", "worker"], ["ps"]], ids=" ".join)
+def test_a_push_that_is_interrupted_leaves_out_nothing_for_good(
+    monkeypatch: pytest.MonkeyPatch, members: list[str], repeats: bool
+) -> None:
+    send, sent = Routes._send, list[bool | None]()
+
+    def interrupted(*args: Any) -> bool | None:
+        sent.append(send(*args))
+        if len(sent) == 2:
+            raise EnoughError
+        return sent[-1]
+
+    monkeypatch.setattr(Routes, "_send", interrupted)
+    results = launch(members, SUMS, leave_the_second, repeats)
+    applied, owed = results[0][0], results[-1][1]
+    assert applied + owed == 400
+    assert owed > 0
+
+
+def lose_the_second(rt: Runtime) -> tuple[float, float]:
+    """The secondary is lost once it has handed on the second gradient, unacknowledged."""
+    model, copy = begun(rt, square()), square()
+    send, sent = Routes._send, list[bool | None]()
+
+    def lost(routes: Routes, to: str, *args: Any) -> bool | None:
+        sent.append(send(routes, to, *args))
+        if len(sent) == 2:
+            until(lambda: rt.reducer.pull(copy) and -copy.weight.sum().item() > 1, "no step")
+            raise PeerLostError(to, "is gone")
+        return sent[-1]
+
+    if rt.name == "a":
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Routes, "_send", lost)
+            for _ in range(4):
+                push_ones(rt, model)
+        assert len(sent) == 4
+    return books(rt, model)
+
+
+def test_a_secondary_that_ends_leaves_out_nothing_for_good() -> None:
+    config = SUMS.model_copy(update={"secondaries": ("a", "b"), "reduce_batch_size": 1})
+    results = launch(["ps", "a", "b"], config, lose_the_second)
+    assert results[0][0] + results[1][1] == 400
+
+
+def push_by_two(rt: Runtime) -> tuple[float, float]:
+    """Another thread pushes another model just as the push of the first is acknowledged."""
+    model, other = begun(rt, square()), square()
+    if rt.reducer.trains:
+        with pytest.MonkeyPatch.context() as patch:
+            push = Pusher.push
+
+            def push_and_another(*args: Any) -> bool:
+                patch.setattr(Pusher, "push", push)
+                accepted = push(*args)
+                thread = threading.Thread(target=push_ones, args=(rt, other))
+                thread.start()
+                thread.join()
+                return accepted
+
+            patch.setattr(Pusher, "push", push_and_another)
+            push_ones(rt, model)
+    return books(rt, model)
+
+
+def test_two_threads_that_push_share_what_was_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    pushers, made, make, init = [], list[bool](), Squeezer.__init__, Pusher.__init__
+
+    def noted(self: Pusher, *args: Any) -> None:
+        init(self, *args)
+        pushers.append(self)
+
+    def locked(self: Squeezer, *args: Any) -> None:
+        made.append(any(each._pushing.locked() for each in pushers))
+        make(self, *args)
+
+    monkeypatch.setattr(Pusher, "__init__", noted)
+    monkeypatch.setattr(Squeezer, "__init__", locked)
+    (applied, _), (_, owed) = launch(["ps", "worker"], SUMS, push_by_two)
+    assert applied + owed == 200
+    assert made == [True]

@@ -18,6 +18,7 @@ from pparallel_reducers import (
     LocalReducerConfig,
     ModelServerReducerConfig,
 )
+from pparallel_reducers.frozen import SMALL, FrozenParameters, pull_subset
 
 if TYPE_CHECKING:
     from pparallel.builder import Runtime
@@ -298,3 +299,41 @@ def serve(rt: Runtime) -> list[float] | None:
 
 def test_a_client_finds_what_is_frozen_at_any_time() -> None:
     assert launch(["ps", "a"], LocalReducerConfig(), serve)[1] == [5.0, 6.0, 5.0]
+
+
+def move_away(rt: Runtime, size: int) -> list[set[str]]:
+    """Tell which parameters are as published: on the same device, and on another."""
+    model, weight = nn.Module(), torch.zeros(size)
+    frozen = FrozenParameters(rt.ordered_server, "key")
+    frozen.publish(model, {"weight": weight})
+    moved = (weight, weight.to("meta"))
+    return [frozen.changed_since_publish(model, {"weight": each}) for each in moved]
+
+
+@pytest.mark.parametrize("size", [10, SMALL])
+def test_what_is_frozen_may_move_to_another_device(size: int) -> None:
+    assert launch(1, LocalReducerConfig(), move_away, size) == [[set(), {"weight"}]]
+
+
+def replace_as_it_is_pulled(rt: Runtime) -> list[float]:
+    """Another version comes between a pull that does not fit it and the look at what it has."""
+    server, copies = rt.ordered_server, [{"a": torch.zeros(1)}]
+    first, second = ({"a": torch.ones(1), "b": torch.ones(1)}, {"a": torch.full((1,), 2.0)})
+    server.push("key", first, 0, -1)
+    fetch = server.fetch
+
+    def late(*args: Any) -> Any:
+        server.push("key", second, 1, 0)
+        return fetch(*args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server, "fetch", late)
+        found = pull_subset(server, "key", {"a"}, {"a", "b"}, lambda _: copies[0])
+    assert found == ({"a"}, 1)
+    with pytest.raises(ValueError, match="shape"):
+        pull_subset(server, "key", {"a"}, {"a"}, lambda _: {"a": torch.zeros(3)})
+    return copies[0]["a"].tolist()
+
+
+def test_a_version_that_comes_as_another_is_pulled_is_pulled() -> None:
+    assert launch(1, LocalReducerConfig(), replace_as_it_is_pulled) == [[2.0]]

@@ -370,3 +370,53 @@ def test_a_push_whose_wait_was_interrupted_takes_nothing(
         pushed = then == "push"
         assert model.weight.item() == -pushed
         assert rt.reducer.counters()[:5] == Counters(pushed=pushed, reduced=pushed)[:5]
+
+
+class Target(nn.Module):
+    """A trained parameter, and a frozen one that follows it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.online = nn.Parameter(torch.zeros(3))
+        self.target = nn.Parameter(torch.zeros(3), requires_grad=False)
+
+
+@pytest.mark.parametrize("fails_at", [0, 2])
+def test_a_push_that_fails_undoes_what_a_hook_wrote_into_a_frozen_parameter(
+    monkeypatch: pytest.MonkeyPatch, fails_at: int
+) -> None:
+    with pparallel.build({"reducer": {"backend": "model_server"}}) as rt:
+        model = Target()
+        made = torch.optim.SGD([model.online], lr=1.0)
+
+        def follow(*_: object) -> None:
+            model.target.data += 1.0
+
+        made.register_step_post_hook(follow)
+        failing = Failing(monkeypatch, rt, TimeoutError("no reply"), "before")
+        rt.reducer.manage_model(model, made)
+        rt.reducer.start()
+        for step in range(4):
+            model.online.grad = torch.ones(3)
+            if step == fails_at:
+                failing.fails = True
+                with pytest.raises(TimeoutError):
+                    rt.reducer.push(model)
+                assert model.target.tolist() == [step] * 3
+            assert rt.reducer.push(model)
+            assert model.target.tolist() == [step + 1] * 3
+        rt.reducer.stop()
+
+
+def test_a_start_whose_layout_is_refused_publishes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pparallel.build({"reducer": {"backend": "model_server"}}) as rt:
+        model, push = Target(), rt.ordered_server.push
+
+        def refused(key: str, *args: Any) -> bool:
+            return not key.endswith("/layout") and push(key, *args)
+
+        monkeypatch.setattr(rt.ordered_server, "push", refused)
+        rt.reducer.manage_model(model, torch.optim.SGD([model.online], lr=1.0))
+        with pytest.raises(RuntimeError, match="/layout': somebody else pushed to it"):
+            rt.reducer.start()
+        assert rt.ordered_server.keys() == []

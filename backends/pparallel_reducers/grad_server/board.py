@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from pparallel.interfaces.ordered_server import OrderedServer
-from pparallel_reducers.frozen import FrozenParameters, pull_some
+from pparallel_reducers.frozen import FrozenParameters, pull_subset
 from pparallel_reducers.grad_server.shares import Share
 from pparallel_reducers.layout import state_of
 from pparallel_reducers.tally import Tally
@@ -47,7 +47,7 @@ class Board:
     def forget(self) -> None:
         """Forget the run before, as one begins."""
         self._has = ()
-        self._frozen.forget()
+        self._frozen.clear()
 
     def begin(self, share: Share, model: Module) -> None:
         """Publish *share* of *model* as a run begins.
@@ -67,7 +67,7 @@ class Board:
         """
         tensors = state_of(model)
         frozen = self._frozen_in(share, tensors)
-        left_out = frozen.keys() - self._frozen.written(model, frozen)
+        left_out = frozen.keys() - self._frozen.changed_since_publish(model, frozen)
         state = {
             name: each.cpu()
             for name, each in share.targets(tensors).items()
@@ -95,7 +95,7 @@ class Board:
         """
         tensors = state_of(model)
         targets, frozen = share.targets(tensors), self._frozen_in(share, tensors)
-        found = pull_some(
+        found = pull_subset(
             self._server,
             self._key,
             self._has or targets.keys() - frozen.keys(),

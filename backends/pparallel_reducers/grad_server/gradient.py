@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -37,7 +37,7 @@ class Gradient:
         model: Module,
         tensors: ModelTensors,
         versions: Sequence[int],
-        squeezer: Squeezer | None = None,
+        squeezer: Callable[[], Squeezer | None] = lambda: None,
     ) -> None:
         """Look at *model*, which must not change until this is sent.
 
@@ -45,7 +45,7 @@ class Gradient:
             model: the model.
             tensors: its tensors.
             versions: of the parameters.
-            squeezer: what compresses it; None: it is sent as it is.
+            squeezer: returns the compressor of it; None: it is sent as it is.
 
         Raises:
             ValueError: a trainable parameter has no gradient, or one of another dtype, or a buffer
@@ -60,7 +60,8 @@ class Gradient:
         self._buffers = tensors.buffers(model)
         self._tensors = {**dict(self._buffers), **dict(self._gradients)}
         self._packed: list[memoryview] = []
-        self._squeezer = squeezer
+        self._find_squeezer = squeezer
+        self._squeezer: Squeezer | None = None
         self._squeezed: Squeezed | None = None
 
     @property
@@ -83,14 +84,14 @@ class Gradient:
 
     def squeezed(self) -> Squeezed | None:
         """Return it compressed, if it is to be; the first time it is asked, it is compressed."""
-        if self._squeezed is None and self._squeezer is not None:
-            self._squeezed = self._squeezer.squeeze(self._dense)
+        if self._squeezed is None and (squeezer := self._find_squeezer()) is not None:
+            self._squeezer, self._squeezed = squeezer, squeezer.squeeze(self._dense)
         return self._squeezed
 
-    def settle(self, accepted: bool) -> None:
-        """Say what became of it."""
-        if self._squeezed is not None and self._squeezer is not None:
-            self._squeezer.settle(accepted)
+    def settle(self) -> None:
+        """Note that it is accepted, before the next one is compressed."""
+        if self._squeezer is not None:
+            self._squeezer.settle(True)
 
     def pack(self, shares: Sequence[Share], sources: Sequence[Source]) -> list[Flat]:
         """Return it packed for a secondary of this member: in memory that is the secondary's."""

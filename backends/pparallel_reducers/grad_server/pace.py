@@ -1,4 +1,4 @@
-"""What members do so that gradients do not become too old: see ``clock``."""
+"""The part of a member in bounding staleness: see ``clock``."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ class Primary:
         elif now - self._waits_since > _LONG:
             self._waits_since = math.inf  # once for each wait
             logger.warning(
-                "%s: gradients wait for a step since %.0f s: this member trains with the managed"
+                "%s: gradients have waited %.0f s for a step: this member trains with the managed"
                 " model, which is stepped while the member is in push(), pull(), step() or stop();"
                 " with 'dedicated: true' it is stepped at any time",
                 self._name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, ref
 
@@ -313,8 +314,7 @@ class GradServerReducer(Reducer):
         model = without_compilation(model)
         self._refuse_managed(model)
         tensors = self._tensors_of(model, run)
-        fits = tensors.layout.digest == run.layout.digest
-        squeezer = self._squeezer_in(run) if fits else None
+        squeezer = partial(self._squeezer_in, run)  # the pusher lets in one thread at a time
         gradient = Gradient(model, tensors, self._versions_of(model, run), squeezer)
         if self._config.refuse_nan and (why := gradient.not_finite()) is not None:
             self._clear(model)
@@ -331,7 +331,6 @@ class GradServerReducer(Reducer):
             self._clear(model)
             self._warn_of_old_gradients()
             return False
-        gradient.settle(True)
         self._roles.pushed()
         self._clear(model)
         self._last = ref(model)

@@ -42,12 +42,14 @@ class _InDoubt:
     Attributes:
         to: the member whose secondary it went to.
         number: which it is.
+        gradient: the gradient.
         serials: for each primary, its ticket.
         taken: whether it is known that the secondary has it.
     """
 
     to: str
     number: int
+    gradient: Gradient
     serials: list[list[int]]
     taken: bool = False
 
@@ -118,11 +120,13 @@ class Routes:
             serials = self.pacing.for_push(to, gradient.versions)
         try:
             accepted = self._send(to, number, gradient, serials)
-            if accepted and self.pacing is not None:
-                self.pacing.used()
+            if accepted:
+                gradient.settle()
+                if self.pacing is not None:
+                    self.pacing.used()
             self._accepted = number if accepted else self._accepted
         except BaseException:
-            self._in_doubt = _InDoubt(to, number, serials)
+            self._in_doubt = _InDoubt(to, number, gradient, serials)
             raise
         return accepted
 
@@ -149,6 +153,7 @@ class Routes:
         self._in_doubt = None
         if doubt is None or not taken:
             return False
+        doubt.gradient.settle()
         if doubt.number != number:
             self._given_up[doubt.to] += 1
             self._tally.pushed()
@@ -218,8 +223,10 @@ class Routes:
             return [(came - given_up, has) for came, has in self._fence(secondary, number)]
         fenced = self._fence(secondary, doubt.number)
         self._in_doubt = None
-        if number is None and any(has for _, has in fenced):  # given up, and reduced
-            self._tally.pushed()
+        if any(has for _, has in fenced):
+            doubt.gradient.settle()
+            if number is None:  # given up, and reduced
+                self._tally.pushed()
         return [(came - given_up, has) for came, has in fenced]
 
     def _fence(self, secondary: str, number: int | None) -> list[tuple[int, bool]]:

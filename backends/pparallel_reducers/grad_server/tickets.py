@@ -1,4 +1,4 @@
-"""The books of which gradients are on their way."""
+"""The books of gradients on their way."""
 
 from __future__ import annotations
 

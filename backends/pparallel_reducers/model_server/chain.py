@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pparallel.interfaces.ordered_server import OrderedServer
 from pparallel.runtime.member import Member
-from pparallel_reducers.frozen import FrozenParameters, pull_some
+from pparallel_reducers.frozen import SMALL, FrozenParameters, pull_subset
 from pparallel_reducers.layout import Flats, Layout, Section, state_of
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ _COUNTS = ""  #: in what is pushed; no tensor of a model has this name
 
 
 class State(NamedTuple):
-    """What a version has: trained parameters, buffers, and what is frozen and was written since.
+    """A version: trained parameters, buffers, and frozen ones that were written in the run.
 
     Attributes:
         section: where each of them lies.
@@ -58,7 +58,7 @@ class Chain:
 
     def forget(self) -> None:
         """Forget the run before, as one begins."""
-        self._frozen.forget()
+        self._frozen.clear()
         self._sections, self._written = {}, set()
 
     def begin(self, layout: Layout, model: Module) -> tuple[State, int, int]:
@@ -73,14 +73,14 @@ class Chain:
         described = self._server.versions(self._layout_key)
         number = int(described[-1]) if described else -1
         before = self.newest() if self._server.versions(self._key) else -1
-        told = self._server.push(self._layout_key, layout.plain(), number + 1, number)
+        if not self._server.push(self._layout_key, layout.plain(), number + 1, number):
+            raise self._refused(self._layout_key)
         self._counts = [0] * self._size
         nbytes = self._frozen.publish(model, _frozen_in(layout, state_of(model)))
         state = self.state(layout, model)
         value = _named(state, _tensor(self._counts))
-        if not (told and self._server.push(self._key, value, before + 1, before)):
-            message = f"the ordered server refused {self._key!r}: somebody else pushed to it"
-            raise RuntimeError(message)
+        if not self._server.push(self._key, value, before + 1, before):
+            raise self._refused(self._key)
         return state, before + 1, nbytes + state.nbytes
 
     def check(self, layout: Layout) -> None:
@@ -102,7 +102,7 @@ class Chain:
         """Return a copy of what a version of *model* has."""
         tensors = state_of(model)
         frozen = _frozen_in(layout, tensors)
-        section = self._section(layout, self._frozen.written(model, frozen))
+        section = self._section(layout, self._frozen.changed_since_publish(model, frozen))
         return State(section, section.pack(tensors.__getitem__))
 
     def load(self, layout: Layout, state: State, model: Module) -> None:
@@ -170,7 +170,7 @@ class Chain:
         known = {_COUNTS, *(each.name for each in layout.entries)}
         frozen = {each.name for each in layout.entries if each.kind == "frozen"}
         names = (known - frozen) | self._written
-        found = pull_some(self._server, self._key, names, known, into)
+        found = pull_subset(self._server, self._key, names, known, into)
         if found is None:
             raise self._gone()
         self._counts = [int(each) for each in counts]
@@ -188,8 +188,17 @@ class Chain:
             self._sections[has] = Section(each for each in entries if each.name in has)
         return self._sections[has]
 
+    def _refused(self, key: str) -> RuntimeError:
+        return RuntimeError(f"the ordered server refused {key!r}: somebody else pushed to it")
+
     def _gone(self) -> RuntimeError:
         return RuntimeError(f"the ordered server holds no {self._key!r} any more: it was deleted")
+
+
+def frozen_to_undo(layout: Layout, model: Module, base: State) -> list[Tensor]:
+    """Return the frozen parameters of *model* that are small, or that version *base* has."""
+    frozen, has = _frozen_in(layout, state_of(model)), dict(base.views())
+    return [each for name, each in frozen.items() if name in has or each.nbytes <= SMALL]
 
 
 def _frozen_in(layout: Layout, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ from pparallel.runtime.rpc import RpcGroup
 from pparallel_reducers.config import ModelServerReducerConfig
 from pparallel_reducers.gradients import averages, outside_inference_mode
 from pparallel_reducers.layout import Layout
-from pparallel_reducers.model_server.chain import Chain, State
+from pparallel_reducers.model_server.chain import Chain, State, frozen_to_undo
 from pparallel_reducers.model_server.snapshot import StepSnapshot
 from pparallel_reducers.own_model_reducer import OwnModelReducer
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class _Pushed(NamedTuple):
-    """What was accepted as the next version.
+    """A step that was accepted as the next version.
 
     Attributes:
         state: what it has.
@@ -59,8 +59,10 @@ class ModelServerReducer(OwnModelReducer):
     what the parameters became less what they were, so the optimizer steps once on each gradient.
     Moments are each member's own, and see its gradients alone.
 
-    A push that raises takes nothing. Where an interrupt ends the wait for the reply, the server may
-    have stored the step; the next call then takes it out of the chain again.
+    A push that raises takes nothing. Of frozen parameters, those are as before that are small or
+    were written in a version before: a large one is not copied for each step. Where an interrupt
+    ends the wait for the reply, the server may have stored the step; the next call then takes it
+    out of the chain again.
 
     Source: ``PushPullModelServer`` of machin (iffiX/machin, ``machin/parallel/server``), which
     drops the step of whoever comes second; adding up steps that were computed on older parameters
@@ -136,7 +138,7 @@ class ModelServerReducer(OwnModelReducer):
         self._take_back(layout)
         if self._config.refuse_nan and self._refused_as_not_finite():
             return False
-        self._record(model)
+        self._record(layout, model)
         try:
             outcome = self._own.step()
             if outcome.error is not None and not outcome.complete:
@@ -175,13 +177,14 @@ class ModelServerReducer(OwnModelReducer):
         if missing := layout.first_missing(self._own.model):
             raise ValueError(f"{missing}: call stop() before such a change")
 
-    def _record(self, model: Module) -> None:
+    def _record(self, layout: Layout, model: Module) -> None:
         """Record all that a step of the optimizer may change, to undo it if the push fails."""
         assert self._own.tensors is not None
         managed = self._own.managed
         parameters = [each for _, each in self._own.tensors.trainable]
         buffers = [each for _, each in self._own.tensors.buffers(model)]
-        self._before.record([*parameters, *buffers], managed.optimizer, managed.scheduler)
+        frozen = frozen_to_undo(layout, model, self._base)
+        self._before.record([*parameters, *buffers, *frozen], managed.optimizer, managed.scheduler)
 
     def _push(self, layout: Layout, model: Module) -> _Pushed | None:
         """Push the parameters of *model*, which has made a step; None if the step is refused."""
