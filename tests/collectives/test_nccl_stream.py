@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
+from time import monotonic as time
 from typing import Any
 
 import pytest
 import torch
 from torch._C import _distributed_c10d as c10d
+from typing_extensions import override
 
 import pparallel
-from pparallel.errors import CallTimeoutError, PeerLostError
+from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
 from pparallel.testing.patience import PATIENCE
 from pparallel_torch import NcclCollectiveConfig
 from pparallel_torch.collective import gpus, nccl
@@ -36,6 +39,22 @@ class Work:
         self.waits += 1
         if self.error is not None and self.looks < 0:
             raise self.error
+
+
+class Gate(Work):
+    """An operation that is done once the test says so; it knows which threads look at it."""
+
+    def __init__(self, expected: int = 1) -> None:
+        super().__init__()
+        self.opened, self.seen = threading.Event(), threading.Event()
+        self._expected, self._threads = expected, set[int]()
+
+    @override
+    def is_completed(self) -> bool:
+        self._threads.add(threading.get_ident())
+        if len(self._threads) >= self._expected:
+            self.seen.set()
+        return self.opened.is_set()
 
 
 class Made:
@@ -137,6 +156,30 @@ def test_the_host_runs_ahead_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [each.waits for each in works] == [2, 1, 1]
 
 
+def test_two_threads_wait_for_the_gpu() -> None:
+    group, _ = _group()
+    gate = Gate(expected=2)
+    group.do("all_reduce", _gives(gate))
+    group._enqueued.append((Work(looks=0, error=ValueError("of the GPU")), "broadcast", time()))
+    errors: list[BaseException] = []
+
+    def settle() -> None:
+        try:
+            group.settle()
+        except Exception as error:  # noqa: BLE001 - looked at below
+            errors.append(error)
+
+    threads = [threading.Thread(target=settle) for _ in range(2)]
+    for each in threads:
+        each.start()
+    assert gate.seen.wait(PATIENCE)
+    gate.opened.set()
+    for each in threads:
+        each.join(PATIENCE)
+    assert {type(each) for each in errors} == {ValueError}
+    assert not group._enqueued
+
+
 class OnTheCpu(NcclCollective):
     """Takes tensors of the CPU."""
 
@@ -181,6 +224,62 @@ def test_a_handle_waits_for_the_gpu(alone: Any) -> None:
         assert not work.is_completed()
         work.wait()
         assert made.works[0].looks < 0
+
+
+def test_a_close_wakes_a_thread_that_waits_for_the_gpu(
+    alone: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, errors = Gate(), []
+
+    def barrier() -> None:
+        try:
+            alone.barrier()
+        except Exception as error:  # noqa: BLE001 - looked at below
+            errors.append(error)
+
+    alone.open()
+    monkeypatch.setattr(alone._native, "_timeout", PATIENCE)
+    monkeypatch.setattr(alone._native.made, "allreduce", lambda *_: gate)
+    monkeypatch.setattr(alone._native.made, "abort", gate.opened.set)
+    alone.all_reduce(torch.ones(3))
+    thread = threading.Thread(target=barrier)
+    thread.start()
+    assert gate.seen.wait(PATIENCE)
+    alone.close()
+    thread.join(PATIENCE)
+    assert [type(each) for each in errors] == [ClosedError]
+
+
+class Stream:
+    """A CUDA stream."""
+
+    def __init__(self, log: list[str]) -> None:
+        self.log = log
+
+    def wait_stream(self, _: object) -> None:
+        self.log.append("after the caller's stream")
+
+    def synchronize(self) -> None:
+        self.log.append("synchronized")
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_checked_operation_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[str] = []
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: Stream(log), raising=False)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: Stream(log))
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: contextlib.nullcontext())
+    checked: Any = pparallel.build(NcclCollectiveConfig(check=True))
+    with checked:
+        gate = Gate()
+        monkeypatch.setattr(checked._native.made, "allreduce", lambda *_: gate)
+        work = checked.all_reduce(torch.ones(3), async_op=True)
+        assert log == ["after the caller's stream"]
+        assert gate.seen.wait(PATIENCE), "nothing waits for the GPU"
+        assert not work.is_completed()
+        gate.opened.set()
+        work.wait(PATIENCE)
+        assert log == ["after the caller's stream", "synchronized"]
 
 
 @pytest.mark.gpu

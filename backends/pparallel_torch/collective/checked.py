@@ -42,13 +42,17 @@ class CheckedOperation(NativeOperation):
     def start(
         self, run: Callable[[Operation], None], then: Callable[[], None] | None = None
     ) -> Work[None]:
+        def finished() -> None:
+            run(self)
+            if then is not None:
+                then()
+
+        finishes = self._native.in_background(finished)
         done = self._collective.last_begun = threading.Event()
 
         def whole() -> None:
             try:
-                run(self)
-                if then is not None:
-                    then()
+                finishes()
             finally:
                 done.set()
 
@@ -127,8 +131,8 @@ class CheckedOperation(NativeOperation):
             what: the operation in words.
             tensors: its tensors, all of one kind.
             each: whether they may differ, and their order counts.
-            balance: what those that this member gives are as numbers, less those that it takes,
-                where each member has tensors of its own: the sum over all members is 0.
+            balance: digests of the tensors sent minus those received; the sum over all members
+                is 0 modulo 2**64.
 
         Raises:
             ValueError: it is not the same.

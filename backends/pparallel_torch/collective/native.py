@@ -125,6 +125,18 @@ class NativeGroup(ABC):
     def settle(self) -> None:  # noqa: B027 - here do() has waited
         """Wait for what :meth:`do` has begun, and raise what went wrong."""
 
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether a thread waits for what :meth:`settle` waits for."""
+        return False
+
+    def in_background(self, run: Callable[[], None]) -> Callable[[], None]:
+        """Return *run* for another thread, where the operations in it are done when it returns.
+
+        The inputs are as this thread has left them.
+        """
+        return run
+
     def member_left(self) -> None:  # noqa: B027 - here whoever waits sees it
         """Have what waits for a member that has left end; never blocks."""
 

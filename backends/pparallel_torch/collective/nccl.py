@@ -35,10 +35,10 @@ _SIGNS = ("NCCL", "nccl", "aborted", "onnection", "Timed out", "timed out")
 class NcclCollective(TorchCollective):
     """Operations on tensors of GPUs by NCCL; one GPU for each member.
 
-    An operation is in order on the GPU's current stream when it returns, and the calling thread
-    goes on. Errors are found beside the stream: by the next operation, by a barrier, or at the
-    close. ``wait()`` of an operation begun with ``async_op`` waits for the GPU, and raises what
-    went wrong with it. Barriers, messages and objects go over the transport of the job, by the CPU.
+    Operations return once they are enqueued on the current CUDA stream. Errors are found beside the
+    stream: by the next operation, by a barrier, or at the close. ``wait()`` of an operation begun
+    with ``async_op`` waits for the GPU, and raises what went wrong with it. Barriers, messages and
+    objects go over the transport of the job, by the CPU.
     """
 
     device_type = "cuda"
@@ -79,11 +79,12 @@ class NcclGroup(NativeGroup):
 
     _aborted = False
     #: What the GPU may still have to do: torch's handle, the operation's name, when it began.
-    _ordered: deque[tuple[Started, str, float]]
+    _enqueued: deque[tuple[Started, str, float]]
+    _waiting: set[int]  #: threads that wait for the GPU
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._ordered = deque()
+        self._enqueued, self._waiting = deque(), set()
         self._released = threading.Event()
 
     @override
@@ -99,26 +100,53 @@ class NcclGroup(NativeGroup):
             return started
 
         started = self.begin(what, in_order)
-        self._ordered.append((started, what, time.monotonic()))
+        self._enqueued.append((started, what, time.monotonic()))
         if self.ends.has_left or self.ends.over is not None:
             self.settle()
-        elif len(self._ordered) > _AHEAD:
-            self._wait_for_first()
+        elif len(self._enqueued) > _AHEAD and (oldest := self._oldest()):
+            self._wait_for(oldest)
 
     @override
     def begin(self, what: str, begin: Callable[[Any], Started]) -> Started:
-        self._check_ordered()
+        self._raise_finished_errors()
         return super().begin(what, begin)
 
     @override
+    def wait(self, started: Started, what: str, began: float, timeout: float | None) -> None:
+        me = threading.get_ident()
+        self._waiting.add(me)
+        try:
+            super().wait(started, what, began, timeout)
+        finally:
+            self._waiting.discard(me)
+
+    @property
+    @override
+    def is_waited_for(self) -> bool:
+        return bool(self._waiting)
+
+    @override
     def settle(self) -> None:
-        while self._ordered:
-            self._wait_for_first()
+        while oldest := self._oldest():
+            self._wait_for(oldest)
+
+    @override
+    def in_background(self, run: Callable[[], None]) -> Callable[[], None]:
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())  # which may still write the inputs
+
+        def whole() -> None:
+            with torch.cuda.stream(stream):
+                run()
+            self.settle()  # ends with the group; then the stream has only copies of outputs left
+            stream.synchronize()
+
+        return whole
 
     @override
     def member_left(self) -> None:
         """Abort in a moment what still runs: a thread that waits for the GPU sees no end."""
-        if self._ordered:
+        if self._enqueued:
             watch = threading.Thread(target=self._abort_unfinished, daemon=True)
             watch.name = "pparallel-nccl-abort"
             with suppress(ResourceExhaustedError):  # then torch's watchdog ends the process
@@ -139,7 +167,7 @@ class NcclGroup(NativeGroup):
     @override
     def release(self) -> None:
         self._released.set()
-        self._ordered.clear()
+        self._enqueued.clear()
         if self.ends.has_left or self._aborted:
             self.abort()  # NCCL would wait for those who are gone
         else:
@@ -169,31 +197,38 @@ class NcclGroup(NativeGroup):
 
     @override
     def _running(self) -> list[Started]:
-        return [*super()._running(), *(started for started, _, _ in self._ordered)]
+        return [*super()._running(), *(started for started, _, _ in list(self._enqueued))]
 
-    def _check_ordered(self) -> None:
+    def _raise_finished_errors(self) -> None:
         """Raise what has become of operations in order on a stream, without waiting for them."""
-        while self._ordered:
-            started, _, began = self._ordered[0]
+        while oldest := self._oldest():
+            started, _, began = oldest
             late = self._aborted or time.monotonic() >= began + self._timeout
             if not (late or started.is_completed()):
                 return
-            self._wait_for_first()
+            self._wait_for(oldest)
 
-    def _wait_for_first(self) -> None:
-        started, what, began = self._ordered[0]
+    def _oldest(self) -> tuple[Started, str, float] | None:
+        with suppress(IndexError):  # another thread may have waited for the last one
+            return self._enqueued[0]
+        return None
+
+    def _wait_for(self, entry: tuple[Started, str, float]) -> None:
         try:
-            self.wait(started, what, began, None)
+            self.wait(*entry, None)
         except Exception:
-            if self.ends.over is None:
-                self._ordered.popleft()
-            else:  # all of them have failed
-                self._ordered.clear()
+            if self.ends.over is not None:  # all of them have failed
+                self._enqueued.clear()
+            self._drop(entry)
             raise
-        self._ordered.popleft()
+        self._drop(entry)
+
+    def _drop(self, entry: tuple[Started, str, float]) -> None:
+        with suppress(ValueError):  # another thread has waited for it too
+            self._enqueued.remove(entry)
 
     def _abort_unfinished(self) -> None:
         if self._released.wait(GRACE):
             return
-        if not all(started.is_completed() for started, _, _ in list(self._ordered)):
+        if not all(started.is_completed() for started, _, _ in list(self._enqueued)):
             self.abort()

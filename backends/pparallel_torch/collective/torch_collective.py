@@ -1,4 +1,4 @@
-"""What the collectives on torch.distributed have in common."""
+"""The base class of the collectives on torch.distributed."""
 
 from __future__ import annotations
 
@@ -137,11 +137,15 @@ class TorchCollective(ConnectedCollective):
             super().close()
 
     def _settle(self) -> None:
-        """Wait for what goes on beside this member, before the others learn that it leaves."""
+        """Wait for what goes on beside this member, before the others learn that it leaves.
+
+        Where another thread waits for it already, the close ends it, and wakes that thread.
+        """
         for each in self._groups:
             each._settle()
-        if self._native is not None and not is_consequence(self.ends.over):
-            self._native.settle()
+        native = self._native
+        if native is not None and not (native.is_waited_for or is_consequence(self.ends.over)):
+            native.settle()
 
     @override
     def leave(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING
 
@@ -35,8 +35,7 @@ def copied_if_shared(
     Args:
         inputs: the tensors that are sent.
         outputs: the tensors that are filled, each apart from the others.
-        own: the input that comes into this member's own output, and that output: these two may be
-            one, as where an operation is done in place.
+        own: (input index, output index) that may be the same tensor.
     """
     spans = [_span(each) for each in outputs]
     found = list(inputs)
@@ -56,7 +55,7 @@ def share_memory(tensors: Sequence[Tensor]) -> bool:
     spans = sorted([(*_span(each), at) for at, each in enumerate(tensors)])
     if not any(span[1] > after[0] for span, after in pairwise(spans)):
         return False
-    near: list[Tensor] = []  # those between two addresses, which may lie there in turns
+    near: list[Tensor] = []  # tensors whose address ranges overlap; they may be interleaved
     high = 0
     for start, end, at in spans:
         if start >= high:
@@ -69,13 +68,32 @@ def share_memory(tensors: Sequence[Tensor]) -> bool:
     return _collide(near)
 
 
+def overlaps_itself(tensor: Tensor) -> bool:
+    """Return whether elements of a strided tensor share memory, as after ``expand()``."""
+    if tensor.is_contiguous() or not tensor.numel():
+        return False
+    reach = 1  # elements between the first and the last of the dimensions seen so far
+    steps = zip(tensor.stride(), tensor.shape, strict=True)
+    for stride, length in sorted(each for each in steps if each[1] > 1):
+        if stride < reach:
+            return True
+        reach += stride * (length - 1)
+    return False
+
+
 def _collide(near: Sequence[Tensor]) -> bool:
     """Return whether elements of tensors, whose addresses make one range, share bytes."""
     import torch
 
     if len(near) < 2 or all(each.is_contiguous() for each in near):
         return len(near) > 1
-    low, high = min(_span(each)[0] for each in near), max(_span(each)[1] for each in near)
+    for dimension, steps in enumerate(zip(*map(_steps, near), strict=False)):
+        if len(set(steps)) == 1:
+            layers = [each.select(dimension, 0) for each in near]
+            low, high = _bounds(layers)
+            if steps[0][1] >= high - low:  # the next layers lie behind these, in the same way
+                return share_memory(layers)
+    low, high = _bounds(near)
     starts = [each.data_ptr() - low for each in near]
     unit = math.gcd(*starts, *(each.itemsize for each in near))  # of bytes
     used = torch.zeros((high - low) // unit, dtype=torch.bool, device="cpu")
@@ -87,6 +105,18 @@ def _collide(near: Sequence[Tensor]) -> bool:
             return True
         place.fill_(True)
     return False
+
+
+def _steps(tensor: Tensor) -> Iterator[tuple[int, int]]:
+    """Return the length of each dimension, and the bytes from one element to the next."""
+    strides = (stride * tensor.itemsize for stride in tensor.stride())
+    return zip(tensor.shape, strides, strict=True)
+
+
+def _bounds(tensors: Sequence[Tensor]) -> tuple[int, int]:
+    """Return the addresses between which the elements of all of *tensors* lie."""
+    starts, ends = zip(*map(_span, tensors), strict=True)
+    return min(starts), max(ends)
 
 
 def _span(tensor: Tensor) -> tuple[int, int]:

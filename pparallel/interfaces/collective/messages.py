@@ -1,4 +1,4 @@
-"""What a backend of collectives fills in: messages between the members of a group."""
+"""The base class of collectives: messages between the members of a group."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Self
 
 from pparallel.interfaces.collective.algorithms import Operation
-from pparallel.interfaces.collective.memory import separate
+from pparallel.interfaces.collective.memory import overlaps_itself, separate
 from pparallel.interfaces.collective.work import Work
 from pparallel.interfaces.resource import Resource
 
@@ -240,13 +240,11 @@ def validated_output(tensor: Tensor) -> Tensor:
             tensor's.
     """
     found = validated(tensor)
-    if not found.is_contiguous() and found.numel():
-        for length, stride in zip(tensor.shape, tensor.stride(), strict=True):
-            if length > 1 and not stride:
-                raise ValueError(
-                    f"a tensor of shape {tuple(tensor.shape)} and strides {tensor.stride()} cannot"
-                    " be filled, for its elements share memory, as after expand(): give a clone()"
-                )
+    if overlaps_itself(found):
+        raise ValueError(
+            f"a tensor of shape {tuple(tensor.shape)} and strides {tensor.stride()} cannot be"
+            " filled, for its elements share memory, as after expand(): give a clone()"
+        )
     return found
 
 

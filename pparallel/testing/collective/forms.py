@@ -209,9 +209,10 @@ def unsendable(rt: Runtime, device: str) -> None:
             with pytest.raises(ValueError, match=message):
                 call()
     expanded = good[:1].expand(3, 4)
-    for call in _calls(rt.collective, expanded, good):
-        with pytest.raises(ValueError, match="share memory"):
-            call()
+    for output in (expanded, torch.zeros(7, device=device).as_strided((3, 4), (1, 1))):
+        for call in _calls(rt.collective, output, good):
+            with pytest.raises(ValueError, match="share memory"):
+                call()
     total = sample(rt.rank, device=device)
     rt.collective.all_reduce(total)
     expected = [sample(each, device=device) for each in range(rt.world_size)]
