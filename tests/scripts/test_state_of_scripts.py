@@ -230,6 +230,151 @@ IN_MEMBERS = """
         print("all are right")
 """
 
+SMALL_CHANGES = """
+    import threading
+
+    import torch
+
+    import pparallel
+    from pparallel_process import ProcessPoolConfig
+
+    busy = threading.Semaphore(1)
+    level = 0
+
+
+    def scaled(value, *, by=1):
+        return value * by
+
+
+    def use_scaled():
+        return scaled(3)
+
+
+    def enter():
+        entered = busy.acquire(timeout=0)
+        if entered:
+            busy.release()
+        return entered
+
+
+    def drop():
+        global level
+        try:
+            del level
+        except NameError:
+            return False
+        return True
+
+
+    weights = torch.zeros(2)
+
+
+    def total():
+        return weights.sum().item()
+
+
+    temporary = [1]
+
+
+    def read():
+        return temporary
+
+
+    def total_of_read():
+        return sum(read())
+
+
+    def give():
+        return read, read()[0]
+
+
+    class Size:
+        def __init__(self, n):
+            self.n = n
+
+        def __reduce__(self):
+            return restore, (type(self), self.n)
+
+
+    class Box:
+        size = Size(3)
+
+
+    def restore(kind, n, scale=1):
+        return kind(n * scale)
+
+
+    def use_box():
+        return Box.size.n
+
+
+    if __name__ == "__main__":
+        with pparallel.build(ProcessPoolConfig(size=1)) as pool:
+            assert pool.apply(total) == 0
+            weights.numpy()[0] = 1
+            assert pool.apply(total) == 1, "a tensor that numpy writes to has changed"
+            assert pool.apply(use_box) == 3, "what restores an attribute has its defaults"
+            assert pool.apply(total_of_read) == 1
+            del temporary
+            assert pool.apply(give) == (read, 1)
+            assert "temporary" not in globals(), "a result brings nothing of its receiver back"
+            with busy:
+                assert pool.apply(enter), "a semaphore that is held here arrives free"
+            assert pool.apply(drop), "a global that code only deletes is brought"
+            assert pool.apply(use_scaled) == 3
+            scaled.__kwdefaults__ = {"by": 2}
+            assert pool.apply(use_scaled) == 6, "defaults by keyword follow, too"
+        print("all are right")
+"""
+
+MADE_BY_A_MEMBER = """
+    import pparallel
+
+    def grow_late():
+        late.append(len(late))
+        return late
+
+
+    def see_late():
+        return late
+
+
+    def run(rt):
+        global late
+        if rt.rank:
+            return
+        late = []  # the program has none
+        group = rt.group()
+        assert group.rpc_sync(1, grow_late) == [0]
+        late.append("of rank 0")
+        assert group.rpc_sync(1, see_late) == [0], "a member keeps what it was sent once"
+
+
+    if __name__ == "__main__":
+        pparallel.launch({"members": 2, "launcher": {"backend": "process"}}, run)
+        print("all are right")
+"""
+
+AMONG_THREADS = """
+    import os
+    import pparallel
+
+
+    def write(text, log=open(os.devnull, "w")):
+        return log.write(text)
+
+
+    def run(rt):
+        if not rt.rank:
+            assert rt.group().rpc_sync(1, write, args=("abc",)) == 3
+
+
+    if __name__ == "__main__":
+        config = {"members": 2, "launcher": {"backend": "thread"}}
+        pparallel.launch({**config, "transport": {"backend": "local"}}, run)
+        print("all are right")
+"""
+
 
 def test_a_worker_follows_its_caller_and_keeps_what_tasks_made(tmp_path: Path) -> None:
     assert _output_of(IN_A_WORKER, tmp_path) == "all are right\n"
@@ -237,6 +382,18 @@ def test_a_worker_follows_its_caller_and_keeps_what_tasks_made(tmp_path: Path) -
 
 def test_members_keep_their_state_and_follow_code(tmp_path: Path) -> None:
     assert _output_of(IN_MEMBERS, tmp_path) == "all are right\n"
+
+
+def test_a_worker_follows_small_changes(tmp_path: Path) -> None:
+    assert _output_of(SMALL_CHANGES, tmp_path) == "all are right\n"
+
+
+def test_a_member_keeps_what_came_from_another_member(tmp_path: Path) -> None:
+    assert _output_of(MADE_BY_A_MEMBER, tmp_path) == "all are right\n"
+
+
+def test_code_is_the_same_among_threads(tmp_path: Path) -> None:
+    assert _output_of(AMONG_THREADS, tmp_path) == "all are right\n"
 
 
 def _output_of(text: str, tmp_path: Path) -> str:
