@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import _weakrefset
 import linecache
 import random
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 from types import FrameType
 from typing import Any
@@ -26,6 +28,8 @@ from pparallel.testing.threads import switching_often
 PATIENCE = 60.0  #: seconds after which a thread that has not ended will not
 YIELDS = 0.02  #: how often a thread lets others run before it goes on with a line
 LINE = 1e-5  #: seconds of a fault's delay that are one line of Python
+#: files without faults: an exception in a callback of a weak reference is printed, not raised
+_UNTRACED = frozenset({__file__, _weakrefset.__file__, weakref.__file__})
 
 
 class ClientThreads(Clients):
@@ -135,7 +139,7 @@ class _Thread(threading.Thread):
         self.journal.end(result, start, end)
 
     def _trace(self, frame: FrameType, event: str, argument: object) -> Any:
-        if not self._is_at_work or frame.f_code.co_filename == __file__:
+        if not self._is_at_work or frame.f_code.co_filename in _UNTRACED:
             return None
         if event == "line" and not self._is_killed:
             if self._due is not None:
