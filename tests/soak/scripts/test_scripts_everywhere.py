@@ -120,7 +120,7 @@ executor.shutdown()
 @pytest.mark.parametrize("way", ["fork", "forkserver", "spawn"])
 def test_memory_stays_flat_while_a_large_global_is_named(way: str, tmp_path: Path) -> None:
     wrong, (first, last) = programs.run_script(
-        LONG + OURS, tmp_path, json.dumps(programs.POOLS[way])
+        LONG + OURS, tmp_path, json.dumps(programs.POOLS[way]), limit=600
     )
     grown = [after - before for before, after in zip(first, last, strict=True)]
     assert not wrong
