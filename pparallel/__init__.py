@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pparallel import lazy
+
 if TYPE_CHECKING:
     from pparallel.builder import Runtime, RuntimeConfig, build, launch, load
     from pparallel.interfaces.collective import Collective, CollectiveConfig
@@ -88,34 +90,19 @@ _HOMES = {
     "pparallel.runtime.member": ("Member",),
     "pparallel.runtime.rpc": ("RemoteRef", "RpcGroup"),
 }
-_HOME = {name: home for home, names in _HOMES.items() for name in names}
+_attribute, __dir__ = lazy.attributes(__name__, _HOMES)
 
 
 def _imported(name: str) -> object:
-    value: object
     if name == "__version__":
         from importlib.metadata import version
 
-        value = version("pparallel")
-    elif name == "errors":
+        return version("pparallel")
+    if name == "errors":
         from importlib import import_module
 
-        value = import_module("pparallel.errors")
-    elif name in _HOME:
-        from importlib import import_module
-
-        value = getattr(import_module(_HOME[name]), name)
-    else:
-        from pparallel.errors import did_you_mean
-
-        message = f"module 'pparallel' has no attribute {name!r}.{did_you_mean(name, __all__)}"
-        raise AttributeError(message, name=name, obj=None)  # obj=None: Python adds no second hint
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, "__version__"})
+        return import_module("pparallel.errors")
+    return _attribute(name)
 
 
 if not TYPE_CHECKING:  # else mypy takes any name at all for one of ours
