@@ -2890,7 +2890,8 @@ script(
 
     def pss():
         with open("/proc/self/smaps_rollup") as lines:
-            return next(int(each.split()[1]) for each in lines if each.startswith("Pss:"))
+            kinds = ("Pss_Anon:", "Pss_Shmem:")  # no libraries: other processes share them
+            return sum(int(each.split()[1]) for each in lines if each.startswith(kinds))
 
     with pparallel.build({"pool": config}) as rt:
         def footprint():
