@@ -90,6 +90,7 @@ _HOMES = {
     "pparallel.runtime.member": ("Member",),
     "pparallel.runtime.rpc": ("RemoteRef", "RpcGroup"),
 }
+_NAMES = {name for names in _HOMES.values() for name in names}
 _attribute, __dir__ = lazy.attributes(__name__, _HOMES)
 
 
@@ -102,7 +103,23 @@ def _imported(name: str) -> object:
         from importlib import import_module
 
         return import_module("pparallel.errors")
+    if name not in _NAMES and (home := _home(name)):
+        message = f"module 'pparallel' has no attribute {name!r}: from {home} import {name}"
+        raise AttributeError(message, name=name, obj=None)
     return _attribute(name)
+
+
+def _home(name: str) -> str:
+    """Return the module of an error or of a backend's config; an empty string: it is neither."""
+    from pparallel import errors
+
+    if name in errors.__dict__ and name.endswith("Error"):
+        return errors.__name__
+    if not name.endswith("Config"):
+        return ""
+    from pparallel.registry import default_registry
+
+    return default_registry().home(name)
 
 
 if not TYPE_CHECKING:  # else mypy takes any name at all for one of ours

@@ -212,6 +212,11 @@ class Registry:
             return found
         raise ConfigError(f"{interface} backend {name!r} ({backend.config}): the config {problem}")
 
+    def home(self, config: str) -> str:
+        """Return the module of the config class of that name; an empty string: none is there."""
+        records = (each[1].config.partition(":") for same in self._usable.values() for each in same)
+        return next((module for module, _, name in records if name == config), "")
+
     def load(self, backend: Backend) -> type[Any]:
         """Import the class of *backend*.
 
