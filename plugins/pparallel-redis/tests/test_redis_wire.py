@@ -154,7 +154,8 @@ def test_only_what_plugins_may_import_is_imported() -> None:
     for path in Path(pparallel_redis.__path__[0]).glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
-            names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
+            if isinstance(node, ast.ImportFrom):
+                names += [f"{node.module}.{each.name}" for each in node.names]
             for name in names:
                 package, _, rest = name.partition(".")
                 assert not package.startswith("pparallel_") or package == "pparallel_redis", path
