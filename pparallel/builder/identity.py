@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from pparallel.errors import ConfigError
 from pparallel.runtime import environment
 from pparallel.runtime.member import Member, default_names
-from pparallel.runtime.rpc import current
 
 if TYPE_CHECKING:
     from pparallel.builder.runtime_config import RuntimeConfig
@@ -42,6 +41,8 @@ def by_torchrun(config: RuntimeConfig) -> Member | None:
     found = environment.torchrun()
     if found is None:
         return None
+    from pparallel.runtime.rpc import current
+
     size = found.world_size
     if config.members != "auto" and (len(config.names) != size or current.count()):
         return None

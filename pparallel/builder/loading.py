@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from pparallel.builder import identity
-from pparallel.builder.assembly import WORDS
 from pparallel.builder.blueprint import Blueprint
+from pparallel.builder.components import WORDS
 from pparallel.builder.runtime import Runtime
 from pparallel.builder.runtime_config import RuntimeConfig
 from pparallel.builder.sources import FILES, Overrides, read

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import copy
+import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from pparallel.builder.assembly import Assembly
 from pparallel.builder.blueprint import Blueprint
 from pparallel.builder.components import Components
-from pparallel.builder.connection import Connection
-from pparallel.builder.leaving import Leaving
-from pparallel.errors import ClosedError, MissingDependencyError, is_consequence
-from pparallel.interfaces.pool import Pool
+from pparallel.errors import CallTimeoutError, ClosedError, MissingDependencyError, is_consequence
 from pparallel.interfaces.resource import Resource
 from pparallel.registry import Registry
 from pparallel.runtime.events import Events, MemberEnded, MemberStarted, PeerLost, Reported
-from pparallel.runtime.member import Member
-from pparallel.runtime.rpc import RpcGroup, current
+from pparallel.runtime.member import Member, MemberContext, acting_for
 from pparallel.runtime.stopping import StopSignal
 from pparallel.runtime.stopping import current as current_signal
 from pparallel.runtime.streams import Streams
@@ -34,9 +31,14 @@ if TYPE_CHECKING:
     from pparallel.interfaces.launcher import Launcher
     from pparallel.interfaces.ordered_server import OrderedServer
     from pparallel.interfaces.placer import Placer
+    from pparallel.interfaces.pool import Pool
     from pparallel.interfaces.reducer import Reducer
     from pparallel.interfaces.serializer import Serializer
-    from pparallel.interfaces.transport import Transport
+    from pparallel.interfaces.transport import Transport, TransportConfig
+    from pparallel.runtime.rpc import RpcGroup
+    from pparallel.runtime.rpc.endpoint import Endpoint
+
+logger = logging.getLogger(__name__)
 
 
 class Runtime:
@@ -50,8 +52,6 @@ class Runtime:
     Attributes:
         config: what it was built from, with this member's overrides.
         member: which member it is.
-        events: what happens in it.
-        streams: its own random streams, from the job's seed.
     """
 
     def __init__(
@@ -59,36 +59,19 @@ class Runtime:
     ) -> None:
         self.config = config.of_member(member.name, registry)
         self.member = member
-        self.events = Events(member.name)
-        for listener in registry.listeners(member):
-            self.events.subscribe(listener)
-        self.streams = Streams(config.seed, "member", member.rank)
+        self._registry = registry
+        self._listeners = registry.listeners(member)
         self._blueprint = Blueprint(self.config, registry, torchrun=torchrun)
         self._blueprint.check()
-        self._connection = Connection(
-            member,
-            lambda name: self._assembly.component(name),
-            self._blueprint.component,
-            self._ended,
-            self._lost,
-        )
-        self._assembly = Assembly(
-            member,
-            registry,
-            self._blueprint.component,
-            self._connection.of_component,
-            self.streams,
-            self.events,
-        )
+        self._context = MemberContext(member)
+        self._connected = False  # whether the endpoint, once there is one, has been opened
+        self._groups: dict[str | None, RpcGroup] = {}
         self._lock = threading.RLock()
         self._entered = False
         self._usable = False  # from entering until all members are done: others may call meanwhile
         self._closed = False
-        self._stopping = threading.Event()
+        self._stopping = False
         self._end: BaseException | None = None  # why the job ended before this member was done
-        self._components = Components(self._assembly)
-        timeout = self.config.close_timeout
-        self._leaving = Leaving(member, self._components, self._connection, timeout)
         self._inside = ExitStack()
 
     # -- who ----------------------------------------------------------------------------------
@@ -136,15 +119,39 @@ class Runtime:
     @property
     def stopping(self) -> bool:
         """Whether the job is ending; a long loop should look now and then."""
-        endpoint = self._connection.made
-        return self._stopping.is_set() or (endpoint is not None and endpoint.closed)
+        endpoint = self._context.endpoint
+        return self._stopping or (endpoint is not None and endpoint.closed)
 
     def report(self, **values: object) -> None:
         """Tell whoever watches how this member is doing: ``rt.report(step=3, loss=0.2)``."""
         if self.events.listening:
             self.events.emit(Reported(self.name, values))
 
+    @cached_property
+    def events(self) -> Events:
+        """The stream of what happens in this member."""
+        events = Events(self.name)
+        for listener in self._listeners:
+            events.subscribe(listener)
+        return events
+
+    @cached_property
+    def streams(self) -> Streams:
+        """This member's own random streams, from the job's seed."""
+        return Streams(self.config.seed, "member", self.rank)
+
     # -- components ---------------------------------------------------------------------------
+
+    @cached_property
+    def _components(self) -> Components:
+        return Components(
+            self.member,
+            self._registry,
+            self._blueprint.component,
+            self._group_of_all,
+            self.streams,
+            self.events,
+        )
 
     @property
     def serializer(self) -> Serializer:
@@ -196,9 +203,9 @@ class Runtime:
         with self._lock:
             self._check_entered()
             if name == "transport":
-                self._connection.open()
-                return self._assembly.component(name)
-            component = self._assembly.component(name)
+                self._connect()
+                return self._components[name]
+            component = self._components[name]
             self._open_made()
             if self._end is not None:  # it came while we opened: what was missed is made up for
                 self._components.terminate_pools()
@@ -227,8 +234,24 @@ class Runtime:
         """
         with self._lock:
             self._check_entered()
-            self._connection.open()
-        return self._connection.group(name, members, timeout)
+            endpoint = self._connect()
+        from pparallel.runtime.rpc.directory import WORLD
+        from pparallel.runtime.rpc.group import enter
+
+        wanted = self.members if members is None else list(members)
+        if name is None and members is not None:
+            raise ValueError(f"a group of {wanted} needs a name")
+        name = name or WORLD
+        known = self._groups.get(name)
+        if known is None and name == WORLD:
+            known = self._groups.setdefault(name, self._group_of_all(name))
+        if known is not None and (name == WORLD or not known.destroyed):
+            if members is not None and sorted(wanted) != known.get_group_members():
+                message = f"group {name!r} has members {known.get_group_members()}, not {wanted}"
+                raise ValueError(message)
+            return known
+        group = self._groups[name] = enter(endpoint, name, wanted, timeout)
+        return group
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -261,15 +284,12 @@ class Runtime:
             self._closed = True
         try:
             if exc is None:
-                self._leaving.together(self._all_are_done)
+                self._leave()
             else:
-                if isinstance(exc, ClosedError) and self._end is not None:
-                    # A pool that was ended cannot know why.
-                    exc.consequence = is_consequence(self._end)
-                self._stopping.set()  # the others leave because of this: they are not lost
-                self._leaving.alone(exc)
+                self._fail(exc)
         finally:
             self._usable = False
+            self._stopping = self._context.is_closed = True
             self.events.emit(MemberEnded(self.name, exc))
             self.events.end()
             self._inside.close()
@@ -280,10 +300,11 @@ class Runtime:
 
     def make_alone(self, config: BackendConfig[Any], given: Mapping[str, Any]) -> Any:
         """Return one component that opens this runtime and its parts when it is entered."""
-        component = self._assembly.make(config.interface, config, given)
-        has_parts = len(self._assembly.made) > 1 or self._connection.made is not None
+        name = config.interface
+        component = self._components.make(name, config, given)
+        has_parts = len(self._components) > 1 or self._context.endpoint is not None
         if isinstance(component, Resource) and has_parts:
-            component.opens_within(lambda: self._with_parts_of(config.interface))
+            component.opens_within(lambda: self._with_parts_of(name))
         return component
 
     @contextmanager
@@ -291,34 +312,33 @@ class Runtime:
         if self._entered:
             what = f"the {name.replace('_', ' ')}"
             raise ClosedError(what, "cannot be opened again: build another")
-        component = self._assembly.made.pop(name)
         with self:
-            self._open_made()
+            self._open_made(but=name)
             yield
-        self._assembly.made[name] = component
 
     # -- opening ------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        self._inside.enter_context(current.acting_for(self._connection.endpoint))
+        self._inside.enter_context(acting_for(self._context))
+        _ = self._components  # and all that is made once, before other threads ask for it
         if self.config.seed is not None and self._blueprint.place != "threads":
             self.streams.seed_globals()
         signal = current_signal()
         if signal is not None:
             self._inside.callback(signal.subscribe(self._told_to_stop))
         if self.world_size > 1:
-            self._connection.open()
+            self._connect()
             for name in self._blueprint.meeting():
-                self._assembly.component(name)
+                self._components[name]
             self._open_made()
-            self._connection.world().meet("entered")
+            self._group_of_all().meet("entered")
         self.events.emit(MemberStarted(self.name, self.rank))
 
-    def _open_made(self) -> None:
-        """Open what was made and is not open yet, parts first."""
-        if self._assembly.grouped:
-            self._connection.open()
-        self._components.open()
+    def _open_made(self, but: str | None = None) -> None:
+        """Open what was made and is not open yet, parts first; all *but* one."""
+        if self._context.endpoint is not None:  # a component was handed a group
+            self._connect()
+        self._components.open(but)
 
     def _check_entered(self) -> None:
         if not self._usable:
@@ -327,26 +347,104 @@ class Runtime:
         if self._end is not None:
             raise copy.copy(self._end)
 
-    # -- closing ------------------------------------------------------------------------------
+    # -- the other members --------------------------------------------------------------------
 
-    def _all_are_done(self) -> None:
-        self._usable = False
+    def _group_of_all(self, name: str | None = None) -> RpcGroup:
+        """Return a group of all members, by default their world; it may not be open."""
+        from pparallel.runtime.rpc import RpcGroup
+        from pparallel.runtime.rpc.directory import WORLD
+
+        return RpcGroup(self._endpoint(), name or WORLD, self.member.names)
+
+    def _endpoint(self) -> Endpoint:
+        """Return what calls the others and is called, made when it is first needed."""
+        endpoint: Endpoint | None = self._context.endpoint
+        if endpoint is None:
+            from pparallel.runtime.rpc.endpoint import Endpoint
+
+            config = cast("TransportConfig", self._blueprint.component("transport"))
+            parts = self._components["transport"], self._components["serializer"]
+            endpoint = Endpoint(*parts, self._context, config)
+            endpoint.when_ended(self._ended)
+            if self._end is not None:  # it came before there was an endpoint to end
+                endpoint.end(self._end)
+        return endpoint
+
+    def _connect(self) -> Endpoint:
+        """Return the endpoint, open."""
+        endpoint = self._endpoint()
+        if not self._connected:
+            self._connected = True
+            endpoint.open()
+            endpoint.when_lost(self._lost)
+            if not self._usable:  # this member has left meanwhile, in another thread
+                endpoint.close()
+        return endpoint
 
     def _lost(self, name: str, reason: str) -> None:
         if self._usable and not self.stopping:  # when the job ends, all leave
             self.events.emit(PeerLost(self.name, name, reason))
 
+    # -- the end ------------------------------------------------------------------------------
+
+    def _leave(self) -> None:
+        """Close when all members are done: first what calls others, then what they call."""
+        with ExitStack() as last:
+            last.callback(self._disconnect)
+            if (endpoint := self._context.endpoint) is not None:
+                endpoint.leave()
+            self._components.depart()
+            self._meet()
+            self._usable = False
+            self._components.close(lambda: self._meet("leaving/closed"))
+            if endpoint is not None:
+                endpoint.let_others_leave()
+
+    def _fail(self, error: BaseException) -> None:
+        """Close because of *error*, which ends the job for the others too, unless it has ended."""
+        if isinstance(error, ClosedError) and self._end is not None:
+            error.consequence = is_consequence(self._end)  # a pool that was ended cannot know why
+        self._stopping = True  # the others leave because of this: they are not lost
+        if self._connected and not is_consequence(error):
+            self._endpoint().fail(error)
+        self._end_job(f"is ending: {error!r}")
+        self._components.abandon(error)
+        self._disconnect()
+
+    def _meet(self, stage: str | None = None) -> None:
+        """Wait for the others at *stage* of leaving, by default where their programs have ended."""
+        if self.world_size == 1:
+            return
+        from pparallel.runtime.rpc.directory import DONE
+
+        timeout = self.config.close_timeout
+        try:
+            self._group_of_all().meet(stage or DONE, timeout)
+        except CallTimeoutError:
+            message = "%s leaves after %s s although other members have not"
+            logger.warning(message, self.name, timeout)
+
+    def _disconnect(self) -> None:
+        if (endpoint := self._context.endpoint) is not None:
+            endpoint.close()
+
     def _told_to_stop(self, signal: StopSignal) -> None:
         reason = signal.reason
-        why = f"is ending: {reason!r}" if reason else "is ending"
-        if self._connection.made is not None:
-            self._connection.made.end(ClosedError("the job", why, consequence=True))
+        self._end_job(f"is ending: {reason!r}" if reason else "is ending")
+
+    def _end_job(self, why: str) -> None:
+        """Wake what this member waits for; an endpoint that is made meanwhile sees the end."""
+        reason = ClosedError("the job", why, consequence=True)
+        if self._context.endpoint is None:
+            self._ended(reason)
+        if (endpoint := self._context.endpoint) is not None:
+            endpoint.end(reason)
 
     def _ended(self, reason: BaseException) -> None:
-        """Wake what this member waits for, for the job has ended."""
-        self._stopping.set()
-        if isinstance(reason, ClosedError) and not reason.consequence:
-            return  # this member closes, and its pools finish what they have
+        """Wake what this member waits for, for the job has ended; the first reason counts."""
+        self._stopping = True
+        if self._end is not None or (isinstance(reason, ClosedError) and not reason.consequence):
+            return  # by itself this member closes, and its pools finish what they have
         self._end = reason
         self._components.terminate_pools()
         self.events.end()

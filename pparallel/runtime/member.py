@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar, Token
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import Any
 
 from pydantic import SecretStr
 
@@ -49,22 +50,65 @@ def default_names(count: int) -> tuple[str, ...]:
     return tuple(f"member-{rank}" for rank in range(count))
 
 
-_current: ContextVar[Member | None] = ContextVar("pparallel_member", default=None)
+class MemberContext:
+    """The member for which threads work: a runtime makes one and shares it with its endpoint.
+
+    Attributes:
+        member: who it is.
+        endpoint: how it calls others, once there is a :class:`pparallel.runtime.rpc` endpoint.
+        is_closed: whether its runtime is closed.
+    """
+
+    __slots__ = ("endpoint", "is_closed", "member")
+
+    def __init__(self, member: Member) -> None:
+        self.member = member
+        self.endpoint: Any = None
+        self.is_closed = False
+
+
+#: that of the calling thread, where it is known
+context: ContextVar[MemberContext | None] = ContextVar("pparallel_member", default=None)
 
 
 def current() -> Member | None:
     """Return the member for which the calling thread works, if it is known."""
-    return _current.get()
+    found = context.get()
+    return None if found is None else found.member
 
 
-def act_as(member: Member | None) -> Token[Member | None]:
-    """Say that what this thread does from now on is done by *member*; for :func:`act_no_more`."""
-    return _current.set(member)
+class _Acting:
+    """Sets the context, and puts back what was before.
+
+    It may be left in another thread or task, or later than one that was entered after it.
+    """
+
+    __slots__ = ("_inner", "_outer")
+
+    def __init__(self, inner: MemberContext) -> None:
+        self._inner = inner
+
+    def __enter__(self) -> None:
+        self._outer = context.get()
+        context.set(self._inner)
+
+    def __exit__(self, *_: object) -> None:
+        if context.get() is self._inner:
+            outer = self._outer
+            context.set(None if outer is not None and outer.is_closed else outer)
 
 
-def act_no_more(token: Token[Member | None]) -> None:
-    """Undo :func:`act_as`."""
-    _current.reset(token)
+_ALREADY: AbstractContextManager[None] = nullcontext()
+
+
+def acting_for(inner: MemberContext) -> AbstractContextManager[None]:
+    """Have what runs inside be done for the member of *inner*."""
+    return _ALREADY if context.get() is inner else _Acting(inner)
+
+
+def acting_as(member: Member) -> AbstractContextManager[None]:
+    """Have what runs inside be done by *member*."""
+    return acting_for(MemberContext(member))
 
 
 _local_rank: ContextVar[int | None] = ContextVar("pparallel_local_rank", default=None)
@@ -83,13 +127,3 @@ def placed(local_rank: int) -> Iterator[None]:
         yield
     finally:
         _local_rank.reset(token)
-
-
-@contextmanager
-def acting_as(member: Member) -> Iterator[None]:
-    """Say that what runs inside is done by *member*."""
-    token = act_as(member)
-    try:
-        yield
-    finally:
-        act_no_more(token)

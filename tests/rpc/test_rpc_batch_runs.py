@@ -313,6 +313,7 @@ def endpoint() -> Any:
         ticker=Ticks(),
         late_batches=late,
         keep_late=late.__setitem__,
+        context=None,
     )
 
 

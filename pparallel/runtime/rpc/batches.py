@@ -31,7 +31,7 @@ from typing_extensions import Buffer
 
 from pparallel.errors import CallTimeoutError, ResourceExhaustedError, SerializationError
 from pparallel.interfaces.transport import Frames, Transport
-from pparallel.runtime import dedicated
+from pparallel.runtime import dedicated, member
 from pparallel.runtime.interrupts import is_interrupt, raise_interrupt
 from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.pending import fail, settle
@@ -405,7 +405,7 @@ class BatchRun:
         self, index: int, name: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None
     ) -> None:
         endpoint = self._endpoint
-        if current.acting.get() is not endpoint:
+        if member.context.get() is not endpoint.context:
             current.act_for(endpoint)
         try:
             if self._is_late and time.monotonic() >= self.expires:

@@ -23,7 +23,7 @@ from pparallel.errors import (
 )
 from pparallel.interfaces.serializer import Serializer
 from pparallel.interfaces.transport import Frames
-from pparallel.runtime import dedicated, remote_errors
+from pparallel.runtime import dedicated, member, remote_errors
 from pparallel.runtime.dedicated import ELSEWHERE, LEADING
 from pparallel.runtime.delivery import own
 from pparallel.runtime.interrupts import raise_interrupt
@@ -124,7 +124,7 @@ class Called:
                 return self._answer(sender, wire.split(frames))
         except ClosedError as error:
             return Future() if self._me.closed else self.failed(error)
-        if current.acting.get() is not self:
+        if member.context.get() is not self._me.context:
             current.act_for(self._me)
         try:
             reply = self.quick.run(frames) if flags and kind == Kind.CALL else None

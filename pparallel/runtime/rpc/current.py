@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from contextlib import AbstractContextManager, nullcontext
-from contextvars import ContextVar
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from pparallel.errors import ClosedError
@@ -15,8 +14,6 @@ from pparallel.runtime import member
 if TYPE_CHECKING:
     from pparallel.runtime.rpc.endpoint import Endpoint
 
-#: the endpoint that the calling thread works for, where that is known
-acting: ContextVar[Endpoint | None] = ContextVar("pparallel_endpoint", default=None)
 _open: weakref.WeakSet[Endpoint] = weakref.WeakSet()
 _open_lock = threading.RLock()
 
@@ -27,7 +24,8 @@ def endpoint() -> Endpoint:
     Raises:
         ClosedError: there is none, or several and this thread belongs to none of them.
     """
-    found = acting.get()
+    context = member.context.get()
+    found: Endpoint | None = None if context is None else context.endpoint
     if found is not None and not found.closed:
         return found
     with _open_lock:
@@ -61,42 +59,14 @@ def count() -> int:
         return len(_open)
 
 
-class _Acting:
-    """Sets the endpoint, and whose work is done, and puts back what was before.
-
-    It may be left in another thread or task, or later than one that was entered after it.
-    """
-
-    __slots__ = ("_endpoint", "_outer")
-
-    def __init__(self, endpoint: Endpoint) -> None:
-        self._endpoint = endpoint
-
-    def __enter__(self) -> None:
-        self._outer = acting.get(), member.current()
-        acting.set(self._endpoint)
-        member.act_as(self._endpoint.member)
-
-    def __exit__(self, *_: object) -> None:
-        if acting.get() is self._endpoint:
-            outer, whose = self._outer
-            is_left = outer is not None and outer.closed
-            acting.set(None if is_left else outer)
-            member.act_as(None if is_left else whose)
-
-
 def act_for(endpoint: Endpoint) -> None:
     """Have what the calling thread does from now on be done for *endpoint*."""
-    acting.set(endpoint)
-    member.act_as(endpoint.member)
-
-
-_ALREADY: AbstractContextManager[None] = nullcontext()
+    member.context.set(endpoint.context)
 
 
 def acting_for(endpoint: Endpoint) -> AbstractContextManager[None]:
     """Have groups and references that are met inside belong to *endpoint*."""
-    return _ALREADY if acting.get() is endpoint else _Acting(endpoint)
+    return member.acting_for(endpoint.context)
 
 
 def loads(endpoint: Endpoint, body: Frames) -> Any:

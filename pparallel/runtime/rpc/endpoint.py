@@ -11,7 +11,7 @@ from contextlib import suppress
 from pparallel.errors import ClosedError, PeerLostError, PparallelError
 from pparallel.interfaces.serializer import Serializer
 from pparallel.interfaces.transport import Transport, TransportConfig
-from pparallel.runtime.member import Member
+from pparallel.runtime.member import MemberContext
 from pparallel.runtime.rpc import current
 from pparallel.runtime.rpc.called import Called
 from pparallel.runtime.rpc.caller import RELEASE, Caller
@@ -34,11 +34,18 @@ class Endpoint(Caller, Called):
     """
 
     def __init__(
-        self, transport: Transport, serializer: Serializer, member: Member, config: TransportConfig
+        self,
+        transport: Transport,
+        serializer: Serializer,
+        context: MemberContext,
+        config: TransportConfig,
     ) -> None:
+        member = context.member
         handlers = Handlers(config.handler_threads, member.name)
         Caller.__init__(self, transport, serializer, member, config, handlers)
         Called.__init__(self)
+        self.context = context
+        context.endpoint = self
         self._changed = threading.Condition()
         self._leaving = False
         self._when_lost: list[Callable[[str, str], None]] = []
