@@ -27,8 +27,7 @@ _DEFAULTS: dict[str, dict[Place, str]] = {
     "collective": {"alone": "local", "threads": "local", "processes": "shm", "machines": "gloo"},
 }
 
-#: Interfaces whose components meet those of other members, in the order in which they open. A
-#: collective that no section asks for is left until it is used: some are costly.
+#: Interfaces whose components meet those of other members, in the order in which they open.
 _MEETING = ("collective", "ordered_server", "reducer")
 
 
@@ -82,9 +81,15 @@ class Blueprint:
         return cls.model_validate({})
 
     def meeting(self) -> list[str]:
-        """Return the components that open on entering, with those of the other members."""
+        """Return the components that open on entering, with those of the other members.
+
+        A collective or a reducer that no section gives opens when it is first used. A server does
+        not: other members call it, and do not wait for the one that hosts it.
+        """
         names = [
-            name for name in _MEETING if name != "collective" or self.config.collective is not None
+            name
+            for name in _MEETING
+            if name == "ordered_server" or self.config.section(name) is not None
         ]
         extra = self.config.extra.items()
         return names + [name for kind in _MEETING for name, each in extra if each.interface == kind]

@@ -85,7 +85,7 @@ class GradServerReducer(Reducer):
         self._client: Client | None = None
         if config.role == "client":
             self._client = Client(group, self._roles, self._boards[0])
-        self._open = self._stopped = self._warned = False
+        self._open = self._stopped = self._warned = self._all_are_open = False
         self._run: Run | None = None
         self._last_run: Run | None = None
         self._last: ref[Module] | None = None
@@ -202,6 +202,9 @@ class GradServerReducer(Reducer):
         self._group.meet("start")
 
     def _start_together(self) -> None:
+        if not self._all_are_open:  # a member that no section gives one opens it at first use
+            self._group.meet("open", resumes=True)
+            self._all_are_open = True
         run = self._roles.begin()
         self._recorded.clear()  # what is frozen may be other than before
         self._squeezer = None

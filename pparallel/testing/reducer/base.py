@@ -31,12 +31,13 @@ class ReducerTests(Suite):
     def launch(
         self,
         launcher: LauncherConfig,
-        config: ReducerConfig,
+        config: ReducerConfig | None,
         target: Callable[..., Any],
+        args: tuple[Any, ...] = (),
         **extra: ReducerConfig,
     ) -> list[Any]:
-        """Run *target* in members that have the reducer, and *extra* ones."""
+        """Run *target* in members that have the reducer, None: the default, and *extra* ones."""
         parts: dict[str, Any] = {"launcher": launcher, "reducer": config}
         job = pparallel.RuntimeConfig(members=MEMBERS, extra=dict(extra), **parts)
-        (results,) = in_threads(1, lambda _: pparallel.launch(job, target), LIMIT)
+        (results,) = in_threads(1, lambda _: pparallel.launch(job, target, args), LIMIT)
         return results

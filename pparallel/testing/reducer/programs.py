@@ -61,6 +61,18 @@ def train_as_member(rt: Runtime) -> list[list[float]]:
     return parameters(model)
 
 
+def train_early_or_late(rt: Runtime, late: int) -> list[list[float]]:
+    """Train as member *late*, which asks for its reducer when all others have, or as another."""
+    if rt.rank == late:
+        rt.group().barrier()
+    reducer = rt.reducer
+    if rt.rank != late:
+        rt.group().barrier()
+    model, _, counters = train(rt, reducer, 1.0, 0)
+    assert counters.pushed == (STEPS if reducer.trains else 0)
+    return parameters(model)
+
+
 def train_two(rt: Runtime) -> tuple[Any, Any]:
     """Train an actor, a critic, and the actor again; return the parameters of both."""
     _, actors_loss, _ = train(rt, rt.reducer, 1.0, 0)

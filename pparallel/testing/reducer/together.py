@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import pparallel
 from pparallel.interfaces.launcher import LauncherConfig
 from pparallel.interfaces.reducer import ReducerConfig
 from pparallel.testing.reducer.base import MEMBERS, ReducerTests
@@ -17,6 +18,7 @@ from pparallel.testing.reducer.programs import (
     push_numbers,
     train_and_listen,
     train_as_member,
+    train_early_or_late,
     train_two,
     train_two_at_once,
 )
@@ -69,6 +71,17 @@ class TogetherTests(ReducerTests):
         results = self.launch(launcher, config, train_as_member)
         assert results == [results[0]] * MEMBERS
         assert results[0] not in [parameters(line(rank)) for rank in range(MEMBERS)]
+
+    @requires("shared")
+    @pytest.mark.parametrize("late", [0, MEMBERS - 1])
+    def test_a_member_that_asks_late(
+        self, config: ReducerConfig, launcher: LauncherConfig, late: int
+    ) -> None:
+        """A default that is left out of a config opens when a member asks for it."""
+        is_default = config == pparallel.load(ReducerConfig, {})
+        given = None if is_default else config
+        results = self.launch(launcher, given, train_early_or_late, (late,))
+        assert results == [results[0]] * MEMBERS
 
     @requires("shared")
     def test_what_is_pulled_is_the_members_own(
