@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from pparallel import lazy
 
 if TYPE_CHECKING:
-    from pparallel.builder import Runtime, RuntimeConfig, build, launch, load
+    from pparallel.builder import Runtime, RuntimeConfig, build, load
+    from pparallel.builder.launch import launch
     from pparallel.interfaces.collective import Collective, CollectiveConfig
     from pparallel.interfaces.launcher import Launcher, LauncherConfig
     from pparallel.interfaces.ordered_server import OrderedServer, OrderedServerConfig

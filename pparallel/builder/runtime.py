@@ -45,9 +45,10 @@ class Runtime:
     """One member of a job and its components; made by :func:`pparallel.build`.
 
     Inside ``with``, a component opens when it is first asked for. With several members, entering
-    opens the transport, the ordered server, and the collectives and reducers that the config
-    gives, and returns when every member has done so. Leaving, in whatever thread or task, waits until every live member leaves, up to the
-    config's ``close_timeout``; leaving by exception ends the job in all members and waits for none.
+    opens the transport, the ordered server, and the collectives and reducers that the config gives,
+    and returns when every member has done so. Leaving, in whatever thread or task, waits until
+    every live member leaves, up to the config's ``close_timeout``; leaving by exception ends the
+    job in all members and waits for none.
 
     Attributes:
         config: what it was built from, with this member's overrides.

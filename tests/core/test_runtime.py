@@ -12,8 +12,8 @@ import pytest
 
 import pparallel
 from pparallel import Runtime
-from pparallel.builder import launching
 from pparallel.errors import ClosedError, ConfigError, MissingDependencyError, is_consequence
+from pparallel.interfaces.launcher import RankSpec
 from pparallel.runtime import member
 from pparallel.runtime.events import Event, PeerLost
 from pparallel.runtime.member import Member, current
@@ -315,13 +315,13 @@ def test_leaving_together_never_fails() -> None:
 def test_a_launcher_may_say_which_number_a_rank_has_on_its_machine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    run_member = launching.run_member
+    run = RankSpec.run
 
-    def run_placed(rank: int, *args: Any) -> Any:
-        with member.placed(rank % 2):
-            return run_member(rank, *args)
+    def run_placed(self: RankSpec) -> Any:
+        with member.placed(self.rank % 2):
+            return run(self)
 
-    monkeypatch.setattr(launching, "run_member", run_placed)
+    monkeypatch.setattr(RankSpec, "run", run_placed)
     assert pparallel.launch({"members": 3}, lambda rt: rt.local_rank) == [0, 1, 0]
     monkeypatch.undo()
     assert pparallel.launch({"members": 3}, lambda rt: rt.local_rank) == [0, 1, 2]

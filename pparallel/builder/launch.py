@@ -7,9 +7,10 @@ import importlib.util
 import inspect
 import logging
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,17 +18,22 @@ from pydantic import SecretStr
 
 from pparallel.builder import identity
 from pparallel.builder.blueprint import Blueprint
-from pparallel.builder.hearing import upstream_listener
 from pparallel.builder.loading import Source, build, load_with
 from pparallel.builder.runtime import Runtime
 from pparallel.builder.runtime_config import RuntimeConfig
 from pparallel.builder.sources import Overrides
-from pparallel.errors import ConfigError, SerializationError, did_you_mean, is_consequence
+from pparallel.errors import (
+    ConfigError,
+    RemoteError,
+    SerializationError,
+    did_you_mean,
+    is_consequence,
+)
 from pparallel.interfaces.launcher import Launcher, RankSpec, StartMethod
 from pparallel.interfaces.pool import name_of
 from pparallel.interfaces.transport import Transport
 from pparallel.registry import default_registry
-from pparallel.runtime import environment
+from pparallel.runtime import environment, upstream
 from pparallel.runtime.events import Event, Listener
 from pparallel.runtime.member import Member, local_rank
 
@@ -42,11 +48,11 @@ class _Job:
 
     config: RuntimeConfig
     target: Target
-    args: Sequence[Any]
+    args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
-    address: str
-    keys: Mapping[str, SecretStr] = field(repr=False)
-    kinds: tuple[type[Event], ...]
+    kinds: tuple[type[Event], ...]  # of events for the listener; none: all
+    address: str = ""
+    keys: Mapping[str, SecretStr] = field(default_factory=dict, repr=False)
 
 
 def launch(
@@ -97,35 +103,26 @@ def launch(
         kwargs = given if isinstance(given, dict) else {}
     if isinstance(args, str | bytes | Mapping) or not isinstance(args, Iterable):
         raise ConfigError(f"give a list or a tuple: ({args!r},), not {args!r}", path="args")
-    args = tuple(args)
+    job = _Job(loaded, target, tuple(args), kwargs, tuple(kinds))
     with _importable(loaded.directory):
-        return _launch(loaded, target, args, kwargs, listener, tuple(kinds))
+        return _launch(job, listener)
 
 
-def _launch(
-    config: RuntimeConfig,
-    target: Target,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    listener: Listener | None,
-    kinds: tuple[type[Event], ...],
-) -> list[Any]:
+def _launch(job: _Job, listener: Listener | None) -> list[Any]:
+    config, registry = job.config, default_registry()
     member = identity.by_torchrun(config)
     if member is None and config.members == "auto":
         identity.resolve(config, None)
-    blueprint = Blueprint(
-        config, default_registry(), torchrun=member is not None and member.world_size > 1
-    )
+    several = member is not None and member.world_size > 1
+    blueprint = Blueprint(config, registry, torchrun=several)
     if blueprint.place != "processes":
-        target = _imported(target)
-    elif isinstance(target, str):  # each member imports it for itself
-        _check_findable(target)
-    if inspect.iscoroutinefunction(target):
-        raise _asynchronous(target)
+        job = replace(job, target=_imported(job.target))
+    elif isinstance(job.target, str):  # each member imports it for itself
+        _check_findable(job.target)
+    if inspect.iscoroutinefunction(job.target):
+        raise _asynchronous(job.target)
     if member is not None or (len(config.names) == 1 and config.launcher is None):
-        with _heard(build(config), listener, kinds) as rt:
-            return [_run(target, rt, args, kwargs)]
-    registry = default_registry()
+        return [_run(build(config), job, listener)]
     transport = blueprint.component("transport")
     cls = registry.load(registry.find("transport", transport.backend))
     chosen = blueprint.component("launcher")
@@ -134,11 +131,10 @@ def _launch(
     launcher: Launcher = build(cast("Any", chosen))
     # The launcher first: it may connect to what the transport is to use too.
     with launcher, cast("type[Transport]", cls).meeting(transport, config.names) as meeting:
-        job = _Job(config, target, args, kwargs, meeting.address, {}, kinds)
-        return _started(launcher, job, meeting.keys, listener)
+        return _start(launcher, replace(job, address=meeting.address), meeting.keys, listener)
 
 
-def _started(
+def _start(
     launcher: Launcher,
     job: _Job,
     keys: Mapping[str, Mapping[str, SecretStr]],
@@ -163,11 +159,9 @@ def _started(
     try:
         context = launcher.start(ranks, daemon=False, start_method=method)
     except SerializationError as error:
-        target = job.target if isinstance(job.target, str) else name_of(job.target)
         inside = "[1][0]"  # of what a rank runs
-        error.locate(
-            {f"{inside}.args": "args", f"{inside}.kwargs": "kwargs", f"{inside}.target": target}
-        )
+        parts = {f"{inside}.{each}": each for each in ("args", "kwargs")}
+        error.locate({**parts, f"{inside}.target": _name(job.target)})
         raise
     return context.results()
 
@@ -183,37 +177,36 @@ def _needed_by_each() -> tuple[str, ...]:
 
 def run_member(rank: int, job: _Job) -> Any:
     """Be member *rank* of *job*: what a launcher runs in each rank."""
-    names = tuple(job.config.names)
-    member = _member(rank, names, job)
+    member = _member(rank, tuple(job.config.names), job)
     try:
-        with (
-            _importable(job.config.directory),
-            _heard(build(job.config, member=member), upstream_listener(), job.kinds) as rt,
-        ):
-            return _run(job.target, rt, job.args, job.kwargs)
+        with _importable(job.config.directory):
+            return _run(build(job.config, member=member), job, _upstream_listener())
     except BaseException as error:
         if not is_consequence(error):
-            error.add_note(f"in member {names[rank]!r}")
+            error.add_note(f"in member {member.name!r}")
         raise
 
 
-def _run(target: Target, rt: Runtime, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Return what *target* returns.
+def _run(rt: Runtime, job: _Job, listener: Listener | None) -> Any:
+    """Return what the target returns inside *rt*.
 
     Raises:
         ConfigError: that is a coroutine, which nothing would run.
     """
-    function = _imported(target)
-    try:
-        result = function(rt, *args, **kwargs)
-    except TypeError as error:
-        if not _takes(function, rt, *args, **kwargs):
-            error.add_note("a target takes the runtime first, as def main(rt), and then args")
-        raise
-    if inspect.iscoroutine(result):
-        result.close()
-        raise _asynchronous(target)
-    return result
+    if listener is not None:
+        rt.events.subscribe(listener, *job.kinds)
+    with rt:
+        function = _imported(job.target)
+        try:
+            result = function(rt, *job.args, **job.kwargs)
+        except TypeError as error:
+            if not _takes(function, rt, *job.args, **job.kwargs):
+                error.add_note("a target takes the runtime first, as def main(rt), and then args")
+            raise
+        if inspect.iscoroutine(result):
+            result.close()
+            raise _asynchronous(job.target)
+        return result
 
 
 def _takes(function: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
@@ -226,8 +219,12 @@ def _takes(function: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
     return True
 
 
+def _name(target: Target) -> str:
+    return target if isinstance(target, str) else name_of(target)
+
+
 def _asynchronous(target: Target) -> ConfigError:
-    name = target if isinstance(target, str) else name_of(target)
+    name = _name(target)
     message = f"{name} returns a coroutine, which nothing runs: give a function that runs it, by"
     return ConfigError(f"{message} asyncio.run({name.rpartition(':')[2]}(rt))", path="target")
 
@@ -243,10 +240,45 @@ def _member(rank: int, names: tuple[str, ...], job: _Job) -> Member:
     return Member(names[rank], rank, found.local_rank, len(names), names, address, keys)
 
 
-def _heard(rt: Runtime, listener: Listener | None, kinds: tuple[type[Event], ...]) -> Runtime:
-    if listener is not None:
-        rt.events.subscribe(listener, *kinds)
-    return rt
+def _upstream_listener() -> Listener | None:
+    """Return what hands events on, None if nobody listens where this rank was launched."""
+    tell = upstream.current()
+    if tell is None:
+        return None
+
+    def hand_on(event: Event) -> None:
+        try:
+            tell(event)
+        except SerializationError:  # it holds an exception, or a value, that cannot be sent
+            tell(_in_words(event))
+
+    return hand_on
+
+
+def _in_words(event: Event) -> Event:
+    """Return a copy of *event* with text in the place of all that is not plain."""
+    values = {each.name: _plain(getattr(event, each.name), event.member) for each in fields(event)}
+    return type(event)(**values)
+
+
+def _plain(value: Any, member: str) -> Any:
+    if isinstance(value, (bool, int, float, complex, str, bytes, type(None))):
+        return value
+    if isinstance(value, Mapping):
+        return {_plain(key, member): _plain(each, member) for key, each in value.items()}
+    if isinstance(value, BaseException):
+        kind = type(value)
+        name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+        text = "".join(traceback.format_exception(value))
+        return RemoteError(member, name, _text(value, str), text)
+    return _text(value, repr)
+
+
+def _text(value: object, words: Callable[[object], str]) -> str:
+    try:
+        return words(value)
+    except Exception as error:  # noqa: BLE001 - the user's __str__ and __repr__ may raise anything
+        return f"<{type(value).__qualname__}: {type(error).__name__}>"
 
 
 @contextmanager
