@@ -16,9 +16,14 @@ from typing import Any, cast
 
 from pydantic import SecretStr
 
-from pparallel.builder import identity
 from pparallel.builder.blueprint import Blueprint
-from pparallel.builder.loading import Source, build, load_with
+from pparallel.builder.loading import (
+    Source,
+    build,
+    load_with,
+    member_by_torchrun,
+    member_of,
+)
 from pparallel.builder.runtime import Runtime
 from pparallel.builder.runtime_config import RuntimeConfig
 from pparallel.builder.sources import Overrides
@@ -110,9 +115,9 @@ def launch(
 
 def _launch(job: _Job, listener: Listener | None) -> list[Any]:
     config, registry = job.config, default_registry()
-    member = identity.by_torchrun(config)
+    member = member_by_torchrun(config)
     if member is None and config.members == "auto":
-        identity.resolve(config, None)
+        member_of(config, None)
     several = member is not None and member.world_size > 1
     blueprint = Blueprint(config, registry, torchrun=several)
     if blueprint.place != "processes":

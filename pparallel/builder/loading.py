@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
-from pparallel.builder import identity
 from pparallel.builder.blueprint import Blueprint
 from pparallel.builder.components import WORDS
 from pparallel.builder.runtime import Runtime
@@ -23,7 +22,7 @@ from pparallel.registry import (
     interface_class,
 )
 from pparallel.runtime import environment
-from pparallel.runtime.member import Member
+from pparallel.runtime.member import Member, default_names
 
 T = TypeVar("T")
 C = TypeVar("C", bound=BackendConfig[Any])
@@ -212,7 +211,7 @@ def build(
         alone = Runtime(RuntimeConfig(), member or Member(), registry)
         return alone.make_alone(config, options)
     loaded = load_with(config, options, (), registry)
-    found = identity.resolve(loaded, member)
+    found = member_of(loaded, member)
     torchrun = member is None and found.world_size > 1  # nothing else gives a process a place
     return Runtime(loaded, found, registry, torchrun=torchrun)
 
@@ -261,3 +260,50 @@ def _configured(
     own = {key: each for key, each in options.items() if key not in parts}
     with refusing():
         return cls.model_validate({**own, "backend": name}, context=registry.context), parts
+
+
+# -- who this process is in the job ----------------------------------------------------------------
+
+
+def member_of(config: RuntimeConfig, member: Member | None) -> Member:
+    """Return the member to be: given, or torchrun's, or the only one.
+
+    Raises:
+        ConfigError: there are several members and nothing says which one this is.
+    """
+    if member is not None:
+        _check_member(config, member)
+        return member
+    if (found := member_by_torchrun(config)) is not None:
+        return found
+    if config.members == "auto":
+        message = "'auto' takes the members from torchrun, and its variables are not set"
+        raise ConfigError(message, path="members")
+    if len(config.names) > 1:
+        message = (
+            f"there are {len(config.names)} members and nothing says which one this process is: "
+            "start them with pparallel.launch(config, target) or 'pparallel run', "
+            "or give build(config, member=pparallel.Member(...))"
+        )
+        raise ConfigError(message, path="members")
+    return Member(name=config.names[0])
+
+
+def member_by_torchrun(config: RuntimeConfig) -> Member | None:
+    """Return the member that torchrun's variables describe, if they are for this config."""
+    found = environment.torchrun()
+    if found is None:
+        return None
+    from pparallel.runtime.rpc import current
+
+    size = found.world_size
+    if config.members != "auto" and (len(config.names) != size or current.count()):
+        return None
+    names = default_names(size) if config.members == "auto" else tuple(config.names)
+    return Member(names[found.rank], found.rank, found.local_rank, size, names, found.address)
+
+
+def _check_member(config: RuntimeConfig, member: Member) -> None:
+    if config.members != "auto" and list(member.names) != config.names:
+        message = f"the config has members {config.names}, the member given {list(member.names)}"
+        raise ConfigError(message, path="members")

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import typer
 
 import pparallel
-from pparallel.builder import identity
+from pparallel.builder.loading import member_by_torchrun
 from pparallel.cli import logs
 from pparallel.cli.interrupts import INTERRUPTED, ending_on_interrupt, leave
 from pparallel.cli.output import Output
@@ -79,7 +79,7 @@ class _Run:
         began = time.monotonic()
         try:
             config = pparallel.load(path, overrides=overrides)
-            alone = identity.by_torchrun(config)
+            alone = member_by_torchrun(config)
             self._names = [alone.name] if alone else config.names
             self._tally.expect(self._names)
             with self._watch as watch:

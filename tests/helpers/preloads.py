@@ -1,10 +1,41 @@
-"""What the processes of members are forked with: it would take each of them seconds to import.
+"""What the processes of tests are forked with: it would take each of them long to import.
 
-All tests name the same, so that one fork server is enough for all that a process of the tests runs.
+Whatever a test says, its fork server is one of two, so that few are started: one that has imported
+torch, and one that has not. A test whose subject is what is preloaded names other modules.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+#: without torch
+LIGHT = (
+    "pytest",
+    "launched",
+    "launched_jobs",
+    "pparallel.builder.launch",
+    "pparallel.builder.runtime",
+    "pparallel.compat.machin.pool.prepared",
+    "pparallel.compat.machin.pool.working",
+    "pparallel.testing.chaos",
+    "pparallel.testing.deaths",
+    "pparallel.testing.launcher",
+    "pparallel.testing.pool.tasks",
+    "pparallel_ipc",
+    "pparallel_local",
+    "pparallel_placers",
+    "pparallel_process",
+    "pparallel_process.launcher.rank",
+    "pparallel_process.worker",
+    "pparallel_redis",
+    "pparallel_reducers",
+    "pparallel_serializers",
+    "pparallel_serializers.dill",
+    "pparallel_servers",
+    "pparallel_shm",
+    "pparallel_torch",
+    "pparallel_zmq",
+)
 MEMBERS = (
     "numpy",
     "torch._dynamo",  # as the first optimizer that is made would do
@@ -23,3 +54,13 @@ MEMBERS = (
     "pparallel_zmq.transport",
     "crew_programs",
 )
+_TORCH = {*MEMBERS, "torch", "launched_patterns"} - {*LIGHT}
+_RAY = "pparallel_ray."  #: a plugin's modules, which a job preloads where the plugin is installed
+
+
+def shared(preload: Sequence[str]) -> tuple[str, ...]:
+    """Return what the fork server for *preload* imports."""
+    modules = {each for each in preload if not each.startswith(_RAY)}
+    if not modules <= {*LIGHT, *_TORCH}:
+        return tuple(preload)
+    return (*LIGHT, *MEMBERS, "launched_patterns") if modules & _TORCH else LIGHT
