@@ -265,6 +265,8 @@ def _explained(problems: list[Any]) -> str:
         return wanted
     if secret:
         return f"{wanted}; the value is not shown, as it may be a secret"
+    if wanted == "a list" and isinstance(given, str):
+        wanted = f"a list, as [{given!r}]"
     return f"{wanted}, not {shown(given)}"
 
 

@@ -241,6 +241,16 @@ class Registry:
         found = [interface for interface, each in self._usable if each == name]
         return sorted(found, key=lambda each: (each != "pool", each == "launcher", each))
 
+    def takers(self, option: str) -> list[tuple[str, str]]:
+        """Return a backend of each interface, where one has that option: interface and name."""
+        found: dict[str, str] = {}
+        for each in self.offers():
+            if each.status != "available" or each.interface in found:
+                continue
+            if option in self.config(each.interface, each.name).model_fields:
+                found[each.interface] = each.name
+        return list(found.items())
+
     def default(self, interface: str) -> str:
         """Return the backend that a section which names none is for."""
         return INTERFACES[interface].default_backend

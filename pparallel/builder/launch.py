@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, cast
@@ -43,6 +44,9 @@ from pparallel.runtime.events import Event, Listener
 from pparallel.runtime.member import Member, local_rank
 
 logger = logging.getLogger(__name__)
+
+#: the module that is being imported for its target
+_importing: ContextVar[str] = ContextVar("pparallel_importing", default="")
 
 Target = Callable[..., Any] | str  #: the function itself, or "module:function"
 
@@ -91,11 +95,7 @@ def launch(
             ``async def`` function, or *args* is no list or tuple.
         Exception: what the first member that failed raised.
     """
-    first: Any = config
-    if callable(first):
-        number = next((each for each in keys.values() if isinstance(each, int)), 2)
-        name = name_of(first).rpartition(".")[2]
-        raise ConfigError(f"give the members first: launch({number}, {name})")
+    _check_call(config, keys)
     loaded = load_with(config, keys, overrides, default_registry())
     target = target if target is not None else loaded.target
     if target is None:
@@ -107,7 +107,9 @@ def launch(
     if kwargs is None:
         kwargs = given if isinstance(given, dict) else {}
     if isinstance(args, str | bytes | Mapping) or not isinstance(args, Iterable):
-        raise ConfigError(f"give a list or a tuple: ({args!r},), not {args!r}", path="args")
+        named = f"kwargs={args!r}, or " if isinstance(args, Mapping) else ""
+        message = f"give {named}a list or a tuple: ({args!r},), not {args!r}"
+        raise ConfigError(message, path="args")
     job = _Job(loaded, target, tuple(args), kwargs, tuple(kinds))
     with _importable(loaded.directory):
         return _launch(job, listener)
@@ -300,6 +302,27 @@ def _importable(directory: Path | None) -> Iterator[None]:
             sys.path.remove(str(directory))
 
 
+def _check_call(first: Any, keys: Mapping[str, Any]) -> None:
+    """Refuse what people give to :func:`launch` by mistake.
+
+    Raises:
+        ConfigError: with what to write.
+    """
+    if module := _importing.get():
+        message = f"module {module!r} calls launch() while it is imported for its target: guard"
+        raise ConfigError(f'{message} that call with `if __name__ == "__main__":`', path="target")
+    if callable(first):
+        number = next((each for each in keys.values() if isinstance(each, int)), 2)
+        name = name_of(first).rpartition(".")[2]
+        raise ConfigError(f"give the members first: launch({number}, {name})")
+    if isinstance(first, str) and first.isdecimal():
+        raise ConfigError(f"the number of members is no text: launch({first}, ...)")
+    for key, value in keys.items():
+        if key not in RuntimeConfig.model_fields and not RuntimeConfig._hint(key, value):
+            message = f"unknown key {key!r}; an argument of the target goes into kwargs:"
+            raise ConfigError(f"{message} launch(..., kwargs={{{key!r}: ...}})")
+
+
 def _check_findable(target: str) -> None:
     """Refuse a name whose module does not exist, without importing it.
 
@@ -319,6 +342,9 @@ def _parts(target: str) -> tuple[str, str]:
     module_name, _, name = target.partition(":")
     if not module_name or not name:
         raise ConfigError(f"write 'module:function', not {target!r}", path="target")
+    if module_name.endswith(".py"):
+        right = f"{module_name.removesuffix('.py').replace('/', '.')}:{name}"
+        raise ConfigError(f"a module has no suffix: write {right!r}", path="target")
     return module_name, name
 
 
@@ -339,10 +365,13 @@ def _imported(target: object) -> Callable[..., Any]:
         message = f"{target!r} is no function: give one, or 'module:function'"
         raise ConfigError(message, path="target")
     module_name, name = _parts(target)
+    token = _importing.set(module_name)
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
         raise _unimportable(module_name, target, error) from error
+    finally:
+        _importing.reset(token)
     function = getattr(module, name, None)
     if not callable(function):
         hint = did_you_mean(name, [each for each in vars(module) if not each.startswith("_")])

@@ -114,11 +114,13 @@ def _checked(source: Any, registry: Registry) -> Any:
         return {"members": source}
     if isinstance(source, type):
         if issubclass(source, BackendConfig):
-            raise ConfigError(f"give a config, not its class: {source.__name__}()")
+            raise ConfigError(f"give a config, not its class: {source.__name__}(...)")
         if how := how_to_build(source):
             raise ConfigError(how)
-    if isinstance(source, str) and _NAME.fullmatch(source):
+    if isinstance(source, str) and (named := _NAME.fullmatch(source)):
         message = f"{source!r} names no file: a config ends in one of {', '.join(FILES)}"
+        if named[1] and named[1] not in INTERFACES:
+            raise ConfigError(f"{message}; give it before the target, or as its target: {source}")
         raise ConfigError(f"{message}; a backend is the value of a section, as pool={source!r}")
     return source
 

@@ -29,6 +29,8 @@ def read_file(path: Path) -> object:
     if parse is None:
         known = ", ".join(FILES)
         message = f"unknown kind of file {path.suffix!r}; a config ends in one of: {known}"
+        if path.suffix == ".py":
+            message += f"; it names its program by target: {path.stem}:FUNCTION"
         raise ConfigError(message, source=str(path))
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -100,6 +102,9 @@ def parse_yaml(text: str, source: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         reason = error.problem or error.context or "it is no YAML"
+        if mark and "found character '\\t'" in reason:
+            message = f"line {mark.line + 1}: a tab: indent with spaces"
+            raise ConfigError(message, source=source) from None
         if opened := _unclosed(error):
             raise ConfigError(opened, source=source) from None
         if not isinstance(error, _RepeatedYamlKeyError):

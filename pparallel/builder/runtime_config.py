@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
+import typing_extensions
 from pydantic import (
     BeforeValidator,
     Field,
@@ -53,6 +54,13 @@ class MemberConfig(Config, frozen=True):
     resources: dict[str, Any] = Field(default_factory=dict)
     override: dict[str, Any] = Field(default_factory=dict)
 
+    @classmethod
+    @typing_extensions.override
+    def _hint(cls, key: str, value: object) -> str:
+        if key in OVERRIDES:
+            return f"a member has no {key!r} of its own but by override: {{{key}: ...}}"
+        return super()._hint(key, value)
+
 
 def _named(value: Any) -> Any:
     if not isinstance(value, str | Mapping | MemberConfig):
@@ -67,6 +75,8 @@ def _counted(kinds: Mapping[Any, Any]) -> list[Any]:
         number = int(given) if isinstance(given, str) and given.isdecimal() else given
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
             message = f"the number of members of this kind, at least 1, not {shown(given)}"
+            if isinstance(given, Mapping):
+                message = "a number of members; one with an override is an entry of a list"
             facts = {"message": message, "at": str(kind)}
             raise PydanticCustomError("unknown_key", "{message}", facts)
         names += [kind] if number == 1 else [f"{kind}-{each}" for each in range(number)]
@@ -206,11 +216,24 @@ class RuntimeConfig(Config, frozen=True):
     @classmethod
     @override
     def _hint(cls, key: str, value: object) -> str:
-        if key != "backend":
-            return super()._hint(key, value)
-        found = default_registry().interfaces(value) or ["pool"]
-        section = f'write {{"{found[0]}": {{"backend": "{value}"}}}}'
-        return f'a backend goes into a section: {section} or build("{found[0]}:{value}")'
+        registry = default_registry()
+        if key == "backend":
+            found = registry.interfaces(value) or ["pool"]
+            sections = " or ".join(f'{{"{each}": {{"backend": "{value}"}}}}' for each in found)
+            by_name = f'build("{found[0]}:{value}")'
+            return f"a backend goes into a section: write {sections} or {by_name}"
+        if hint := super()._hint(key, value):
+            return hint
+        if found := registry.interfaces(key):
+            sections = " or ".join(f'{{"{each}": "{key}"}}' for each in found)
+            return f"{key!r} is a backend: write {sections}"
+        if takers := registry.takers(key)[:2]:
+            sections = " or ".join(
+                f'{{"{interface}": {{"backend": "{name}", "{key}": ...}}}}'
+                for interface, name in takers
+            )
+            return f"{key!r} is an option of a section: write {sections}"
+        return ""
 
     @field_validator("extra", mode="after")
     @classmethod

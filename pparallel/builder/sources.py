@@ -40,6 +40,8 @@ def read(
     for path, text in environment.overrides():
         variable = "PPARALLEL__" + "__".join(path).upper()
         _put(raw, path, _parsed(text, variable), variable)
+    if isinstance(overrides, str):
+        raise ConfigError(f"give a list or a mapping: overrides=[{overrides!r}]")
     for each in overrides.items() if isinstance(overrides, Mapping) else overrides:
         key, equals, text = each.partition("=") if isinstance(each, str) else (each[0], "=", "")
         path = key.strip().split(".")

@@ -10,7 +10,7 @@ from pparallel.errors import ClosedError
 class PoolState(StrEnum):
     """The states of a pool, in words that complete "the pool ..."."""
 
-    NEW = "is not open yet"
+    NEW = "is not open yet: use it inside 'with'"
     OPEN = "is open"
     CLOSED = "is closed"
     JOINED = "was joined"
