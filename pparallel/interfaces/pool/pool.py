@@ -19,7 +19,6 @@ from pparallel.interfaces.pool.arguments import (
     unpackable,
 )
 from pparallel.interfaces.pool.batch import NO_SINK, Batch, Observer, Sink
-from pparallel.interfaces.pool.executor import PoolExecutor
 from pparallel.interfaces.pool.names import name_of
 from pparallel.interfaces.pool.progress import Meter, MeteredSink, Metering, count_of
 from pparallel.interfaces.pool.results import PoolResult, Publishing
@@ -305,6 +304,8 @@ class Pool(Resource):
 
     def as_executor(self) -> Executor:
         """Return an executor that runs its calls here; shutting it down leaves the pool open."""
+        from pparallel.interfaces.pool.executor import PoolExecutor
+
         return PoolExecutor(self)
 
     def observed_by(self, observer: Observer | None) -> None:

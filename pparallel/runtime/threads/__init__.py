@@ -5,9 +5,17 @@ all have ended. A :class:`Slot` is a worker; a thread that waits inside a task l
 A :class:`Backlog` is where a pool's jobs wait for its workers.
 """
 
-from pparallel.runtime.threads.backlog import Backlog
+from typing import TYPE_CHECKING
+
+from pparallel import lazy
 from pparallel.runtime.threads.job import Job, Remains, SharedJob, SingleJob
 from pparallel.runtime.threads.slot import Slot
 from pparallel.runtime.threads.tracebacks import below
 
+if TYPE_CHECKING:
+    from pparallel.runtime.threads.backlog import Backlog
+
 __all__ = ["Backlog", "Job", "Remains", "SharedJob", "SingleJob", "Slot", "below"]
+
+if not TYPE_CHECKING:  # the pool of threads has a queue of its own
+    __getattr__, __dir__ = lazy.attributes(__name__, {f"{__name__}.backlog": ("Backlog",)})
