@@ -95,7 +95,8 @@ class Config(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=Tru
                 str(key): cls._hint(str(key), value[key]) for key in value if key not in known
             }
             if unknown:
-                key = next((each for each, hint in unknown.items() if hint), next(iter(unknown)))
+                hinted = [each for each, hint in unknown.items() if hint]
+                key = "backend" if "backend" in unknown else [*hinted, *unknown][0]
                 allowed = f"unknown key {key!r}; allowed: {', '.join(sorted(known))}"
                 facts = {"message": unknown[key] or allowed, "at": key}
                 raise PydanticCustomError("unknown_key", "{message}", facts)

@@ -208,7 +208,7 @@ REFUSED: list[tuple[str, Form, str]] = [
     (
         "backend beside the sections",
         lambda: build({"size": 2, "backend": "process"}),
-        r'write \{"pool": \{"backend": "process"\}\} or build\("pool:process"\)$',
+        r'or \{"launcher": \{"backend": "process"\}\} or build\("pool:process"\)$',
     ),
     ("backend: ipc", lambda: load({"backend": "ipc"}), r'build\("transport:ipc"\)$'),
     *(
@@ -354,7 +354,7 @@ REFUSED: list[tuple[str, Form, str]] = [
     (
         "build(ThreadPoolConfig)",
         lambda: build(ThreadPoolConfig),  # type: ignore[call-overload]
-        r"^give a config, not its class: ThreadPoolConfig\(\)$",
+        r"^give a config, not its class: ThreadPoolConfig\(\.\.\.\)$",
     ),
     (
         "build(f)",
@@ -389,8 +389,48 @@ REFUSED: list[tuple[str, Form, str]] = [
     (
         "launch(pol=)",
         lambda: launch(2, name, wrld_size=3),
-        r"^wrld_size: unknown key 'wrld_size'; allowed: ",
+        r"^unknown key 'wrld_size'; an argument of the target goes into kwargs: ",
     ),
+    ("launch('2', f)", lambda: launch("2", name), r"is no text: launch\(2, \.\.\.\)$"),
+    (
+        "launch(2, f, {})",
+        lambda: launch(2, name, {"a": 1}),  # type: ignore[arg-type]
+        r"^args: give kwargs=\{'a': 1\}, or a list or a tuple",
+    ),
+    (
+        "launch(backend=)",
+        lambda: launch({"backend": "process"}, name),
+        r'write \{"pool": \{"backend": "process"\}\} or \{"launcher": \{"backend": "process"\}\}',
+    ),
+    (
+        "launch(start_method=)",
+        lambda: launch(2, name, start_method="spawn"),
+        r'section: write \{"launcher": \{"backend": "process", "start_method": \.\.\.\}\} or',
+    ),
+    (
+        "a backend as a section",
+        lambda: load({"process": {}}),
+        r"""'process' is a backend: write \{"pool": "process"\} or \{"launcher": "process"\}$""",
+    ),
+    (
+        "a section of a member",
+        lambda: load({"members": [{"name": "a", "pool": 2}]}),
+        r"^members\.0\.pool: a member has no 'pool' of its own but by override: \{pool: \.\.\.\}$",
+    ),
+    (
+        "a kind with more to say",
+        lambda: load({"members": {"a": {"count": 2}}}),
+        r"^members\.a: a number of members; one with an override is an entry of a list$",
+    ),
+    ("overrides: text", lambda: load({}, overrides="a=2"), r"mapping: overrides=\['a=2'\]$"),
+    ("a list: text", lambda: ProcessPoolConfig(preload="torch"), r"a list, as \['torch'\], not"),
+    (
+        "a target with a suffix",
+        lambda: launch(1, "prog.py:work"),
+        r"^target: a module has no suffix: write 'prog:work'$",
+    ),
+    ("a target for a config", lambda: load("prog:work"), r"before the target, or as its target:"),
+    ("a program for a config", lambda: load("prog.py"), r"its program by target: prog:FUNCTION$"),
 ]
 
 
@@ -469,6 +509,18 @@ def test_options_are_no_parts() -> None:
         build(ThreadPoolConfig(), size=3)
 
 
+@pytest.mark.parametrize("launcher", ["thread", "process"])
+def test_a_target_that_launches_when_it_is_imported(
+    launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = "import pparallel\ndef work(rt): pass\npparallel.launch(2, work)\n"
+    module = f"unguarded_{launcher}"
+    (tmp_path / f"{module}.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=rf"'{module}' calls launch\(\) while it is imported"):
+        launch(2, f"{module}:work", launcher=launcher)
+
+
 # -- files ----------------------------------------------------------------------------------------
 
 
@@ -478,6 +530,7 @@ def test_options_are_no_parts() -> None:
         ("members: 1\npool: {size: 2\n", r"line 2: '\{' is not closed$"),
         ("pool: {size: 2\nseed: 3\n", r"line 1: '\{' is not closed$"),
         ("seed: 1\nmembers: [a,\n  b\npool: 2\n", r"line 2: '\[' is not closed$"),
+        ("members:\n\t- a\n", "line 2: a tab: indent with spaces$"),
         (
             "members: 2\nlauncher: process\ncollective: local\n",
             r"collective\.backend: 'local' works",

@@ -103,7 +103,7 @@ BAD_FILES = [
     ("job.json", b"\xff", "not UTF-8 text"),
     ("job.yaml", "pool:\n  size: [1\nx: 2\n", r"line 2: '\[' is not closed$"),
     ("job.yaml", "pool: a: b\n", r"line 1, column 8: mapping values are not allowed here"),
-    ("job.yaml", "a:\n\tc: d", r"line 2, column 1: found character .* that cannot start"),
+    ("job.yaml", "a:\n\tc: d", r"line 2: a tab: indent with spaces"),
     ("job.yaml", "a: *nowhere", "line 1, column 4: found undefined alias"),
     ("job.yaml", "a: !!python/object:os.system {}", "line 1, column 4: could not determine"),
     ("job.yaml", "a: 1\n---\nb: 2\n", "line 2, column 1: "),
