@@ -174,12 +174,16 @@ def _start(
 
 
 def _needed_by_each() -> tuple[str, ...]:
-    """Return the modules that every member imports: its runtime, and the installed plugins."""
+    """Return the modules that every member imports: its runtime, RPC, and the installed plugins."""
     registry = default_registry()
     installed = [each for each in registry.offers() if each.package and each.status == "available"]
     configs = {registry.find(each.interface, each.name).config for each in installed}
     modules = [each.partition(":")[0] for each in configs]
-    return (__name__, *sorted({each.rpartition(".")[0] or each for each in modules}))
+    return (
+        __name__,
+        "pparallel.runtime.rpc",
+        *sorted({each.rpartition(".")[0] or each for each in modules}),
+    )
 
 
 def run_member(rank: int, job: _Job) -> Any:
