@@ -89,6 +89,8 @@ class Reducer(Resource):
         - :meth:`stop` leaves the final parameters in the model of every member that trained or
           managed (``ReducerSuite.test_stop_leaves_one_model``), and the optimizer with the
           managed model (``ReducerSuite.test_stop_hands_the_optimizer_back``).
+        - Members may come to :meth:`start` in any order, also before others have a reducer
+          (``ReducerSuite.test_a_member_that_asks_late``).
         - Two reducers of one job do not mix (``ReducerSuite.test_two_reducers_do_not_mix``).
         - :meth:`manage_model` is refused where another member manages
           (``ReducerSuite.test_manages_where_it_says``) and from :meth:`start` to :meth:`stop`

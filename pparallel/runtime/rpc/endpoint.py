@@ -45,7 +45,6 @@ class Endpoint(Caller, Called):
         Caller.__init__(self, transport, serializer, member, config, handlers)
         Called.__init__(self)
         self.context = context
-        context.endpoint = self
         self._changed = threading.Condition()
         self._leaving = False
         self._when_lost: list[Callable[[str, str], None]] = []
@@ -56,6 +55,7 @@ class Endpoint(Caller, Called):
         self.serve(FAILING, self._other_is_failing)
         self.serve(END, self._other_failed)
         self.serve(RELEASE, self._forget_answers)
+        context.endpoint = self
 
     # -- life ---------------------------------------------------------------------------------
 
