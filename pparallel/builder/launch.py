@@ -138,7 +138,9 @@ def _launch(job: _Job, listener: Listener | None) -> list[Any]:
     launcher: Launcher = build(cast("Any", chosen))
     # The launcher first: it may connect to what the transport is to use too.
     with launcher, cast("type[Transport]", cls).meeting(transport, config.names) as meeting:
-        return _start(launcher, replace(job, address=meeting.address), meeting.keys, listener)
+        job = replace(job, address=meeting.address)
+        modules = () if blueprint.place == "threads" else _needed_by_each()
+        return _start(launcher, job, meeting.keys, listener, modules)
 
 
 def _start(
@@ -146,8 +148,8 @@ def _start(
     job: _Job,
     keys: Mapping[str, Mapping[str, SecretStr]],
     listener: Listener | None,
+    modules: tuple[str, ...],
 ) -> list[Any]:
-    modules = _needed_by_each()
     ranks = [
         RankSpec(
             rank,
