@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -69,6 +70,7 @@ class Runtime:
         self._groups: dict[str | None, RpcGroup] = {}
         self._lock = threading.RLock()
         self._entered = False
+        self._pid = 0  # of the process that has entered
         self._usable = False  # from entering until all members are done: others may call meanwhile
         self._closed = False
         self._stopping = False
@@ -266,6 +268,7 @@ class Runtime:
                 why = "is closed: build another" if self._closed else "is entered already"
                 raise ClosedError(f"the runtime of {self.name!r}", why)
             self._entered = self._usable = True
+            self._pid = os.getpid()
         try:
             self._start()
         except BaseException as error:
@@ -344,6 +347,9 @@ class Runtime:
     def _check_entered(self) -> None:
         if not self._usable:
             why = "is closed" if self._closed else "is not entered: use it inside 'with'"
+            raise ClosedError(f"the runtime of {self.name!r}", why)
+        if self._pid != os.getpid():
+            why = f"belongs to process {self._pid}, of which this one is a fork: build another"
             raise ClosedError(f"the runtime of {self.name!r}", why)
         if self._end is not None:
             raise copy.copy(self._end)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import subprocess
 import sys
@@ -196,3 +197,19 @@ def test_a_member_starts_to_train_before_another_has_a_reducer(
     (first, *pushed), (second, *more) = pparallel.launch({"members": 2}, train)
     assert first == second != parameters(line(0))
     assert sorted(pushed + more) == [0, 1]
+
+
+def test_a_forked_childs_copy_is_refused() -> None:
+    with pparallel.build() as rt:
+        child = os.fork()
+        if not child:
+            ended = 1
+            try:
+                for use in (rt.group, lambda: rt.pool):
+                    with pytest.raises(ClosedError, match="of which this one is a fork"):
+                        use()
+                ended = 7
+            finally:
+                os._exit(ended)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert rt.group().rpc_sync(0, abs, args=(-1,)) == 1
