@@ -1,15 +1,20 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+import preloads
 import pytest
 from hypothesis import settings
+from warm_interpreter import WarmInterpreter
 
+from pparallel.runtime.processes import client
 from pparallel.testing import Suite, no_leftovers
 from pparallel.testing.threads import switching_often
 
@@ -17,6 +22,9 @@ from pparallel.testing.threads import switching_often
 settings.register_profile("gate", deadline=None, derandomize=True, database=None)
 settings.load_profile("gate")
 SOAK = Path(__file__).parent / "soak"
+
+_start = client.start
+client.start = lambda request, fds, preload: _start(request, fds, preloads.shared(preload))
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell has what it runs in the background ignore Ctrl-C, and so would all programs of the
@@ -49,6 +57,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_finish() -> None:
+    if "torch" in sys.modules:
+        importlib.import_module("one_thread")
     gc.collect()
     gc.freeze()  # what is imported by now need not be searched after every test
 
@@ -58,6 +68,13 @@ def impatient_interpreter() -> Iterator[None]:
     """Threads change places hundreds of times as often: what can happen between two, does."""
     with switching_often():
         yield
+
+
+@pytest.fixture(scope="session")
+def warm_torch() -> Iterator[WarmInterpreter]:
+    """An interpreter that has imported torch; each program is a fork of it."""
+    with WarmInterpreter() as interpreter:
+        yield interpreter
 
 
 @pytest.fixture(autouse=True)

@@ -33,7 +33,7 @@ Make = Callable[..., pparallel.Pool]
 
 @pytest.fixture
 def make() -> Make:
-    return partial(pool_of, "process", preload=(__name__,))
+    return partial(pool_of, "process")
 
 
 @pytest.fixture

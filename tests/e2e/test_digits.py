@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,10 +12,10 @@ import pytest
 import torch
 from joined_batch import Batch, check_alike, tensors, train_on_joined
 from torch import Tensor, nn
+from warm_interpreter import WarmInterpreter
 
 import pparallel
 from pparallel.interfaces.reducer import Counters
-from pparallel.runtime.processes import child_environment
 from pparallel.runtime.streams import Streams
 
 if TYPE_CHECKING:
@@ -146,19 +144,33 @@ def test_all_reduce_is_training_on_the_joined_batch(overlap: bool) -> None:
     check_alike(results, expected, rtol=1e-3, atol=1e-4)
 
 
-def test_torchrun_runs_the_config() -> None:
-    """From the shell, as its README says."""
+#: ``torchrun --standalone --nproc-per-node=2 -m pparallel ...``, but that its ranks are forks:
+#: each would import torch for seconds
+TORCHRUN = """
+import os, sys
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from pparallel.cli import main
+
+def rank():
+    if os.environ["RANK"] != "0":
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    try:
+        main()
+    except SystemExit as end:
+        assert not end.code
+
+if __name__ == "__main__":
+    where = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0", "run_id": "digits"}
+    elastic_launch(LaunchConfig(1, 1, 2, start_method="fork", **where), rank)()
+"""
+
+
+def test_torchrun_runs_the_config(warm_torch: WarmInterpreter, tmp_path: Path) -> None:
+    """As its README says."""
     config = PROGRAM.with_name("allreduce.yaml")
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    run = ["-m", "pparallel", "run", str(config), "--json", "--set", "members=2"]
+    run = ["run", str(config), "--json", "--set", "members=2"]
     options = ["--set", "args={steps: 60}", "--set", "transport={backend: torch_rpc}"]
-    done = subprocess.run(
-        [sys.executable, *torchrun, "--local-ranks-filter=0", *run, *options],
-        env=child_environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = warm_torch.execute(TORCHRUN, tmp_path, *run, *options)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)["results"]["member-0"]["accuracy"]
     program = example()

@@ -124,8 +124,15 @@ class Crew:
         return self._folder / what
 
     def noted(self, what: str) -> None:
-        """Wait until a member has noted *what*."""
-        until(self.note(what).exists, f"no member noted {what!r}")
+        """Wait until a member has noted *what*; fail with the error of one that has failed."""
+
+        def is_noted() -> bool:
+            noted = self.note(what).exists()
+            for name, file in self._outcomes.items():
+                assert noted or not file.exists() or not (error := _error(file)), f"{name}: {error}"
+            return noted
+
+        until(is_noted, f"no member noted {what!r}")
 
     def close(self) -> None:
         """Kill who still lives."""
@@ -168,6 +175,10 @@ def _function(program: str) -> Callable[..., Any]:
     module, _, name = program.rpartition(":")
     function: Callable[..., Any] = getattr(import_module(module or "crew_programs"), name)
     return function
+
+
+def _error(outcome: Path) -> str:
+    return Outcome(*pickle.loads(outcome.read_bytes())).error
 
 
 def _write(file: Path, value: object) -> None:

@@ -3,25 +3,9 @@
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
 from pathlib import Path
 
 MOVING = Path(__file__).resolve().parents[2] / "examples" / "moving"
-TIMEOUT = 300.0  #: seconds after which a program hangs
-
-
-def output_of(program: str, *args: str) -> str:
-    """Run a program as a user does, every warning an error, and return what it printed."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(MOVING / program / "after.py"), *args],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, ""), done.stdout
-    return done.stdout
 
 
 def without_imports(source: str) -> list[str]:

@@ -63,4 +63,4 @@ def shared(preload: Sequence[str]) -> tuple[str, ...]:
     modules = {each for each in preload if not each.startswith(_RAY)}
     if not modules <= {*LIGHT, *_TORCH}:
         return tuple(preload)
-    return (*LIGHT, *MEMBERS, "launched_patterns") if modules & _TORCH else LIGHT
+    return (*LIGHT, *MEMBERS, "launched_patterns", "one_thread") if modules & _TORCH else LIGHT

@@ -298,7 +298,7 @@ def fork(rt: Runtime) -> int:
         try:
             rt.collective.barrier()
         except ClosedError as error:
-            code = 0 if "forked" in str(error) else 2
+            code = 0 if "fork" in str(error) else 2
         finally:
             os._exit(code)
     _, status = os.waitpid(pid, 0)

@@ -87,14 +87,17 @@ def train(rt: pparallel.Runtime, folder: Path) -> list[object]:
 
 
 def main(folder: Path) -> None:
-    """Train as the member that torchrun says."""
+    """Train as the member that torchrun says; then call on the default transport."""
     config = {
         "members": "auto",
         "transport": {"backend": "torch_rpc"},
         "reducer": {"backend": "local"},
     }
     (told,) = pparallel.launch(config, train, (folder,))
-    (folder / f"done.{told[1]}").write_text(json.dumps(told))
+    (called,) = pparallel.launch({"members": "auto"}, call_the_other)
+    with pparallel.build({"members": "auto"}) as rt:  # again, in the same processes
+        assert call_the_other(rt) == tuple(called)
+    (folder / f"done.{told[1]}").write_text(json.dumps([told, called]))
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ HEAVY = (
     "torch",
     "torch._dynamo",
     "torch.distributed",
+    "one_thread",
     "pparallel.builder.runtime",
     "pparallel_local",
     "pparallel_process",

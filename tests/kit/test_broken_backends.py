@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,12 +36,6 @@ pytest.main({options!r})
 def classes(module: str) -> set[str]:
     source = (HELPERS / "broken" / f"{module}.py").read_text()
     return set(re.findall(r"^class (Test\w+)", source, re.M))
-
-
-@pytest.fixture(scope="module")
-def warm() -> Iterator[WarmInterpreter]:
-    with WarmInterpreter() as interpreter:
-        yield interpreter
 
 
 @pytest.fixture(autouse=True)
@@ -82,8 +75,10 @@ def outcomes(module: str, folder: Path, warm: WarmInterpreter) -> dict[str, dict
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_a_broken_backend_is_rejected(module: str, tmp_path: Path, warm: WarmInterpreter) -> None:
-    found = outcomes(module, tmp_path, warm)
+def test_a_broken_backend_is_rejected(
+    module: str, tmp_path: Path, warm_torch: WarmInterpreter
+) -> None:
+    found = outcomes(module, tmp_path, warm_torch)
     assert found.keys() == classes(module), "not one of the tests of a class was run"
     wrong = {name: each for name, each in found.items() if set(each.values()) != {"rejected"}}
     assert not wrong

@@ -227,8 +227,10 @@ def test_a_program_that_is_killed_leaves_no_rank_of_a_rank(tmp_path: Path) -> No
 @pytest.mark.parametrize("method", ["forkserver", "fork"])
 def test_ctrl_c_ends_the_ranks_quietly(tmp_path: Path, method: str) -> None:
     call = f"launched.wait, (Path({str(tmp_path)!r}),)"
-    with program(call, "context.join()", method) as running:
+    with program(call, "print('joins', flush=True); context.join()", method) as running:
         pids = pids_in(tmp_path, 2)
+        assert running.stdout is not None
+        assert running.stdout.readline() == "joins\n"
         os.killpg(running.pid, signal.SIGINT)  # as a terminal does
         _, said = running.communicate(timeout=PATIENCE)
         assert running.returncode == -signal.SIGINT

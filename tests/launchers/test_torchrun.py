@@ -20,7 +20,7 @@ from selected_tests import only
 from typing_extensions import override
 
 import pparallel
-from pparallel.builder import identity
+from pparallel.builder.loading import member_of
 from pparallel.errors import CallTimeoutError, ConfigError, RemoteError, WorkerLostError
 from pparallel.interfaces.launcher import Launcher, LauncherConfig
 from pparallel.runtime import environment
@@ -185,10 +185,10 @@ def test_where_the_members_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     found = environment.torchrun()
     assert found is not None
     assert found.machines == 2
-    member = identity.resolve(pparallel.load({"members": "auto"}), None)
+    member = member_of(pparallel.load({"members": "auto"}), None)
     assert member.rendezvous == found.address == "torchrun://[::1]:29500/job%2F7/3"
     monkeypatch.delenv("MASTER_PORT")
-    assert identity.resolve(pparallel.load({"members": "auto"}), None).rendezvous is None
+    assert member_of(pparallel.load({"members": "auto"}), None).rendezvous is None
 
 
 @pytest.fixture(scope="module")
@@ -258,4 +258,9 @@ class TestTrainingGoesOnAfterAKill:
         assert done.returncode == 0, done.stderr
         told = [json.loads((tmp_path / f"done.{rank}").read_text()) for rank in range(2)]
         names = ["member-0", "member-1"]
-        assert told == [[names[rank], rank, names, 1, 3, programs.STEPS] for rank in range(2)]
+        trained = [[names[rank], rank, names, 1, 3, programs.STEPS] for rank in range(2)]
+        called = [
+            ["member-0 calls member-1", 0, 2, 1],
+            ["member-1 calls member-0", 1, 2, 1],
+        ]
+        assert told == [[*each] for each in zip(trained, called, strict=True)]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,7 +10,6 @@ from typing_extensions import override
 
 from pparallel.errors import AuthenticationError, CallTimeoutError, ConfigError
 from pparallel.runtime.member import Member
-from pparallel.runtime.processes import child_environment
 from pparallel.testing.patience import PATIENCE
 from pparallel_zmq import ZmqTransportConfig
 from pparallel_zmq.address import torchrun_place
@@ -24,40 +20,6 @@ pytest.importorskip("torch")
 from pparallel.runtime.exchange import Exchange
 
 NAMES = ("a", "b")
-
-PROGRAM = """
-import json, pathlib, sys
-import pparallel
-
-def main(rt):
-    rt.group().barrier(20)
-    return rt.name, rt.members, [rt.group().rpc_sync(each, abs, args=(-7,)) for each in rt.members]
-
-if __name__ == "__main__":
-    (found,) = pparallel.launch({"members": "auto"}, main)
-    pathlib.Path(sys.argv[1], found[0]).write_text(json.dumps(found))
-    with pparallel.build({"members": "auto"}) as rt:  # again, in the same processes
-        assert main(rt) == found
-"""
-
-
-def test_a_program_with_nothing_but_members_auto(tmp_path: Path) -> None:
-    script = tmp_path / "program.py"
-    script.write_text(PROGRAM)
-    run = ["torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    logs = ["--log-dir", str(tmp_path / "logs")]
-    done = subprocess.run(
-        [sys.executable, "-m", *run, *logs, str(script), str(tmp_path)],
-        env=child_environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=3 * PATIENCE,
-    )
-    assert done.returncode == 0, done.stderr
-    names = ["member-0", "member-1"]
-    found = [json.loads((tmp_path / each).read_text()) for each in names]
-    assert found == [[each, names, [7, 7]] for each in names]
 
 
 def exchange(folder: Path, rank: int) -> Exchange:

@@ -30,13 +30,6 @@ def blocks(language: str) -> Iterator[object]:
             yield pytest.param(match[1], id=f"{page.relative_to(ROOT)}-{number}")
 
 
-@pytest.fixture(scope="module")
-def warm() -> Iterator[WarmInterpreter]:
-    """What has imported torch: each block of a page is a fork of it."""
-    with WarmInterpreter() as interpreter:
-        yield interpreter
-
-
 #: of a suite, which other tests run whole, the first laws are enough
 PYTEST = """
 import sys
@@ -49,13 +42,13 @@ sys.exit(pytest.main(["--assert=plain", "-k", "not sequence", *sys.argv[1:]], [F
 
 
 @pytest.mark.parametrize("code", [*blocks("python")])
-def test_python_runs(code: str, tmp_path: Path, warm: WarmInterpreter) -> None:
+def test_python_runs(code: str, tmp_path: Path, warm_torch: WarmInterpreter) -> None:
     script = tmp_path / "test_block.py"
     script.write_text(code)
     if "import pytest" in code:
-        done = warm.execute(PYTEST, tmp_path, str(script))
+        done = warm_torch.execute(PYTEST, tmp_path, str(script))
     else:
-        done = warm.run(script, tmp_path)
+        done = warm_torch.run(script, tmp_path)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
 
 

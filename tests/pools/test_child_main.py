@@ -168,13 +168,13 @@ def load():
 GUARD
     with pparallel.build(ProcessPoolConfig(size=1)) as pool:
         print(pool.apply(start, ("written",)))
-        print(pool.apply(load))
 """
 
 
 def test_a_task_that_starts_children_by_multiprocessing(folder: Path) -> None:
     """They run the script as ``__mp_main__``, as under the standard library."""
-    (folder / "script.py").write_text(LOADING.replace("GUARD", 'if __name__ == "__main__":'))
+    guarded = LOADING.replace("GUARD", 'if __name__ == "__main__":')
+    (folder / "script.py").write_text(f"{guarded}        print(pool.apply(load))\n")
     out, err = run(["script.py"], folder)
     assert out.splitlines() == [
         "runs as __main__",
@@ -189,13 +189,11 @@ def test_a_task_that_starts_children_by_multiprocessing(folder: Path) -> None:
 
 def test_a_script_without_a_guard_whose_task_starts_children(folder: Path) -> None:
     (folder / "script.py").write_text(LOADING.replace("GUARD", "if True:"))
-    out, err = run(["script.py"], folder, fails=True)
-    run_again = "runs as __mp_main__"
-    assert out.splitlines() == ["runs as __main__", run_again, "1", run_again]
+    out, err = run(["script.py"], folder)
+    assert out.splitlines() == ["runs as __main__", "runs as __mp_main__", "1"]
     refusal = "the script or a module opens a pool while another process imports it"
-    assert err.count(refusal) == 2
+    assert err.count(refusal) == 1
     assert 'guard the script with `if __name__ == "__main__":`' in err
-    assert "DataLoader worker" in err
 
 
 #: has a child of multiprocessing open each kind of pool of processes, and launch

@@ -35,7 +35,7 @@ def warn(number: int) -> int:
 def test_a_recording_around_a_pool_gets_each_warning_of_a_map() -> None:
     with warnings.catch_warnings(record=True) as recorded:
         warnings.simplefilter("always")
-        with pparallel.build(ProcessPoolConfig(size=2)) as pool:
+        with pparallel.build(ProcessPoolConfig(size=2, preload=("torch",))) as pool:
             for number in range(1, 4):
                 pool.map(warn, range(5))
                 assert len(recorded) == 5 * number
@@ -43,7 +43,7 @@ def test_a_recording_around_a_pool_gets_each_warning_of_a_map() -> None:
 
 
 def test_a_worker_keeps_the_filters_of_its_start() -> None:
-    pool: pparallel.Pool = pparallel.build(ProcessPoolConfig(size=1))
+    pool: pparallel.Pool = pparallel.build(ProcessPoolConfig(size=1, preload=("torch",)))
     with ExitStack() as stack:
         with warnings.catch_warnings():
             warnings.simplefilter("default")

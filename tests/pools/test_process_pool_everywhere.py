@@ -425,5 +425,5 @@ def test_pools_are_nested_so_deep_and_no_deeper(tmp_path: Path) -> None:
 
 def nest(method: str, notes: Path, depth: int) -> None:
     note(notes, depth)
-    with pool_of("process", 1, (__name__,), start_method=method) as pool:
+    with pool_of("process", 1, start_method=method) as pool:
         pool.apply(nest, ("fork", notes, depth + 1))

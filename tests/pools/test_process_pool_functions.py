@@ -30,7 +30,7 @@ RUNS: dict[str, Run] = {
 
 @pytest.fixture
 def make() -> Make:
-    return partial(pool_of, "process", preload=(__name__,))
+    return partial(pool_of, "process")
 
 
 class Scale:

@@ -40,7 +40,7 @@ Make = Callable[..., Any]
 
 @pytest.fixture
 def make() -> Make:
-    return partial(pool_of, "process", size=1, preload=(__name__,))
+    return partial(pool_of, "process", size=1)
 
 
 @pytest.fixture

@@ -43,13 +43,13 @@ Make = Callable[..., Any]
 
 @pytest.fixture
 def make() -> Make:
-    return partial(pool_of, "process", preload=(__name__,))
+    return partial(pool_of, "process")
 
 
 @pytest.fixture(params=BACKENDS)
 def make_both(request: pytest.FixtureRequest) -> Make:
     """Make a pool of each backend: how tasks are dealt to workers is what differs."""
-    return partial(pool_of, request.param, preload=(__name__,))
+    return partial(pool_of, request.param)
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_a_time_out_ends_any_task(
 ) -> None:
     """The error shows where the task was."""
     monkeypatch.setattr("pparallel_process.engine.oversight._DUMP", PATIENCE)
-    with pool_of(backend, 1, (__name__,), task_timeout=0.3) as pool:
+    with pool_of(backend, 1, task_timeout=0.3) as pool:
         (pid,) = pool.pids()
         stuck, after = pool.submit(task), pool.submit(double, 2)
         with pytest.raises(TaskTimeoutError, match=r"0\.3 s") as caught:

@@ -39,7 +39,7 @@ def refusal(call: Callable[[], object]) -> str:
 
 def test_refusals_of_a_process_pool() -> None:
     bad, closure = Holder(), closing_over(threading.Lock())
-    with pparallel.build(ProcessPoolConfig(size=1, preload=(__name__,))) as pool:
+    with pparallel.build(ProcessPoolConfig(size=1)) as pool:
         for call, path in (
             (lambda: pool.map(take, [1, bad]), "item.lock"),
             (lambda: list(pool.imap(take, [bad])), "item.lock"),

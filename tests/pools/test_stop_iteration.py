@@ -22,8 +22,8 @@ from pparallel_process import P2PPoolConfig, ProcessPoolConfig
 CONFIGS: dict[str, Callable[[], Any]] = {
     "serial": SerialPoolConfig,
     "thread": lambda: ThreadPoolConfig(size=2),
-    "process": lambda: ProcessPoolConfig(size=2, preload=(__name__,)),
-    "p2p": lambda: P2PPoolConfig(size=2, preload=(__name__,)),
+    "process": lambda: ProcessPoolConfig(size=2),
+    "p2p": lambda: P2PPoolConfig(size=2),
 }
 
 #: calls a function with each item and returns an iterator of the results

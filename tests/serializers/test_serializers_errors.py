@@ -90,7 +90,7 @@ class TestPaths:
 
     def test_deep_nesting(self, serializer: Serializer) -> None:
         deep: list[Any] = []
-        for _ in range(100_000):
+        for _ in range(30_000):
             deep = [deep]
         with pytest.raises(SerializationError, match=r"^obj \(list\).*: it is nested too deeply"):
             serializer.dumps(deep)
