@@ -76,8 +76,8 @@ class Backend:
         config: ``"module:Class"`` of its config, imported when a config names it.
         target: ``"module:Class"`` of its class, imported when it is first built.
         install: what to type when that import fails.
-        features: the optional guarantees it gives; the interface's page says which there are. Of
-            this and of reach a set is kept as a frozenset.
+        features: the optional guarantees that it gives; the interface's page lists them. A set
+            becomes a frozenset, here and in reach.
         reach: how far apart the members of one job may be: threads of one process, processes of
             one machine, or machines. For a launcher, where it puts them.
         requires: modules whose absence means that the backend is known but not installed.
@@ -87,7 +87,7 @@ class Backend:
             has no section; other defaults follow from where it puts them.
 
     Raises:
-        ConfigError: a value is none of these.
+        ConfigError: a field is invalid.
     """
 
     interface: str
@@ -139,7 +139,8 @@ class Backend:
 def pparallel_backends() -> Iterable[Backend]:
     """Offer backends.
 
-    Called once per process. Import nothing heavy here: name the class in ``target``.
+    Called once for each registry, of which a program has one. Import nothing heavy here: name the
+    class in ``target``.
     """
     raise NotImplementedError
 

@@ -10,6 +10,7 @@ import logging
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
@@ -242,13 +243,17 @@ class Registry:
         return sorted(found, key=lambda each: (each != "pool", each == "launcher", each))
 
     def takers(self, option: str) -> list[tuple[str, str]]:
-        """Return a backend of each interface, where one has that option: interface and name."""
+        """Return a backend of each interface, where one has that option: interface and name.
+
+        It is asked for hints in errors: a config that cannot be imported is left out.
+        """
         found: dict[str, str] = {}
         for each in self.offers():
             if each.status != "available" or each.interface in found:
                 continue
-            if option in self.config(each.interface, each.name).model_fields:
-                found[each.interface] = each.name
+            with suppress(ConfigError, MissingDependencyError):
+                if option in self.config(each.interface, each.name).model_fields:
+                    found[each.interface] = each.name
         return list(found.items())
 
     def default(self, interface: str) -> str:

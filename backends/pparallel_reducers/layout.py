@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from typing_extensions import Buffer, override
 
+from pparallel.machine.copying import elements_overlap
+
 if TYPE_CHECKING:  # a member that trains nothing opens its reducer too, and imports no torch
     import torch
     from torch import Tensor
@@ -420,13 +422,7 @@ def overlaps(tensor: Tensor) -> bool:
 
     if tensor.layout is not torch.strided or tensor.is_contiguous():
         return False
-    dimensions = zip(tensor.stride(), tensor.shape, strict=True)
-    filled = 1  # so many elements, one after another, in the dimensions seen so far
-    for stride, length in sorted(each for each in dimensions if each[1] > 1):
-        if stride < filled:
-            return True
-        filled = stride * (length - 1) + filled
-    return False
+    return elements_overlap(tensor.shape, tensor.stride())
 
 
 def _tensors(model: Module) -> Iterator[tuple[str, Tensor, str]]:

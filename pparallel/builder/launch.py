@@ -110,6 +110,8 @@ def launch(
         named = f"kwargs={args!r}, or " if isinstance(args, Mapping) else ""
         message = f"give {named}a list or a tuple: ({args!r},), not {args!r}"
         raise ConfigError(message, path="args")
+    if not isinstance(kwargs, Mapping):
+        raise ConfigError(f"give a mapping of keyword arguments, not {kwargs!r}", path="kwargs")
     job = _Job(loaded, target, tuple(args), kwargs, tuple(kinds))
     with _importable(loaded.directory):
         return _launch(job, listener)

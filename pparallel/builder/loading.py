@@ -74,13 +74,21 @@ def load(
 
 
 def load_with(
-    source: object, keys: Mapping[str, Any], overrides: Overrides, registry: Registry
+    source: object,
+    keys: Mapping[str, Any],
+    overrides: Overrides,
+    registry: Registry,
+    member: Member | None = None,
 ) -> RuntimeConfig:
     """Return the config of the job that *source* holds, with *keys* put into it.
+
+    Where no *member* is given, torchrun may have started this process as one.
 
     Raises:
         ConfigError: it holds none.
     """
+    if isinstance(overrides, str):
+        raise ConfigError(f"give a list or a mapping: overrides=[{overrides!r}]")
     if isinstance(source, RuntimeConfig):
         changed = [*(_key(each) for each in overrides), *keys]
         if changed:
@@ -94,8 +102,10 @@ def load_with(
         with refusing(label):
             config = RuntimeConfig.model_validate(mapping, context=registry.context)
         environment.take_out(secret_names())
+    found = member_by_torchrun(config) if member is None else None
     with refusing(label):
-        Blueprint(config, registry).check()
+        torchrun = found is not None and found.world_size > 1
+        Blueprint(config, registry, torchrun=torchrun).check()
         _check_overrides(config, registry)
     return config
 
@@ -212,7 +222,7 @@ def build(
     if isinstance(config, BackendConfig):
         alone = Runtime(RuntimeConfig(), member or Member(), registry)
         return alone.make_alone(config, options)
-    loaded = load_with(config, options, (), registry)
+    loaded = load_with(config, options, (), registry, member)
     found = member_of(loaded, member)
     torchrun = member is None and found.world_size > 1  # nothing else gives a process a place
     return Runtime(loaded, found, registry, torchrun=torchrun)

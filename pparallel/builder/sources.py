@@ -28,7 +28,7 @@ def read(
     Raises:
         ConfigError: the source cannot be read, is no mapping, or an override does not fit it.
     """
-    label, content = "", cast("object", source or {})
+    label, content = "", cast("object", {} if source is None else source)
     if isinstance(source, str | Path):
         from pparallel.builder.parsing import read_file  # its libraries take a while to import
 
@@ -40,8 +40,6 @@ def read(
     for path, text in environment.overrides():
         variable = "PPARALLEL__" + "__".join(path).upper()
         _put(raw, path, _parsed(text, variable), variable)
-    if isinstance(overrides, str):
-        raise ConfigError(f"give a list or a mapping: overrides=[{overrides!r}]")
     for each in overrides.items() if isinstance(overrides, Mapping) else overrides:
         key, equals, text = each.partition("=") if isinstance(each, str) else (each[0], "=", "")
         path = key.strip().split(".")

@@ -343,21 +343,12 @@ def _check_array_memory(into: Any, entry: str) -> None:
 def _check_own_memory(
     shape: Sequence[int], strides: Sequence[int], size: int, kind: str, entry: str
 ) -> None:
-    """Refuse what is not laid out so that each element lies beyond the one before it.
+    """Refuse what is to be filled and has elements that share memory; *size* is one element's."""
+    from pparallel.machine.copying import elements_overlap
 
-    Args:
-        shape: of what is to be filled.
-        strides: of its dimensions, in the unit of *size*.
-        size: of one element.
-        kind: of what is to be filled, for the message.
-        entry: which it is.
-    """
-    reach = size
-    for stride, count in sorted((abs(step), n) for step, n in zip(strides, shape, strict=True)):
-        if count > 1 and stride < reach and 0 not in shape:
-            why = f"cannot be copied into {kind} whose elements share memory (an expanded one?)"
-            _refuse(entry, f"{why}: give a copy of it")
-        reach += max(count - 1, 0) * stride
+    if elements_overlap(shape, strides, size):
+        why = f"cannot be copied into {kind} whose elements share memory (an expanded one?)"
+        _refuse(entry, f"{why}: give a copy of it")
 
 
 class _Span(NamedTuple):

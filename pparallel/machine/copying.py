@@ -57,6 +57,22 @@ def lies_in_one_run(tensor: Any) -> bool:
     return bool(tensor.is_contiguous())
 
 
+def elements_overlap(shape: Sequence[int], strides: Sequence[int], size: int = 1) -> bool:
+    """Return whether elements of a tensor or array may share memory, as after ``expand()``.
+
+    Args:
+        shape: of it.
+        strides: of its dimensions, in the unit of *size*.
+        size: of one element.
+    """
+    reach = size  # from the first to behind the last of the dimensions seen so far
+    for stride, length in sorted((abs(step), n) for step, n in zip(strides, shape, strict=True)):
+        if length > 1 and stride < reach and 0 not in shape:
+            return True
+        reach += max(length - 1, 0) * stride
+    return False
+
+
 def _start(pieces: deque[Part], busy: _thread.LockType) -> None:
     try:
         # Not threading's, which waits until the thread runs: it may be that no core is free.

@@ -391,6 +391,16 @@ REFUSED: list[tuple[str, Form, str]] = [
         lambda: launch(2, name, wrld_size=3),
         r"^unknown key 'wrld_size'; an argument of the target goes into kwargs: ",
     ),
+    (
+        "launch(kwargs=[])",
+        lambda: launch(2, name, kwargs=[1]),  # type: ignore[arg-type]
+        r"^kwargs: give a mapping of keyword arguments, not \[1\]$",
+    ),
+    (
+        "launch([], f)",
+        lambda: launch([], name),  # type: ignore[arg-type]
+        r"^a config is a mapping of sections, not a list$",
+    ),
     ("launch('2', f)", lambda: launch("2", name), r"is no text: launch\(2, \.\.\.\)$"),
     (
         "launch(2, f, {})",

@@ -187,6 +187,8 @@ def test_where_the_members_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.machines == 2
     member = member_of(pparallel.load({"members": "auto"}), None)
     assert member.rendezvous == found.address == "torchrun://[::1]:29500/job%2F7/3"
+    counted = pparallel.load({"members": 2, "collective": "gloo"})  # no launcher of threads
+    assert member_of(counted, None).name == "member-1"
     monkeypatch.delenv("MASTER_PORT")
     assert member_of(pparallel.load({"members": "auto"}), None).rendezvous is None
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING
 
+from pparallel.machine.copying import elements_overlap
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -70,15 +72,7 @@ def share_memory(tensors: Sequence[Tensor]) -> bool:
 
 def overlaps_itself(tensor: Tensor) -> bool:
     """Return whether elements of a strided tensor share memory, as after ``expand()``."""
-    if tensor.is_contiguous() or not tensor.numel():
-        return False
-    reach = 1  # elements between the first and the last of the dimensions seen so far
-    steps = zip(tensor.stride(), tensor.shape, strict=True)
-    for stride, length in sorted(each for each in steps if each[1] > 1):
-        if stride < reach:
-            return True
-        reach += stride * (length - 1)
-    return False
+    return not tensor.is_contiguous() and elements_overlap(tensor.shape, tensor.stride())
 
 
 def _collide(near: Sequence[Tensor]) -> bool:
