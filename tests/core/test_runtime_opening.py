@@ -20,6 +20,7 @@ from pparallel.runtime.stopping import StopSignal, running_under
 from pparallel.testing.reducer import backward, line, manage, parameters
 from pparallel_local.thread_pool import ThreadPool
 from pparallel_reducers.grad_server.reducer import GradServerReducer
+from pparallel_servers.memory import MemoryOrderedServer
 
 LIMIT = 30.0  #: seconds that a step of a test may take
 
@@ -213,3 +214,39 @@ def test_a_forked_childs_copy_is_refused() -> None:
                 os._exit(ended)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
         assert rt.group().rpc_sync(0, abs, args=(-1,)) == 1
+
+
+# -- the order in which components close ---------------------------------------------------------
+
+TWO_POOLS = {"pool": 1, "extra": {"other": {"interface": "pool", "backend": "thread", "size": 1}}}
+
+
+def test_what_others_call_closes_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+    with pparallel.build(TWO_POOLS) as rt:
+        pools = {"pool": rt.pool, "other": rt["other"]}
+        for name, pool in pools.items():
+
+            def close(name: str = name, close: Any = pool.close) -> None:
+                closed.append(name)
+                close()
+
+            monkeypatch.setattr(pool, "close", close)
+        other = pools["other"]  # it has opened last
+        monkeypatch.setattr(ThreadPool, "hosting", property(lambda pool: pool is other))
+    assert list(dict.fromkeys(closed)) == ["pool", "other"]
+
+
+def test_an_exception_closes_all_that_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    servers: list[object] = []
+    closed: list[object] = []
+    monkeypatch.setattr(MemoryOrderedServer, "close", lambda server: closed.append(server))
+    server = {"interface": "ordered_server", "backend": "memory"}
+
+    def leave(rt: Runtime) -> None:
+        servers.extend((rt.ordered_server, rt["other"]))
+        raise LookupError
+
+    with pytest.raises(LookupError), pparallel.build({"extra": {"other": server}}) as rt:
+        leave(rt)
+    assert closed == servers[::-1]
