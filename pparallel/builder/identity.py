@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pparallel.errors import ConfigError
 from pparallel.runtime import environment
 from pparallel.runtime.member import Member, default_names
-from pparallel.runtime.rpc import current
+from pparallel.runtime.rpc import context
 
 if TYPE_CHECKING:
     from pparallel.builder.runtime_config import RuntimeConfig
@@ -43,7 +43,7 @@ def by_torchrun(config: RuntimeConfig) -> Member | None:
     if found is None:
         return None
     size = found.world_size
-    if config.members != "auto" and (len(config.names) != size or current.count()):
+    if config.members != "auto" and (len(config.names) != size or context.count()):
         return None
     names = default_names(size) if config.members == "auto" else tuple(config.names)
     return Member(names[found.rank], found.rank, found.local_rank, size, names, found.address)

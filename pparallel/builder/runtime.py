@@ -20,7 +20,7 @@ from pparallel.interfaces.resource import Resource
 from pparallel.registry import Registry
 from pparallel.runtime.events import Events, MemberEnded, MemberStarted, PeerLost, Reported
 from pparallel.runtime.member import Member
-from pparallel.runtime.rpc import RpcGroup, current
+from pparallel.runtime.rpc import RpcGroup, context
 from pparallel.runtime.stopping import StopSignal
 from pparallel.runtime.stopping import current as current_signal
 from pparallel.runtime.streams import Streams
@@ -300,7 +300,7 @@ class Runtime:
     # -- opening ------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        self._inside.enter_context(current.acting_for(self._connection.endpoint))
+        self._inside.enter_context(context.acting_for(self._connection.endpoint))
         if self.config.seed is not None and self._blueprint.place != "threads":
             self.streams.seed_globals()
         signal = current_signal()

@@ -28,7 +28,7 @@ from pparallel.errors import (
     PeerLostError,
     ResourceExhaustedError,
 )
-from pparallel.runtime.rpc import Reply, RpcGroup, current
+from pparallel.runtime.rpc import Reply, RpcGroup, context
 from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.threads import in_threads
 
@@ -363,7 +363,7 @@ closed = threading.Event()
 
 
 def close_own_transport() -> None:
-    runtimes[current.endpoint().name].transport.close()
+    runtimes[context.endpoint().name].transport.close()
     closed.set()
 
 

@@ -14,7 +14,7 @@ from rpc_members import Gates, add, add_late, between, launch, wait_at_gate
 
 from pparallel import Runtime
 from pparallel.errors import ClosedError
-from pparallel.runtime.rpc import current
+from pparallel.runtime.rpc import context
 from pparallel.runtime.rpc.group import RpcGroup
 from pparallel.testing.patience import PATIENCE, until
 
@@ -70,7 +70,7 @@ def test_a_callback_of_a_future_that_is_done_is_called_at_once() -> None:
 def test_a_callback_acts_for_its_member() -> None:
     def program(rt: Runtime, group: RpcGroup) -> None:
         found: list[str] = []
-        call_back(group, lambda _: found.append(current.endpoint().name))
+        call_back(group, lambda _: found.append(context.endpoint().name))
         until(lambda: found == [rt.name], "the callback found another member")
 
     launch(between(program))
@@ -114,7 +114,7 @@ def test_callbacks_are_called_when_the_member_closes() -> None:
 def wait_for_callback(to: str) -> int:
     """Wait for what a callback does, which is no wait for another member."""
     called = threading.Event()
-    future: Future[int] = current.endpoint().call_async(to, add_late, PATIENCE, (1, 2))
+    future: Future[int] = context.endpoint().call_async(to, add_late, PATIENCE, (1, 2))
     future.add_done_callback(lambda _: called.set())
     assert called.wait(PATIENCE)
     return future.result()

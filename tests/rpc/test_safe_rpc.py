@@ -28,7 +28,7 @@ from pparallel.errors import (
 )
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime import remote_errors
-from pparallel.runtime.rpc import RpcGroup, current, wire
+from pparallel.runtime.rpc import RpcGroup, context, wire
 from pparallel.runtime.rpc.closures import SentFunctions
 from pparallel.runtime.rpc.wire import QUICK, Kind, Status
 from pparallel.testing.patience import PATIENCE
@@ -328,7 +328,7 @@ def test_safe_takes_no_function_by_its_number() -> None:
 def store_a_pickle(rt: Runtime, path: Path) -> None:
     group = rt.group()
     if rt.rank == 1:
-        of_server = RpcGroup(current.endpoint(), "component/ordered_server", rt.members)
+        of_server = RpcGroup(context.endpoint(), "component/ordered_server", rt.members)
         for key, head in (("k", b""), ("flat", b"T" + pickled(path)), ("odd", b"T"), ("?", b"B5")):
             body = (key, 1, None, head, None)
             assert of_server.ask(rt.members[0], "push", body, [pickled(path)], PATIENCE).body
@@ -383,4 +383,4 @@ def test_what_a_hostile_peer_answers_is_not_unpickled(tmp_path: Path) -> None:
             error = hostile_first_member(partial(list, reply))
             assert isinstance(error, RemoteError)
     assert not path.exists()
-    assert current.count() == 0
+    assert context.count() == 0

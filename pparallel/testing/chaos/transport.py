@@ -16,7 +16,7 @@ from pparallel.registry import default_registry
 from pparallel.runtime.clock import Clock
 from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.pending import Pending, fail, settle
-from pparallel.runtime.rpc import wire
+from pparallel.runtime.rpc.codec import is_service
 from pparallel.runtime.shm import Arena, SharesMemory
 from pparallel.testing.chaos.config import ChaosTransportConfig
 from pparallel.testing.chaos.fates import FINE, Fate, Fates
@@ -105,7 +105,7 @@ class ChaosTransport(Transport):
     # -- inside -------------------------------------------------------------------------------
 
     def _fate(self, to: str, frames: Frames) -> Fate:
-        if self._config.harm == "calls" and wire.is_service(frames):
+        if self._config.harm == "calls" and is_service(frames):
             return FINE
         if to not in self._inner.members():
             return FINE  # the transport inside says what is to be said

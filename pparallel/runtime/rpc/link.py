@@ -1,0 +1,90 @@
+"""Messages and exchanges over a transport of requests and replies.
+
+A message is a request that is answered with nothing; an exchange is a request whose reply is the
+answer, on a way of the calling thread's own where the transport has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Protocol
+
+from pparallel.errors import SerializationError
+from pparallel.interfaces.transport import Frames, Transport
+from pparallel.runtime import dedicated
+from pparallel.runtime.dedicated import ALONE
+from pparallel.runtime.lean_future import LeanFuture
+from pparallel.runtime.rpc import context
+from pparallel.runtime.rpc.codec import CALL_EXCHANGE, SERVICE_EXCHANGE
+
+_EXCHANGES = (CALL_EXCHANGE, SERVICE_EXCHANGE)
+_NOTHING: Frames = ()
+
+
+class Receiver(Protocol):
+    """Whom the link hands what arrives: the endpoint."""
+
+    def on_message(self, sender: str, frames: Frames) -> None:
+        """Take a message; never blocks."""
+
+    def on_exchange(self, sender: str, frames: Frames) -> Frames | Future[Frames]:
+        """Answer in this thread, which may block."""
+
+    def on_shared_exchange(self, sender: str, frames: Frames) -> Frames | Future[Frames]:
+        """Answer, or return a future of the answer; never blocks."""
+
+    def on_lost(self, name: str, reason: str) -> None:
+        """Take note that a member has ended."""
+
+
+class TransportLink:
+    """The messages and exchanges of one member."""
+
+    def __init__(self, transport: Transport, receiver: Receiver) -> None:
+        self._transport, self._receiver = transport, receiver
+
+    def open(self) -> None:
+        """Meet the other members."""
+        self._transport.when_lost(self._lost)
+        self._transport.open(self._handle)
+
+    def send(
+        self,
+        to: str,
+        frames: Frames,
+        failed: Callable[[BaseException], object],
+        timeout: float | None = None,
+    ) -> None:
+        """Send a message; *failed* is called if it is known not to have arrived."""
+
+        def ended(sent: Future[Frames]) -> None:
+            if (error := sent.exception()) is not None:
+                failed(error)
+
+        sent: Future[Frames] = LeanFuture()
+        sent.add_done_callback(ended)
+        self._transport.send(to, frames, timeout, sent)
+
+    def exchange(self, to: str, frames: Frames, timeout: float | None) -> Frames:
+        """Send a request and return the reply; raises as ``Transport.call``."""
+        return self._transport.call(to, frames, timeout)
+
+    def _handle(self, sender: str, frames: Frames) -> Frames | Future[Frames]:
+        if not frames or not memoryview(frames[0]).nbytes:
+            raise SerializationError("a message without a head", "it is empty", loading=True)
+        is_exchange = memoryview(frames[0])[-1] in _EXCHANGES
+        if is_exchange and dedicated.here.role.kind == ALONE:
+            return self._receiver.on_exchange(sender, frames)
+        before, context.here.internal = context.here.internal, True
+        try:
+            if is_exchange:
+                return self._receiver.on_shared_exchange(sender, frames)
+            self._receiver.on_message(sender, frames)
+            return _NOTHING
+        finally:
+            context.here.internal = before
+
+    def _lost(self, name: str, reason: str) -> None:
+        with context.internal():
+            self._receiver.on_lost(name, reason)
