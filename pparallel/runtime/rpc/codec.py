@@ -36,9 +36,9 @@ CALL, SERVICE, RESULT, ACK = range(4)  #: the first of each item
 IDEMPOTENT, REGISTERED, IS_PLAIN = 1, 2, 4  #: flags of a call
 OK, PICKLED, OBJECT, FAILED, NOT_REGISTERED = range(5)  #: how a call has ended
 
-#: the last byte of a head: a message of calls and their results or of the runtime's own, and an
-#: exchange of either
-CALLS, SERVICES, CALL_EXCHANGE, SERVICE_EXCHANGE = b"csCS"
+#: the last byte of a head: a message with calls, of results of calls alone, or of the runtime's
+#: own, and an exchange of a call or the runtime's own
+CALLS, RESULTS, SERVICES, CALL_EXCHANGE, SERVICE_EXCHANGE = b"crsCS"
 
 SMALL = 4096  #: bytes up to which plain data travels in the head
 
@@ -68,9 +68,10 @@ class NotRegisteredHereError(DirectoryError):
         super().__init__(f"{key!r} is not registered in Group [{group}] by member {member!r}")
 
 
-def is_service(frames: Frames) -> bool:
-    """Return whether a message or exchange is of the runtime's own services."""
-    return bool(frames) and memoryview(frames[0])[-1] in (SERVICES, SERVICE_EXCHANGE)
+def kind_of(frames: Frames) -> int:
+    """Return the last byte of the head of a message or exchange; 0: it is neither."""
+    head = memoryview(frames[0]) if frames else memoryview(b"")
+    return head.cast("B")[-1] if head.nbytes else 0
 
 
 def size_of(frames: Frames) -> int:
@@ -293,7 +294,7 @@ class Codec:
         return remote_errors.unpack(envelope, sender, self.serializer)
 
 
-_KINDS = {each: bytes((each,)) for each in (CALLS, SERVICES, CALL_EXCHANGE, SERVICE_EXCHANGE)}
+_KINDS = {each: bytes((each,)) for each in b"crsCS"}
 _TUPLE = frozenset({tuple})
 
 

@@ -101,6 +101,7 @@ class Endpoint:
             self.timers,
             self._run,
             self._drop,
+            over=self._over,
             ended=self._ran_all,
         )
         self.background = Executor(
@@ -541,7 +542,7 @@ class Endpoint:
             context.act_for(self)
         limit = item[3]
         if limit and monotonic() >= came + limit:
-            self._drop(job, self._expired(limit))
+            self._drop(job, self._expired(limit))  # as _over(), which would cost a call more
         elif kept is not None:
             self._keep(peer, item, frames, kept)
         else:
@@ -553,6 +554,10 @@ class Endpoint:
         if kept is not None:
             fail(kept, error)
         peer.post(self._codec.failed(item[1], error))
+
+    def _over(self, job: _Job) -> CallTimeoutError | None:
+        limit = job[1][3]
+        return self._expired(limit) if limit and monotonic() >= job[3] + limit else None
 
     def _ran_all(self, key: Hashable) -> None:
         peer = self._peers.get(cast("tuple[str, int]", key)[0])

@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 IDLE = 10.0  #: seconds after which a thread without work ends
 LONG = 0.005  #: seconds after which those behind a running job are given to another thread
 
+MOST = 32  #: jobs that come together
+
 Start = Callable[[Callable[[], None], str], object]
 
 
@@ -34,15 +36,17 @@ class _Queue:
     Attributes:
         owner: the thread that works on it; None: it waits for one, or is not known any more.
         since: when the running job started.
+        purge_at: jobs from which on those that are over are looked for.
     """
 
-    __slots__ = ("jobs", "key", "owner", "since")
+    __slots__ = ("jobs", "key", "owner", "purge_at", "since")
 
     def __init__(self, key: Hashable) -> None:
         self.key = key
         self.jobs: deque[Any] = deque()
         self.owner: _Worker | None = None
         self.since = 0.0
+        self.purge_at = 2 * MOST
 
 
 class _Worker:
@@ -95,6 +99,7 @@ class Executor:
         run: Callable[[Any], object],
         drop: Callable[[Any, Exception], object],
         *,
+        over: Callable[[Any], Exception | None] = lambda job: None,
         ended: Callable[[Hashable], object] = lambda key: None,
         start: Start | None = None,
         clock: Callable[[], float] = monotonic,
@@ -107,14 +112,15 @@ class Executor:
             name: of the threads.
             timers: call a function later.
             run: called with each job; it reports errors itself.
-            drop: called with a job that is not run as there is no thread, and why.
+            drop: called with a job that is not run, and why: there is no thread, or it is over.
+            over: returns why a job need not be run any more.
             ended: called with a key when all jobs of it have been run for now.
             start: starts a thread that calls its first argument, with a name.
             clock: returns the time in seconds.
             idle: seconds after which a thread without work ends.
         """
         self._size, self._name, self._timers = size, name, timers
-        self._run, self._drop, self._ended = run, drop, ended
+        self._run, self._drop, self._over, self._ended = run, drop, over, ended
         self._start, self._clock, self._idle_for = start or self._start_thread, clock, idle
         self._work = threading.Condition(state_lock)  # idle threads wait for it
         self._slot = threading.Condition(state_lock)  # direct calls do
@@ -142,6 +148,7 @@ class Executor:
                 queue = self._queues[key] = _Queue(key)
                 self._ready.append(queue)
             queue.jobs.extend(jobs)
+            dropped = self._purge(queue) if len(queue.jobs) > queue.purge_at else ()
             watches = queue.owner is not None and not self._watched
             self._watched = self._watched or watches
             starts = self._find_thread()
@@ -149,6 +156,8 @@ class Executor:
             self._start_or_drop()
         if watches:
             self._timers.call_later(LONG, self._look)
+        for job, error in dropped:
+            self._drop(job, error)
 
     @property
     def is_running_here(self) -> bool:
@@ -236,6 +245,13 @@ class Executor:
             self._ready.append(queue)
         else:
             del self._queues[queue.key]
+
+    def _purge(self, queue: _Queue) -> list[tuple[Any, Exception]]:
+        """Take out what is over, with why; called with the lock held."""
+        found = [(job, self._over(job)) for job in queue.jobs]
+        queue.jobs = deque(job for job, error in found if error is None)
+        queue.purge_at = 2 * max(len(queue.jobs), MOST)
+        return [(job, error) for job, error in found if error is not None]
 
     # -- threads ------------------------------------------------------------------------------
 

@@ -10,13 +10,12 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Protocol
 
-from pparallel.errors import SerializationError
 from pparallel.interfaces.transport import Frames, Transport
 from pparallel.runtime import dedicated
 from pparallel.runtime.dedicated import ALONE
 from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.rpc import context
-from pparallel.runtime.rpc.codec import CALL_EXCHANGE, SERVICE_EXCHANGE
+from pparallel.runtime.rpc.codec import CALL_EXCHANGE, SERVICE_EXCHANGE, kind_of
 
 _EXCHANGES = (CALL_EXCHANGE, SERVICE_EXCHANGE)
 _NOTHING: Frames = ()
@@ -71,9 +70,7 @@ class TransportLink:
         return self._transport.call(to, frames, timeout)
 
     def _handle(self, sender: str, frames: Frames) -> Frames | Future[Frames]:
-        if not frames or not memoryview(frames[0]).nbytes:
-            raise SerializationError("a message without a head", "it is empty", loading=True)
-        is_exchange = memoryview(frames[0])[-1] in _EXCHANGES
+        is_exchange = kind_of(frames) in _EXCHANGES
         if is_exchange and dedicated.here.role.kind == ALONE:
             return self._receiver.on_exchange(sender, frames)
         before, context.here.internal = context.here.internal, True

@@ -31,6 +31,7 @@ from pparallel.runtime.rpc.codec import (
     CALLS,
     IDEMPOTENT,
     RESULT,
+    RESULTS,
     SERVICE,
     SERVICE_EXCHANGE,
     SERVICES,
@@ -458,7 +459,8 @@ class Peer:
     def _close_held(self) -> None:
         """Have what is held leave; called with the lock held."""
         if self._held:
-            self._outgoing.append(_Message(CALLS, self._held, self._held_frames))
+            kind = CALLS if self._calls_held else RESULTS
+            self._outgoing.append(_Message(kind, self._held, self._held_frames))
             self._held, self._held_frames, self._held_bytes = [], [], 0
             if self._calls_held:
                 self._marks.append(self._calls_held)
@@ -520,7 +522,7 @@ class Peer:
         logger.warning("A result for %s could not be sent: %r", self.name, error)
         found, frames = self._codec.failed(item[1], error)
         try:
-            head = self._codec.head([self._mark(), found], CALLS)
+            head = self._codec.head([self._mark(), found], RESULTS)
             self._link.send(self.name, [head, *frames], lambda _: None)
         except Exception:
             logger.exception("%s is not told of it", self.name)

@@ -16,7 +16,7 @@ from pparallel.registry import default_registry
 from pparallel.runtime.clock import Clock
 from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.pending import Pending, fail, settle
-from pparallel.runtime.rpc.codec import is_service
+from pparallel.runtime.rpc.codec import CALLS, RESULTS, SERVICE_EXCHANGE, SERVICES, kind_of
 from pparallel.runtime.shm import Arena, SharesMemory
 from pparallel.testing.chaos.config import ChaosTransportConfig
 from pparallel.testing.chaos.fates import FINE, Fate, Fates
@@ -105,11 +105,17 @@ class ChaosTransport(Transport):
     # -- inside -------------------------------------------------------------------------------
 
     def _fate(self, to: str, frames: Frames) -> Fate:
-        if self._config.harm == "calls" and is_service(frames):
+        kind = kind_of(frames)
+        if self._config.harm == "calls" and kind in (SERVICES, SERVICE_EXCHANGE):
             return FINE
         if to not in self._inner.members():
             return FINE  # the transport inside says what is to be said
-        return self._fates.draw()
+        fate = self._fates.draw()
+        if kind == RESULTS and fate.end != "answered":
+            return fate._replace(end="request lost")  # it is the reply that is lost
+        if kind in (CALLS, SERVICES) and fate.end == "reply lost":
+            return fate._replace(end="answered")  # it has none; its results are a message
+        return fate
 
     def _suffer(
         self, fate: Fate, to: str, frames: Frames, timeout: float | None, answer: Future[Frames]
