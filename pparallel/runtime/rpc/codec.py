@@ -171,6 +171,8 @@ class Codec:
     ) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
         """Return the function, or the name of a registered one, and its arguments."""
         if flags & IS_PLAIN:
+            if not self.trusts:
+                raise SerializationError("a function", "none is taken from anybody", loading=True)
             name, args, kwargs = self._loads(frames[0] if data is None else data)
             what = Registered(*name) if flags & REGISTERED else self.function(name)
             return what, args, kwargs or {}

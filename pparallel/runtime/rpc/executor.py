@@ -127,7 +127,7 @@ class Executor:
         self._queues: dict[Hashable, _Queue] = {}
         self._ready: deque[_Queue] = deque()
         self._threads: set[threading.Thread] = set()
-        self._running = self._idle = 0
+        self._running = self._idle = self._starting = 0
         self._direct = self._granted = 0  # direct calls that wait for a slot, and that have one
         self._favours_direct = True
         self._closed = self._runs_rest = self._watched = False
@@ -280,12 +280,13 @@ class Executor:
 
     def _find_thread(self) -> bool:
         """Wake a thread if there is work; return whether one is to be started for it."""
-        if not self._ready or self._running + self._granted >= self._size:
+        if len(self._ready) <= self._starting or self._running + self._granted >= self._size:
             return False
         if self._idle:
             self._idle -= 1
             self._work.notify()
             return False
+        self._starting += 1
         self._running += 1  # counted from here, so that one burst does not start too many
         return True
 
@@ -296,6 +297,7 @@ class Executor:
         except ResourceExhaustedError as error:
             dropped: list[Any] = []
             with state_lock:
+                self._starting -= 1
                 self._running -= 1
                 if not self._running:  # those that run take the rest; there are none
                     for queue in self._ready:
@@ -319,7 +321,9 @@ class Executor:
 
     def _serve(self) -> None:
         """Work until there is nothing more to do for a while: what a thread runs."""
-        worker = self._here.worker = _Worker()
+        worker = _Worker()
+        with state_lock:
+            self._starting -= 1
         try:
             while self._next(worker):
                 self._drain(worker)

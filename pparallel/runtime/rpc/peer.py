@@ -206,7 +206,7 @@ class Peer:
         self._held_bytes = 0
         self._calls_held = 0  # the last id among them
         self._outgoing: deque[_Message] = deque()
-        self._sender = 0  # the thread that sends
+        self._sender: object | None = None  # who sends
         self._ticks = False
         # as the one that is called
         self.arrived = Arrived()
@@ -472,14 +472,14 @@ class Peer:
 
     def _send_all(self) -> None:
         """Send the messages that are to leave, unless another thread does."""
-        me = get_ident()
+        me = object()  # and not the thread, which may come here again in the midst of it
         items: list[Item] = []
         try:
             while True:
                 with state_lock:
-                    if self._sender == me:
-                        self._sender = 0
-                    if self._sender or not self._outgoing:
+                    if self._sender is me:
+                        self._sender = None
+                    if self._sender is not None or not self._outgoing:
                         return
                     self._sender = me
                     kind, items, frames = self._outgoing.popleft()
@@ -491,8 +491,8 @@ class Peer:
                 except Exception as error:  # noqa: BLE001 - goes to whoever waits
                     self._not_sent(items, error)
         except BaseException:
-            if self._sender == me:
-                self._sender = 0
+            if self._sender is me:
+                self._sender = None
             self._not_sent(items, ClosedError("a call", "was interrupted while it was sent"))
             raise
 
@@ -629,8 +629,6 @@ class Peer:
         at, mark = 0, items[0]
         with state_lock:
             requests, used = self.requests, 0
-            if len(self.arrived):
-                self.arrived.cut(mark)
             for number in [each for each in self.kept if each < mark] if self.kept else ():
                 del self.kept[number]
             for item in items[1:]:
@@ -660,6 +658,8 @@ class Peer:
                     found = self.kept.get(item[1])
                     if found is not None:
                         again.append(found)
+            if len(self.arrived):
+                self.arrived.cut(mark)
             if used:
                 self._give_back(used)
             if self._held and not self._marks:
