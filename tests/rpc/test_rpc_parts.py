@@ -22,7 +22,7 @@ from pparallel.errors import (
     SerializationError,
     WorkerLostError,
 )
-from pparallel.runtime.lean_future import LeanFuture
+from pparallel.runtime.future import LeanFuture
 from pparallel.runtime.pending import Pending, awaited
 from pparallel.runtime.rpc import wire
 from pparallel.runtime.rpc.handlers import Handlers, Job
@@ -304,9 +304,9 @@ def test_each_future_of_a_lost_member_fails_with_an_error_of_its_own(pending: Pe
 def test_a_reply_at_the_last_moment_is_returned() -> None:
     class Late(LeanFuture[int]):
         @override
-        def _wait(self, timeout: float | None) -> None:
+        def result(self, timeout: float | None = None) -> int:
             try:
-                super()._wait(0)
+                return super().result(0)
             finally:
                 if not self.done():
                     self.set_result(3)
@@ -358,7 +358,7 @@ def test_errors_survive_pickling(error: PparallelError) -> None:
 
 
 def test_a_future_is_settled_once() -> None:
-    from pparallel.runtime.pending import fail, settle
+    from pparallel.runtime.future import fail, settle
 
     future: Future[int] = Future()
     settle(future, 1)

@@ -32,9 +32,8 @@ from typing_extensions import Buffer
 from pparallel.errors import CallTimeoutError, ResourceExhaustedError, SerializationError
 from pparallel.interfaces.transport import Frames, Transport
 from pparallel.runtime import dedicated
+from pparallel.runtime.future import LeanFuture, fail, settle
 from pparallel.runtime.interrupts import is_interrupt, raise_interrupt
-from pparallel.runtime.lean_future import LeanFuture
-from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.plain import PLAIN
 from pparallel.runtime.rpc import current, wire
 from pparallel.runtime.rpc.closures import Told

@@ -26,9 +26,8 @@ from pparallel.interfaces.transport import Frames
 from pparallel.runtime import dedicated, remote_errors
 from pparallel.runtime.dedicated import ELSEWHERE, LEADING
 from pparallel.runtime.delivery import own
+from pparallel.runtime.future import LeanFuture, fail, settle
 from pparallel.runtime.interrupts import raise_interrupt
-from pparallel.runtime.lean_future import LeanFuture
-from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.rpc import current, wire
 from pparallel.runtime.rpc.batches import LATE, BatchRun, Key
 from pparallel.runtime.rpc.closures import KeptFunctions

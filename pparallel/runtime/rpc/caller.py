@@ -20,10 +20,9 @@ from pparallel.interfaces.transport import Frames, Transport, TransportConfig
 from pparallel.runtime import dedicated, remote_errors
 from pparallel.runtime.clock import Clock
 from pparallel.runtime.dedicated import ELSEWHERE
+from pparallel.runtime.future import LeanFuture, fail, settle
 from pparallel.runtime.interrupts import raise_interrupt
-from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.member import Member
-from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.rpc import current, wire
 from pparallel.runtime.rpc.batches import ENOUGH, HELD, SMALL, Batches
 from pparallel.runtime.rpc.called import NotRegisteredHereError

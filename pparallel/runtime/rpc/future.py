@@ -10,16 +10,14 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from functools import partial
-from sys import modules
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 from typing_extensions import override
 
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.clock import Clock
+from pparallel.runtime.future import FINISHED, PENDING, LeanFuture, fail, settle
 from pparallel.runtime.interrupts import raise_interrupt
-from pparallel.runtime.lean_future import FINISHED, PENDING, LeanFuture
-from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.rpc import current
 from pparallel.runtime.rpc.handlers import Handlers
 from pparallel.runtime.user_code import run
@@ -70,7 +68,6 @@ class RpcFuture(LeanFuture[T], Generic[T]):
     """
 
     # The result of the base class is a reply until it is decoded, and the value from then on.
-    _is_decoded = False
     _error: BaseException | None = None  # that decoding has raised
     keeps: object = None  #: what is to live as long as the future, such as a reference
 
@@ -78,8 +75,9 @@ class RpcFuture(LeanFuture[T], Generic[T]):
         self, way: Way[T], to: str, ended: Callable[[Future[T]], object] | None = None
     ) -> None:
         """Wait for a reply of member *to*; *ended* is the first of the callbacks."""
-        # Without what the base class does: to call it would cost as much again.
+        super().__init__()
         self._way, self._to = way, to
+        self._is_decoded = False
         if ended is not None:
             self._done_callbacks = [ended]
 
@@ -99,7 +97,6 @@ class RpcFuture(LeanFuture[T], Generic[T]):
         callbacks = self._way.callbacks
         if callbacks is not None and not self.done():
             callbacks.clock.start()  # by which *fn* is called, too, should no thread start then
-            callbacks.count_loop()  # that it was added may be all that asyncio does
             fn = partial(_put_once, callbacks, [fn])
         super().add_done_callback(fn)
 
@@ -131,16 +128,13 @@ class RpcFuture(LeanFuture[T], Generic[T]):
             began = time.monotonic()
             with self._way.waiting(self._to, self.done, timeout):  # it may wait itself
                 left = None if timeout is None else timeout - (time.monotonic() - began)
-                self._wait(left)
-        if self._exception is not None:
-            return self._exception
-        self._decode()
-        return self._error
-
-    @override
-    def _new_waiters(self) -> list[Any]:
-        callbacks = self._way.callbacks
-        return [] if callbacks is None else Waiters(callbacks.handlers)
+                error = super().exception(left)
+        else:
+            error = self._exception
+        if error is None:
+            self._decode()
+            error = self._error
+        return error
 
     def follow(self, reply: Future[Frames]) -> None:
         """End as *reply* does."""
@@ -156,14 +150,12 @@ class RpcFuture(LeanFuture[T], Generic[T]):
                 return
             reply: Any = self._result
             value: Any = None
-            failed: BaseException | None = None
             try:
                 value = self._way.decode(self._to, reply)
             except Exception as error:  # noqa: BLE001 - handed to whoever asks
                 raise_interrupt(error)
-                failed = error
-            if not self._is_decoded:  # else by a signal's handler meanwhile, in this thread
-                self._error, self._result, self._is_decoded = failed, value, True
+                self._error = error
+            self._result, self._is_decoded = value, True
 
 
 def give_all(futures: dict[int, RpcFuture[Any]], results: Iterable[tuple[int, object]]) -> None:
@@ -174,13 +166,7 @@ def give_all(futures: dict[int, RpcFuture[Any]], results: Iterable[tuple[int, ob
             continue
         if future._state == PENDING:
             future._is_decoded = True  # first: whoever waits looks at once
-            # As set_result(), which costs as much as all the rest; no call is in between.
-            if future._is_bare:
-                future._result, future._state = value, FINISHED
-                if future._done_callbacks:
-                    future._invoke_callbacks()
-            else:
-                settle(future, value)
+            future._end(FINISHED, value)
         del futures[index]
 
 
@@ -204,23 +190,6 @@ class Callbacks:
         self._due.append((callback, future))
         self._threads.submit(id(future), self._run_next)
 
-    def count_loop(self) -> None:
-        """Have a handler thread count as waiting whenever its event loop, if it runs one, does."""
-        if not self.handlers.is_running_here() or (asyncio := modules.get("asyncio")) is None:
-            return
-        selector = getattr(asyncio._get_running_loop(), "_selector", None)
-        if selector is None or "select" in vars(selector):
-            return
-        select = selector.select
-
-        def select_waiting(timeout: float | None = None) -> Any:
-            if timeout is not None and timeout <= 0:
-                return select(timeout)
-            with self.handlers.waiting():
-                return select(timeout)
-
-        selector.select = select_waiting
-
     def close(self) -> None:
         """Have no thread wait for callbacks any more; safe to call again."""
         self._threads.close(runs_rest=True)
@@ -243,30 +212,3 @@ class Callbacks:
             logger.exception(
                 "%s: what was called when a call had ended failed", self._endpoint.name
             )
-
-
-class Waiters(list[Any]):
-    """What :mod:`concurrent.futures` puts beside a future in ``wait`` and ``as_completed``.
-
-    A handler thread that waits so does not count as running, as in ``result``.
-    """
-
-    def __init__(self, handlers: Handlers) -> None:
-        super().__init__()
-        self._handlers = handlers
-
-    @override
-    def append(self, waiter: Any) -> None:
-        # Each future's condition is held, so that nobody has set the event yet.
-        event = waiter.event
-        if self._handlers.is_running_here() and "wait" not in vars(event):
-            wait = event.wait
-
-            def wait_counted(timeout: float | None = None) -> Any:
-                if event.is_set():
-                    return True
-                with self._handlers.waiting():
-                    return wait(timeout)
-
-            event.wait = wait_counted
-        super().append(waiter)

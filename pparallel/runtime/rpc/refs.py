@@ -34,9 +34,8 @@ from pparallel.errors import (
     PparallelError,
     ResourceExhaustedError,
 )
+from pparallel.runtime.future import LeanFuture, fail
 from pparallel.runtime.interrupts import is_interrupt
-from pparallel.runtime.lean_future import LeanFuture
-from pparallel.runtime.pending import fail
 from pparallel.runtime.resources import start_thread
 from pparallel.runtime.rpc import current
 from pparallel.runtime.rpc.future import RpcFuture
