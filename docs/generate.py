@@ -150,7 +150,7 @@ def _configs() -> Iterator[str]:
             yield "No backend of it is there yet.\n"
             yield from _table(INTERFACES[interface])
         for offer in own:
-            yield from _backend(offer, registry.find(interface, offer.name).config)
+            yield from _backend(offer, registry.config(interface, offer.name))
 
 
 def _backend(offer: Offer, config: type[BackendConfig[Any]]) -> Iterator[str]:

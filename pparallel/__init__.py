@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pparallel import lazy
+
 if TYPE_CHECKING:
     from pparallel.builder import Runtime, RuntimeConfig, build, launch, load
     from pparallel.interfaces.collective import Collective, CollectiveConfig
@@ -88,34 +90,36 @@ _HOMES = {
     "pparallel.runtime.member": ("Member",),
     "pparallel.runtime.rpc": ("RemoteRef", "RpcGroup"),
 }
-_HOME = {name: home for home, names in _HOMES.items() for name in names}
+_NAMES = {name for names in _HOMES.values() for name in names}
+_attribute, __dir__ = lazy.attributes(__name__, _HOMES)
 
 
 def _imported(name: str) -> object:
-    value: object
     if name == "__version__":
         from importlib.metadata import version
 
-        value = version("pparallel")
-    elif name == "errors":
+        return version("pparallel")
+    if name == "errors":
         from importlib import import_module
 
-        value = import_module("pparallel.errors")
-    elif name in _HOME:
-        from importlib import import_module
-
-        value = getattr(import_module(_HOME[name]), name)
-    else:
-        from pparallel.errors import did_you_mean
-
-        message = f"module 'pparallel' has no attribute {name!r}.{did_you_mean(name, __all__)}"
-        raise AttributeError(message, name=name, obj=None)  # obj=None: Python adds no second hint
-    globals()[name] = value
-    return value
+        return import_module("pparallel.errors")
+    if name not in _NAMES and (home := _home(name)):
+        message = f"module 'pparallel' has no attribute {name!r}: from {home} import {name}"
+        raise AttributeError(message, name=name, obj=None)
+    return _attribute(name)
 
 
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, "__version__"})
+def _home(name: str) -> str:
+    """Return the module of an error or of a backend's config; an empty string: it is neither."""
+    from pparallel import errors
+
+    if name in errors.__dict__ and name.endswith("Error"):
+        return errors.__name__
+    if not name.endswith("Config"):
+        return ""
+    from pparallel.registry import default_registry
+
+    return default_registry().home(name)
 
 
 if not TYPE_CHECKING:  # else mypy takes any name at all for one of ours

@@ -5,9 +5,8 @@ from __future__ import annotations
 import functools
 import re
 import reprlib
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, get_args
 
 from pydantic import (
@@ -16,6 +15,7 @@ from pydantic import (
     ModelWrapValidatorHandler,
     SecretStr,
     ValidationError,
+    ValidationInfo,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
@@ -24,10 +24,8 @@ from typing_extensions import override
 from pparallel.errors import ConfigError, UnknownBackendError, did_you_mean
 
 T = TypeVar("T")
-Narrow = Callable[[type["BackendConfig[Any]"], str | None], type["BackendConfig[Any]"]]
 
 _secrets: set[str] = set()  # names of the fields of all configs that hold secrets
-_narrow: ContextVar[Narrow | None] = ContextVar("pparallel_narrow", default=None)
 
 
 def _is_secret(annotation: Any) -> bool:
@@ -37,25 +35,6 @@ def _is_secret(annotation: Any) -> bool:
 def secret_names() -> Set[str]:
     """Return the names of the options that hold secrets, in any config that has been imported."""
     return _secrets
-
-
-@contextmanager
-def narrowing(narrow: Narrow) -> Iterator[None]:
-    """Let mappings validated inside become the config class that *narrow* finds for them.
-
-    *narrow* takes the interface's base config and the ``backend`` that the mapping names
-    (``None``: it names none), and returns the config class of that backend.
-    """
-    token = _narrow.set(narrow)
-    try:
-        yield
-    finally:
-        _narrow.reset(token)
-
-
-def current_narrow() -> Narrow | None:
-    """Return the function that :func:`narrowing` has set, if it has."""
-    return _narrow.get()
 
 
 class Config(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=True):
@@ -81,7 +60,9 @@ class Config(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=Tru
                 given = f"{self.short}={args[0]}" if named else "option=..."
                 raise ConfigError(f"give options by name: {type(self).__name__}({given})")
             with refusing():
-                super().__init__(**data)
+                self.__pydantic_validator__.validate_python(
+                    data, self_instance=self, context=self._context()
+                )
 
         @override
         def __setattr__(self, name: str, value: object) -> None:
@@ -99,6 +80,11 @@ class Config(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=Tru
         super().__pydantic_init_subclass__(**kwargs)
         found = [name for name, each in cls.model_fields.items() if _is_secret(each.annotation)]
         _secrets.update(found)
+
+    @classmethod
+    def _context(cls) -> dict[str, Any] | None:
+        """Return the validation context of a config that is made by its constructor."""
+        return None
 
     @model_validator(mode="before")
     @classmethod
@@ -165,9 +151,13 @@ class BackendConfig(Config, Generic[T], frozen=True):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _become_the_named_backend(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Any:
-        """Hand a mapping to the config class that its ``backend`` key names."""
-        narrow = _narrow.get()
+    def _become_the_named_backend(
+        cls, value: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo
+    ) -> Any:
+        """Hand a mapping to the config class that its ``backend`` key names.
+
+        The registry of the validation context, if it has one, finds that class.
+        """
         value = cls.expanded(value)
         if not isinstance(value, Mapping):
             if not isinstance(value, cls):
@@ -175,20 +165,22 @@ class BackendConfig(Config, Generic[T], frozen=True):
                 message = "the name of a backend{number}, or a mapping of options"
                 raise PydanticCustomError("section", message, {"number": number})
             return handler(value)
-        if narrow is None:
-            if "backend" not in value and cls.model_fields["backend"].default_factory is not None:
-                value = {**value, "backend": cls.default_backend}
-            with refusing():
-                return handler(value)
-        try:
-            target = narrow(cls, value.get("backend"))
-        except UnknownBackendError as error:
-            raise PydanticCustomError(
-                "unknown_backend", "{message}", {"message": str(error), "error": error}
-            ) from error
-        if target is cls:
+        registry = (info.context or {}).get("registry")
+        if cls.model_fields["backend"].default_factory is not None and hasattr(cls, "interface"):
+            name = cls.default_backend if value.get("backend") is None else value["backend"]
+            value = {**value, "backend": name}
+            if registry is not None and isinstance(name, str):
+                try:
+                    target = registry.config(cls.interface, name)
+                except UnknownBackendError as error:
+                    raise PydanticCustomError(
+                        "unknown_backend", "{message}", {"message": str(error), "error": error}
+                    ) from error
+                return target.model_validate(value, context=info.context)
+        if registry is not None:
             return handler(value)
-        return target.model_validate(value)
+        with refusing():
+            return handler(value)
 
 
 @contextmanager

@@ -11,11 +11,18 @@ The module offers its backends through a hook::
 
     @hookimpl
     def pparallel_backends():
-        return [Backend(ShelfServerConfig, "pparallel_shelf.server:ShelfServer")]
+        return [
+            Backend(
+                "ordered_server",
+                "shelf",
+                config="pparallel_shelf.config:ShelfServerConfig",
+                target="pparallel_shelf.server:ShelfServer",
+            )
+        ]
 
-``ShelfServerConfig`` derives from the base config of the interface it fills and gives its
-``backend`` field a default: that is its name in configs. The class is imported when it is first
-built, and is called as ``ShelfServer(config, member=member, **parts)``: of the parts
+``ShelfServerConfig`` derives from the base config of the interface it fills, and the default of
+its ``backend`` field is the backend's name. Config and class are imported when they are first
+needed, and the class is called as ``ShelfServer(config, member=member, **parts)``: of the parts
 ``serializer``, ``pool``, ``ordered_server``, ``collective``, ``group`` (an ``RpcGroup`` of all
 members, named after the component), ``name`` (the component's name in its runtime), ``streams``
 (random streams of its own, from the job's seed) and ``events`` (the member's event stream, to tell
@@ -31,16 +38,26 @@ A plugin may also listen to what happens in each member, with or without backend
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
 import pluggy
 
-from pparallel.config import BackendConfig
+from pparallel.errors import ConfigError, did_you_mean
 
 GROUP = "pparallel"  #: pluggy project name and entry-point group
-INTERFACE_VERSION = 1  #: raised when an interface changes in a way that breaks backends
+#: by interface; raised when that interface changes in a way that breaks backends
+INTERFACE_VERSIONS: Mapping[str, int] = {
+    "launcher": 1,
+    "transport": 1,
+    "serializer": 1,
+    "pool": 1,
+    "ordered_server": 1,
+    "reducer": 1,
+    "collective": 1,
+    "placer": 1,
+}
 
 Reach = Literal["threads", "processes", "machines"]
 EVERYWHERE: frozenset[Reach] = frozenset({"threads", "processes", "machines"})
@@ -54,43 +71,68 @@ class Backend:
     """One implementation of one interface.
 
     Attributes:
-        config: its config class; the default of the ``backend`` field is its name.
-        target: ``"module:Class"``, imported when first built and not before.
+        interface: the interface that it fills, as its section of a config is called.
+        name: its name in configs, and the default of its config's field ``backend``.
+        config: ``"module:Class"`` of its config, imported when a config names it.
+        target: ``"module:Class"`` of its class, imported when it is first built.
         install: what to type when that import fails.
         features: the optional guarantees it gives; the interface's page says which there are. Of
             this and of reach a set is kept as a frozenset.
         reach: how far apart the members of one job may be: threads of one process, processes of
             one machine, or machines. For a launcher, where it puts them.
         requires: modules whose absence means that the backend is known but not installed.
-        interface_version: the version of the interfaces it was written for.
+        interface_version: the version of the interface that it was written for, of
+            ``INTERFACE_VERSIONS``; by default the one of this pparallel.
         defaults: of a launcher: backends, by interface, that its members take where a job's config
             has no section; other defaults follow from where it puts them.
+
+    Raises:
+        ConfigError: a value is none of these.
     """
 
-    config: type[BackendConfig[Any]]
+    interface: str
+    name: str
+    _: KW_ONLY
+    config: str
     target: str
     install: str = ""
     features: frozenset[str] = field(default_factory=frozenset)
     reach: frozenset[Reach] = EVERYWHERE
     requires: tuple[str, ...] = ()
-    interface_version: int = INTERFACE_VERSION
+    interface_version: int | None = None
     defaults: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        for name in ("features", "reach"):  # without a type checker, many write a set
-            if isinstance(given := getattr(self, name), set):
-                object.__setattr__(self, name, frozenset(given))
+        if self.interface not in INTERFACE_VERSIONS:
+            hint = did_you_mean(str(self.interface), INTERFACE_VERSIONS)
+            raise self._wrong("interface", hint or f" One of: {', '.join(INTERFACE_VERSIONS)}.")
+        if not isinstance(self.name, str) or not self.name:
+            raise self._wrong("name", " Write text, as 'shelf'.")
+        for each in ("config", "target"):
+            value = getattr(self, each)
+            if not isinstance(value, str) or not all(value.partition(":")):
+                raise self._wrong(each, " Write 'module:Class'.")
+        self._check_sets()
+        if not isinstance(self.requires, tuple | list):
+            raise self._wrong("requires", " Write a tuple, as ('torch',).")
+        if self.interface_version is None:
+            object.__setattr__(self, "interface_version", INTERFACE_VERSIONS[self.interface])
+        elif type(self.interface_version) is not int:
+            raise self._wrong("interface_version", " Write a whole number.")
 
-    @property
-    def interface(self) -> str:
-        """The interface it fills."""
-        return self.config.interface
+    def _check_sets(self) -> None:
+        for each, example in ("features", "references"), ("reach", "processes"):
+            value = getattr(self, each)
+            if not isinstance(value, Set) or not all(isinstance(one, str) for one in value):
+                raise self._wrong(each, f" Write a set of text, as frozenset({{{example!r}}}).")
+            object.__setattr__(self, each, frozenset(value))
+        if unknown := sorted(self.reach - EVERYWHERE):
+            hint = did_you_mean(unknown[0], EVERYWHERE)
+            raise self._wrong("reach", f" There are only {', '.join(sorted(EVERYWHERE))}.{hint}")
 
-    @property
-    def name(self) -> str:
-        """The name that selects it."""
-        name: str = self.config.model_fields["backend"].default
-        return name
+    def _wrong(self, field: str, advice: str) -> ConfigError:
+        value = getattr(self, field)
+        return ConfigError(f"{self.interface} backend {self.name!r}: {field}={value!r}.{advice}")
 
 
 @_hookspec

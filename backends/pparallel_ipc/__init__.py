@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from pparallel import lazy
 from pparallel.plugin import Backend, hookimpl
-from pparallel_ipc.config import IpcTransportConfig
+
+if TYPE_CHECKING:
+    from pparallel_ipc.config import IpcTransportConfig
 
 __all__ = ["IpcTransportConfig", "pparallel_backends"]
 
@@ -13,9 +18,15 @@ def pparallel_backends() -> list[Backend]:
     """Offer the transport ``ipc``."""
     return [
         Backend(
-            IpcTransportConfig,
-            "pparallel_ipc.transport:IpcTransport",
+            "transport",
+            "ipc",
+            config="pparallel_ipc.config:IpcTransportConfig",
+            target="pparallel_ipc.transport:IpcTransport",
             features=frozenset({"ordered"}),
             reach=frozenset({"threads", "processes"}),
         )
     ]
+
+
+if not TYPE_CHECKING:  # what lists the backends imports no config
+    __getattr__, __dir__ = lazy.attributes(__name__, {"pparallel_ipc.config": __all__})

@@ -14,9 +14,9 @@ from weakref import WeakSet
 
 from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
 from pparallel.interfaces.transport import Frames
+from pparallel.runtime.future import fail, settle
 from pparallel.runtime.interrupts import is_interrupt, raise_interrupt
 from pparallel.runtime.links import OK, failure
-from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.processes import close_private
 from pparallel.runtime.resources import is_exhausted
 from pparallel.runtime.shm import Parcels

@@ -22,9 +22,9 @@ from typing_extensions import override
 from pparallel.errors import CallTimeoutError, ClosedError, ConfigError, PeerLostError
 from pparallel.interfaces.transport import Frames, Handler, Meeting, Transport
 from pparallel.runtime.delivery import Delivery
+from pparallel.runtime.future import LeanFuture
 from pparallel.runtime.interrupts import raise_interrupt
 from pparallel.runtime.job_folder import JobFolder
-from pparallel.runtime.lean_future import LeanFuture
 from pparallel.runtime.links import Hello, Membership, ProcessId
 from pparallel.runtime.pending import Pending, awaited
 from pparallel.runtime.shm import Arena

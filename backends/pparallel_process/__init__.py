@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from pparallel import lazy
 from pparallel.plugin import Backend, hookimpl
-from pparallel_process.config import (
-    IsolatedPoolConfig,
-    P2PPoolConfig,
-    ProcessLauncherConfig,
-    ProcessPoolConfig,
-)
 
 if TYPE_CHECKING:
+    from pparallel_process.config import (
+        IsolatedPoolConfig,
+        P2PPoolConfig,
+        ProcessLauncherConfig,
+        ProcessPoolConfig,
+    )
     from pparallel_process.launcher.process_launcher import ProcessLauncher
     from pparallel_process.pool import P2PPool, ProcessPool
 
@@ -28,11 +28,6 @@ __all__ = [
     "pparallel_backends",
 ]
 
-_HOMES = {
-    "P2PPool": "pparallel_process.pool",
-    "ProcessLauncher": "pparallel_process.launcher.process_launcher",
-    "ProcessPool": "pparallel_process.pool",
-}
 _FEATURES = frozenset({"parallel", "isolated"})
 
 
@@ -40,23 +35,42 @@ _FEATURES = frozenset({"parallel", "isolated"})
 def pparallel_backends() -> list[Backend]:
     """Offer the pool that gives work to idle processes, the one that deals it, and the launcher."""
     return [
-        Backend(ProcessPoolConfig, "pparallel_process.pool:ProcessPool", features=_FEATURES),
-        Backend(P2PPoolConfig, "pparallel_process.pool:P2PPool", features=_FEATURES),
         Backend(
-            ProcessLauncherConfig,
-            f"{_HOMES['ProcessLauncher']}:ProcessLauncher",
+            "pool",
+            "process",
+            config="pparallel_process.config:ProcessPoolConfig",
+            target="pparallel_process.pool:ProcessPool",
+            features=_FEATURES,
+        ),
+        Backend(
+            "pool",
+            "p2p",
+            config="pparallel_process.config:P2PPoolConfig",
+            target="pparallel_process.pool:P2PPool",
+            features=_FEATURES,
+        ),
+        Backend(
+            "launcher",
+            "process",
+            config="pparallel_process.config:ProcessLauncherConfig",
+            target="pparallel_process.launcher.process_launcher:ProcessLauncher",
             features=frozenset({"env", "hears", "isolated"}),
             reach=frozenset({"processes"}),
         ),
     ]
 
 
-def _imported(name: str) -> object:
-    if name not in _HOMES:
-        message = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(message)
-    return getattr(import_module(_HOMES[name]), name)
-
-
-if not TYPE_CHECKING:  # the classes take a while to import, and a config does not need them
-    __getattr__ = _imported
+if not TYPE_CHECKING:  # what lists the backends imports no config
+    __getattr__, __dir__ = lazy.attributes(
+        __name__,
+        {
+            "pparallel_process.config": (
+                "IsolatedPoolConfig",
+                "P2PPoolConfig",
+                "ProcessLauncherConfig",
+                "ProcessPoolConfig",
+            ),
+            "pparallel_process.launcher.process_launcher": ("ProcessLauncher",),
+            "pparallel_process.pool": ("P2PPool", "ProcessPool"),
+        },
+    )

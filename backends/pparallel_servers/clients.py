@@ -17,7 +17,7 @@ from pparallel.interfaces.ordered_server import Found, copy_into
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime import stopping
 from pparallel.runtime.client_server import ServerClient
-from pparallel.runtime.pending import fail
+from pparallel.runtime.future import fail
 from pparallel.runtime.rpc import Reply, RpcGroup
 from pparallel.runtime.shm import Arena, copy, writable
 from pparallel.runtime.versioned_store import Snapshot, VersionedStore

@@ -13,8 +13,8 @@ from pparallel.errors import ClosedError, ConfigError, PeerLostError, did_you_me
 from pparallel.interfaces.ordered_server import Found
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime.client_server import ClientOrderedServer
+from pparallel.runtime.future import fail, settle
 from pparallel.runtime.member import Member
-from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.rpc import Reply, Request, RpcGroup, Service
 from pparallel.runtime.versioned_store import Snapshot, VersionedStore, Waiter
 from pparallel_servers.clients import HostClient, StoreClient

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from pparallel import lazy
 from pparallel.plugin import Backend, hookimpl
-from pparallel_zmq.config import ZmqTransportConfig
+
+if TYPE_CHECKING:
+    from pparallel_zmq.config import ZmqTransportConfig
 
 __all__ = ["ZmqTransportConfig", "pparallel_backends"]
 
@@ -13,10 +18,16 @@ def pparallel_backends() -> list[Backend]:
     """Offer the transport ``zmq``."""
     return [
         Backend(
-            ZmqTransportConfig,
-            "pparallel_zmq.transport:ZmqTransport",
+            "transport",
+            "zmq",
+            config="pparallel_zmq.config:ZmqTransportConfig",
+            target="pparallel_zmq.transport:ZmqTransport",
             install="pip install 'pparallel[zmq]'",
             features=frozenset({"ordered"}),
             requires=("zmq",),
         )
     ]
+
+
+if not TYPE_CHECKING:  # what lists the backends imports no config
+    __getattr__, __dir__ = lazy.attributes(__name__, {"pparallel_zmq.config": __all__})

@@ -17,9 +17,8 @@ from typing_extensions import Buffer, override
 from pparallel.errors import PeerLostError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.event_fd import EventFd
-from pparallel.runtime.lean_future import when_done
+from pparallel.runtime.future import fail, settle, when_done
 from pparallel.runtime.links import failure
-from pparallel.runtime.pending import fail, settle
 from pparallel_zmq import wire
 from pparallel_zmq.port import Port
 from pparallel_zmq.reader import Monitor, Source

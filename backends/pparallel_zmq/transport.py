@@ -16,7 +16,7 @@ from typing_extensions import override
 from pparallel.errors import ClosedError, PeerLostError, ResourceExhaustedError
 from pparallel.interfaces.transport import Frames, Handler, Meeting, Transport
 from pparallel.runtime.delivery import Delivery
-from pparallel.runtime.lean_future import LeanFuture
+from pparallel.runtime.future import LeanFuture
 from pparallel.runtime.pending import Pending
 from pparallel_zmq import address, keys, wire
 from pparallel_zmq.config import ZmqTransportConfig

@@ -6,16 +6,14 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pparallel.config import BackendConfig, narrowing, refusing, shown
+from pparallel.config import BackendConfig, refusing, shown
 from pparallel.errors import ConfigError
 from pparallel.interfaces.pool import Pool
-from pparallel.registry import INTERFACES
-from pparallel.registry.classes import interface_class
+from pparallel.registry import INTERFACES, interface_class
 from pparallel.runtime.bars import metering
 from pparallel.runtime.events.tasks import watch_tasks
 
 if TYPE_CHECKING:
-    from pparallel.plugin import Backend
     from pparallel.registry import Registry
     from pparallel.runtime.events import Events
     from pparallel.runtime.member import Member
@@ -74,7 +72,7 @@ class Assembly:
             message = f"components need one another in a circle: {circle}"
             raise ConfigError(message, path=name)
         backend = self._registry.find(config.interface, config.backend)
-        config = self._completed(config, backend)
+        config = self._completed(config)
         cls = self._registry.load(backend)
         wanted = _wanted(cls)
         if unknown := sorted(set(given) - wanted):
@@ -120,8 +118,8 @@ class Assembly:
             name = interface.__name__
             message = f"a {name}, the name of a backend, or a config of one, not {shown(value)}"
             raise ConfigError(message, path=part)
-        with narrowing(self._registry.narrow), refusing(path=part):
-            return base.model_validate(value)
+        with refusing(path=part):
+            return base.model_validate(value, context=self._registry.context)
 
     def _part(self, name: str, config: BackendConfig[Any], part: str, given: Any) -> Any:
         if part == "name":
@@ -140,13 +138,16 @@ class Assembly:
         self.parts[name].append(part)
         return self.component(part)
 
-    def _completed(self, config: BackendConfig[Any], backend: Backend) -> BackendConfig[Any]:
+    def _completed(self, config: BackendConfig[Any]) -> BackendConfig[Any]:
         """Return *config* as its backend's: where it was made, nobody may have known that one."""
-        if isinstance(config, backend.config):
+        cls = self._registry.config(config.interface, config.backend)
+        if isinstance(config, cls):
             return config
         given = {name: getattr(config, name) for name in config.model_fields_set}
-        with narrowing(self._registry.narrow), refusing():
-            return backend.config.model_validate({**given, "backend": config.backend})
+        with refusing():
+            return cls.model_validate(
+                {**given, "backend": config.backend}, context=self._registry.context
+            )
 
 
 def _check_constructor(cls: type, parts: Mapping[str, Any]) -> None:

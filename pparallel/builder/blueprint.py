@@ -76,7 +76,7 @@ class Blueprint:
             or _DEFAULTS.get(name, {}).get(self.place)
             or self._registry.default(name)
         )
-        cls = self._registry.find(name, backend).config
+        cls = self._registry.config(name, backend)
         if name == "ordered_server" and "host" in cls.model_fields:
             return cls.model_validate({"host": self._default_host()})
         return cls.model_validate({})

@@ -173,11 +173,12 @@ def _started(
 
 
 def _needed_by_each() -> tuple[str, ...]:
-    """Return the modules that every member imports: its runtime, and the installed configs."""
+    """Return the modules that every member imports: its runtime, and the installed plugins."""
     registry = default_registry()
     installed = [each for each in registry.offers() if each.package and each.status == "available"]
-    found = {registry.find(each.interface, each.name).config.__module__ for each in installed}
-    return (__name__, *sorted(found))
+    configs = {registry.find(each.interface, each.name).config for each in installed}
+    modules = [each.partition(":")[0] for each in configs]
+    return (__name__, *sorted({each.rpartition(".")[0] or each for each in modules}))
 
 
 def run_member(rank: int, job: _Job) -> Any:

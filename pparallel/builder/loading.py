@@ -13,10 +13,15 @@ from pparallel.builder.blueprint import Blueprint
 from pparallel.builder.runtime import Runtime
 from pparallel.builder.runtime_config import RuntimeConfig
 from pparallel.builder.sources import FILES, Overrides, read
-from pparallel.config import BackendConfig, narrowing, refusing, secret_names
+from pparallel.config import BackendConfig, refusing, secret_names
 from pparallel.errors import ConfigError, did_you_mean
-from pparallel.registry import INTERFACES, Registry, default_registry
-from pparallel.registry.classes import interface_class
+from pparallel.registry import (
+    INTERFACES,
+    Registry,
+    default_registry,
+    how_to_build,
+    interface_class,
+)
 from pparallel.runtime import environment
 from pparallel.runtime.member import Member
 
@@ -64,8 +69,8 @@ def load(
     """
     registry = registry or default_registry()
     if isinstance(source, type) and issubclass(source, BackendConfig) and raw is not None:
-        with narrowing(registry.narrow), refusing():
-            return source.model_validate(raw)
+        with refusing():
+            return source.model_validate(raw, context=registry.context)
     return load_with(source, {}, overrides, registry)
 
 
@@ -87,8 +92,8 @@ def load_with(
         mapping, label = read(_checked(source, registry), overrides, keys)
         if isinstance(source, (str, Path)):
             mapping.setdefault("directory", str(Path(source).resolve().parent))
-        with narrowing(registry.narrow), refusing(label):
-            config = RuntimeConfig.model_validate(mapping)
+        with refusing(label):
+            config = RuntimeConfig.model_validate(mapping, context=registry.context)
         environment.take_out(secret_names())
     with refusing(label):
         Blueprint(config, registry).check()
@@ -111,7 +116,7 @@ def _checked(source: Any, registry: Registry) -> Any:
     if isinstance(source, type):
         if issubclass(source, BackendConfig):
             raise ConfigError(f"give a config, not its class: {source.__name__}()")
-        if how := registry.how_to_build(source):
+        if how := how_to_build(source):
             raise ConfigError(how)
     if isinstance(source, str) and _NAME.fullmatch(source):
         message = f"{source!r} names no file: a config ends in one of {', '.join(FILES)}"
@@ -231,7 +236,7 @@ def _found(interface: str | None, name: str, registry: Registry) -> tuple[str, s
         kinds = ", ".join(f"{_article(each)} {each.replace('_', ' ')}" for each in found)
         raise ConfigError(f'{name!r} is {kinds}: write build("{found[0]}:{name}")')
     if name in INTERFACES:
-        raise ConfigError(registry.how_to_build(interface_class(INTERFACES[name])))
+        raise ConfigError(how_to_build(interface_class(INTERFACES[name])))
     hint = did_you_mean(name, {each.name for each in registry.offers()})
     hint = hint or f" 'pparallel backends' lists them; a config file ends in {', '.join(FILES)}."
     raise ConfigError(f"no backend {name!r}.{hint}")
@@ -245,7 +250,7 @@ def _configured(
     interface: str, name: str, options: Mapping[str, Any], registry: Registry
 ) -> tuple[BackendConfig[Any], dict[str, Any]]:
     """Return the config of a backend with its *options*, and those of them that are parts."""
-    cls = registry.find(interface, name).config
+    cls = registry.config(interface, name)
 
     def is_part(key: str, value: object) -> bool:
         if key not in cls.model_fields:
@@ -254,5 +259,5 @@ def _configured(
 
     parts = {key: each for key, each in options.items() if is_part(key, each)}
     own = {key: each for key, each in options.items() if key not in parts}
-    with narrowing(registry.narrow), refusing():
-        return cls.model_validate({**own, "backend": name}), parts
+    with refusing():
+        return cls.model_validate({**own, "backend": name}, context=registry.context), parts

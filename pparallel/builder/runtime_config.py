@@ -14,19 +14,20 @@ from pydantic import (
     PlainValidator,
     SerializeAsAny,
     TypeAdapter,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
 from typing_extensions import override
 
-from pparallel.config import BackendConfig, Config, current_narrow, narrowing, refusing, shown
+from pparallel.config import BackendConfig, Config, refusing, shown
 from pparallel.errors import ConfigError, did_you_mean
-from pparallel.interfaces.collective import CollectiveConfig
+from pparallel.interfaces.collective.config import CollectiveConfig
 from pparallel.interfaces.launcher import LauncherConfig
 from pparallel.interfaces.ordered_server import OrderedServerConfig
-from pparallel.interfaces.placer import PlacerConfig
-from pparallel.interfaces.pool import PoolConfig
+from pparallel.interfaces.placer.config import PlacerConfig
+from pparallel.interfaces.pool.config import PoolConfig
 from pparallel.interfaces.reducer import ReducerConfig
 from pparallel.interfaces.serializer import SerializerConfig
 from pparallel.interfaces.transport import TransportConfig
@@ -72,7 +73,7 @@ def _counted(kinds: Mapping[Any, Any]) -> list[Any]:
     return names
 
 
-def _extra_component(value: Any) -> Any:
+def _extra_component(value: Any, info: ValidationInfo) -> Any:
     """Validate a component that says which interface it fills."""
     given = value.get("interface") if isinstance(value, Mapping) else None
     interface = getattr(value, "interface", given)
@@ -96,7 +97,7 @@ def _extra_component(value: Any) -> Any:
             },
         )
     options = {key: each for key, each in value.items() if key != "interface"}
-    return INTERFACES[interface].model_validate(options)
+    return INTERFACES[interface].model_validate(options, context=info.context)
 
 
 MemberList = list[Annotated[MemberConfig, BeforeValidator(_named)]]
@@ -151,14 +152,21 @@ class RuntimeConfig(Config, frozen=True):
     placer: SerializeAsAny[PlacerConfig] | None = None
     extra: dict[str, ExtraComponent] = Field(default_factory=dict)
 
+    @classmethod
+    @override
+    def _context(cls) -> dict[str, Any]:
+        return default_registry().context
+
     @model_validator(mode="wrap")
     @classmethod
-    def _find_backends(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        """Validate with the installed backends, however the config is made."""
-        if current_narrow() is not None:
+    def _find_backends(
+        cls, value: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo
+    ) -> Self:
+        """Validate with the installed backends where the context names no others."""
+        if info.context is not None:
             return handler(value)
-        with narrowing(default_registry().narrow), refusing():
-            return handler(value)
+        with refusing():
+            return cls.model_validate(value, context=cls._context())
 
     @field_validator("members", mode="before")
     @classmethod
@@ -244,11 +252,11 @@ class RuntimeConfig(Config, frozen=True):
             return self
         raw = {key: getattr(self, key) for key in self.model_fields_set}
         merged = {**raw, **{key: self._merged(key, each) for key, each in override.items()}}
-        narrow = (registry or default_registry()).narrow
-        with narrowing(narrow), refusing(path=f"members.{name}.override"):
+        context = (registry or default_registry()).context
+        with refusing(path=f"members.{name}.override"):
             if refused := [_not_overridden(key) for key in override if key not in OVERRIDES]:
                 raise ConfigError.of_all(refused)
-            return type(self).model_validate(merged)
+            return type(self).model_validate(merged, context=context)
 
     def _merged(self, key: str, value: Any) -> Any:
         given = self.section(key) if key in INTERFACES else None

@@ -54,9 +54,9 @@ def _problem(names: list[str], files: dict[str, Path]) -> str:
 def _fresh(transport: str, names: list[str]) -> Any:
     """Return new keys by name, such as a launched job is given."""
     registry = default_registry()
-    backend = registry.find("transport", transport)
-    cls = cast("type[Transport]", registry.load(backend))
-    with cls.meeting(backend.config.model_validate({"backend": transport}), names) as meeting:
+    cls = cast("type[Transport]", registry.load(registry.find("transport", transport)))
+    config = registry.config("transport", transport)
+    with cls.meeting(config.model_validate({"backend": transport}), names) as meeting:
         return meeting.keys
 
 

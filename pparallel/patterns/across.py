@@ -15,7 +15,8 @@ from pparallel.patterns.gathering import Gathering
 from pparallel.patterns.sets import Sets
 from pparallel.patterns.slave import Codec
 from pparallel.runtime import remote_errors
-from pparallel.runtime.pending import Pending, settle
+from pparallel.runtime.future import settle
+from pparallel.runtime.pending import Pending
 from pparallel.runtime.rpc import Reply, Request, RpcGroup
 
 

@@ -13,7 +13,7 @@ from pparallel.patterns.failures import keepable, one_line, own_copy
 from pparallel.patterns.matching import MASTER, Callback, matched
 from pparallel.patterns.slave import Codec, Slave
 from pparallel.patterns.waiting import wait_for
-from pparallel.runtime.pending import fail, settle
+from pparallel.runtime.future import fail, settle
 
 _numbers = itertools.count(1)
 

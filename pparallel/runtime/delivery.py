@@ -9,8 +9,8 @@ from typing_extensions import Buffer
 
 from pparallel.errors import RemoteError
 from pparallel.interfaces.transport import Frames, Handler
+from pparallel.runtime.future import fail, settle
 from pparallel.runtime.interrupts import raise_interrupt
-from pparallel.runtime.pending import fail, settle
 
 FLUSH = 1.0  #: seconds that the end waits for requests that are being handled
 

@@ -4,32 +4,17 @@ from __future__ import annotations
 
 import math
 import time
-from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from concurrent.futures import Future
 from typing import Generic, TypeVar
 
 from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
 from pparallel.runtime.clock import Clock
+from pparallel.runtime.future import LeanFuture, fail, when_done
 from pparallel.runtime.interrupts import raise_interrupt
-from pparallel.runtime.lean_future import LeanFuture, when_done
 
 AGAIN = 0.1  #: seconds after which what could not be ended in time is tried again
 
 T = TypeVar("T")
-
-
-def settle(future: Future[T], value: T) -> None:
-    """Give *future* its result, unless it has ended meanwhile: a late reply is dropped."""
-    try:  # a hot path, where suppress() would cost as much as all the rest
-        future.set_result(value)
-    except InvalidStateError:
-        return
-
-
-def fail(future: Future[T], error: BaseException) -> None:
-    """Fail *future*, unless it has ended meanwhile."""
-    with suppress(InvalidStateError):
-        future.set_exception(error)
 
 
 def awaited(future: Future[T], peer: str, timeout: float | None) -> T:

@@ -50,9 +50,7 @@ class Timers:
         with state_lock:
             if self._thread is not None or self._closed:
                 return
-            self._thread = thread = threading.Thread(
-                target=self._run, name=self._name, daemon=True
-            )
+            self._thread = thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         try:
             start_thread(thread)
         except BaseException:

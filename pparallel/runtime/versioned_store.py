@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pparallel.errors import PparallelError
-from pparallel.runtime.pending import fail, settle
+from pparallel.runtime.future import fail, settle
 
 
 class Snapshot(NamedTuple):

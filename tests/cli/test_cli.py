@@ -21,7 +21,7 @@ import typer
 from warm_interpreter import Done, WarmInterpreter
 
 from pparallel.cli import app
-from pparallel.plugin import INTERFACE_VERSION
+from pparallel.plugin import INTERFACE_VERSIONS
 
 Command = Callable[..., Done]
 ROOT = Path(__file__).resolve().parents[2]
@@ -424,7 +424,8 @@ class ShelfPoolConfig(PoolConfig, frozen=True):
 
 @hookimpl
 def pparallel_backends():
-    return [Backend(ShelfPoolConfig, "shelf_plugin:ShelfPool", "pip install planks",
+    return [Backend("pool", "shelf", config=f"{__name__}:ShelfPoolConfig",
+                    target="shelf_plugin:ShelfPool", install="pip install planks",
                     requires=("planks_that_nobody_has",))]
 """
 
@@ -437,7 +438,7 @@ def test_backends_tells_what_to_install_and_what_is_broken(
     done = pparallel("backends", PYTHONPATH=str(folder))
     assert done.returncode == 0, done.stderr
     shelf = next(line for line in done.stdout.splitlines() if " shelf " in line)
-    assert shelf.split()[:5] == ["pool", "shelf", "shelf", "1.5", str(INTERFACE_VERSION)]
+    assert shelf.split()[:5] == ["pool", "shelf", "shelf", "1.5", str(INTERFACE_VERSIONS["pool"])]
     assert "missing dependency" in shelf
     assert "pip install planks" in shelf
     assert "crash (crash 1.5): OSError: no disk" in done.stdout
@@ -448,12 +449,12 @@ def test_backends_tells_what_to_install_and_what_is_broken(
 def test_backends_of_another_interface_version_are_refused(
     folder: Path, pparallel: Command, by: int, who: str
 ) -> None:
-    version = INTERFACE_VERSION + by
+    version = INTERFACE_VERSIONS["pool"] + by
     requirement = 'requires=("planks_that_nobody_has",)'
     plugin(folder, "shelf", SHELF.replace(requirement, f"interface_version={version}"))
     environment = {"PYTHONPATH": str(folder)}
-    why = f"written for version {version} of the interfaces, and this pparallel has version"
-    upgrade = f"{INTERFACE_VERSION}: upgrade {who}"
+    why = f"written for version {version} of the interface pool, and this pparallel has version"
+    upgrade = f"{INTERFACE_VERSIONS['pool']}: upgrade {who}"
     table = pparallel("backends", **environment).stdout
     row = next(line.split() for line in table.splitlines() if " shelf " in line)
     assert row == ["pool", "shelf", "shelf", "1.5", str(version), "-", "broken"]

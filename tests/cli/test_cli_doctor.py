@@ -141,7 +141,8 @@ def test_it_tells_of_broken_plugins_and_missing_libraries(
         "    backend: Literal['shelf'] = 'shelf'\n"
         "@hookimpl\n"
         "def pparallel_backends():\n"
-        "    return [Backend(ShelfPoolConfig, 'shelf_plugin:X', 'pip install planks',\n"
+        "    return [Backend('pool', 'shelf', config=f'{__name__}:ShelfPoolConfig',\n"
+        "                    target='shelf_plugin:X', install='pip install planks',\n"
         "                    requires=('planks_that_nobody_has',))]\n",
     )
     path = str(tmp_path)

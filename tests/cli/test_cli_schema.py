@@ -58,7 +58,8 @@ class ShelfPoolConfig(PoolConfig, frozen=True):
 class Plugin:
     @hookimpl
     def pparallel_backends(self) -> list[Backend]:
-        return [Backend(ShelfPoolConfig, "shelf:Pool")]
+        config = f"{__name__}:ShelfPoolConfig"
+        return [Backend("pool", "shelf", config=config, target="shelf:Pool")]
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +191,7 @@ def test_there_is_a_branch_for_each_backend(schema: dict[str, Any]) -> None:
     titles = {each.get("title") for each in schema["$defs"].values()}
     for offer in default_registry().offers():
         assert f"{offer.interface} {offer.name}" in titles
-        config = default_registry().find(offer.interface, offer.name).config
+        config = default_registry().config(offer.interface, offer.name)
         branch = next(
             each
             for name, each in schema["$defs"].items()
@@ -259,7 +260,8 @@ class PlankPoolConfig(PoolConfig, frozen=True):
 
 @hookimpl
 def pparallel_backends():
-    return [Backend(PlankPoolConfig, "plank_plugin:PlankPool", requires=("nobody_has_it",))]
+    return [Backend("pool", "plank", config=f"{__name__}:PlankPoolConfig",
+                    target="plank_plugin:PlankPool", requires=("nobody_has_it",))]
 """
 
 

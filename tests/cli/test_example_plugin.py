@@ -13,9 +13,8 @@ import pytest
 from fresh_environment import FreshEnvironment, wheel
 
 import pparallel.testing
-from pparallel.plugin import INTERFACE_VERSION
-from pparallel.registry import INTERFACES
-from pparallel.registry.classes import interface_class
+from pparallel.plugin import INTERFACE_VERSIONS
+from pparallel.registry import INTERFACES, interface_class
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "plugins" / "pparallel-example"
@@ -87,7 +86,7 @@ class TestInstalled:
         for each in own:
             assert each["name"] == "example"
             assert each["version"] == "0.1.0"
-            assert each["interface_version"] == INTERFACE_VERSION
+            assert each["interface_version"] == INTERFACE_VERSIONS[each["interface"]]
             assert (each["status"], each["detail"]) == ("available", "")
 
     def test_the_installed_command_writes_what_the_source_tree_has(

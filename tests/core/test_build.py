@@ -13,7 +13,7 @@ from pparallel.builder.blueprint import Blueprint
 from pparallel.errors import ClosedError, ConfigError, UnknownBackendError
 from pparallel.interfaces.launcher import LauncherConfig
 from pparallel.interfaces.pool import Pool, PoolConfig
-from pparallel.plugin import Backend, Reach, hookimpl
+from pparallel.plugin import Backend, hookimpl
 from pparallel.registry import Registry
 from pparallel_local import SerialPoolConfig, ThreadPoolConfig
 
@@ -142,9 +142,16 @@ class Launchers:
 
     @hookimpl
     def pparallel_backends(self) -> list[Backend]:
-        target = "pparallel_local.thread_launcher:ThreadLauncher"
-        reach: frozenset[Reach] = frozenset({"machines"})
-        return [Backend(HillLauncherConfig, target, reach=reach, defaults=self.defaults)]
+        return [
+            Backend(
+                "launcher",
+                "hill",
+                config=f"{__name__}:HillLauncherConfig",
+                target="pparallel_local.thread_launcher:ThreadLauncher",
+                reach=frozenset({"machines"}),
+                defaults=self.defaults,
+            )
+        ]
 
 
 class HillLauncherConfig(LauncherConfig, frozen=True):

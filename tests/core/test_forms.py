@@ -537,7 +537,8 @@ class SafeConfig(SerializerConfig, frozen=True):
 class Plugin:
     @hookimpl
     def pparallel_backends(self) -> list[Backend]:
-        return [Backend(SafeConfig, f"{__name__}:Safe")]
+        config = f"{__name__}:SafeConfig"
+        return [Backend("serializer", "strongbox", config=config, target=f"{__name__}:Safe")]
 
 
 def test_a_class_names_synonyms_and_a_field_for_numbers() -> None:
@@ -559,7 +560,7 @@ def test_what_was_not_given_is_not_set() -> None:
 def test_synonyms_are_no_fields() -> None:
     classes: list[type[Config]] = [pparallel.RuntimeConfig, *INTERFACES.values()]
     registry = default_registry()
-    classes += [registry.find(o.interface, o.name).config for o in registry.offers() if o.interface]
+    classes += [registry.config(o.interface, o.name) for o in registry.offers() if o.interface]
     for cls in classes:
         assert not cls.short or cls.short in cls.model_fields
         if not issubclass(cls, BackendConfig):

@@ -55,11 +55,12 @@ def test_importing_pparallel_costs_little(loaded: dict[str, set[str]]) -> None:
 
 
 def test_importing_the_builder_imports_no_heavy_library(loaded: dict[str, set[str]]) -> None:
-    assert not loaded["builder"] & {*HEAVY}
+    assert not loaded["builder"] & {*HEAVY, "yaml"}
 
 
 def test_listing_the_backends_imports_no_heavy_library(loaded: dict[str, set[str]]) -> None:
     assert not loaded["listing"] & {*HEAVY}
+    assert not {each for each in loaded["listing"] if each.startswith("pparallel_") and "." in each}
 
 
 def test_a_job_that_does_no_torch_work_imports_no_torch(loaded: dict[str, set[str]]) -> None:
@@ -91,3 +92,15 @@ def test_version() -> None:
 def test_an_unknown_name_is_refused_with_the_nearest() -> None:
     with pytest.raises(AttributeError, match=r"no attribute 'biuld'\. Did you mean 'build'\?"):
         pparallel.biuld  # type: ignore[attr-defined]  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("name", "home"),
+    [
+        ("WorkerLostError", "pparallel.errors"),
+        ("ProcessPoolConfig", "pparallel_process.config"),
+    ],
+)
+def test_a_name_that_lives_elsewhere_is_refused_with_its_home(name: str, home: str) -> None:
+    with pytest.raises(AttributeError, match=rf"'{name}': from {home} import {name}$"):
+        getattr(pparallel, name)

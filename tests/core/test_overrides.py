@@ -106,7 +106,8 @@ class ShelfConfig(PoolConfig, frozen=True):
 class Plugin:
     @hookimpl
     def pparallel_backends(self) -> list[Backend]:
-        return [Backend(ShelfConfig, f"{__name__}:Shelf")]
+        config = f"{__name__}:ShelfConfig"
+        return [Backend("pool", "shelf", config=config, target=f"{__name__}:Shelf")]
 
 
 def test_backends_of_the_registry_in_use() -> None:

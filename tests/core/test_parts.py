@@ -100,14 +100,19 @@ class Upper(Serializer):
         return bytes(buffers[0]).decode()
 
 
+def record(interface: str, name: str, cls: str) -> Backend:
+    at = f"{__name__}:{cls}"
+    return Backend(interface, name, config=f"{at}Config", target=at)
+
+
 class Plugin:
     @hookimpl
     def pparallel_backends(self) -> list[Backend]:
         return [
-            Backend(ShelfConfig, f"{__name__}:Shelf"),
-            Backend(LoggedPoolConfig, f"{__name__}:LoggedPool"),
-            Backend(CircleConfig, f"{__name__}:Circle"),
-            Backend(UpperConfig, f"{__name__}:Upper"),
+            record("ordered_server", "shelf", "Shelf"),
+            record("pool", "logged", "LoggedPool"),
+            record("pool", "circle", "Circle"),
+            record("serializer", "upper", "Upper"),
         ]
 
 

@@ -12,18 +12,24 @@ from types import ModuleType
 from typing import Any, Literal, cast
 
 import pytest
+from pydantic import ValidationError
 from typing_extensions import Buffer, override
 from warm_interpreter import Done, WarmInterpreter
 
 import pparallel
 import pparallel_local
-from pparallel.config import BackendConfig, narrowing
+from pparallel.config import BackendConfig
 from pparallel.errors import ConfigError, MissingDependencyError, UnknownBackendError
 from pparallel.interfaces.pool import PoolConfig
 from pparallel.interfaces.serializer import Serializer, SerializerConfig
-from pparallel.plugin import INTERFACE_VERSION, Backend, hookimpl
-from pparallel.registry import INTERFACES, Offer, Registry, default_registry
-from pparallel.registry.classes import interface_class
+from pparallel.plugin import INTERFACE_VERSIONS, Backend, hookimpl
+from pparallel.registry import (
+    INTERFACES,
+    Offer,
+    Registry,
+    default_registry,
+    interface_class,
+)
 from pparallel.runtime.member import Member
 from pparallel_local import ThreadPoolConfig
 
@@ -96,8 +102,12 @@ class Plugin:
         return self._offer()
 
 
-def shelf(target: str = "json:JSONDecoder", **options: Any) -> Backend:
-    return Backend(ShelfConfig, target, **options)
+HERE = f"{__name__}:ShelfConfig"
+VERSION = INTERFACE_VERSIONS["serializer"]
+
+
+def shelf(target: str = "json:JSONDecoder", config: str = HERE, **options: Any) -> Backend:
+    return Backend("serializer", "shelf", config=config, target=target, **options)
 
 
 def registry_of(*backends: object) -> Registry:
@@ -122,6 +132,7 @@ def test_the_interfaces() -> None:
         "transport",
     ]
     assert all(cls.interface == name for name, cls in INTERFACES.items())
+    assert set(INTERFACE_VERSIONS) == set(INTERFACES)
 
 
 def test_the_embedded_backends_are_installed() -> None:
@@ -141,7 +152,7 @@ def test_the_embedded_backends_are_installed() -> None:
     for each in offers.values():
         if each.package == "pparallel":
             assert (each.status, each.detail) == ("available", "")
-            assert each.interface_version == INTERFACE_VERSION
+            assert each.interface_version == INTERFACE_VERSIONS[each.interface]
     assert offers["launcher", "thread"].reach == ("threads",)
 
 
@@ -151,6 +162,8 @@ def test_every_installed_backend_can_be_imported(each: Offer) -> None:
     backend = registry.find(each.interface, each.name)
     assert (backend.interface, backend.name) == (each.interface, each.name)
     assert registry.load(backend).__name__ == backend.target.partition(":")[2]
+    config = registry.config(each.interface, each.name)
+    assert config.interface == each.interface
 
 
 def test_the_default_registry_is_made_once() -> None:
@@ -171,23 +184,22 @@ def test_an_unknown_backend() -> None:
         registry_of(shelf()).find("serialiser", "shelf")
 
 
-def test_narrow() -> None:
+def validated(base: type[BackendConfig[Any]], raw: object) -> BackendConfig[Any]:
     registry = Registry(Plugin("shop", lambda: [shelf()]))
-    assert registry.narrow(SerializerConfig, "shelf") is ShelfConfig
-    assert registry.narrow(ShelfConfig, "shelf") is ShelfConfig
-    assert registry.narrow(ShelfConfig, None) is ShelfConfig
-    assert registry.narrow(ShelfConfig, "dill") is ShelfConfig
-    assert registry.narrow(PoolConfig, None) is ThreadPoolConfig
-    assert registry.narrow(PoolConfig, ["thread"]) is PoolConfig
-    assert registry.narrow(BackendConfig[Any], "thread") is BackendConfig[Any]
-    with pytest.raises(UnknownBackendError):
-        registry.narrow(PoolConfig, "shelf")
+    return base.model_validate(raw, context=registry.context)
 
 
-def test_mappings_become_the_configs_of_plugins() -> None:
-    with narrowing(registry_of(shelf()).narrow):
-        config = SerializerConfig.model_validate({"backend": "shelf", "depth": 3})
-    assert config == ShelfConfig(depth=3)
+def test_sections_become_the_configs_of_plugins() -> None:
+    assert validated(SerializerConfig, {"backend": "shelf", "depth": 3}) == ShelfConfig(depth=3)
+    assert validated(SerializerConfig, "shelf") == ShelfConfig()
+    assert validated(ShelfConfig, {"depth": 2}) == ShelfConfig(depth=2)
+    assert validated(PoolConfig, {}) == ThreadPoolConfig()
+    assert validated(PoolConfig, {"backend": None}) == ThreadPoolConfig()
+    for base, raw in (ShelfConfig, "dill"), (PoolConfig, {"backend": ["thread"]}):
+        with pytest.raises(ValidationError, match="backend"):
+            validated(base, raw)
+    with pytest.raises(ValidationError, match="no pool backend 'shelf'"):
+        validated(PoolConfig, "shelf")
 
 
 def test_every_interface_has_a_default() -> None:
@@ -215,7 +227,7 @@ def test_offers_are_sorted_and_say_everything() -> None:
             ("machines", "threads"),
             "available",
             "",
-            INTERFACE_VERSION,
+            VERSION,
         )
     ]
     offers = Registry(Plugin("shop", lambda: [3])).offers()
@@ -245,54 +257,75 @@ def test_sets_are_kept_as_frozensets() -> None:
     assert offer.features == ("objects",)
 
 
-BROKEN: list[tuple[object, str]] = [
-    ("shelf", "offers 'shelf', which is no pparallel.plugin.Backend"),
-    (Backend(cast(Any, dict), "a:B"), "the config of a:B, is no subclass of BackendConfig"),
-    (Backend(NamelessConfig, "a:B"), "NamelessConfig has no name: give its field 'backend'"),
-    (Backend(HomelessConfig, "a:B"), "HomelessConfig fills no interface"),
-    (Backend(BackendConfig[Any], "a:B"), "fills no interface: derive it"),
-    (shelf(features=frozenset({1})), r"features frozenset\(\{1\}\): write a set of text"),
-    (shelf(features="objects"), r"'objects': .*, such as frozenset\(\{'references'\}\)"),
-    (shelf(requires="torch"), "has requires 'torch': write a tuple, such as"),
-    (shelf(reach=None), r"has reach None: .*, such as frozenset\(\{'processes'\}\)"),
+BROKEN: list[tuple[Callable[[], object], str]] = [
+    (lambda: "shelf", "offers 'shelf', which is no pparallel.plugin.Backend"),
+    (lambda: shelf(config=cast(Any, dict)), r"config=<class 'dict'>\. Write 'module:Class'"),
+    (lambda: shelf("no_class"), r"target='no_class'\. Write 'module:Class'"),
+    (lambda: shelf(features=frozenset({1})), r"features=frozenset\(\{1\}\)\. Write a set of text"),
+    (lambda: shelf(features="objects"), r"'objects'\. .*, as frozenset\(\{'references'\}\)"),
+    (lambda: shelf(requires="torch"), r"requires='torch'\. Write a tuple, as"),
+    (lambda: shelf(reach=None), r"reach=None\. .*, as frozenset\(\{'processes'\}\)"),
     (
-        shelf(reach=frozenset({"process"})),
-        "reaches 'process', and there are only machines, processes, threads.* mean 'processes'",
+        lambda: shelf(reach=frozenset({"process"})),
+        "There are only machines, processes, threads.* mean 'processes'",
     ),
-    (shelf("a:B", interface_version="1"), "a:B has interface_version '1': write a whole number"),
-    (shelf(interface_version=True), "interface_version True: write a whole number"),
-    (shelf(cast(Any, None)), "AttributeError"),
-    (shelf("no_class"), "target 'no_class'; write 'module:Class'"),
+    (lambda: shelf(interface_version="1"), r"interface_version='1'\. Write a whole number"),
+    (lambda: shelf(interface_version=True), "interface_version=True. Write a whole number"),
     (
-        shelf(interface_version=INTERFACE_VERSION - 1),
-        f"written for version {INTERFACE_VERSION - 1} of the interfaces, .*: upgrade shop",
+        lambda: Backend("serialiser", "shelf", config=HERE, target="a:B"),
+        r"interface='serialiser'\. Did you mean 'serializer'",
     ),
-    (shelf(interface_version=INTERFACE_VERSION + 1), "upgrade pparallel"),
+    (lambda: Backend("pool", "", config=HERE, target="a:B"), "name=''. Write text, as 'shelf'"),
 ]
 
 
-@pytest.mark.parametrize(("backend", "message"), BROKEN, ids=[each[1] for each in BROKEN])
-def test_a_broken_record_harms_no_other(
-    backend: object, message: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("offer", "message"), BROKEN, ids=[each[1] for each in BROKEN])
+def test_a_broken_record_harms_no_other_plugin(
+    offer: Callable[[], object], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def offer() -> list[object]:
-        return [backend, Backend(ThreadPoolConfig, "pparallel_local.thread_pool:ThreadPool")]
-
-    registry = Registry(Plugin("shop", offer), entry_points=False)
+    plugins = [Plugin("shop", lambda: [shelf(), offer()]), pparallel_local]
+    registry = Registry(*plugins, entry_points=False)
     assert registry.find("pool", "thread").name == "thread"
     (broken,) = [each for each in registry.offers() if each.status == "broken"]
     assert re.search(message, broken.detail)
-    with pytest.raises(ConfigError):
+    with pytest.raises(UnknownBackendError, match="failed to load may offer it: shop"):
         registry.find("serializer", "shelf")
     monkeypatch.setenv("PPARALLEL_STRICT_PLUGINS", "1")
     with pytest.raises(ConfigError, match=f"plugin shop .*{message}"):
-        Registry(Plugin("shop", offer), entry_points=False)
+        Registry(*plugins, entry_points=False)
 
 
-def test_a_broken_backend_that_is_asked_for_says_why() -> None:
-    registry = registry_of(shelf(interface_version=INTERFACE_VERSION + 1))
-    with pytest.raises(ConfigError, match=r"'shelf' of plugin shop is broken: .*upgrade pparallel"):
+@pytest.mark.parametrize(("by", "which"), [(-1, "shop"), (1, "pparallel")])
+def test_a_backend_of_another_version_harms_no_other(
+    by: int, which: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = [shelf(interface_version=VERSION + by), *pparallel_local.pparallel_backends()]
+    registry = registry_of(*records)
+    assert registry.find("pool", "thread").name == "thread"
+    why = f"written for version {VERSION + by} of the interface serializer, .*: upgrade {which}"
+    (broken,) = [each for each in registry.offers() if each.status == "broken"]
+    assert (broken.interface, broken.name) == ("serializer", "shelf")
+    assert re.search(why, broken.detail)
+    with pytest.raises(ConfigError, match=f"'shelf' of plugin shop is broken: .*{why}"):
         registry.find("serializer", "shelf")
+    monkeypatch.setenv("PPARALLEL_STRICT_PLUGINS", "1")
+    with pytest.raises(ConfigError, match=why):
+        registry_of(*records)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("json:JSONDecoder", "the config must derive from .*serializer.SerializerConfig"),
+        (f"{__name__}:HomelessConfig", "the config must derive from"),
+        (f"{__name__}:NamelessConfig", "must give its field 'backend' the default 'shelf'"),
+        (f"{__name__}:ShelfConfi", "has no class 'ShelfConfi'. Did you mean 'ShelfConfig'"),
+        ("no_such_module:Shelf", "cannot be imported: ModuleNotFoundError"),
+    ],
+)
+def test_a_config_that_is_not_this_backends(config: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=rf"serializer backend 'shelf' .*{message}"):
+        registry_of(shelf(config=config)).config("serializer", "shelf")
 
 
 def fail() -> Any:
@@ -361,7 +394,7 @@ def test_duplicates_are_refused_naming_both(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_plugin_given_twice_counts_once() -> None:
     registry = Registry(pparallel_local)
-    assert registry.find("pool", "thread").config is ThreadPoolConfig
+    assert registry.config("pool", "thread") is ThreadPoolConfig
 
 
 def test_load() -> None:
@@ -463,7 +496,8 @@ SHELF = """
 
     @hookimpl
     def pparallel_backends():
-        return [Backend(ShelfConfig, "acme_shelf.serializer:ShelfSerializer",
+        return [Backend("serializer", "shelf", config="acme_shelf:ShelfConfig",
+                        target="acme_shelf.serializer:ShelfSerializer",
                         features=frozenset({"objects"}), install="pip install acme-shelf")]
 """
 SERIALIZER = """

@@ -41,9 +41,12 @@ class KeptConfig(PoolConfig, frozen=True):
 def pparallel_backends():
     shelf = {"features": frozenset({"shelf"}), "install": "pip install shelf"}
     return [
-        Backend(AbsentConfig, "shelf:Absent", requires=("no_such_library",), **shelf),
-        Backend(HollowConfig, "shelf_hollow:Hollow", **shelf),
-        Backend(KeptConfig, "pparallel_local.thread_pool:ThreadPool", **shelf),
+        Backend("pool", "absent", config=f"{__name__}:AbsentConfig", target="shelf:Absent",
+                requires=("no_such_library",), **shelf),
+        Backend("pool", "hollow", config=f"{__name__}:HollowConfig",
+                target="shelf_hollow:Hollow", **shelf),
+        Backend("pool", "kept", config=f"{__name__}:KeptConfig",
+                target="pparallel_local.thread_pool:ThreadPool", **shelf),
     ]
 """
 

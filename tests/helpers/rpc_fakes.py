@@ -93,9 +93,7 @@ class FakePeer:
             "other", self.link, self.codec, self.timers, clock=self.timers.clock, **options
         )
 
-    def call(
-        self, flags: int = 0, timeout: float | None = 10.0, data: bytes = b"call"
-    ) -> Answered:
+    def call(self, flags: int = 0, timeout: float | None = 10.0, data: bytes = b"call") -> Answered:
         sink = Answered()
         self.peer.call_async(sink, flags, data, (), timeout)
         return sink

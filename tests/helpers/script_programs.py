@@ -299,12 +299,7 @@ STRAY = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "PYTHONPATH")
 
 
 def run_script(
-    source: str,
-    folder: Path,
-    argument: str = "",
-    how: str = "script",
-    limit: float = LIMIT,
-    **files: str,
+    source: str, folder: Path, argument: str = "", how: str = "script", **files: str
 ) -> Any:
     """Run a script in a process of its own; return the JSON object that it prints.
 
@@ -313,7 +308,6 @@ def run_script(
         folder: an empty one for it.
         argument: ``sys.argv[1]``.
         how: a key of HOW.
-        limit: seconds that it may take.
         files: modules beside the script, by name without ``.py``.
     """
     home = folder / "pkg" if how == "module" else folder
@@ -331,7 +325,7 @@ def run_script(
         input=source if how == "stdin" else "",
         capture_output=True,
         text=True,
-        timeout=limit,
+        timeout=LIMIT,
         check=False,
     )
     lines = done.stdout.splitlines()
@@ -2896,7 +2890,8 @@ script(
 
     def pss():
         with open("/proc/self/smaps_rollup") as lines:
-            return next(int(each.split()[1]) for each in lines if each.startswith("Pss:"))
+            kinds = ("Pss_Anon:", "Pss_Shmem:")  # no libraries: other processes share them
+            return sum(int(each.split()[1]) for each in lines if each.startswith(kinds))
 
     with pparallel.build({"pool": config}) as rt:
         def footprint():

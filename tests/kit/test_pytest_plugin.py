@@ -182,6 +182,7 @@ def test_who_does_not_use_it_imports_next_to_nothing(pytester: pytest.Pytester) 
             loaded = {each for each in sys.modules if each.startswith("pparallel")}
             assert loaded == {
                 "pparallel",
+                "pparallel.lazy",
                 "pparallel.testing",
                 "pparallel.testing.pytest_plugin",
                 "pparallel.testing.pytest_plugin.fixtures",

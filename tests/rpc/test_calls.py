@@ -472,16 +472,6 @@ def test_without_threads_no_call_hangs(backend: str) -> None:
     launch(between(program), backend=backend, handler_threads=4)
 
 
-def test_a_call_that_is_sent_again_fails_once_without_threads() -> None:
-    def program(rt: Runtime, group: RpcGroup) -> Any:
-        call: dict[str, Any] = {"timeout": PATIENCE, "args": (1, 2), "idempotent": True}
-        with no_threads(f"{rt.name}-retries"), pytest.raises(ResourceExhaustedError):
-            group.rpc_sync(1, add, **call)
-        return group.rpc_sync(1, add, **call)
-
-    assert launch(between(program))[0] == 3
-
-
 # -- clocks that are set ----------------------------------------------------------------------
 
 

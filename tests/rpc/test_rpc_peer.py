@@ -380,7 +380,10 @@ def test_what_is_asked_and_what_is_answered_may_come_in_one_message() -> None:
     it = FakePeer()
     sink = it.call()
     todo = it.arrive(
-        call(1), (RESULT, 1, 2, None, 1, 2), (SERVICE, 2, "key", None, 1, 1), frames=[b"a", b"b", b"c"]
+        call(1),
+        (RESULT, 1, 2, None, 1, 2),
+        (SERVICE, 2, "key", None, 1, 1),
+        frames=[b"a", b"b", b"c"],
     )
     assert [(item[0], list(frames)) for item, frames in todo] == [(CALL, []), (SERVICE, [b"c"])]
     assert list(sink.frames) == [b"a", b"b"]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from pparallel.errors import ClosedError
-from pparallel.runtime.pending import fail, settle
+from pparallel.runtime.future import fail, settle
 from pparallel_reducers.config import DilocoReducerConfig
 from pparallel_reducers.diloco.outer import Outer, OuterState
 from pparallel_reducers.diloco.rounds import LATE_ADVICE, Outcome, Part, Rounds

@@ -9,8 +9,8 @@ from concurrent.futures import Future
 from typing_extensions import override
 
 from pparallel.errors import ClosedError, PeerLostError
+from pparallel.runtime.future import fail, settle
 from pparallel.runtime.member import Member
-from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.rpc import Reply, Request, RpcGroup, Service
 from pparallel_reducers.config import DilocoReducerConfig
 from pparallel_reducers.diloco.coordinator import Coordinator

@@ -71,7 +71,7 @@ from concurrent.futures import Future
 from typing import NamedTuple
 
 from pparallel.errors import PeerLostError
-from pparallel.runtime.pending import fail, settle
+from pparallel.runtime.future import fail, settle
 from pparallel_reducers.grad_server.tickets import Ticket, Tickets
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from pparallel.errors import ClosedError, DirectoryError
-from pparallel.runtime.pending import fail
+from pparallel.runtime.future import fail
 from pparallel.runtime.rpc import Reply, Request
 
 

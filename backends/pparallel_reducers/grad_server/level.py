@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 from pparallel.errors import ClosedError, PeerLostError
-from pparallel.runtime.pending import fail, settle
+from pparallel.runtime.future import fail, settle
 from pparallel_reducers.config import GradServerReducerConfig
 from pparallel_reducers.grad_server.flat import Source
 from pparallel_reducers.grad_server.stage import Stage

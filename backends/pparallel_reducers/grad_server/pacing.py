@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from functools import partial
 
 from pparallel.errors import ClosedError, PparallelError
-from pparallel.runtime.pending import fail, settle
+from pparallel.runtime.future import fail, settle
 from pparallel.runtime.rpc import Reply, Request, RpcGroup, Service
 from pparallel_reducers.grad_server.clock import Clock, too_old
 from pparallel_reducers.grad_server.level import Level

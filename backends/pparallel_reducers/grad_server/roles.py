@@ -8,8 +8,8 @@ from concurrent.futures import Future
 from contextlib import suppress
 
 from pparallel.errors import ClosedError, DirectoryError, PeerLostError, PparallelError
+from pparallel.runtime.future import fail, settle
 from pparallel.runtime.member import Member
-from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.rpc import Reply, RpcGroup, Service
 from pparallel_reducers.config import GradServerReducerConfig
 from pparallel_reducers.grad_server.board import Board

@@ -14,7 +14,7 @@ from uuid import uuid4
 from typing_extensions import Buffer
 
 from pparallel.errors import ClosedError, PeerLostError, PparallelError
-from pparallel.runtime.pending import fail, settle
+from pparallel.runtime.future import fail, settle
 from pparallel.runtime.rpc import Reply, Request, RpcGroup, Service
 from pparallel_reducers.config import GradServerReducerConfig
 from pparallel_reducers.grad_server.courier import Courier, Inbox, accepted

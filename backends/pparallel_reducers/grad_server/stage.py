@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from typing import Generic, NamedTuple, TypeVar
 
 from pparallel.errors import ClosedError
-from pparallel.runtime.pending import fail, settle
+from pparallel.runtime.future import fail, settle
 
 logger = logging.getLogger(__name__)
 

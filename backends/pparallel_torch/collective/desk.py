@@ -11,7 +11,7 @@ from typing import Any
 
 from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
 from pparallel.runtime.collectives import GroupId
-from pparallel.runtime.pending import fail, settle
+from pparallel.runtime.future import fail, settle
 from pparallel.runtime.rpc import Reply, Request, RpcGroup
 from pparallel_torch.collective.ends import Ends
 

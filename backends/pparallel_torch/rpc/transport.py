@@ -21,10 +21,11 @@ from pparallel.errors import (
 )
 from pparallel.interfaces.transport import Frames, Handler, Meeting, Transport
 from pparallel.runtime.delivery import own
+from pparallel.runtime.future import fail, settle
 from pparallel.runtime.job_folder import JobFolder
 from pparallel.runtime.links import FAILED, OK, Membership, answer, failure
 from pparallel.runtime.links.ordering import Ordering
-from pparallel.runtime.pending import Pending, awaited, fail, settle
+from pparallel.runtime.pending import Pending, awaited
 from pparallel.runtime.resources import start_thread
 from pparallel_torch.rpc import agent as torch_agent
 from pparallel_torch.rpc import remote

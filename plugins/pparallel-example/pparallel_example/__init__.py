@@ -21,14 +21,18 @@ def pparallel_backends() -> list[Backend]:
     """Offer the backends; what they need is imported when they are built."""
     return [
         Backend(
-            ExamplePoolConfig,
-            "pparallel_example.pool:ExamplePool",
+            "pool",
+            "example",
+            config="pparallel_example.pool_config:ExamplePoolConfig",
+            target="pparallel_example.pool:ExamplePool",
             features=frozenset({"references", "parallel"}),
             interface_version=1,
         ),
         Backend(
-            ExampleOrderedServerConfig,
-            "pparallel_example.ordered_server:ExampleOrderedServer",
+            "ordered_server",
+            "example",
+            config="pparallel_example.ordered_server_config:ExampleOrderedServerConfig",
+            target="pparallel_example.ordered_server:ExampleOrderedServer",
             reach=frozenset({"threads", "processes"}),
             interface_version=1,
         ),

@@ -6,11 +6,16 @@ Importing this, or a config, imports no Ray: the folders of the backends have no
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from pparallel import lazy
 from pparallel.plugin import Backend, hookimpl
-from pparallel_ray.launcher.config import RayLauncherConfig
-from pparallel_ray.ordered_server.config import RayOrderedServerConfig
-from pparallel_ray.pool.config import RayPoolConfig
-from pparallel_ray.transport.config import RayTransportConfig
+
+if TYPE_CHECKING:
+    from pparallel_ray.launcher.config import RayLauncherConfig
+    from pparallel_ray.ordered_server.config import RayOrderedServerConfig
+    from pparallel_ray.pool.config import RayPoolConfig
+    from pparallel_ray.transport.config import RayTransportConfig
 
 __all__ = [
     "RayLauncherConfig",
@@ -28,15 +33,19 @@ def pparallel_backends() -> list[Backend]:
     """Offer the pool, the launcher, the transport and the ordered server ``ray``."""
     return [
         Backend(
-            RayPoolConfig,
-            "pparallel_ray.pool.pool:RayPool",
+            "pool",
+            "ray",
+            config="pparallel_ray.pool.config:RayPoolConfig",
+            target="pparallel_ray.pool.pool:RayPool",
             install=_INSTALL,
             features=frozenset({"parallel", "isolated"}),
             requires=("ray",),
         ),
         Backend(
-            RayLauncherConfig,
-            "pparallel_ray.launcher.launcher:RayLauncher",
+            "launcher",
+            "ray",
+            config="pparallel_ray.launcher.config:RayLauncherConfig",
+            target="pparallel_ray.launcher.launcher:RayLauncher",
             install=_INSTALL,
             features=frozenset({"env", "hears", "isolated", "resources"}),
             reach=frozenset({"machines"}),
@@ -44,16 +53,32 @@ def pparallel_backends() -> list[Backend]:
             defaults={"transport": "ray"},
         ),
         Backend(
-            RayTransportConfig,
-            "pparallel_ray.transport.transport:RayTransport",
+            "transport",
+            "ray",
+            config="pparallel_ray.transport.config:RayTransportConfig",
+            target="pparallel_ray.transport.transport:RayTransport",
             install=_INSTALL,
             features=frozenset({"ordered"}),
             requires=("ray",),
         ),
         Backend(
-            RayOrderedServerConfig,
-            "pparallel_ray.ordered_server.server:RayOrderedServer",
+            "ordered_server",
+            "ray",
+            config="pparallel_ray.ordered_server.config:RayOrderedServerConfig",
+            target="pparallel_ray.ordered_server.server:RayOrderedServer",
             install=_INSTALL,
             requires=("ray",),
         ),
     ]
+
+
+if not TYPE_CHECKING:  # what lists the backends imports no config
+    __getattr__, __dir__ = lazy.attributes(
+        __name__,
+        {
+            "pparallel_ray.launcher.config": ("RayLauncherConfig",),
+            "pparallel_ray.ordered_server.config": ("RayOrderedServerConfig",),
+            "pparallel_ray.pool.config": ("RayPoolConfig",),
+            "pparallel_ray.transport.config": ("RayTransportConfig",),
+        },
+    )

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from pparallel import lazy
 from pparallel.plugin import Backend, hookimpl
-from pparallel_redis.config import RedisOrderedServerConfig, RedisSentinel, RedisTls
+
+if TYPE_CHECKING:
+    from pparallel_redis.config import RedisOrderedServerConfig, RedisSentinel, RedisTls
 
 __all__ = ["RedisOrderedServerConfig", "RedisSentinel", "RedisTls", "pparallel_backends"]
 
@@ -13,8 +18,14 @@ def pparallel_backends() -> list[Backend]:
     """Offer the ordered server ``redis``."""
     return [
         Backend(
-            RedisOrderedServerConfig,
-            "pparallel_redis.server:RedisOrderedServer",
+            "ordered_server",
+            "redis",
+            config="pparallel_redis.config:RedisOrderedServerConfig",
+            target="pparallel_redis.server:RedisOrderedServer",
             features=frozenset({"forks"}),
         )
     ]
+
+
+if not TYPE_CHECKING:  # what lists the backends imports no config
+    __getattr__, __dir__ = lazy.attributes(__name__, {"pparallel_redis.config": __all__})

@@ -47,7 +47,7 @@ def _branches(registry: Registry) -> Branches:
     found: dict[str, dict[str, type[BackendConfig[Any]]]] = {name: {} for name in INTERFACES}
     for offer in registry.offers():
         if offer.status != "broken":
-            config = registry.find(offer.interface, offer.name).config
+            config = registry.config(offer.interface, offer.name)
             found[offer.interface][offer.name] = config
     return found
 

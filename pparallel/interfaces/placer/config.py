@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
 from pparallel.config import BackendConfig
-from pparallel.interfaces.placer.placer import Placer
+
+if TYPE_CHECKING:
+    from pparallel.interfaces.placer.placer import Placer  # noqa: F401 - named by its base
 
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class PlacerConfig(BackendConfig[Placer], frozen=True):
+class PlacerConfig(BackendConfig["Placer"], frozen=True):
     """What every placer is told.
 
     Attributes:

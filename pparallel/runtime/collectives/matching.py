@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from pparallel.errors import CallTimeoutError
 from pparallel.interfaces.collective import Work
-from pparallel.runtime.pending import fail, settle
+from pparallel.runtime.future import fail, settle
 
 if TYPE_CHECKING:
     import torch

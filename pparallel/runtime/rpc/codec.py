@@ -113,10 +113,13 @@ class Codec:
         Raises:
             SerializationError: *head* is none.
         """
+        return self._plain(head, "the head of a message")
+
+    def _plain(self, data: Buffer, what: str) -> Any:
         try:
-            return self._loads(head)
+            return self._loads(data)
         except Exception as error:
-            raise SerializationError("the head of a message", error, loading=True) from error
+            raise SerializationError(what, error, loading=True) from error
 
     def _write(self, items: object, _: int) -> bytes:
         found = self.serializer.dumps(items)
@@ -173,7 +176,7 @@ class Codec:
         if flags & IS_PLAIN:
             if not self.trusts:
                 raise SerializationError("a function", "none is taken from anybody", loading=True)
-            name, args, kwargs = self._loads(frames[0] if data is None else data)
+            name, args, kwargs = self._plain(frames[0] if data is None else data, "a call")
             what = Registered(*name) if flags & REGISTERED else self.function(name)
             return what, args, kwargs or {}
         what, args, kwargs = self.serializer.loads(frames)
@@ -282,7 +285,7 @@ class Codec:
         """Return what a result that is not :data:`FAILED` brings: a value, and raw buffers."""
         _, _, status, value, count, _ = item
         if status == PICKLED:
-            return self._loads(frames[0]), _NONE
+            return self._plain(frames[0], "a result"), _NONE
         if status == OBJECT:
             return self.serializer.loads(frames[:count]), frames[count:]
         return value, frames

@@ -10,8 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from pparallel.errors import DirectoryError, PeerLostError
-from pparallel.runtime.lean_future import LeanFuture
-from pparallel.runtime.pending import fail, settle
+from pparallel.runtime.future import LeanFuture, fail, settle
 from pparallel.runtime.rpc.service import Reply, Request, Service
 
 if TYPE_CHECKING:

@@ -25,9 +25,8 @@ from pparallel.errors import (
 )
 from pparallel.interfaces.serializer import Serializer
 from pparallel.interfaces.transport import Frames, Transport, TransportConfig
-from pparallel.runtime.lean_future import LeanFuture
+from pparallel.runtime.future import LeanFuture, fail, settle
 from pparallel.runtime.member import Member
-from pparallel.runtime.pending import fail, settle
 from pparallel.runtime.rpc import context
 from pparallel.runtime.rpc.codec import (
     CALL,
@@ -53,7 +52,7 @@ from pparallel.runtime.rpc.refs import RefTable, RemoteRef, methods_value
 from pparallel.runtime.rpc.service import Reply, Request, Service
 from pparallel.runtime.state_lock import refuse_reentry, state_lock
 from pparallel.runtime.timers import Timers
-from pparallel.runtime.user_code import ended_by
+from pparallel.runtime.user_code import ended_by, has_entered, run
 
 if TYPE_CHECKING:
     from pparallel.runtime.shm import Arena, SharesMemory
@@ -102,6 +101,7 @@ class Endpoint:
             self._run,
             self._drop,
             over=self._over,
+            has_begun=has_entered,
             ended=self._ran_all,
         )
         self.background = Executor(
@@ -577,8 +577,7 @@ class Endpoint:
                 if service is None:
                     return (RESULT, number, NOT_REGISTERED, tuple(function), 0, 0), _NONE
                 function = service
-            value = function(*args, **kwargs) if kwargs else function(*args)
-            return self._codec.result(number, value)
+            return self._codec.result(number, run(function, args, kwargs))
         except BaseException as error:  # noqa: BLE001 - goes back to the caller
             return self._codec.failed(number, error)
 
@@ -602,7 +601,7 @@ class Endpoint:
         try:
             with methods_value(self.refs, function, args):
                 peer.post(((RESULT, number, OK, None, 0, 0), _NONE))
-                settle(kept, function(*args, **kwargs))
+                settle(kept, run(function, args, kwargs))
         except BaseException as error:  # noqa: BLE001 - raised where the value is asked for
             fail(kept, ended_by(error))
 
@@ -625,9 +624,7 @@ class Endpoint:
         else:
             post(answer)
 
-    def _answer_service(
-        self, peer: Peer, item: Item, frames: Frames
-    ) -> Frames | Future[Frames]:
+    def _answer_service(self, peer: Peer, item: Item, frames: Frames) -> Frames | Future[Frames]:
         """Answer a request for a service that came as an exchange."""
         reply: Future[Frames] = LeanFuture()
         found = self._services.get(item[2])

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
+from threading import get_ident
 from time import monotonic
 from typing import Any, Protocol
 
@@ -52,9 +53,10 @@ class _Queue:
 class _Worker:
     """What a thread runs: a queue of jobs (``queue``), or a direct call."""
 
-    __slots__ = ("blocked", "queue")
+    __slots__ = ("blocked", "queue", "thread")
 
     def __init__(self) -> None:
+        self.thread = get_ident()
         self.queue: _Queue | None = None
         self.blocked = 0
 
@@ -100,6 +102,7 @@ class Executor:
         drop: Callable[[Any, Exception], object],
         *,
         over: Callable[[Any], Exception | None] = lambda job: None,
+        has_begun: Callable[[int], bool] = lambda thread: True,
         ended: Callable[[Hashable], object] = lambda key: None,
         start: Start | None = None,
         clock: Callable[[], float] = monotonic,
@@ -114,6 +117,8 @@ class Executor:
             run: called with each job; it reports errors itself.
             drop: called with a job that is not run, and why: there is no thread, or it is over.
             over: returns why a job need not be run any more.
+            has_begun: whether the job of a thread, by its number, has begun for all to see, so that
+                those behind it may begin.
             ended: called with a key when all jobs of it have been run for now.
             start: starts a thread that calls its first argument, with a name.
             clock: returns the time in seconds.
@@ -121,6 +126,7 @@ class Executor:
         """
         self._size, self._name, self._timers = size, name, timers
         self._run, self._drop, self._over, self._ended = run, drop, over, ended
+        self._has_begun = has_begun
         self._start, self._clock, self._idle_for = start or self._start_thread, clock, idle
         self._work = threading.Condition(state_lock)  # idle threads wait for it
         self._slot = threading.Condition(state_lock)  # direct calls do
@@ -386,7 +392,7 @@ class Executor:
             for queue in list(self._queues.values()):
                 if queue.owner is None or not queue.jobs:
                     continue
-                if now - queue.since >= LONG:
+                if now - queue.since >= LONG and self._has_begun(queue.owner.thread):
                     self._release(queue)
                 else:
                     self._watched = True

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from typing_extensions import override
 
 from pparallel.interfaces.transport import Frames
-from pparallel.runtime.lean_future import FINISHED, LeanFuture
+from pparallel.runtime.future import FINISHED, LeanFuture
 from pparallel.runtime.rpc import context
 from pparallel.runtime.rpc.codec import OK, Item
 
@@ -32,12 +32,12 @@ class ReplyFuture(LeanFuture[T], Generic[T]):
     """
 
     # The result of the base class is a reply until it is decoded, and the value from then on.
-    _is_decoded = False
     _error: BaseException | None = None  # that decoding has raised
 
     def __init__(self, endpoint: Endpoint, to: str) -> None:
-        # Without what the base class does: to call it would cost as much again.
+        super().__init__()
         self._endpoint, self._to = endpoint, to
+        self._is_decoded = False
 
     def answer(self, item: Item, frames: Frames) -> None:
         """Take the result in, as a peer's request does."""
@@ -73,12 +73,14 @@ class ReplyFuture(LeanFuture[T], Generic[T]):
     def exception(self, timeout: float | None = None) -> BaseException | None:
         if self._state != FINISHED:
             with self._endpoint.waiting(self._to):
-                self._wait(timeout)
-        if self._exception is not None:
-            return self._exception
-        if not self._is_decoded:
-            self._decode()
-        return self._error
+                error = super().exception(timeout)
+        else:
+            error = self._exception
+        if error is None:
+            if not self._is_decoded:
+                self._decode()
+            error = self._error
+        return error
 
     def _read(self, reply: Any) -> Any:
         return self._endpoint.read_service(self._to, *reply)

@@ -13,7 +13,7 @@ from typing import Protocol
 from pparallel.interfaces.transport import Frames, Transport
 from pparallel.runtime import dedicated
 from pparallel.runtime.dedicated import ALONE
-from pparallel.runtime.lean_future import LeanFuture
+from pparallel.runtime.future import LeanFuture
 from pparallel.runtime.rpc import context
 from pparallel.runtime.rpc.codec import CALL_EXCHANGE, SERVICE_EXCHANGE, kind_of
 
@@ -61,8 +61,8 @@ class TransportLink:
             if (error := sent.exception()) is not None:
                 failed(error)
 
-        sent: Future[Frames] = LeanFuture()
-        sent.add_done_callback(ended)
+        sent: LeanFuture[Frames] = LeanFuture()
+        sent.when_done(ended)
         self._transport.send(to, frames, timeout, sent)
 
     def exchange(self, to: str, frames: Frames, timeout: float | None) -> Frames:

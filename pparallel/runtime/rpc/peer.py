@@ -377,9 +377,7 @@ class Peer:
     ) -> tuple[Item, Frames]:
         if self._held or self._outgoing:
             self.flush()
-        reply = self._link.exchange(
-            self.name, [self._codec.head(item, kind), *frames], timeout
-        )
+        reply = self._link.exchange(self.name, [self._codec.head(item, kind), *frames], timeout)
         return self._codec.items(reply[0]), reply[1:]
 
     # -- room ---------------------------------------------------------------------------------

@@ -14,8 +14,13 @@ or, around a config that is there, ``chaotic(config, drop_request=0.1, duplicate
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from pparallel import lazy
 from pparallel.plugin import Backend, hookimpl
-from pparallel.testing.chaos.config import ChaosTransportConfig, chaotic
+
+if TYPE_CHECKING:
+    from pparallel.testing.chaos.config import ChaosTransportConfig, chaotic
 
 __all__ = ["ChaosTransportConfig", "chaotic", "pparallel_backends"]
 
@@ -23,4 +28,20 @@ __all__ = ["ChaosTransportConfig", "chaotic", "pparallel_backends"]
 @hookimpl
 def pparallel_backends() -> list[Backend]:
     """Offer the transport."""
-    return [Backend(ChaosTransportConfig, "pparallel.testing.chaos.transport:ChaosTransport")]
+    return [
+        Backend(
+            "transport",
+            "chaos",
+            config="pparallel.testing.chaos.config:ChaosTransportConfig",
+            target="pparallel.testing.chaos.transport:ChaosTransport",
+        )
+    ]
+
+
+if not TYPE_CHECKING:  # what lists the backends imports no config
+    __getattr__, __dir__ = lazy.attributes(
+        __name__,
+        {
+            "pparallel.testing.chaos.config": ("ChaosTransportConfig", "chaotic"),
+        },
+    )

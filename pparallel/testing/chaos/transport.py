@@ -14,8 +14,8 @@ from pparallel.errors import PeerLostError, PparallelError
 from pparallel.interfaces.transport import Frames, Handler, Meeting, Transport, TransportConfig
 from pparallel.registry import default_registry
 from pparallel.runtime.clock import Clock
-from pparallel.runtime.lean_future import LeanFuture
-from pparallel.runtime.pending import Pending, fail, settle
+from pparallel.runtime.future import LeanFuture, fail, settle
+from pparallel.runtime.pending import Pending
 from pparallel.runtime.rpc.codec import CALLS, RESULTS, SERVICE_EXCHANGE, SERVICES, kind_of
 from pparallel.runtime.shm import Arena, SharesMemory
 from pparallel.testing.chaos.config import ChaosTransportConfig

@@ -70,7 +70,7 @@ def _refuse_unusable(reason: str, is_asked_for: bool) -> NoReturn:
 
 def _lacking(interface: str, name: str, given: Mapping[str, Any]) -> list[str]:
     """Return the options without default that are not given, if those given are options."""
-    fields = default_registry().find(interface, name).config.model_fields
+    fields = default_registry().config(interface, name).model_fields
     if not fields.keys() >= given.keys():
         return []  # the one that is missing may be misspelt: the load says which there are
     return [key for key, each in fields.items() if each.is_required() and key not in given]
@@ -78,7 +78,7 @@ def _lacking(interface: str, name: str, given: Mapping[str, Any]) -> list[str]:
 
 def _advice(interface: str, name: str, lacking: list[str]) -> str:
     """Say what to write where required options are not given."""
-    fields = default_registry().find(interface, name).config.model_fields
+    fields = default_registry().config(interface, name).model_fields
     written = ", ".join(f"{key} = {_example(fields[key].annotation, name)}" for key in lacking)
     return (
         f"needs {', '.join(lacking)}: in {FILE}, below {heading(interface, name)}, write {written}"

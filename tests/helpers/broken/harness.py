@@ -69,7 +69,11 @@ class Backends:
 
     def __init__(self, like: type[BackendConfig[Any]], plugin: Any) -> None:
         self._like = like
-        (self._sound,) = (each for each in plugin.pparallel_backends() if each.config is like)
+        (self._sound,) = (
+            each
+            for each in plugin.pparallel_backends()
+            if each.config.endswith(f":{like.__name__}")
+        )
         self.records: list[Backend] = []
 
     def config(self, broken: type, **options: object) -> Any:
@@ -83,8 +87,14 @@ class Backends:
         make: Any = create_model  # mypy's plugin would name the class after the variable
         config = make(f"{name}Config", __base__=self._like, **fields)
         features = getattr(broken, "features", self._sound.features)
+        setattr(sys.modules[broken.__module__], config.__name__, config)
         record = Backend(
-            config, f"{broken.__module__}:{name}", features=features, reach=self._sound.reach
+            self._sound.interface,
+            name,
+            config=f"{broken.__module__}:{config.__name__}",
+            target=f"{broken.__module__}:{name}",
+            features=features,
+            reach=self._sound.reach,
         )
         self.records.append(record)
 

@@ -20,7 +20,7 @@ from broken.harness import Backends, rejected_by
 from pparallel.errors import CallTimeoutError
 from pparallel.interfaces.transport import Frames, Handler
 from pparallel.plugin import Backend, hookimpl
-from pparallel.runtime.pending import settle
+from pparallel.runtime.future import settle
 from pparallel.testing import TransportSuite
 from pparallel_local import LocalTransportConfig
 from pparallel_local.transport import LocalTransport

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from pparallel.errors import ClosedError
-from pparallel.runtime.pending import fail
+from pparallel.runtime.future import fail
 from pparallel.runtime.versioned_store import Snapshot, VersionedStore, Waiter
 
 Answer = tuple[Any, list[Any]]  #: what is answered of a value: its version, and its buffers

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ray.exceptions import RayError
 
-from pparallel.runtime.lean_future import when_done
+from pparallel.runtime.future import when_done
 from pparallel_ray.transport.messages import Packed, Parcel
 from pparallel_ray.transport.post import Post
 

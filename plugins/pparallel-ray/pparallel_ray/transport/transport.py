@@ -17,9 +17,9 @@ from typing_extensions import override
 from pparallel.errors import ClosedError, PeerLostError, RemoteError, SerializationError
 from pparallel.interfaces.transport import Frames, Handler, Meeting, Transport
 from pparallel.runtime.delivery import own
-from pparallel.runtime.lean_future import LeanFuture, when_done
+from pparallel.runtime.future import LeanFuture, fail, settle, when_done
 from pparallel.runtime.links import FAILED, OK, Membership, answer, failure
-from pparallel.runtime.pending import Pending, awaited, fail, settle
+from pparallel.runtime.pending import Pending, awaited
 from pparallel_ray.cluster import Cluster
 from pparallel_ray.transport import keys, meeting
 from pparallel_ray.transport.inbound import Inbound

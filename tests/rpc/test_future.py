@@ -1,0 +1,283 @@
+"""The future of calls and of pools' tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import math
+import os
+import threading
+import tracemalloc
+import weakref
+from concurrent.futures import (
+    ALL_COMPLETED,
+    FIRST_EXCEPTION,
+    CancelledError,
+    Future,
+    InvalidStateError,
+    as_completed,
+    wait,
+)
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+
+from pparallel.interfaces.pool.results import PoolResult, Publishing
+from pparallel.runtime.future import LeanFuture, fail, settle
+from pparallel.testing.patience import PATIENCE, until
+from pparallel.testing.threads import in_threads
+
+
+def test_it_has_the_attributes_of_a_future() -> None:
+    lean: LeanFuture[None] = LeanFuture()
+    assert all(hasattr(lean, each) for each in vars(Future()))
+    assert lean._condition is lean._condition  # made once
+
+
+def test_it_costs_little_while_nobody_waits() -> None:
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        futures: list[LeanFuture[int]] = [LeanFuture() for _ in range(1000)]
+        for each in futures:
+            settle(each, 1)
+            assert each.result() == 1
+            assert each.done()
+            assert each._own is None
+        assert (tracemalloc.get_traced_memory()[0] - before) / len(futures) < 150
+    finally:
+        tracemalloc.stop()
+
+
+def test_it_completes_once_whether_somebody_waits_or_not() -> None:
+    for somebody_waits in (False, True):
+        future: LeanFuture[int] = LeanFuture()
+        if somebody_waits:
+            assert not wait([future], 0).done
+        future.set_result(3)
+        assert future.done()
+        assert future.result() == 3
+        assert future.exception() is None
+        with pytest.raises(InvalidStateError):
+            future.set_result(4)
+        with pytest.raises(InvalidStateError):
+            future.set_exception(LookupError())
+
+
+def test_what_it_fails_with_is_raised() -> None:
+    future: LeanFuture[int] = LeanFuture()
+    future.set_exception(LookupError("gone"))
+    assert isinstance(future.exception(), LookupError)
+    with pytest.raises(LookupError, match="gone"):
+        future.result()
+
+
+def test_callbacks_run_once_before_and_after() -> None:
+    future: LeanFuture[int] = LeanFuture()
+    seen: list[Any] = []
+    future.add_done_callback(lambda done: seen.append(("before", done.result())))
+    future.set_result(1)
+    future.add_done_callback(lambda done: seen.append(("after", done.result())))
+    assert seen == [("before", 1), ("after", 1)]
+
+
+@pytest.mark.parametrize("somebody_waits", [False, True])
+def test_one_that_was_cancelled_takes_no_result(somebody_waits: bool) -> None:
+    future: LeanFuture[int] = LeanFuture()
+    seen: list[Any] = []
+    future.add_done_callback(seen.append)
+    if somebody_waits:
+        assert not wait([future], 0).done
+    assert future.cancel()
+    assert future.cancel()
+    assert future.done()
+    assert future.cancelled()
+    assert wait([future], 0).done == {future}
+    with pytest.raises(InvalidStateError):
+        future.set_result(1)
+    settle(future, 1)
+    fail(future, LookupError())
+    for ask in (future.result, future.exception):
+        with pytest.raises(CancelledError):
+            ask()
+    assert seen == [future]
+
+
+def test_one_that_has_ended_is_not_cancelled() -> None:
+    future: LeanFuture[int] = LeanFuture()
+    settle(future, 1)
+    assert not future.cancel()
+    assert not future.cancelled()
+    assert future.result() == 1
+
+
+@pytest.mark.parametrize("outcome", ["result", "error", "cancelled"])
+def test_whoever_waits_in_concurrent_futures_is_woken(outcome: str) -> None:
+    future: LeanFuture[int] = LeanFuture()
+    other: LeanFuture[int] = LeanFuture()
+    waits = threading.Event()
+
+    def end() -> None:
+        waits.wait(PATIENCE)
+        if outcome == "result":
+            future.set_result(1)
+            other.set_result(2)
+        elif outcome == "error":
+            future.set_exception(LookupError())
+        else:
+            future.cancel()
+            other.cancel()
+
+    ending = threading.Thread(target=end)
+    ending.start()
+    with future._condition:  # as wait() does; whoever ends it comes after that
+        waits.set()
+        assert not future.done()
+    when = FIRST_EXCEPTION if outcome == "error" else ALL_COMPLETED
+    done, left = wait([future, other], PATIENCE, return_when=when)
+    ending.join()
+    assert done == ({future} if outcome == "error" else {future, other})
+    assert left == ({other} if outcome == "error" else set())
+
+
+def test_each_future_has_a_lock_of_its_own() -> None:
+    """Else two threads that wait for the same futures, or for others between, stop for ever."""
+    futures: list[Future[Any]] = [LeanFuture(), PoolResult(print, Publishing()), LeanFuture()]
+
+    def take_others(held: Future[Any]) -> None:
+        for each in futures:
+            if each is not held:
+                assert each._condition.acquire(timeout=PATIENCE)
+                each._condition.release()
+
+    for each in futures:
+        with each._condition:
+            in_threads(1, lambda _, held=each: take_others(held))  # type: ignore[misc]
+
+
+def test_a_callback_is_called_before_and_after_others_wait() -> None:
+    future: LeanFuture[int] = LeanFuture()
+    seen: list[str] = []
+    future.add_done_callback(lambda _: seen.append("early"))
+    assert not wait([future], 0).done
+    future.add_done_callback(lambda _: seen.append("late"))
+    future.set_result(1)
+    assert seen == ["early", "late"]
+
+
+def test_whoever_waits_is_woken_before_callbacks_that_take_long() -> None:
+    future: LeanFuture[int] = LeanFuture()
+    has_result = threading.Event()
+    future.add_done_callback(lambda _: has_result.wait(PATIENCE))
+
+    def act(which: int) -> bool:
+        if which:
+            until(lambda: len(future._done_callbacks) == 2, "the other thread does not wait")
+            future.set_result(1)
+            return has_result.is_set()
+        try:
+            return future.result(PATIENCE) == 1
+        finally:
+            has_result.set()
+
+    assert in_threads(2, act) == [True, True]
+
+
+def test_it_can_be_awaited() -> None:
+    async def awaiting() -> tuple[int, int]:
+        futures: list[LeanFuture[int]] = [LeanFuture(), LeanFuture()]
+        loop = asyncio.get_running_loop()
+        for n, each in enumerate(futures):
+            loop.call_soon(each.set_result, n)
+        return await futures[0], await asyncio.wrap_future(futures[1])
+
+    assert asyncio.run(awaiting()) == (0, 1)
+
+
+def test_an_await_that_is_cancelled_cancels_it() -> None:
+    future: LeanFuture[int] = LeanFuture()
+
+    async def awaiting() -> None:
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(asyncio.wrap_future(future), 0.001)
+
+    asyncio.run(awaiting())
+    assert future.cancelled()
+
+
+def test_what_is_raised_keeps_no_future_alive() -> None:
+    future: LeanFuture[int] = LeanFuture()
+    future.set_exception(LookupError())
+    gone = weakref.ref(future)
+    gc.disable()
+    try:
+        with pytest.raises(LookupError):
+            future.result()
+        del future
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_a_forked_child_ends_futures_whoever_held_the_lock() -> None:
+    held, forked = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with LeanFuture._lock:
+            held.set()
+            forked.wait(PATIENCE)
+
+    holding = threading.Thread(target=hold)
+    holding.start()
+    assert held.wait(PATIENCE)
+    child = os.fork()
+    if not child:
+        future: LeanFuture[int] = LeanFuture()
+        future.set_result(3)
+        os._exit(future.result())
+    forked.set()
+    holding.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+
+
+def test_those_who_wait_see_each_completion_once() -> None:
+    for _ in range(20):
+        futures: list[LeanFuture[int]] = [LeanFuture() for _ in range(200)]
+
+        def complete(futures: list[LeanFuture[int]] = futures) -> None:
+            for n, each in enumerate(futures):
+                each.set_result(n)
+
+        completing = threading.Thread(target=complete)
+        completing.start()
+        assert wait(futures, PATIENCE).not_done == set()
+        completing.join()
+        assert sorted(each.result() for each in as_completed(futures)) == list(range(200))
+
+
+def test_a_wait_in_vain_leaves_nothing_behind() -> None:
+    future: LeanFuture[int] = LeanFuture()
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            future.result(0.001)
+    seen: list[int] = []
+    future.add_done_callback(lambda done: seen.append(done.result()))
+    future.set_result(1)
+    assert seen == [1]
+    assert future.result(math.inf) == 1
+
+
+@pytest.mark.parametrize("failure", [LookupError, SystemExit, KeyboardInterrupt])
+def test_callbacks_behind_one_that_raises_are_called(failure: type[BaseException]) -> None:
+    future: LeanFuture[int] = LeanFuture()
+    seen: list[int] = []
+
+    def fail(_: object) -> None:
+        raise failure
+
+    future.add_done_callback(fail)
+    future.add_done_callback(lambda done: seen.append(done.result()))
+    with pytest.raises(KeyboardInterrupt) if failure is KeyboardInterrupt else nullcontext():
+        future.set_result(1)
+    assert seen == [1]
