@@ -9,7 +9,6 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from exhausted import no_threads
 from rpc_members import Gates, add, add_late, between, launch, wait_at_gate
 
 from pparallel import Runtime
@@ -74,23 +73,6 @@ def test_a_callback_acts_for_its_member() -> None:
         until(lambda: found == [rt.name], "the callback found another member")
 
     launch(between(program))
-
-
-def test_a_callback_is_called_once_threads_can_be_started_again() -> None:
-    """Also where nothing else is to be called then."""
-    Gates.opened.clear()
-    called = threading.Event()
-
-    def program(_: Runtime, group: RpcGroup) -> bool:
-        future = group.rpc_async(1, wait_at_gate)
-        future.add_done_callback(lambda _: called.set())
-        with no_threads("m0-callbacks-handler"):
-            Gates.opened.set()
-            assert future.result(PATIENCE)
-            assert not called.wait(0.1)
-        return called.wait(PATIENCE / 2)
-
-    assert launch(between(program))[0], "it is not called"
 
 
 def test_callbacks_are_called_when_the_member_closes() -> None:

@@ -394,7 +394,8 @@ class Endpoint:
             BaseException: what the function raised.
         """
         if item[2] == NOT_REGISTERED:
-            raise NotRegisteredHereError(*item[3], sender)
+            group, key = item[3]
+            raise NotRegisteredHereError(group, key, sender)
         with context.acting_for(self):
             if item[2] != FAILED:
                 return self._codec.read_result(item, frames)[0]
@@ -512,7 +513,9 @@ class Endpoint:
             callbacks = list(self._when_lost)
             self.owners = {key: owner for key, owner in self.owners.items() if owner != name}
         if (peer := self._peers.get(name)) is not None:
-            peer.end(lambda: PeerLostError(name, reason))
+            is_over = name == self.member.names[0] and not self._leaving
+            why = f"{reason}, and the job ends with its first member" if is_over else reason
+            peer.end(lambda: PeerLostError(name, why))
         if self._directory is not None:
             self._directory.lose(name, reason)
         self.refs.lose(name)
