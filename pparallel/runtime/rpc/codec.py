@@ -70,7 +70,10 @@ class NotRegisteredHereError(DirectoryError):
 
 def kind_of(frames: Frames) -> int:
     """Return the last byte of the head of a message or exchange; 0: it is neither."""
-    head = memoryview(frames[0]) if frames else memoryview(b"")
+    first = frames[0] if frames else b""
+    if type(first) is bytes:
+        return first[-1] if first else 0
+    head = memoryview(first)
     return head.cast("B")[-1] if head.nbytes else 0
 
 

@@ -64,6 +64,9 @@ class _Worker:
 class _Here(threading.local):
     worker: _Worker | None = None  #: of the job or direct call that the calling thread runs
 
+    def __init__(self) -> None:
+        self.direct = _Worker()  # of its direct calls, one at a time
+
 
 class _Blocked:
     """Entered while a job waits for other members; several may be entered in one another."""
@@ -184,13 +187,17 @@ class Executor:
             if self._closed:
                 raise ClosedError(f"member {self._name!r}")
             self._running += 1
-        self._here.worker = _Worker()
+        here = self._here
+        here.worker = here.direct
         return True
 
     def leave(self) -> None:
         """Give the slot of the calling thread back."""
         self._here.worker = None
         with state_lock:
+            if not (self._direct or self._ready):  # as most of the time
+                self._running -= 1
+                return
             starts = self._free_slot()
         if starts:
             self._start_or_drop()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -41,13 +40,11 @@ class ReplyFuture(LeanFuture[T], Generic[T]):
 
     def answer(self, item: Item, frames: Frames) -> None:
         """Take the result in, as a peer's request does."""
-        with suppress(InvalidStateError):  # it has ended meanwhile
-            self.set_result((item, frames))  # type: ignore[arg-type] # until it is asked for
+        self._end(FINISHED, (item, frames))  # type: ignore[arg-type] # until it is asked for
 
     def fail(self, error: BaseException) -> None:
         """Take an error in, as a peer's request does."""
-        with suppress(InvalidStateError):  # it has ended meanwhile
-            self.set_exception(self._endpoint.explain(error))
+        self._end(FINISHED, None, self._endpoint.explain(error))
 
     @override
     def cancel(self) -> bool:
@@ -114,8 +111,7 @@ class RpcFuture(ReplyFuture[T], Generic[T]):
             super().answer(item, frames)
             return
         self._is_decoded = True  # first: whoever waits looks at once
-        with suppress(InvalidStateError):
-            self.set_result(item[3])
+        self._end(FINISHED, item[3])
 
     def end_as(self, other: ReplyFuture[T]) -> None:
         """End as *other* has."""

@@ -86,22 +86,10 @@ class Sink(Protocol):
         """Take an error in; once."""
 
 
-class _Request(NamedTuple):
-    """What has been sent and not answered.
-
-    Attributes:
-        sink: takes the result.
-        deadline: when it fails, by ``time.monotonic``; None: never.
-        timeout: in seconds, for the error.
-        size: bytes that it takes of the room.
-        encoded: what is sent again; None: nothing.
-    """
-
-    sink: Sink
-    deadline: float | None
-    timeout: float | None
-    size: int
-    encoded: Encoded | None
+#: what has been sent and not answered: what takes the result; when it fails, by
+#: ``time.monotonic``, or None; its time-out in seconds, for the error; bytes that it takes of the
+#: room; and what is sent again, or None. A tuple, as one is made for each call.
+_Request = tuple[Sink, float | None, float | None, int, Encoded | None]
 
 
 class _Message(NamedTuple):
@@ -289,9 +277,8 @@ class Peer:
         thread = get_ident()
         size = OVERHEAD + (0 if data is None else len(data)) + (size_of(frames) if frames else 0)
         refuse_reentry()
-        ticks = looks = False
+        left, again, ticks = timeout, None, False
         with state_lock:
-            left = timeout
             if self._used + size > self._limit:
                 left = self._take_room(size, timeout, is_sync=False)
             else:
@@ -301,24 +288,15 @@ class Peer:
                 raise self._end()
             number = self._last = self._last + 1
             item = (CALL, number, thread, left or 0.0, flags, ref_id, data, len(frames))
+            if flags & IDEMPOTENT:
+                again = (item, frames)
             deadline = None if left is None else self._clock() + left
-            again = (item, frames) if flags & IDEMPOTENT else None
-            self.requests[number] = _Request(sink, deadline, timeout, size, again)
+            self.requests[number] = (sink, deadline, timeout, size, again)
             self._latest[thread] = number
-            if deadline is not None and (self._next_look is None or deadline < self._next_look):
-                self._next_look, looks = deadline, True
-            held = self._held
-            held.append(item)
-            if frames:
-                self._held_frames.extend(frames)
             self._calls_held = number
-            self._held_bytes += size - OVERHEAD
-            if not self._marks or len(held) >= MOST or self._held_bytes >= FULL:
-                self._close_held()
-            elif not self._ticks:
-                self._ticks = ticks = True
-        if looks:
-            self._timers.call_later(left or 0.0, self._expire)
+            ticks = self._hold(item, frames, size - OVERHEAD, not self._marks)
+        if deadline is not None and (self._next_look is None or deadline < self._next_look):
+            self._look_at(deadline)
         if again is not None:
             self._timers.call_later(self._retry_after, partial(self._resend, number, 1))
         if ticks:
@@ -357,19 +335,16 @@ class Peer:
         """Ask a service, and have *sink* take the result."""
         refuse_reentry()
         item, frames = self._codec.service(0, key, body, buffers)
-        looks = False
         with state_lock:
             if self._end is not None:
                 raise self._end()
             number = self._last = self._last + 1
             item = (SERVICE, number, *item[2:])
             deadline = None if timeout is None else self._clock() + timeout
-            self.requests[number] = _Request(sink, deadline, timeout, 0, None)
-            if deadline is not None and (self._next_look is None or deadline < self._next_look):
-                self._next_look, looks = deadline, True
+            self.requests[number] = (sink, deadline, timeout, 0, None)
             self._put(_Message(SERVICES, [item], list(frames)))
-        if looks:
-            self._timers.call_later(timeout or 0.0, self._expire)
+        if deadline is not None and (self._next_look is None or deadline < self._next_look):
+            self._look_at(deadline)
         self._send_all()
 
     def _exchange(
@@ -437,18 +412,27 @@ class Peer:
             if is_service:
                 self._put(_Message(SERVICES, [item], list(frames)))
             else:
-                self._held.append(item)
-                if frames:
-                    self._held_frames.extend(frames)
-                    self._held_bytes += size_of(frames)
-                if len(self._held) >= MOST or self._held_bytes >= FULL:
-                    self._close_held()
-                elif not self._ticks:
-                    self._ticks = ticks = True
+                ticks = self._hold(item, frames, size_of(frames) if frames else 0, False)
         if ticks:
             self._timers.call_later(HELD, self._tick)
         elif self._outgoing:
             self._send_all()
+
+    def _hold(self, item: Item, frames: Frames, size: int, leaves: bool) -> bool:
+        """Hold an item, or have all leave; return whether a tick is to be begun.
+
+        Called with the lock held.
+        """
+        self._held.append(item)
+        if frames:
+            self._held_frames.extend(frames)
+        self._held_bytes += size
+        if leaves or len(self._held) >= MOST or self._held_bytes >= FULL:
+            self._close_held()
+        elif not self._ticks:
+            self._ticks = True
+            return True
+        return False
 
     def _tick(self) -> None:
         self._ticks = False
@@ -511,7 +495,7 @@ class Peer:
             else:
                 request = self.requests.get(item[1])
                 may_come = isinstance(error, (CallTimeoutError, PeerLostError))
-                if may_come and request is not None and request.encoded is not None:
+                if may_come and request is not None and request[4] is not None:
                     continue  # it is sent again
                 self._finish(item[1], error)
 
@@ -530,19 +514,27 @@ class Peer:
     def _finish(self, number: int, error: BaseException) -> None:
         with state_lock:
             request = self.requests.pop(number, None)
-            if request is not None and request.size:
-                self._give_back(request.size)
+            if request is not None and request[3]:
+                self._give_back(request[3])
         if request is not None:
-            request.sink.fail(error)
-            if request.encoded is not None:
+            request[0].fail(error)
+            if request[4] is not None:
                 self._acknowledge(number)
+
+    def _look_at(self, deadline: float) -> None:
+        """Look then what is over its deadline, unless it is looked before."""
+        with state_lock:
+            if self._next_look is not None and self._next_look <= deadline:
+                return
+            self._next_look = deadline
+        self._timers.call_later(deadline - self._clock(), self._expire)
 
     def _expire(self) -> None:
         """Fail what is over its deadline."""
         with state_lock:
             now, nearest, over = self._clock(), None, []
             for number, request in self.requests.items():
-                deadline = request.deadline
+                deadline = request[1]
                 if deadline is None:
                     continue
                 if deadline <= now:
@@ -552,7 +544,7 @@ class Peer:
             self._next_look = nearest
         for number, request in over:
             what = f"a request to {self.name!r}"
-            self._finish(number, CallTimeoutError(what, request.timeout or 0.0))
+            self._finish(number, CallTimeoutError(what, request[2] or 0.0))
         if nearest is not None:
             self._timers.call_later(nearest - now, self._expire)
 
@@ -560,11 +552,11 @@ class Peer:
         """Send an idempotent call again, and so on until it has ended."""
         with state_lock:
             request = self.requests.get(number)
-            if request is None or request.encoded is None:
+            if request is None or request[4] is None:
                 return
-            item, frames = request.encoded
-            if request.deadline is not None:
-                left = max(request.deadline - self._clock(), 0.001)
+            (item, frames), deadline = request[4], request[1]
+            if deadline is not None:
+                left = max(deadline - self._clock(), 0.001)
                 item = (*item[:3], left, *item[4:])
             self._put(_Message(CALLS, [item], list(frames)))
         delay = min(self._retry_after * 2**attempts, LONGEST)
@@ -614,63 +606,68 @@ class Peer:
             self._held, self._held_frames, self._acks = [], [], []
             self.kept.clear()
         for request in requests:
-            request.sink.fail(copied(why()))
+            request[0].fail(copied(why()))
 
     # -- what arrives -------------------------------------------------------------------------
 
     def received(self, items: Sequence[Any], frames: Frames) -> list[Encoded]:
         """Take a message in: end requests, and return the calls and asks that are to be run."""
-        ended: list[tuple[_Request, Item, Frames]] = []
-        todo: list[Encoded] = []
-        again: list[Encoded] = []
-        acks: list[int] = []
-        at, mark = 0, items[0]
+        found = _with_frames(items, frames)
         with state_lock:
-            requests, used = self.requests, 0
-            for number in [each for each in self.kept if each < mark] if self.kept else ():
-                del self.kept[number]
-            for item in items[1:]:
-                kind = item[0]
-                if kind == ACK:
-                    for number in item[1]:
-                        self.kept.pop(number, None)
-                    continue
-                count = item[-1]
-                part: Frames = _NONE
-                if count:
-                    part = frames[at : at + count]
-                    at += count
-                if kind == RESULT:
-                    number = item[1]
-                    request = requests.pop(number, None)
-                    if request is not None:
-                        ended.append((request, item, part))
-                        used += request.size
-                        if request.encoded is not None:
-                            acks.append(number)
-                    while self._marks and number >= self._marks[0]:
-                        self._marks.popleft()
-                elif self.take(item):
-                    todo.append((item, part))
-                else:
-                    found = self.kept.get(item[1])
-                    if found is not None:
-                        again.append(found)
+            if self.kept:
+                for number in [each for each in self.kept if each < items[0]]:
+                    del self.kept[number]
+            ended = self._take_results(found)
+            todo, again = self._take_asks(found) if len(ended) < len(found) else ([], [])
             if len(self.arrived):
-                self.arrived.cut(mark)
-            if used:
-                self._give_back(used)
+                self.arrived.cut(items[0])
             if self._held and not self._marks:
                 self._close_held()
+        acks = []
         for request, item, part in ended:
-            request.sink.answer(item, part)
+            request[0].answer(item, part)
+            if request[4] is not None:
+                acks.append(item[1])
         if acks:
             self._acknowledge(*acks)
-        for found in again:
-            self.post(found)
+        for encoded in again:
+            self.post(encoded)
         if self._outgoing:
             self._send_all()
         return todo
+
+    def _take_results(self, found: list[Encoded]) -> list[tuple[_Request, Item, Frames]]:
+        """Return the requests that have ended; called with the lock held."""
+        pop, marks, used = self.requests.pop, self._marks, 0
+        ended: list[tuple[_Request, Item, Frames]] = []
+        for item, part in found:
+            if item[0] != RESULT:
+                continue
+            request = pop(item[1], None)
+            if request is not None:
+                ended.append((request, item, part))
+                used += request[3]
+            while marks and item[1] >= marks[0]:
+                marks.popleft()
+        if used:
+            self._give_back(used)
+        return ended
+
+    def _take_asks(self, found: list[Encoded]) -> tuple[list[Encoded], list[Encoded]]:
+        """Return what is to be run, and results to give again; called with the lock held."""
+        todo: list[Encoded] = []
+        again: list[Encoded] = []
+        for each in found:
+            item = each[0]
+            if item[0] == ACK:
+                for number in item[1]:
+                    self.kept.pop(number, None)
+            elif item[0] != RESULT:
+                if self.take(item):
+                    todo.append(each)
+                elif (kept := self.kept.get(item[1])) is not None:
+                    again.append(kept)
+        return todo, again
 
     def take(self, item: Item) -> bool:
         """Return whether a call or ask has not come before; called with the lock held."""
@@ -689,14 +686,26 @@ class Peer:
 
     def is_overtaken(self, item: Item) -> bool:
         """Return whether the thread of a direct call has called again: it has given this one up."""
-        with state_lock:
-            return self._started.get(item[2], 0) > int(item[1])
+        return bool(self._started.get(item[2], 0) > item[1])
 
     def forget(self, why: Callable[[], BaseException]) -> None:
         """Refuse what is asked, with what *why* returns, and forget the rest: in a forked child."""
         self._end = why
         self._outgoing.clear()
         self._held, self._held_frames, self._acks = [], [], []
+
+
+def _with_frames(items: Sequence[Any], frames: Frames) -> list[Encoded]:
+    """Return the items of a message, each with its frames."""
+    if not frames:
+        return [(item, _NONE) for item in items[1:]]
+    found: list[Encoded] = []
+    at = 0
+    for item in items[1:]:
+        count = item[-1] if item[0] != ACK else 0
+        found.append((item, frames[at : at + count]))
+        at += count
+    return found
 
 
 def copied(error: BaseException) -> BaseException:
