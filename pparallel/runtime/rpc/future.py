@@ -69,7 +69,8 @@ class ReplyFuture(LeanFuture[T], Generic[T]):
     @override
     def exception(self, timeout: float | None = None) -> BaseException | None:
         if self._state != FINISHED:
-            with self._endpoint.waiting(self._to):
+            endpoint = self._endpoint
+            with endpoint.waiting(self._to), endpoint._transport.awaiting(self._to, self.done, timeout):
                 error = super().exception(timeout)
         else:
             error = self._exception

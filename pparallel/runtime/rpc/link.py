@@ -1,24 +1,29 @@
 """Messages and exchanges over a transport of requests and replies.
 
-A message is a request that is answered with nothing; an exchange is a request whose reply is the
-answer, on a way of the calling thread's own where the transport has one.
+An exchange is a request whose reply is the answer, on a way of the calling thread's own where the
+transport has one. A message is a request too. Its reply is the next message with results for its
+sender, where these are small, or nothing.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Protocol
 
 from pparallel.interfaces.transport import Frames, Transport
 from pparallel.runtime import dedicated
 from pparallel.runtime.dedicated import ALONE
-from pparallel.runtime.future import LeanFuture
+from pparallel.runtime.future import LeanFuture, settle
 from pparallel.runtime.rpc import context
-from pparallel.runtime.rpc.codec import CALL_EXCHANGE, SERVICE_EXCHANGE, kind_of
+from pparallel.runtime.rpc.codec import CALL_EXCHANGE, CALLS, RESULTS, SERVICE_EXCHANGE, kind_of
 
 _EXCHANGES = (CALL_EXCHANGE, SERVICE_EXCHANGE)
 _NOTHING: Frames = ()
+
+MOST = 2  #: messages of a member whose replies may be used later
 
 
 class Receiver(Protocol):
@@ -42,6 +47,7 @@ class TransportLink:
 
     def __init__(self, transport: Transport, receiver: Receiver) -> None:
         self._transport, self._receiver = transport, receiver
+        self._owed: defaultdict[str, deque[Future[Frames]]] = defaultdict(deque)
 
     def open(self) -> None:
         """Meet the other members."""
@@ -56,10 +62,18 @@ class TransportLink:
         timeout: float | None = None,
     ) -> None:
         """Send a message; *failed* is called if it is known not to have arrived."""
+        owed = self._owed[to]
+        if owed and len(frames) == 1 and kind_of(frames) == RESULTS:
+            with suppress(IndexError):  # another thread has taken it
+                settle(owed.popleft(), frames)
+                return
 
         def ended(sent: Future[Frames]) -> None:
             if (error := sent.exception()) is not None:
                 failed(error)
+            elif reply := sent.result():
+                with context.internal():
+                    self._receiver.on_message(to, reply)
 
         sent: LeanFuture[Frames] = LeanFuture()
         sent.when_done(ended)
@@ -70,15 +84,23 @@ class TransportLink:
         return self._transport.call(to, frames, timeout)
 
     def _handle(self, sender: str, frames: Frames) -> Frames | Future[Frames]:
-        is_exchange = kind_of(frames) in _EXCHANGES
+        kind = kind_of(frames)
+        is_exchange = kind in _EXCHANGES
         if is_exchange and dedicated.here.role.kind == ALONE:
             return self._receiver.on_exchange(sender, frames)
         before, context.here.internal = context.here.internal, True
         try:
             if is_exchange:
                 return self._receiver.on_shared_exchange(sender, frames)
+            if kind != CALLS:
+                self._receiver.on_message(sender, frames)
+                return _NOTHING
+            owed, reply = self._owed[sender], LeanFuture[Frames]()
+            owed.append(reply)
+            if len(owed) > MOST:  # results leave together, and leave some over
+                settle(owed.popleft(), _NOTHING)
             self._receiver.on_message(sender, frames)
-            return _NOTHING
+            return reply
         finally:
             context.here.internal = before
 

@@ -16,7 +16,7 @@ from pparallel.registry import default_registry
 from pparallel.runtime.clock import Clock
 from pparallel.runtime.future import LeanFuture, fail, settle
 from pparallel.runtime.pending import Pending
-from pparallel.runtime.rpc.codec import CALLS, RESULTS, SERVICE_EXCHANGE, SERVICES, kind_of
+from pparallel.runtime.rpc.codec import RESULTS, SERVICE_EXCHANGE, SERVICES, kind_of
 from pparallel.runtime.shm import Arena, SharesMemory
 from pparallel.testing.chaos.config import ChaosTransportConfig
 from pparallel.testing.chaos.fates import FINE, Fate, Fates
@@ -113,8 +113,6 @@ class ChaosTransport(Transport):
         fate = self._fates.draw()
         if kind == RESULTS and fate.end != "answered":
             return fate._replace(end="request lost")  # it is the reply that is lost
-        if kind in (CALLS, SERVICES) and fate.end == "reply lost":
-            return fate._replace(end="answered")  # it has none; its results are a message
         return fate
 
     def _suffer(
