@@ -111,8 +111,9 @@ class ChaosTransport(Transport):
         if to not in self._inner.members():
             return FINE  # the transport inside says what is to be said
         fate = self._fates.draw()
-        if kind == RESULTS and fate.end != "answered":
-            return fate._replace(end="request lost")  # it is the reply that is lost
+        if kind == RESULTS:  # a reply of its own: lost as one, and not as a request
+            is_lost = fate.end in ("reply lost", "broken")
+            return fate._replace(end="request lost" if is_lost else "answered")
         return fate
 
     def _suffer(
