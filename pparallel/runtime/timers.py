@@ -17,7 +17,7 @@ from pparallel.runtime.resources import start_thread
 
 logger = logging.getLogger(__name__)
 
-LONGEST = 1 << 20  #: seconds, some 12 days; see :func:`at_most`
+LONGEST_WAIT = 1 << 20  #: seconds, some 12 days; see :func:`at_most`
 
 _MANY = 100  #: cancelled timers that are kept until their time has come, at least
 
@@ -26,14 +26,14 @@ def at_most(timeout: float | None) -> float | None:
     """Return what a wait of *timeout* seconds takes at once; ``None``: without end.
 
     The system's calls take an int of milliseconds, and raise ``OverflowError`` from 24 days on. A
-    wait that ends in vain after :data:`LONGEST` seconds is to be repeated.
+    wait that ends in vain after :data:`LONGEST_WAIT` seconds is to be repeated.
     """
-    return None if timeout is None else min(timeout, LONGEST)
+    return None if timeout is None else min(timeout, LONGEST_WAIT)
 
 
 def milliseconds(timeout: float | None) -> int | None:
     """Return the same as :func:`at_most` in milliseconds, not less than asked."""
-    return None if timeout is None else math.ceil(min(timeout, LONGEST) * 1000)
+    return None if timeout is None else math.ceil(min(timeout, LONGEST_WAIT) * 1000)
 
 
 class Timer:
@@ -142,7 +142,7 @@ class Timers:
         while not self._closed:
             left = self.run_due()
             with suppress(Empty):
-                self._wake.get(timeout=min(left, LONGEST))
+                self._wake.get(timeout=min(left, LONGEST_WAIT))
 
     def _forget_one(self) -> None:
         """Count a cancelled timer, and drop such once most are; called with the lock held."""

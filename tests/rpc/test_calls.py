@@ -475,7 +475,7 @@ def test_without_threads_no_call_hangs(backend: str) -> None:
 def test_a_call_that_is_sent_again_fails_once_without_threads() -> None:
     def program(rt: Runtime, group: RpcGroup) -> Any:
         call: dict[str, Any] = {"timeout": PATIENCE, "args": (1, 2), "idempotent": True}
-        with no_threads(f"{rt.name}-retries"), pytest.raises(ResourceExhaustedError):
+        with no_threads(f"{rt.name}-timers"), pytest.raises(ResourceExhaustedError):
             group.rpc_sync(1, add, **call)
         return group.rpc_sync(1, add, **call)
 

@@ -290,16 +290,6 @@ def test_what_is_reserved_at_the_end_is_not_run(jobs: Jobs) -> None:
 # -- results -----------------------------------------------------------------------------------
 
 
-class Ticks:
-    """Stands for a ticker that the test drives."""
-
-    def __init__(self) -> None:
-        self.there: set[Any] = set()
-
-    def remove(self, what: Any) -> None:
-        self.there.discard(what)
-
-
 @pytest.fixture
 def endpoint() -> Any:
     def failed(error: BaseException) -> Frames:
@@ -310,7 +300,6 @@ def endpoint() -> Any:
         quick=QUICK,
         serializer=SERIALIZER,
         failed=failed,
-        ticker=Ticks(),
         late_batches=late,
         keep_late=late.__setitem__,
     )
@@ -369,9 +358,8 @@ def test_those_that_are_there_do_not_wait_for_one_that_takes_long(endpoint: Any)
     reply = cast("Future[Frames]", run.reply())
     run.jobs()[0]()
     run.jobs()[2]()
-    run.tick(time.monotonic() - 1)  # too early
     assert not reply.done()
-    run.tick(time.monotonic() + 1)
+    run.tick()
     assert told(reply) == ([0, 2], [0, 4], {})
     assert endpoint.late_batches == {KEY: run}
     rest = cast("Future[Frames]", run.reply())
@@ -387,7 +375,7 @@ def test_those_that_are_there_do_not_wait_for_one_that_takes_long(endpoint: Any)
 def test_nothing_is_told_before_there_is_something(endpoint: Any) -> None:
     run = batch(endpoint, double)
     reply = cast("Future[Frames]", run.reply())
-    run.tick(time.monotonic() + 1)
+    run.tick()
     assert not reply.done()
     run.jobs()[0]()
     assert told(reply) == ([0], [0], {})
@@ -421,7 +409,7 @@ def test_a_tick_that_comes_when_all_is_told(endpoint: Any) -> None:
     run = batch(endpoint, double)
     reply = run.reply()
     run.jobs()[0]()
-    run.tick(time.monotonic() + 1)
+    run.tick()
     assert told(reply) == ([0], [0], {})
     assert not endpoint.late_batches
 
@@ -477,7 +465,7 @@ def test_every_result_is_told_once_whatever_happens_at_the_same_time(
         for n, each in enumerate(runs):
             start.wait(PATIENCE)
             if thread == 2:  # it is late, and its sender asks for the rest
-                each.tick(time.monotonic() + 1)
+                each.tick()
                 until(partial(_told_all, n), "not all was told")
             else:
                 for job in jobs[n][thread::2]:
@@ -496,7 +484,6 @@ def test_every_result_is_told_once_whatever_happens_at_the_same_time(
     in_threads(3, work)
     assert [sorted(each) for each in found] == [list(range(many))] * len(runs)
     assert not endpoint.late_batches
-    assert not endpoint.ticker.there
 
 
 def test_batches_that_nobody_asks_for_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -514,4 +501,3 @@ def test_batches_that_nobody_asks_for_are_forgotten(monkeypatch: pytest.MonkeyPa
     for n in range(MANY_LATE, 2 * MANY_LATE):
         called.keep_late(("", 0, n), running)
     assert all(each is running for each in called.late_batches.values())
-    called.ticker.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from threading import get_ident
@@ -26,7 +26,7 @@ from pparallel.runtime.rpc.quick import Quick
 from pparallel.runtime.rpc.requests import Requests
 from pparallel.runtime.rpc.window import Window
 from pparallel.runtime.rpc.wire import Kind, Status
-from pparallel.runtime.ticker import Ticker
+from pparallel.runtime.timers import Timers
 from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.threads import in_threads
 from pparallel_serializers import PickleSerializerConfig
@@ -53,9 +53,12 @@ class Member:
         self.quick = Quick(SERIALIZER)
         requests = Requests(SERIALIZER, self.quick, ["a", "b"])
         self.window = Window(room, lambda: False)
+        self.timers = Timers("test")
         self.sent: list[tuple[int, int, Any, Future[Frames]]] = []
         self.problem: BaseException | None = None
-        self.batches = Batches(cast("Transport", self), requests, self.quick, self.window, "test")
+        self.batches = Batches(
+            cast("Transport", self), requests, self.quick, self.window, self.timers
+        )
 
     def send(self, to: str, frames: Frames, timeout: float | None, future: Future[Frames]) -> None:
         if self.problem is not None:
@@ -117,6 +120,7 @@ def member() -> Iterator[Member]:
     yield found
     found.problem = ClosedError("the transport")
     found.batches.close()
+    found.timers.close()
 
 
 @pytest.fixture
@@ -209,7 +213,7 @@ def test_what_follows_waits_until_another_thread_has_sent_what_went_before(
     send = member.send
 
     def send_late(to: str, frames: Frames, *args: Any) -> None:
-        if threading.current_thread() is not threading.main_thread():  # it is the ticker's
+        if threading.current_thread() is not threading.main_thread():  # it is the timers'
             is_sending.set()
             may_go.wait(PATIENCE)
         send(to, frames, *args)
@@ -330,6 +334,7 @@ def test_calls_of_a_thread_leave_in_order_and_each_once(steps: list[str]) -> Non
     assert sum(len(each) for each in member.asked()) == sum(called.values())
     assert member.free() == ROOM
     member.batches.close()
+    member.timers.close()
 
 
 def test_a_full_window_holds_callers_back() -> None:
@@ -354,6 +359,7 @@ def test_a_full_window_holds_callers_back() -> None:
     assert len(member.sent) >= many // TOGETHER - 1
     member.problem = ClosedError("the transport")
     member.batches.close()
+    member.timers.close()
 
 
 # -- what comes back ---------------------------------------------------------------------------
@@ -446,11 +452,12 @@ def test_what_cannot_be_sent(member: Member) -> None:
     with pytest.raises(KeyboardInterrupt):
         member.call(4)
     member.problem = None
-    for tick in member.batches.ticker._there.copy():  # it is sent a little later
-        tick(0.0)
+    for _, _, timer in member.timers._heap.copy():  # it is sent a little later
+        if timer._callback is not None:
+            timer._callback()
     member.answer([0], [4], of=1)
     assert member.free() == ROOM
-    assert not member.batches.ticker._there
+    assert all(timer._callback is None for _, _, timer in member.timers._heap)
 
 
 @pytest.mark.usefixtures("patient")
@@ -476,8 +483,10 @@ def test_the_end_fails_what_has_not_left(member: Member) -> None:
     assert not member.batches.put("a", None, member.of(first, 0))
     member.problem = ClosedError("the transport")
     member.batches.close()
+    member.timers.close()
     assert [type(each.exception(0)) for each in futures[1:]] == [ClosedError] * 2
     member.batches.close()
+    member.timers.close()
 
 
 def test_one_thread_calls_while_another_flushes() -> None:
@@ -501,62 +510,4 @@ def test_one_thread_calls_while_another_flushes() -> None:
     assert all(member.asked()), "an empty batch was sent"
     member.problem = ClosedError("the transport")
     member.batches.close()
-
-
-# -- the ticker --------------------------------------------------------------------------------
-
-
-def test_a_ticker_calls_what_is_there_and_sleeps_when_there_is_nothing() -> None:
-    ticker, calls = Ticker("test", 0.001), list[float]()
-    for _ in range(3):
-        ticker.add(calls.append)
-        until(lambda: len(calls) > 2, "it was not called")
-        ticker.remove(calls.append)
-        until(lambda: ticker.is_idle, "it goes on with nothing to call")
-        assert calls == sorted(calls)
-        calls.clear()
-    ticker.close()
-    ticker.close()
-    ticker.add(calls.append)
-    assert not calls
-
-
-def test_a_ticker_goes_on_after_an_add_that_took_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    ticker, calls = Ticker("test", 0.001), list[float]()
-    after = ticker.clock.after
-
-    def late(delay: float, what: Callable[[], None]) -> None:
-        after(delay, what)
-        if threading.current_thread() is threading.main_thread():
-            ticker._there.clear()  # it was called, and is not to be any more
-            until(lambda: ticker.is_idle, "it does not go to sleep")
-
-    with monkeypatch.context() as changed:
-        changed.setattr(ticker.clock, "after", late)
-        ticker.add(calls.append)
-    ticker.add(calls.append)
-    until(lambda: len(calls) > 2, "it was not called")
-    ticker.close()
-
-
-def test_rounds_of_a_ticker_do_not_multiply() -> None:
-    ticker, calls = Ticker("test", 0.02), list[float]()
-    for _ in range(20):
-        ticker.add(calls.append)
-        ticker.is_idle = True  # as where many add one at a time
-    until(lambda: len(calls) > 10, "it was not called")
-    assert calls[10] - calls[0] > 10 * 0.02 / 2 * 0.9
-    ticker.close()
-
-
-def test_a_ticker_goes_on_after_one_that_fails(caplog: pytest.LogCaptureFixture) -> None:
-    ticker, calls = Ticker("test", 0.001), list[float]()
-
-    def fail(now: float) -> None:
-        raise LookupError(now)
-
-    ticker.add(fail)
-    ticker.add(calls.append)
-    until(lambda: len(calls) > 2, "it was not called")
-    ticker.close()
-    assert "every now and then has failed" in caplog.text
+    member.timers.close()

@@ -17,10 +17,10 @@ from typing_extensions import override
 
 from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
 from pparallel.interfaces.transport import Frames, Handler, Transport
-from pparallel.runtime.clock import Clock
 from pparallel.runtime.rpc import caller
 from pparallel.runtime.rpc.called import Arrivals
 from pparallel.runtime.rpc.caller import Retries
+from pparallel.runtime.timers import Timers
 from pparallel.testing.patience import until
 from pparallel.testing.threads import in_threads
 
@@ -118,38 +118,6 @@ def test_a_sender_that_ended_is_not_served() -> None:
     assert not any(arrivals.take(number) for number in (0, 3, 6, 2**64 - 1))
 
 
-@pytest.fixture
-def clock() -> Iterator[Clock]:
-    clock = Clock("the test's clock")
-    yield clock
-    clock.close()
-
-
-def test_a_clock_calls_in_the_order_of_time(clock: Clock) -> None:
-    called: list[float] = []
-    for delay in (0.06, 0.02, 0.04, 0.0):
-        clock.after(delay, lambda delay=delay: called.append(delay))  # type: ignore[misc]
-    until(lambda: len(called) == 4, "not all were called")
-    assert called == [0.0, 0.02, 0.04, 0.06]
-
-
-def test_a_call_that_raises_stops_no_clock(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    called = threading.Event()
-    clock.after(0, lambda: [][0])
-    clock.after(0.001, called.set)
-    assert called.wait(10)
-    assert "A function that the test's clock called has failed" in caplog.text
-
-
-def test_a_closed_clock_calls_nothing(clock: Clock) -> None:
-    called = threading.Event()
-    clock.after(0.02, called.set)
-    clock.after(0, clock.close)  # in its own thread
-    until(lambda: clock._closed, "it was not closed")
-    clock.after(0, called.set)
-    assert not called.wait(0.05)
-
-
 Attempt = Callable[[Future[Frames]], object]
 
 
@@ -233,12 +201,12 @@ def start(told: Told) -> Iterator[Callable[..., tuple[Retries, Scripted]]]:
 
     def start(*script: Attempt, first: float = 0.001) -> tuple[Retries, Scripted]:
         transport = Scripted(*script)
-        started.append(Retries(transport, first, told, "me"))
+        started.append(Retries(transport, first, told, Timers("test")))
         return started[-1], transport
 
     yield start
     for each in started:
-        each.close()
+        each.timers.close()
 
 
 Start = Callable[..., tuple[Retries, Scripted]]
@@ -248,10 +216,10 @@ Start = Callable[..., tuple[Retries, Scripted]]
 @given(script=st.lists(st.sampled_from([says_nothing, breaks, refuses]), max_size=4))
 def test_a_request_is_sent_until_it_is_answered(script: list[Attempt]) -> None:
     transport = Scripted(*script, answers)
-    sender = Retries(transport, 0.0005, Told(), "me")
+    sender = Retries(transport, 0.0005, Told(), Timers("test"))
     assert sender.send("other", 0, [b"?"], 10.0).result(10) == [b"answer"]
     assert len(transport.sent) == len(script) + 1
-    sender.close()
+    sender.timers.close()
 
 
 def test_the_first_answer_counts_whichever_attempt_it_is_for(start: Start) -> None:

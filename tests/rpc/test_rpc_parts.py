@@ -9,6 +9,7 @@ from functools import partial
 from time import monotonic
 
 import pytest
+from exhausted import no_threads
 from hypothesis import given
 from hypothesis import strategies as st
 from late_threads import held_back
@@ -19,6 +20,7 @@ from pparallel.errors import (
     ClosedError,
     PeerLostError,
     PparallelError,
+    ResourceExhaustedError,
     SerializationError,
     WorkerLostError,
 )
@@ -299,6 +301,16 @@ def test_each_future_of_a_lost_member_fails_with_an_error_of_its_own(pending: Pe
     errors = [each.exception(10) for each in futures]
     assert {type(each) for each in errors} == {PeerLostError}
     assert len({id(each) for each in errors}) == 3
+
+
+def test_time_outs_that_had_no_thread_are_kept_as_soon_as_there_is_one(
+    pending: Pending[str],
+) -> None:
+    with no_threads("pparallel-timers"), pytest.raises(ResourceExhaustedError):
+        pending.add("a", 0.01)
+    assert len(pending) == 0
+    with pytest.raises(CallTimeoutError):
+        pending.add("a", 0.01).result(10)
 
 
 def test_a_reply_at_the_last_moment_is_returned() -> None:

@@ -12,7 +12,7 @@ from exhausted import no_threads
 from fake_timers import FakeTimers
 
 from pparallel.errors import ResourceExhaustedError
-from pparallel.runtime.timers import LONGEST, Timers, at_most, milliseconds
+from pparallel.runtime.timers import LONGEST_WAIT, Timers, at_most, milliseconds
 from pparallel.testing.patience import PATIENCE
 
 
@@ -161,5 +161,5 @@ def test_waits_of_years_are_cut() -> None:
     assert at_most(1.5) == 1.5
     assert milliseconds(0.0101) == 11  # not less than asked
     for long in (math.inf, 1e12):
-        assert at_most(long) == LONGEST
-        assert milliseconds(long) == LONGEST * 1000 < 2**31
+        assert at_most(long) == LONGEST_WAIT
+        assert milliseconds(long) == LONGEST_WAIT * 1000 < 2**31

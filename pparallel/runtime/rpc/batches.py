@@ -41,7 +41,7 @@ from pparallel.runtime.rpc.future import RpcFuture, give_all
 from pparallel.runtime.rpc.quick import Name, Quick
 from pparallel.runtime.rpc.requests import Requests
 from pparallel.runtime.rpc.window import Room, Window
-from pparallel.runtime.ticker import Ticker
+from pparallel.runtime.timers import Timer, Timers
 from pparallel.runtime.turn import PATIENCE, Turn
 from pparallel.runtime.user_code import run
 
@@ -78,14 +78,19 @@ class Batches:
     """
 
     def __init__(
-        self, transport: Transport, requests: Requests, quick: Quick, window: Window, name: str
+        self,
+        transport: Transport,
+        requests: Requests,
+        quick: Quick,
+        window: Window,
+        timers: Timers,
     ) -> None:
         self.transport, self.requests = transport, requests
         self.quick, self.window = quick, window
         self.held: dict[tuple[str, int], _Batch] = {}
         self.under_way: defaultdict[str, set[_Batch]] = defaultdict(set)  # by member
         self.by_others: set[_Batch] = set()
-        self.ticker = Ticker(f"{name}-batches", HELD)
+        self.timers = timers
         self._is_closed = False
 
     def put(self, to: str, timeout: float | None, call: Call) -> bool:
@@ -109,7 +114,7 @@ class Batches:
             batch = _Batch(self, key, timeout)
             try:
                 batch.left = self.window.take(batch.room, _ROOM, timeout)
-                self.ticker.add(batch.tick)
+                batch.timer = self.timers.call_later(HELD, batch.tick)
                 self.held[key] = batch
             except BaseException as failed:
                 self.window.give_back(batch.room)
@@ -157,7 +162,6 @@ class Batches:
         """Fail what has not left, for the transport is closed; safe to call again."""
         self.refuse()
         self.flush_all()
-        self.ticker.close()
 
 
 class _Batch:
@@ -168,6 +172,7 @@ class _Batch:
         since: when it began, and later when it left.
         timeout: of each.
         left: of that, when there was room.
+        timer: has it leave as it is.
         calls: which that thread adds to without a lock: first it adds one, then it looks whether
             the batch has left. Whoever sends the batch does it the other way round.
     """
@@ -178,6 +183,7 @@ class _Batch:
         self._turn = Turn()  # to be sent; a transport may complete a future inside
         self.since = time.monotonic()
         self.timeout = self.left = timeout
+        self.timer: Timer | None = None
         self.calls: list[Call] = []
         self._has_left = False  # or is about to
         self._is_sent = False
@@ -197,14 +203,14 @@ class _Batch:
         del self.calls[-1]
         return any(each is call for each in self._sent)
 
-    def tick(self, now: float) -> None:
-        """Leave, if it is time; or do what a signal's handler that raised has kept from being done.
+    def tick(self) -> None:
+        """Leave; or do what a signal's handler that raised has kept from being done.
 
         A request that is sent once more has its number still, and is run once.
         """
-        if self._has_left or now - self.since >= HELD:
-            self._has_left = True
-            self._turn.take(self._go)
+        self._has_left = True
+        if not self._turn.take(self._go):
+            self.timer = self._batches.timers.call_later(HELD, self.tick)
 
     def leave(self) -> Exception | None:
         """Be sent, if it is not yet; return why that failed, and so the calls.
@@ -248,7 +254,8 @@ class _Batch:
         held, key = batches.held, self.key
         if key in held and held[key] is self:  # till here, so that what follows waits for it
             del held[key]  # without a call since it was found, as a signal's handler may go on
-        batches.ticker.remove(self.tick)
+        if self.timer is not None:
+            self.timer.cancel()
 
     def _forget(self) -> None:
         self._batches.under_way[self._to].discard(self)
@@ -341,6 +348,7 @@ class BatchRun:
 
     Attributes:
         stream: of its jobs, where the thread that received them is to run them.
+        timer: calls :meth:`tick`.
         over: when the last of them ended; infinite before.
         expires: when nobody waits for their results any more.
     """
@@ -363,6 +371,7 @@ class BatchRun:
         if not len(self._names) == len(kwargs) == self._many:
             raise SerializationError("a batch of calls", "something is missing", loading=True)
         self.stream: Stream | None = None
+        self.timer: Timer | None = None
         self._began = began = time.monotonic()
         self.over = math.inf if self._many else began
         self.expires = began + limit if limit else math.inf
@@ -388,12 +397,9 @@ class BatchRun:
             self._reply = reply = LeanFuture[Frames]()
         return reply
 
-    def tick(self, now: float) -> None:
-        """Tell what is there, if it is time."""
-        if now - self._began < LATE:
-            return
+    def tick(self) -> None:
+        """Tell what is there: it is late."""
         endpoint = self._endpoint
-        endpoint.ticker.remove(self.tick)
         endpoint.keep_late(self._key, self)  # first: from then on its sender may ask for it
         self._is_late = True
         if self.stream is not None:
@@ -447,7 +453,8 @@ class BatchRun:
         """Tell whoever waits of what there is, if it is time."""
         if is_last:
             self.over = time.monotonic()
-            self._endpoint.ticker.remove(self.tick)
+            if self.timer is not None:
+                self.timer.cancel()
         frames: Frames | None = None
         with self._lock:
             reply = self._reply

@@ -36,7 +36,7 @@ from pparallel.runtime.rpc.quick import Name, Quick
 from pparallel.runtime.rpc.refs import RefTable, Registered, methods_value
 from pparallel.runtime.rpc.service import Reply, Request, Service
 from pparallel.runtime.rpc.wire import CALLS, IDEMPOTENT, QUICK, Kind, Status
-from pparallel.runtime.ticker import Ticker
+from pparallel.runtime.timers import Timers
 from pparallel.runtime.user_code import ended_by, run
 
 if TYPE_CHECKING:
@@ -62,11 +62,11 @@ class Called:
     handlers: Handlers
     quick: Quick
     refs: RefTable
+    timers: Timers
 
     def __init__(self) -> None:
         self.registered: dict[Registered, Callable[..., Any]] = {}
         self.functions = KeptFunctions(self.serializer)
-        self.ticker = Ticker(f"{self.name}-late", LATE)
         self.late_batches: dict[Key, BatchRun] = {}  # whose senders may ask for the rest
         self._arrivals: dict[tuple[str, int], Arrivals] = {}  # by sender and its session
         self._services: dict[str, Service] = {}
@@ -161,16 +161,16 @@ class Called:
             return late.reply() if late is not None else Future()
         batch = BatchRun(self._me, (sender, message.session, message.number), data, message.limit)
         reply = batch.reply()
+        try:
+            batch.timer = self.timers.call_later(LATE, batch.tick)
+        except ResourceExhaustedError as error:
+            logger.warning("%s replies to calls only when all have ended: %s", self.name, error)
         key = sender, message.thread
         role = dedicated.here.role
         if role.kind == LEADING and role.do is not None:
             batch.stream = self.handlers.reserve(key, batch.jobs(), role.do)
         if batch.stream is None:
             self.handlers.submit(key, *batch.jobs())
-        try:
-            self.ticker.add(batch.tick)
-        except ResourceExhaustedError as error:
-            logger.warning("%s replies to calls only when all have ended: %s", self.name, error)
         return reply
 
     def _run_service(self, sender: str, message: wire.Message) -> Frames | Future[Frames]:

@@ -18,7 +18,6 @@ from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError, Ppara
 from pparallel.interfaces.serializer import Serializer
 from pparallel.interfaces.transport import Frames, Transport, TransportConfig
 from pparallel.runtime import dedicated, remote_errors
-from pparallel.runtime.clock import Clock
 from pparallel.runtime.dedicated import ELSEWHERE
 from pparallel.runtime.future import LeanFuture, fail, settle
 from pparallel.runtime.interrupts import raise_interrupt
@@ -35,6 +34,7 @@ from pparallel.runtime.rpc.requests import Requests
 from pparallel.runtime.rpc.service import Reply
 from pparallel.runtime.rpc.window import Room, Window
 from pparallel.runtime.rpc.wire import Status
+from pparallel.runtime.timers import Timer, Timers
 
 if TYPE_CHECKING:
     from pparallel.runtime.rpc.endpoint import Endpoint
@@ -86,11 +86,12 @@ class Caller:
         self._is_wide = config.max_in_flight >= WIDE
         self.quick = Quick(serializer)
         self._requests = Requests(serializer, self.quick, member.names)
-        self._retries = Retries(transport, config.retry_after, self._release, member.name)
-        self.batches = Batches(transport, self._requests, self.quick, self._window, member.name)
+        self.timers = timers = Timers(f"{member.name}-timers")
+        self._retries = Retries(transport, config.retry_after, self._release, timers)
+        self.batches = Batches(transport, self._requests, self.quick, self._window, timers)
         self._held = self.batches.held
-        handlers.clock = clock = self.batches.ticker.clock
-        self.callbacks = Callbacks(cast("Endpoint", self), clock)
+        handlers.timers = timers
+        self.callbacks = Callbacks(cast("Endpoint", self), timers)
         self._of_calls: Way[Any] = Way(
             self._decode_call, self._waiting, self._explain, self.callbacks
         )
@@ -378,15 +379,17 @@ class Caller:
 
 
 class Retries:
-    """Sends idempotent requests; one clock serves all of them.
+    """Sends idempotent requests.
 
     The other member answers a request that comes again as it did the first time. It keeps its
     answer for that, and is told when it may forget it.
     """
 
-    def __init__(self, transport: Transport, first: float, release: Release, name: str) -> None:
+    def __init__(
+        self, transport: Transport, first: float, release: Release, timers: Timers
+    ) -> None:
         self.transport, self.first, self._release = transport, first, release
-        self.clock = Clock(f"{name}-retries")
+        self.timers = timers
 
     def send(self, to: str, number: int, frames: Frames, timeout: float | None) -> Future[Frames]:
         """Send the request *number* and return a future of its answer."""
@@ -397,15 +400,11 @@ class Retries:
         attempts.start()
         return answer
 
-    def close(self) -> None:
-        """Send nothing more; safe to call again."""
-        self.clock.close()
-
     def _tell(self, to: str, number: int, _: object = None) -> None:
         def told(reply: Future[Any]) -> None:
             # Lost itself, perhaps; to say it twice does no harm.
             if isinstance(reply.exception(), (CallTimeoutError, PeerLostError)):
-                self.clock.after(SOON, partial(self._tell, to, number))
+                self.timers.call_later(SOON, partial(self._tell, to, number))
 
         try:
             self._release(to, [number]).add_done_callback(told)
@@ -428,6 +427,7 @@ class _Attempts:
         self._deadline = math.inf if timeout is None else time.monotonic() + timeout
         self._delay = retries.first
         self._waiting: tuple[Frames, Future[Frames]] | None = (frames, answer)
+        self._timer: Timer | None = None
 
     def start(self) -> None:
         """Send the request, now and again until there is an answer."""
@@ -438,7 +438,7 @@ class _Attempts:
             self._fail(CallTimeoutError(f"a request to {self._to!r}", self._timeout or 0.0))
             return
         # First, for it may raise: an attempt that nobody repeats is not made.
-        self._retries.clock.after(min(self._delay, left), self.start)
+        self._timer = self._retries.timers.call_later(min(self._delay, left), self.start)
         self._delay = min(2 * self._delay, LONGEST)
         transport, frames = self._retries.transport, self._waiting[0]
         try:
@@ -452,6 +452,8 @@ class _Attempts:
     def end(self, _: object = None) -> None:
         """Send nothing more, and hold nothing: an attempt may wait in vain for long."""
         self._waiting = None
+        if self._timer is not None:
+            self._timer.cancel()
 
     def _came(self, sent: Future[Frames]) -> None:
         if error := sent.exception():
@@ -461,10 +463,10 @@ class _Attempts:
 
     def _failed(self, error: BaseException) -> None:
         if isinstance(error, CallTimeoutError):
-            return  # the clock knows whether that was the last attempt
+            return  # the timer knows whether that was the last attempt
         with suppress(PparallelError):
             if isinstance(error, PeerLostError) and self._to in self._retries.transport.members():
-                return  # only the connection broke: the clock sends it again
+                return  # only the connection broke: the timer sends it again
         self._fail(error)
 
     def _fail(self, error: BaseException) -> None:

@@ -118,8 +118,7 @@ class Endpoint(Caller, Called):
         self.handlers.close()
         self._transport.close()
         self.batches.close()
-        self._retries.close()
-        self.ticker.close()
+        self.timers.close()
         self.callbacks.close()
         for callback in list(self._when_ended):
             _tell(callback, reason)

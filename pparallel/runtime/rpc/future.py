@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 from typing_extensions import override
 
 from pparallel.interfaces.transport import Frames
-from pparallel.runtime.clock import Clock
 from pparallel.runtime.future import FINISHED, PENDING, LeanFuture, fail, settle
 from pparallel.runtime.interrupts import raise_interrupt
 from pparallel.runtime.rpc import current
 from pparallel.runtime.rpc.handlers import Handlers
+from pparallel.runtime.timers import Timers
 from pparallel.runtime.user_code import run
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class RpcFuture(LeanFuture[T], Generic[T]):
         """
         callbacks = self._way.callbacks
         if callbacks is not None and not self.done():
-            callbacks.clock.start()  # by which *fn* is called, too, should no thread start then
+            callbacks.timers.start()  # by which *fn* is called, too, should no thread start then
             fn = partial(_put_once, callbacks, [fn])
         super().add_done_callback(fn)
 
@@ -176,13 +176,13 @@ class Callbacks:
     Nor do handler threads run them: a function may keep the last of those until its callback runs.
 
     Attributes:
-        clock: by whose thread it is tried again where none can be started.
+        timers: by which it is tried again where no thread can be started.
     """
 
-    def __init__(self, endpoint: Endpoint, clock: Clock) -> None:
-        self._endpoint, self.handlers, self.clock = endpoint, endpoint.handlers, clock
+    def __init__(self, endpoint: Endpoint, timers: Timers) -> None:
+        self._endpoint, self.handlers, self.timers = endpoint, endpoint.handlers, timers
         self._threads = Handlers(MOST, f"{endpoint.name}-callbacks")
-        self._threads.clock = clock
+        self._threads.timers = timers
         self._due: deque[tuple[Callback, Future[Any]]] = deque()
 
     def put(self, callback: Callback, future: Future[Any]) -> None:

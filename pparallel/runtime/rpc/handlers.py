@@ -15,8 +15,8 @@ from typing import Any
 
 from pparallel.errors import CallTimeoutError, ClosedError, ResourceExhaustedError
 from pparallel.runtime import dedicated
-from pparallel.runtime.clock import Clock
 from pparallel.runtime.resources import start_thread
+from pparallel.runtime.timers import Timers
 from pparallel.runtime.user_code import has_entered
 
 logger = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ class Handlers:
         self._idle = 0
         self._closed = self._runs_rest = self._tries_again = False
         self.here = _Here()
-        self.clock: Clock | None = None
+        self.timers: Timers | None = None
 
     def submit(self, key: Hashable, *jobs: Job) -> None:
         """Run *jobs* after those submitted before them under the same *key* have started.
@@ -336,9 +336,9 @@ class Handlers:
     def _without_thread(self, error: ResourceExhaustedError) -> None:
         """Leave the jobs to the threads that there are, or drop them if all of those wait."""
         now = monotonic()
-        if self.clock is not None and not self._tries_again:
+        if self.timers is not None and not self._tries_again:
             with suppress(ResourceExhaustedError):  # that is another thread, unless it runs already
-                self.clock.after(LATER, self._try_again)
+                self.timers.call_later(LATER, self._try_again)
                 self._tries_again = True
         if now - self._warned > IDLE:
             self._warned = now

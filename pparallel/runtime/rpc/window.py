@@ -9,7 +9,8 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from pparallel.errors import CallTimeoutError, ClosedError
-from pparallel.runtime import dedicated, poll_times
+from pparallel.runtime import dedicated
+from pparallel.runtime.timers import at_most
 
 PATIENCE = 0.2  #: seconds that a call inside a function called by another member waits for room
 
@@ -103,7 +104,7 @@ class Window:
 
         self._waiters += 1
         try:
-            waited = self._room.wait_for(has_room, poll_times.seconds(min(longest, patience)))
+            waited = self._room.wait_for(has_room, at_most(min(longest, patience)))
         finally:
             self._waiters -= 1
         if not waited and longest < patience:
