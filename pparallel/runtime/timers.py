@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 
 LONGEST_WAIT = 1 << 20  #: seconds, some 12 days; see :func:`at_most`
 
+_TOGETHER = 0.001  #: seconds between two times at which the thread looks what is due
 _MANY = 100  #: cancelled timers that are kept until their time has come, at least
 
 
@@ -57,8 +58,9 @@ class Timer:
 class Timers:
     """The timers of one owner, on one thread that starts with the first of them.
 
-    Callbacks must not block: others wait, and a wait for a call raises ``RuntimeError`` there. What
-    they raise is logged.
+    Callbacks come up to a millisecond late, so that many timers wake the thread once. They must not
+    block: others wait, and a wait for a call raises ``RuntimeError`` there. What they raise is
+    logged.
     """
 
     def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -106,20 +108,20 @@ class Timers:
                 self._thread = start_thread(thread)
 
     def run_due(self) -> float:
-        """Call what is due, for the thread; return the seconds until more is, or infinity."""
+        """Call what is due, for the thread; return for how many seconds nothing more is."""
         while True:
             with self._lock:
                 if self._closed or not self._heap:
                     self._wakes_at = math.inf
                     return math.inf
                 due, _, timer = self._heap[0]
-                is_cancelled, left = timer._callback is None, due - self._clock()
-                if left > 0 and not is_cancelled:
+                left = due - self._clock()
+                if left > 0:  # though it be cancelled: those that are set meanwhile wake no thread
                     self._wakes_at = due
                     return left
                 heapq.heappop(self._heap)
-                self._cancelled -= is_cancelled
                 callback, timer._callback = timer._callback, None
+                self._cancelled -= callback is None
             if callback is not None:
                 try:
                     callback()
@@ -142,7 +144,7 @@ class Timers:
         while not self._closed:
             left = self.run_due()
             with suppress(Empty):
-                self._wake.get(timeout=min(left, LONGEST_WAIT))
+                self._wake.get(timeout=min(max(left, _TOGETHER), LONGEST_WAIT))
 
     def _forget_one(self) -> None:
         """Count a cancelled timer, and drop such once most are; called with the lock held."""

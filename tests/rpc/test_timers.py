@@ -60,6 +60,15 @@ def test_what_is_cancelled_is_not_called() -> None:
     assert timers.run_due() == math.inf
 
 
+def test_timers_that_are_set_and_cancelled_wake_the_thread_once() -> None:
+    timers = FakeTimers()
+    for _ in range(10):
+        timers.run_due()  # as the thread does when it is woken
+        timers.call_later(1.0, print).cancel()
+        timers.now += 0.01
+    assert timers._wake.qsize() == 1
+
+
 def test_a_cancelled_timer_keeps_nothing_alive() -> None:
     class Held:
         def call(self) -> None: ...
