@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import Any
 
-from pparallel.runtime import poll_times
 from pparallel.runtime.interrupts import is_interrupt
 from pparallel.runtime.processes import close_private
 from pparallel.runtime.resources import is_exhausted
+from pparallel.runtime.timers import milliseconds
 from pparallel.runtime.turn import Turn
 from pparallel_ipc import messages
 from pparallel_ipc.hub import NOT_SERVED, READ, WRITE, Hub
@@ -229,7 +229,7 @@ class Connection:
                 return
             if not self._take_in():
                 left = until - time.monotonic()
-                if left <= 0 or not poll.poll(poll_times.milliseconds(left)):
+                if left <= 0 or not poll.poll(milliseconds(left)):
                     break
         if self._message is not None:  # for the hub
             self.hub.later(0.0, self._look)

@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from pparallel.runtime import poll_times
 from pparallel.runtime.event_fd import EventFd
 from pparallel.runtime.interrupts import raise_interrupt
 from pparallel.runtime.leading import Leaders
 from pparallel.runtime.processes import close_private, private
+from pparallel.runtime.timers import at_most
 
 logger = logging.getLogger(__name__)
 
@@ -180,7 +180,7 @@ class Hub:
         self._sleeps = not self._lent
         if self.held or self._lent:
             timeout = HELD if timeout is None else min(timeout, HELD)
-        found = self._poll.poll(poll_times.seconds(timeout))
+        found = self._poll.poll(at_most(timeout))
         self._sleeps = False
         return found
 

@@ -19,13 +19,14 @@ from time import monotonic
 
 from pparallel.errors import ClosedError
 from pparallel.interfaces.transport import Frames, Handler
-from pparallel.runtime import dedicated, poll_times
+from pparallel.runtime import dedicated
 from pparallel.runtime.interrupts import is_interrupt, raise_interrupt
 from pparallel.runtime.links import FAILED, OK, attempt, outcome, told
 from pparallel.runtime.polling import Polling
 from pparallel.runtime.processes import close_private, private
 from pparallel.runtime.resources import is_exhausted
 from pparallel.runtime.shm import Parcels
+from pparallel.runtime.timers import LONGEST_WAIT
 from pparallel_ipc import messages
 from pparallel_ipc.messages import PACKET, VERSION, Packed, Sized, are_small, dumps, loads
 
@@ -63,7 +64,7 @@ class Lane:
             ConnectionError: the other end is gone, and has not read the message.
         """
         if self._limit != timeout:
-            is_none = timeout is None or timeout > poll_times.LONGEST
+            is_none = timeout is None or timeout > LONGEST_WAIT
             self._timed.settimeout(None if is_none else max(timeout or 0.0, 0.0))
             self._limit = timeout
         try:

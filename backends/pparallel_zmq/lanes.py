@@ -12,10 +12,10 @@ import zmq
 from typing_extensions import Buffer
 
 from pparallel.errors import CallTimeoutError, PeerLostError
-from pparallel.runtime import poll_times
 from pparallel.runtime.interrupts import raise_interrupt
 from pparallel.runtime.links import failure
 from pparallel.runtime.polling import Polling
+from pparallel.runtime.timers import milliseconds
 from pparallel_zmq import wire
 from pparallel_zmq.memory import Memory
 from pparallel_zmq.sockets import Connection, Socket, ZeroCopy, events
@@ -132,7 +132,7 @@ class Lane:
         items = [*waited_for, (ended, zmq.POLLIN)]
         while True:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            timeout = poll_times.milliseconds(left)
+            timeout = milliseconds(left)
             ready = dict(zmq.zmq_poll(items, -1 if timeout is None else timeout))
             if socket in ready:
                 return

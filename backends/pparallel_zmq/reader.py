@@ -13,10 +13,10 @@ from contextlib import suppress
 import zmq
 from typing_extensions import override
 
-from pparallel.runtime import poll_times
 from pparallel.runtime.event_fd import EventFd
 from pparallel.runtime.leading import Leaders
 from pparallel.runtime.polling import Polling
+from pparallel.runtime.timers import milliseconds
 from pparallel_zmq.sockets import PAUSE, Socket, events
 
 logger = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class Reader:
         self._polled = select.poll()
         self._left = math.inf
         self._polling = Polling(
-            lambda: self._polled.poll(poll_times.milliseconds(self._left)),
+            lambda: self._polled.poll(milliseconds(self._left)),
             lambda: self._polled.poll(0) or None,
         )
         self._sleeping = False

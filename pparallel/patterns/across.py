@@ -10,14 +10,13 @@ from typing import Any
 
 from typing_extensions import override
 
-from pparallel.errors import CallTimeoutError, ClosedError, DirectoryError, PeerLostError
+from pparallel.errors import ClosedError, DirectoryError, PeerLostError
 from pparallel.patterns.gathering import Gathering
 from pparallel.patterns.sets import Sets
 from pparallel.patterns.slave import Codec
 from pparallel.runtime import remote_errors
-from pparallel.runtime.future import settle
-from pparallel.runtime.pending import Pending
 from pparallel.runtime.rpc import Reply, Request, RpcGroup
+from pparallel.runtime.timers import Timers
 
 
 class Desk:
@@ -27,8 +26,8 @@ class Desk:
         self._group = group
         self._name = name
         self._sets = sets
-        # Nobody here may be waiting when a slave's time is over: a clock of its own does.
-        self._clock: Pending[None] = Pending(f"SyncMaster {name!r}")
+        # Nobody here may be waiting when a slave's time is over.
+        self._timers = Timers(f"SyncMaster {name!r}")
         self._named = False
 
     def open(self) -> None:
@@ -70,7 +69,7 @@ class Desk:
         self._sets.close()
         self._group.forget(self._lost)
         self._group.forget(self._ended)
-        self._clock.close()
+        self._timers.close()
 
     def _services(self) -> dict[str, Callable[[Request], Reply | Future[Reply]]]:
         return {"join": self._join, "run": self._run, "abort": self._abort, "leave": self._leave}
@@ -88,10 +87,9 @@ class Desk:
         gathering = self._found(number)
         reply = gathering.submit(identifier, asked.buffers)
         if gathering.timeout is not None and not reply.done():
-            with suppress(ClosedError):  # then the set has ended meanwhile, and the reply too
-                watch = self._clock.add(asked.sender, gathering.timeout)
-                watch.add_done_callback(partial(_expire, gathering, reply))
-                reply.add_done_callback(lambda _: settle(watch, None))
+            expire = partial(gathering.expire, reply)
+            timer = self._timers.call_later(gathering.timeout, expire)
+            reply.add_done_callback(lambda _: timer.cancel())
         return reply
 
     def _abort(self, asked: Request) -> Reply:
@@ -116,7 +114,7 @@ class Desk:
 
     def _ended(self, reason: BaseException) -> None:
         self._sets.current.end(reason)
-        self._clock.close()
+        self._timers.close()
 
 
 class AcrossCodec(Codec):
@@ -193,8 +191,3 @@ def meet(group: RpcGroup, name: str, stage: str, timeout: float | None) -> None:
 
 def _key(name: str, service: str = "") -> str:
     return f"SyncMaster {name}/{service}".rstrip("/")
-
-
-def _expire(gathering: Gathering, reply: Future[Reply], watch: Future[None]) -> None:
-    if isinstance(watch.exception(), CallTimeoutError):
-        gathering.expire(reply)

@@ -8,9 +8,9 @@ from concurrent.futures import Future
 from typing import Generic, TypeVar
 
 from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
-from pparallel.runtime.clock import Clock
 from pparallel.runtime.future import LeanFuture, fail, when_done
 from pparallel.runtime.interrupts import raise_interrupt
+from pparallel.runtime.timers import Timers
 
 AGAIN = 0.1  #: seconds after which what could not be ended in time is tried again
 
@@ -36,20 +36,26 @@ def awaited(future: Future[T], peer: str, timeout: float | None) -> T:
 class Pending(Generic[T]):
     """The futures of requests that wait for a reply, each ended in time whatever happens.
 
-    A clock, started with the first request that has a time-out, looks at the nearest one; a request
-    that expires later than those before it does not wake it.
+    A timer looks at the nearest deadline; a request that expires later than those before it sets
+    none.
 
     No lock is taken for a request: it is counted first, and looked at afterwards whether it may be.
     Whoever ends requests does it the other way round, so that one of the two sees the other.
     """
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, timers: Timers | None = None) -> None:
+        """Keep no time yet.
+
+        Args:
+            what: whose requests they are, for errors.
+            timers: its own, which it closes; ``None``: made here.
+        """
         self._what = what
         self._waiting: dict[Future[T], tuple[str, float, float]] = {}  # peer, deadline, timeout
         self._lost: dict[str, str] = {}
         self._closed = False
-        self._next = math.inf  # the clock looks then at the latest
-        self._clock = Clock("pparallel-clock")
+        self._next = math.inf  # it looks then at the latest
+        self._timers = timers or Timers("pparallel-timers")
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -96,16 +102,16 @@ class Pending(Generic[T]):
         self._closed = True
         for future in self._waiting.copy():
             fail(future, ClosedError(self._what))
-        self._clock.close()
+        self._timers.close()
 
     def _forget(self, future: Future[T]) -> None:
         self._waiting.pop(future, None)  # an interrupted callback is called again
 
     def _look_at(self, deadline: float) -> None:
-        # In this order: whoever finds a time set relies on the clock, and may interrupt this. One
-        # that is set too late, or over a nearer one, has the clock look once more than it has to.
+        # In this order: whoever finds a time set relies on the timer. One that is set too late, or
+        # over a nearer one, looks once more than it has to.
         if deadline < math.inf:
-            self._clock.after(deadline - time.monotonic(), self._expire)
+            self._timers.call_later(deadline - time.monotonic(), self._expire)
             self._next = deadline
 
     def _expire(self) -> None:

@@ -2,41 +2,16 @@
 
 from __future__ import annotations
 
-import heapq
-import itertools
 from collections.abc import Callable
 from typing import Any
+
+from fake_timers import FakeTimers
 
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.rpc.codec import CALL, OK, RESULT, SERVICE, Codec, Encoded, Item
 from pparallel.runtime.rpc.peer import Peer
 from pparallel_serializers import PickleSerializerConfig
 from pparallel_serializers.pickle import PickleSerializer
-
-
-class FakeTimers:
-    """A time that passes when a test says so."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-        self._due: list[tuple[float, int, Callable[[], object]]] = []
-        self._ties = itertools.count()
-
-    def clock(self) -> float:
-        return self.now
-
-    def call_later(self, seconds: float, callback: Callable[[], object]) -> None:
-        heapq.heappush(self._due, (self.now + seconds, next(self._ties), callback))
-
-    def pass_time(self, seconds: float) -> None:
-        until = self.now + seconds
-        while self._due and self._due[0][0] <= until:
-            self.now, _, callback = heapq.heappop(self._due)
-            callback()
-        self.now = until
-
-    def __len__(self) -> int:
-        return len(self._due)
 
 
 class FakeLink:
@@ -90,7 +65,7 @@ class FakePeer:
         self.codec = Codec(PickleSerializer(PickleSerializerConfig()), "me")
         options = {"limit": 2**20, **options}
         self.peer = Peer(
-            "other", self.link, self.codec, self.timers, clock=self.timers.clock, **options
+            "other", self.link, self.codec, self.timers, clock=lambda: self.timers.now, **options
         )
 
     def call(self, flags: int = 0, timeout: float | None = 10.0, data: bytes = b"call") -> Answered:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 import pytest
-from rpc_fakes import FakeTimers
+from fake_timers import FakeTimers
 
 from pparallel.errors import ClosedError, ResourceExhaustedError
 from pparallel.runtime.rpc.executor import LONG, Executor
@@ -34,7 +34,7 @@ class Threads:
             lambda job, error: self.dropped.append((job, type(error))),
             ended=self.ended.append,
             start=self.start,
-            clock=self.timers.clock,
+            clock=lambda: self.timers.now,
             idle=0.0,
             **options,
         )
@@ -84,7 +84,7 @@ def test_jobs_behind_one_that_takes_long_are_taken_over_in_order() -> None:
     it = Threads()
 
     def slow() -> None:
-        it.timers.pass_time(2 * LONG)
+        it.timers.advance(2 * LONG)
         assert len(it.started) == 1
         it.within(it.work)
         assert it.ran == [slow, 2, 3]
@@ -101,23 +101,23 @@ def test_jobs_that_come_behind_one_that_takes_long_are_taken_over() -> None:
 
     def slow() -> None:
         it.executor.submit("a", [2])
-        it.timers.pass_time(LONG * 0.9)
+        it.timers.advance(LONG * 0.9)
         assert not it.started
-        it.timers.pass_time(2 * LONG)
+        it.timers.advance(2 * LONG)
         it.within(it.work)
 
     it.executor.submit("a", [slow])
     it.work()
     assert it.ran == [slow, 2]
-    it.timers.pass_time(2 * LONG)
-    assert len(it.timers) == 0, "it looks for ever"
+    it.timers.advance(2 * LONG)
+    assert not it.timers._heap, "it looks for ever"
 
 
 def test_nobody_takes_over_while_all_slots_are_in_use() -> None:
     it = Threads(size=1)
 
     def slow() -> None:
-        it.timers.pass_time(2 * LONG)
+        it.timers.advance(2 * LONG)
         assert not it.started
 
     it.executor.submit("a", [slow, 2])

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 
 import pytest
+from exhausted import no_threads
 from typing_extensions import override
 
 from pparallel.errors import (
@@ -13,6 +14,7 @@ from pparallel.errors import (
     ClosedError,
     PeerLostError,
     PparallelError,
+    ResourceExhaustedError,
     WorkerLostError,
 )
 from pparallel.runtime.future import LeanFuture, fail, settle
@@ -44,6 +46,16 @@ def test_requests_expire_each_in_its_time(pending: Pending[str]) -> None:
     later.set_result("in time")
     never.set_result("late")
     assert len(pending) == 0
+
+
+def test_time_outs_that_had_no_thread_are_kept_as_soon_as_there_is_one(
+    pending: Pending[str],
+) -> None:
+    with no_threads("pparallel-timers"), pytest.raises(ResourceExhaustedError):
+        pending.add("a", 0.01)
+    assert len(pending) == 0
+    with pytest.raises(CallTimeoutError):
+        pending.add("a", 0.01).result(10)
 
 
 def test_a_lost_peer_fails_its_requests_only(pending: Pending[str]) -> None:

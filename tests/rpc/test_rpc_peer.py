@@ -45,9 +45,9 @@ def test_calls_leave_when_a_thread_waits_or_after_a_moment() -> None:
     it.peer.flush()
     assert it.ids() == [[2]]
     it.call()
-    it.timers.pass_time(HELD)
+    it.timers.advance(HELD)
     assert it.ids() == [[3]]
-    it.timers.pass_time(1)
+    it.timers.advance(1)
     assert it.ids() == []
 
 
@@ -59,7 +59,7 @@ def test_results_leave_together() -> None:
     it.peer.flush()
     assert it.ids() == [[1, 2, 3]]
     it.peer.post((result(4), (b"frame",)))
-    it.timers.pass_time(HELD)
+    it.timers.advance(HELD)
     assert [len(frames) for frames, _ in it.link.sent] == [2]
     assert it.ids() == [[4]]
 
@@ -118,13 +118,13 @@ def test_a_call_that_is_waited_for_takes_a_way_of_its_own_unless_it_would_overta
 def test_requests_expire_each_in_its_time_and_a_late_result_is_dropped() -> None:
     it = FakePeer()
     late, soon, never = it.call(timeout=5), it.call(timeout=1), it.call(timeout=None)
-    it.timers.pass_time(1)
+    it.timers.advance(1)
     assert isinstance(soon.error, CallTimeoutError)
     assert "1 s" in str(soon.error)
     assert not late.done
-    it.timers.pass_time(4)
+    it.timers.advance(4)
     assert isinstance(late.error, CallTimeoutError)
-    it.timers.pass_time(1e6)
+    it.timers.advance(1e6)
     assert not never.done
     it.arrive(result(1), result(2), result(3, "value"))
     assert never.item == result(3, "value")
@@ -259,15 +259,15 @@ def test_an_idempotent_call_is_sent_again_at_growing_intervals_until_it_is_answe
     [[item]] = it.messages()
     assert item == (CALL, 1, threading.get_ident(), 20.0, IDEMPOTENT, None, b"call", 0)
     for wait in (1, 2, 4):
-        it.timers.pass_time(wait - 0.01)
+        it.timers.advance(wait - 0.01)
         assert it.ids() == []
-        it.timers.pass_time(0.01)
+        it.timers.advance(0.01)
         assert it.ids() == [[1]]
     it.arrive(result(1, "value"))
     assert sink.item == result(1, "value")
-    it.timers.pass_time(SOON)
+    it.timers.advance(SOON)
     assert it.messages() == [[(ACK, [1])]]
-    it.timers.pass_time(100)
+    it.timers.advance(100)
     assert it.messages() == []
 
 
@@ -276,11 +276,11 @@ def test_acknowledgements_that_are_lost_are_sent_again() -> None:
     it.call(IDEMPOTENT)
     it.messages()
     it.arrive(result(1))
-    it.timers.pass_time(SOON)
+    it.timers.advance(SOON)
     frames, failed = it.link.sent.pop()
     assert it.codec.items(frames[0])[1:] == [(ACK, [1])]
     failed(CallTimeoutError("a request", SOON))
-    it.timers.pass_time(SOON)
+    it.timers.advance(SOON)
     assert it.messages() == [[(ACK, [1])]]
 
 
@@ -307,10 +307,10 @@ def test_what_a_message_has_brought_fails_with_it() -> None:
     assert isinstance(plain.error, PeerLostError)
     assert not again.done
     it.link.sent.clear()
-    it.timers.pass_time(0.2)
+    it.timers.advance(0.2)
     assert it.ids() == [[2]], "it is not sent again"
     it.link.sent.clear()
-    it.timers.pass_time(5)
+    it.timers.advance(5)
     assert isinstance(again.error, CallTimeoutError)
     assert it.peer._used == 0
 
@@ -372,7 +372,7 @@ def test_the_end_fails_what_waits_and_what_comes(use: str) -> None:
     with pytest.raises(PeerLostError, match="died"):
         uses[use]()
     it.messages()
-    it.timers.pass_time(1000)
+    it.timers.advance(1000)
     assert it.messages() == []
 
 

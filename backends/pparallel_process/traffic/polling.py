@@ -7,7 +7,7 @@ import os
 import select
 import threading
 
-from pparallel.runtime import poll_times
+from pparallel.runtime.timers import at_most
 from pparallel_process.accounts.worker import Worker
 
 _WHILE = 0.1  #: seconds
@@ -51,7 +51,7 @@ class Polling:
         ended: list[Worker] = []
         if self._is_closed:
             return said, ended
-        for fd, _ in self._poll.poll(poll_times.seconds(timeout)):
+        for fd, _ in self._poll.poll(at_most(timeout)):
             if fd == self._nudge:
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(self._nudge)

@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 from typing_extensions import override
 
-from pparallel.runtime import poll_times
 from pparallel.runtime.processes import descriptors
 from pparallel.runtime.processes.inheritance import (
     forget_in_children,
     no_fork,
     remember_in_children,
 )
+from pparallel.runtime.timers import milliseconds
 
 
 class Exit(NamedTuple):
@@ -145,7 +145,7 @@ def readable(descriptor: int, timeout: float | None) -> bool:
     """Wait until *descriptor* is readable or at its end, for *timeout* seconds, 12 days at most."""
     watch = select.poll()
     watch.register(descriptor, select.POLLIN)
-    return bool(watch.poll(poll_times.milliseconds(timeout)))
+    return bool(watch.poll(milliseconds(timeout)))
 
 
 def _forget_all() -> None:

@@ -17,10 +17,11 @@ from contextlib import ExitStack, contextmanager
 from typing import TypeAlias
 
 from pparallel.errors import ClosedError, TaskTimeoutError
-from pparallel.runtime import lending, poll_times, stopping
+from pparallel.runtime import lending, stopping
 from pparallel.runtime.queues.tickets import LONGEST, SIZE
 from pparallel.runtime.reopening import Handle, handle, reopened
 from pparallel.runtime.shm import Arena, Parcels
+from pparallel.runtime.timers import milliseconds
 
 Handles: TypeAlias = tuple[Handle, Handle, Handle]  #: of the two pipes and the arena
 
@@ -143,7 +144,7 @@ class Ends:
             ClosedError: this process closes the queue, or the calling rank is told to stop.
             TaskTimeoutError: the deadline has passed.
         """
-        timeout = poll_times.milliseconds(min(deadline.left(), longest))
+        timeout = milliseconds(min(deadline.left(), longest))
         poll = select.poll()
         every = (self, *others)
         for each in every:

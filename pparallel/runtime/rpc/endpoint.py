@@ -91,7 +91,7 @@ class Endpoint:
         shares = hasattr(transport, "arena")
         self._sharing = cast("SharesMemory", transport) if shares else None
         self._transport, self._timeout = transport, config.timeout
-        self._link = TransportLink(transport, self)
+        self.link = TransportLink(transport, self)
         self._codec = Codec(self.serializer, self.name)
         self.timers = Timers(f"{self.name}-timers")
         self.executor = Executor(
@@ -110,7 +110,7 @@ class Endpoint:
         self._peers = {
             name: Peer(
                 name,
-                self._link,
+                self.link,
                 self._codec,
                 self.timers,
                 limit=config.max_in_flight,
@@ -142,7 +142,7 @@ class Endpoint:
         self.timers.start()
         _opened.add(self)
         try:
-            self._link.open()
+            self.link.open()
         except ClosedError as error:
             raise self._why(error) from None
         context.opened(self)

@@ -69,8 +69,8 @@ class ReplyFuture(LeanFuture[T], Generic[T]):
     @override
     def exception(self, timeout: float | None = None) -> BaseException | None:
         if self._state != FINISHED:
-            endpoint = self._endpoint
-            with endpoint.waiting(self._to), endpoint._transport.awaiting(self._to, self.done, timeout):
+            endpoint, to = self._endpoint, self._to
+            with endpoint.waiting(to), endpoint.link.awaiting(to, self.done, timeout):
                 error = super().exception(timeout)
         else:
             error = self._exception

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Protocol
 
 from pparallel.interfaces.transport import Frames, Transport
@@ -82,6 +82,12 @@ class TransportLink:
     def exchange(self, to: str, frames: Frames, timeout: float | None) -> Frames:
         """Send a request and return the reply; raises as ``Transport.call``."""
         return self._transport.call(to, frames, timeout)
+
+    def awaiting(
+        self, to: str, is_done: Callable[[], bool], timeout: float | None
+    ) -> AbstractContextManager[object]:
+        """Return what a thread is inside of while it waits for results: it may receive them."""
+        return self._transport.awaiting(to, is_done, timeout)
 
     def _handle(self, sender: str, frames: Frames) -> Frames | Future[Frames]:
         kind = kind_of(frames)

@@ -13,11 +13,11 @@ from typing_extensions import Buffer, override
 from pparallel.errors import PeerLostError, PparallelError
 from pparallel.interfaces.transport import Frames, Handler, Meeting, Transport, TransportConfig
 from pparallel.registry import default_registry
-from pparallel.runtime.clock import Clock
 from pparallel.runtime.future import LeanFuture, fail, settle
 from pparallel.runtime.pending import Pending
 from pparallel.runtime.rpc.codec import RESULTS, SERVICE_EXCHANGE, SERVICES, kind_of
 from pparallel.runtime.shm import Arena, SharesMemory
+from pparallel.runtime.timers import Timers
 from pparallel.testing.chaos.config import ChaosTransportConfig
 from pparallel.testing.chaos.fates import FINE, Fate, Fates
 
@@ -36,8 +36,8 @@ class ChaosTransport(Transport):
         self._config = config
         self._inner: Transport = _class_of(config.transport)(config.transport, member=member)
         self._fates = Fates(config, member.name)
-        self._clock = Clock(f"{member.name}-chaos")
-        self._pending: Pending[Frames] = Pending(f"transport of {member.name!r}")
+        self._timers = Timers(f"{member.name}-chaos")
+        self._pending: Pending[Frames] = Pending(f"transport of {member.name!r}", self._timers)
 
     @property
     @override
@@ -55,7 +55,6 @@ class ChaosTransport(Transport):
 
     @override
     def close(self) -> None:
-        self._clock.close()
         self._pending.close()
         self._inner.close()
 
@@ -133,7 +132,7 @@ class ChaosTransport(Transport):
 
     def _later(self, delay: float, what: Callable[[], None]) -> None:
         if delay:
-            self._clock.after(delay, what)
+            self._timers.call_later(delay, what)
         else:
             what()
 

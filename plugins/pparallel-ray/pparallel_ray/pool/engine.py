@@ -22,7 +22,6 @@ from typing import Any
 from pparallel.errors import ClosedError
 from pparallel.interfaces.pool import Batch, PoolState, Sink
 from pparallel.interfaces.serializer import Serializer
-from pparallel.runtime import poll_times
 from pparallel.runtime.pools import nesting
 from pparallel.runtime.pools.board import Place
 from pparallel.runtime.pools.functions import Functions
@@ -31,6 +30,7 @@ from pparallel.runtime.pools.messages import REPORT, Message
 from pparallel.runtime.pools.values import unsent
 from pparallel.runtime.processes import Exit
 from pparallel.runtime.streams import Streams
+from pparallel.runtime.timers import at_most
 from pparallel_ray.cluster import Cluster
 from pparallel_ray.pool.accounts.crew import Crew
 from pparallel_ray.pool.accounts.worker import End, Link, Worker
@@ -250,7 +250,7 @@ class Engine:
         self._is_awake = False
         if self._posted or self._crew.has_arrivals:  # it came before anybody saw that this waits
             timeout = 0.0
-        events = self._selector.select(poll_times.seconds(timeout))
+        events = self._selector.select(at_most(timeout))
         self._is_awake = True
         for key, _ in events:
             if key.fileobj in self._selector.get_map():

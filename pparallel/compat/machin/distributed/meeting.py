@@ -33,9 +33,9 @@ from pparallel.errors import (
     PeerLostError,
     PparallelError,
 )
-from pparallel.runtime import poll_times
 from pparallel.runtime.processes import close_private, private
 from pparallel.runtime.resources import is_exhausted
+from pparallel.runtime.timers import at_most
 
 logger = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ class Reception:
 
     def _heard(self, timeout: float) -> Iterator[tuple[socket.socket, Card | None]]:
         """Yield who has said who it is, or has ended after that."""
-        for key, _ in self._selector.select(poll_times.seconds(timeout)):
+        for key, _ in self._selector.select(at_most(timeout)):
             sock = key.fileobj
             if sock is self._door:
                 self._open_door()
@@ -259,7 +259,7 @@ def _lines(sock: socket.socket, me: Card, deadline: float) -> Iterator[dict[str,
     try:
         sock.sendall(me.written())
         while len(said) < _TOLD:
-            sock.settimeout(poll_times.seconds(max(0.001, deadline - time.monotonic())))
+            sock.settimeout(at_most(max(0.001, deadline - time.monotonic())))
             if not (data := sock.recv(2**16)):
                 break
             *lines, said = (said + data).split(b"\n")
