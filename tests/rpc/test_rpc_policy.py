@@ -148,10 +148,11 @@ def test_a_thread_that_receives_does_not_wait() -> None:
     def program(_: Runtime, group: RpcGroup) -> None:
         Gates.opened.clear()
         with context.internal():
-            for wait in (
+            waits: list[Callable[[], object]] = [
                 lambda: group.rpc_sync(1, same, args=(1,)),
                 lambda: group.rpc_async(1, wait_at_gate).wait(),
-            ):
+            ]
+            for wait in waits:
                 with pytest.raises(RuntimeError, match="cannot wait"):
                     wait()
             future = group.rpc_async(1, same, args=(1,))

@@ -296,11 +296,9 @@ def send_pickles(rt: Runtime, path: Path) -> None:
             item: Any = (kind, next(ids), *rest)
             heads.append(codec.head(item if last in b"CS" else [0, item], last))
         for head in heads:
-            try:
-                reply = rt.transport.call(to, [head, evil, evil], PATIENCE)
-            except RemoteError:
-                continue
-            assert kind_of([head]) not in b"CS" or codec.items(reply[0])[2] == FAILED
+            sent = rt.transport.request(to, [head, evil, evil], PATIENCE)
+            if kind_of([head]) in b"CS" and not isinstance(sent.exception(), RemoteError):
+                assert codec.items(sent.result()[0])[2] == FAILED
     group.barrier(PATIENCE)
 
 

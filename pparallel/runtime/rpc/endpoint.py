@@ -152,6 +152,7 @@ class Endpoint:
         self._leaving = True
         for peer in self._peers.values():
             peer.flush()
+            self.link.reply_to_all(peer.name)
 
     def let_others_leave(self) -> None:
         """In the first member, wait a moment for the others to leave: it may owe them an answer.
@@ -448,8 +449,8 @@ class Endpoint:
         """Answer requests for *key* no more; harmless if it was not served."""
         self._services.pop(key, None)
 
-    def on_message(self, sender: str, frames: Frames) -> None:
-        """Take a message; never blocks."""
+    def on_message(self, sender: str, frames: Frames) -> bool:
+        """Take a message, and return whether it asks for something; never blocks."""
         peer = self._peers[sender]
         todo = peer.received(self._codec.items(frames[0]), frames[1:])
         jobs: list[_Job] = []
@@ -466,6 +467,7 @@ class Endpoint:
             jobs.append((peer, item, part, now, kept))
         if jobs:
             self._submit(peer, jobs)
+        return bool(todo)
 
     def on_exchange(self, sender: str, frames: Frames) -> Frames | Future[Frames]:
         """Answer in this thread, which may block."""
@@ -566,6 +568,7 @@ class Endpoint:
         peer = self._peers.get(cast("tuple[str, int]", key)[0])
         if peer is not None:
             peer.flush()
+            self.link.reply_to_all(peer.name)
 
     def _expired(self, limit: float) -> CallTimeoutError:
         return CallTimeoutError(f"a call to {self.name!r} that waited there for a thread", limit)

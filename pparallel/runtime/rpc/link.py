@@ -29,8 +29,8 @@ MOST = 2  #: messages of a member whose replies may be used later
 class Receiver(Protocol):
     """Whom the link hands what arrives: the endpoint."""
 
-    def on_message(self, sender: str, frames: Frames) -> None:
-        """Take a message; never blocks."""
+    def on_message(self, sender: str, frames: Frames) -> bool:
+        """Take a message, and return whether it asks for something; never blocks."""
 
     def on_exchange(self, sender: str, frames: Frames) -> Frames | Future[Frames]:
         """Answer in this thread, which may block."""
@@ -83,6 +83,13 @@ class TransportLink:
         """Send a request and return the reply; raises as ``Transport.call``."""
         return self._transport.call(to, frames, timeout)
 
+    def reply_to_all(self, to: str) -> None:
+        """Reply with nothing to what a member has sent: there are no results for it now."""
+        owed = self._owed[to]
+        with suppress(IndexError):
+            while owed:
+                settle(owed.popleft(), _NOTHING)
+
     def awaiting(
         self, to: str, is_done: Callable[[], bool], timeout: float | None
     ) -> AbstractContextManager[object]:
@@ -98,14 +105,12 @@ class TransportLink:
         try:
             if is_exchange:
                 return self._receiver.on_shared_exchange(sender, frames)
-            if kind != CALLS:
-                self._receiver.on_message(sender, frames)
-                return _NOTHING
+            if not self._receiver.on_message(sender, frames) or kind != CALLS:
+                return _NOTHING  # the reply to one that has come before may be for nobody
             owed, reply = self._owed[sender], LeanFuture[Frames]()
             owed.append(reply)
             if len(owed) > MOST:  # results leave together, and leave some over
                 settle(owed.popleft(), _NOTHING)
-            self._receiver.on_message(sender, frames)
             return reply
         finally:
             context.here.internal = before
