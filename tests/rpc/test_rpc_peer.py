@@ -112,6 +112,18 @@ def test_a_call_that_is_waited_for_takes_a_way_of_its_own_unless_it_would_overta
     assert len(heads) == 2
 
 
+def test_a_call_that_is_waited_for_does_not_overtake_one_before_an_expired_one() -> None:
+    it = FakePeer()
+    it.call(timeout=60)
+    it.call(timeout=0.1)
+    it.timers.advance(1)
+    found = it.peer.call(0, b"call", (), 5.0, Answered)
+    assert isinstance(found, Answered), "it has overtaken the first"
+    it.arrive(result(1), result(2), result(3))
+    it.link.reply = lambda _: [it.codec.head(result(4), ord("C"))]
+    assert it.peer.call(0, b"call", (), 5.0, Answered) == (result(4), [])
+
+
 # -- deadlines and room -----------------------------------------------------------------------
 
 

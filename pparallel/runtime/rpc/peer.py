@@ -55,6 +55,7 @@ LONGEST = 30.0  #: seconds up to which the time between two attempts doubles
 SOON = 0.5  #: seconds after which a result is acknowledged
 MANY = 64  #: results that are acknowledged at once
 MOST_GAPS = 2**14  #: ranges of ids that have not come
+MOST_GIVEN_UP = 2**12  #: expired calls whose answers may come yet
 MOST_THREADS = 2**12  #: calling threads whose latest call is known
 
 _NONE: tuple[Buffer, ...] = ()
@@ -180,7 +181,8 @@ class Peer:
         self.requests: dict[int, _Request] = {}
         self._exchanges: dict[int, None] = {}
         self._last = 0  # id
-        self._latest: dict[int, int] = {}  # id of the last message with a call, by thread
+        self._latest: dict[int, int] = {}  # id of the last call in a message, by thread
+        self._given_up: set[int] = set()  # ids of those that have expired and are not answered
         self._marks: deque[int] = deque()  # last id of each unanswered message with calls
         self._next_look: float | None = None  # when deadlines are looked at
         self._used = 0
@@ -234,8 +236,7 @@ class Peer:
         refuse_reentry()
         with state_lock:
             number = 0
-            latest = self._latest.get(thread)
-            if latest is None or latest not in self.requests:
+            if not self._is_behind(thread):
                 if size > UNCOUNTED:
                     size += OVERHEAD
                     timeout = self._take_room(size, timeout, is_sync=True)
@@ -312,8 +313,7 @@ class Peer:
         with state_lock:
             if self._end is not None:
                 raise self._end()
-            latest = self._latest.get(get_ident())
-            if latest is not None and latest in self.requests:
+            if self._is_behind(get_ident()):
                 return None
             number = self._last = self._last + 1
             self._exchanges[number] = None
@@ -346,6 +346,11 @@ class Peer:
         if deadline is not None and (self._next_look is None or deadline < self._next_look):
             self._look_at(deadline)
         self._send_all()
+
+    def _is_behind(self, thread: int) -> bool:
+        """Return whether an exchange might overtake a call of *thread*; with the lock held."""
+        latest = self._latest.get(thread)
+        return latest is not None and (latest in self.requests or latest in self._given_up)
 
     def _exchange(
         self, item: Item, frames: Frames, timeout: float | None, kind: int
@@ -539,9 +544,12 @@ class Peer:
                     continue
                 if deadline <= now:
                     over.append((number, request))
+                    self._given_up.add(number)
                 elif nearest is None or deadline < nearest:
                     nearest = deadline
             self._next_look = nearest
+            if len(self._given_up) > MOST_GIVEN_UP:  # the answers to most must be lost
+                self._given_up = {number for number, _ in over}
         for number, request in over:
             what = f"a request to {self.name!r}"
             self._finish(number, CallTimeoutError(what, request[2] or 0.0))
@@ -647,6 +655,8 @@ class Peer:
             if request is not None:
                 ended.append((request, item, part))
                 used += request[3]
+            elif self._given_up:
+                self._given_up.discard(item[1])
             while marks and item[1] >= marks[0]:
                 marks.popleft()
         if used:
