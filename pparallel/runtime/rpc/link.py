@@ -105,8 +105,11 @@ class TransportLink:
         try:
             if is_exchange:
                 return self._receiver.on_shared_exchange(sender, frames)
-            if not self._receiver.on_message(sender, frames) or kind != CALLS:
-                return _NOTHING  # the reply to one that has come before may be for nobody
+            is_new = self._receiver.on_message(sender, frames)
+            if kind != CALLS:
+                return _NOTHING
+            if not is_new:
+                return Future()  # it has come before, and its reply must not be overtaken
             owed, reply = self._owed[sender], LeanFuture[Frames]()
             owed.append(reply)
             if len(owed) > MOST:  # results leave together, and leave some over
