@@ -89,6 +89,7 @@ class ReplyFuture(LeanFuture[T], Generic[T]):
             if self._is_decoded:
                 return
             value: Any = None
+            failed: BaseException | None = None
             try:
                 value = self._read(self._result)
             except Exception as error:  # noqa: BLE001 - handed to whoever asks
