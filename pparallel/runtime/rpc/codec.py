@@ -154,13 +154,14 @@ class Codec:
             SerializationError: it cannot be sent.
         """
         flags = REGISTERED if type(what) is Registered else 0
-        if self.trusts and are_plain(args, kwargs):
+        if self.trusts and are_plain((), kwargs):
             name = tuple(what) if flags else self.name(what)  # type: ignore[arg-type]
             if name is not None:
+                flags |= IS_PLAIN
+                if not are_plain(args, None):
+                    return flags, self._dumps((name, None, kwargs or None), 5), self._args(args)
                 data = self._dumps((name, args, kwargs or None), 5)
-                if len(data) <= SMALL:
-                    return flags | IS_PLAIN, data, _NONE
-                return flags | IS_PLAIN, None, (data,)
+                return (flags, data, _NONE) if len(data) <= SMALL else (flags, None, (data,))
         # A name travels as data: with a serializer that sends nothing else, it is what is called.
         named: Any = tuple(what) if flags else what  # type: ignore[arg-type]
         try:
@@ -172,6 +173,13 @@ class Codec:
             error.locate(places, _HINT if is_function else "")
             raise
 
+    def _args(self, args: Sequence[Any]) -> Sequence[Buffer]:
+        try:
+            return self.serializer.dumps(tuple(args))
+        except SerializationError as error:
+            error.locate({"": "args"})
+            raise
+
     def read_call(
         self, flags: int, data: Buffer | None, frames: Frames
     ) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
@@ -180,6 +188,8 @@ class Codec:
             if not self.trusts:
                 raise SerializationError("a function", "none is taken from anybody", loading=True)
             name, args, kwargs = self._plain(frames[0] if data is None else data, "a call")
+            if args is None:
+                args = self.serializer.loads(frames)
             what = Registered(*name) if flags & REGISTERED else self.function(name)
             return what, args, kwargs or {}
         what, args, kwargs = self.serializer.loads(frames)

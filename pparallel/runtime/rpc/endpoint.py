@@ -457,10 +457,14 @@ class Endpoint:
         """Answer requests for *key* no more; harmless if it was not served."""
         self._services.pop(key, None)
 
-    def on_message(self, sender: str, frames: Frames) -> bool:
-        """Take a message, and return whether it asks for something; never blocks."""
+    def on_message(
+        self, sender: str, frames: Frames, when_new: Callable[[], object] = lambda: None
+    ) -> None:
+        """Take a message; never blocks. *when_new* is called before what is new in it is run."""
         peer = self._peers[sender]
         todo = peer.received(self._codec.items(frames[0]), frames[1:])
+        if todo:
+            when_new()
         jobs: list[_Job] = []
         now = monotonic()
         for item, part in todo:
@@ -475,7 +479,6 @@ class Endpoint:
             jobs.append((peer, item, part, now, kept))
         if jobs:
             self._submit(peer, jobs)
-        return bool(todo)
 
     def on_exchange(self, sender: str, frames: Frames) -> Frames | Future[Frames]:
         """Answer in this thread, which may block."""

@@ -11,6 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from typing import Protocol
 
 from pparallel.interfaces.transport import Frames, Transport
@@ -29,8 +30,10 @@ MOST = 2  #: messages of a member whose replies may be used later
 class Receiver(Protocol):
     """Whom the link hands what arrives: the endpoint."""
 
-    def on_message(self, sender: str, frames: Frames) -> bool:
-        """Take a message, and return whether it asks for something; never blocks."""
+    def on_message(
+        self, sender: str, frames: Frames, when_new: Callable[[], object] = lambda: None
+    ) -> None:
+        """Take a message; never blocks. *when_new* is called before what is new in it is run."""
 
     def on_exchange(self, sender: str, frames: Frames) -> Frames | Future[Frames]:
         """Answer in this thread, which may block."""
@@ -83,6 +86,12 @@ class TransportLink:
         """Send a request and return the reply; raises as ``Transport.call``."""
         return self._transport.call(to, frames, timeout)
 
+    def _owe(self, sender: str, reply: Future[Frames]) -> None:
+        owed = self._owed[sender]
+        owed.append(reply)
+        if len(owed) > MOST:  # results leave together, and leave some over
+            settle(owed.popleft(), _NOTHING)
+
     def reply_to_all(self, to: str) -> None:
         """Reply with nothing to what a member has sent: there are no results for it now."""
         owed = self._owed[to]
@@ -105,15 +114,12 @@ class TransportLink:
         try:
             if is_exchange:
                 return self._receiver.on_shared_exchange(sender, frames)
-            is_new = self._receiver.on_message(sender, frames)
             if kind != CALLS:
+                self._receiver.on_message(sender, frames)
                 return _NOTHING
-            if not is_new:
-                return Future()  # it has come before, and its reply must not be overtaken
-            owed, reply = self._owed[sender], LeanFuture[Frames]()
-            owed.append(reply)
-            if len(owed) > MOST:  # results leave together, and leave some over
-                settle(owed.popleft(), _NOTHING)
+            reply: Future[Frames] = LeanFuture()
+            # One that has come before is not replied to, so that the first reply is not overtaken.
+            self._receiver.on_message(sender, frames, partial(self._owe, sender, reply))
             return reply
         finally:
             context.here.internal = before
