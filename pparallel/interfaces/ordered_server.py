@@ -14,7 +14,6 @@ from pydantic import Field
 
 from pparallel.config import BackendConfig
 from pparallel.interfaces.resource import Resource
-from pparallel.machine.copying import copy_all, lies_in_one_run
 
 _LARGE = 1 << 16  #: bytes of a tensor
 
@@ -242,6 +241,8 @@ def copy_into(value: Any, into: Any) -> None:
     Raises:
         ValueError: they differ; the first entry that does is named and nothing was copied.
     """
+    from pparallel.machine.copying import lies_in_one_run
+
     large: list[tuple[Any, Any]] = []
     pairs = list(_pairs(value, into, "value"))
     _check_apart(pairs)
@@ -264,6 +265,8 @@ def _copy_tensor(source: Any, target: Any) -> None:
 
 def _copy_large(pairs: Sequence[tuple[Any, Any]]) -> None:
     """Copy tensors: quicker than torch's own by a third where they are larger than the caches."""
+    from pparallel.machine.copying import copy_all
+
     copy_all([(to.data_ptr(), source.data_ptr(), to.nbytes) for source, to in pairs])
     for _, target in pairs:
         sys.modules["torch"].autograd.graph.increment_version(target)
