@@ -96,7 +96,7 @@ class _HostsClient(StoreClient):
 
 
 class _Desk:
-    """Where the other members come to the store: its services, none of which blocks."""
+    """Where the other members come to the store: its services."""
 
     def __init__(self, store: VersionedStore, group: RpcGroup) -> None:
         self._store = store
@@ -123,7 +123,8 @@ class _Desk:
 
     def open(self) -> None:
         for key, service in self._services.items():
-            self._group.serve(key, self._while_here(service))
+            # To lend a block may have to make its pages.
+            self._group.serve(key, self._while_here(service), heavy=key == "begin")
         self._group.when_lost(self._lost)
 
     def close(self) -> None:

@@ -306,10 +306,10 @@ def member_by_torchrun(config: RuntimeConfig) -> Member | None:
     found = environment.torchrun()
     if found is None:
         return None
-    from pparallel.runtime.rpc import current
+    from pparallel.runtime.rpc import context
 
     size = found.world_size
-    if config.members != "auto" and (len(config.names) != size or current.count()):
+    if config.members != "auto" and (len(config.names) != size or context.count()):
         return None
     names = default_names(size) if config.members == "auto" else tuple(config.names)
     return Member(names[found.rank], found.rank, found.local_rank, size, names, found.address)

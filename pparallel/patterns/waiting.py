@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from pparallel.errors import ClosedError
 from pparallel.runtime import stopping
-from pparallel.runtime.rpc import current
+from pparallel.runtime.rpc import context
 
 T = TypeVar("T")
 
@@ -54,9 +54,9 @@ def waking(stop: Callable[[BaseException], object]) -> AbstractContextManager[No
 def _known_to_the_rpc_layer() -> Iterator[None]:
     """Let a member run another function meanwhile, if it runs this one for somebody else."""
     try:
-        handlers = current.endpoint().handlers
+        executor = context.endpoint().executor
     except ClosedError:
         yield
         return
-    with handlers.waiting():
+    with executor.blocked():
         yield

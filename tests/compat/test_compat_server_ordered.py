@@ -187,9 +187,9 @@ def refuse(rt: Runtime) -> None:
 
 
 def the_group() -> Any:
-    from pparallel.runtime.rpc import RpcGroup, current
+    from pparallel.runtime.rpc import RpcGroup, context
 
-    return RpcGroup(current.endpoint(), "some", ["ps"])
+    return RpcGroup(context.endpoint(), "some", ["ps"])
 
 
 def test_what_is_refused() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -15,9 +14,7 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
-from pparallel.runtime import dedicated
 from pparallel.runtime.interrupts import is_interrupt
-from pparallel.runtime.rpc.window import Room, Window
 from pparallel.testing.patience import PATIENCE
 
 
@@ -95,29 +92,6 @@ def test_other_errors_are_no_interrupts() -> None:
             with pytest.raises(ValueError) as caught:  # noqa: PT011 - whichever it is
                 act()
             assert not is_interrupt(caught.value)
-
-
-def test_nobody_waits_for_room_where_others_wait_for_it() -> None:
-    window = Window(10_000, lambda: False)
-    window.take(Room("a"), 9000, None)
-
-    @dedicated.exclusive
-    def interrupted(act: Callable[[], object]) -> None:
-        act()
-
-    def take(number: int) -> None:
-        if number:
-            dedicated.mark_receiving()
-            window.take(Room("a"), 9000, None)
-        else:
-            interrupted(lambda: window.take(Room("a"), 9000, None))
-
-    threads = [threading.Thread(target=take, args=(n,), daemon=True) for n in range(2)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join(PATIENCE)
-        assert not each.is_alive(), "it waits for itself"
 
 
 def test_errors_are_there_with_the_package() -> None:

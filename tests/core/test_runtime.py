@@ -17,7 +17,7 @@ from pparallel.interfaces.launcher import RankSpec
 from pparallel.runtime import member
 from pparallel.runtime.events import Event, PeerLost
 from pparallel.runtime.member import Member, current
-from pparallel.runtime.rpc import current as calling
+from pparallel.runtime.rpc import context as calling
 from pparallel.runtime.rpc.endpoint import Endpoint
 from pparallel.runtime.stopping import StopSignal, running_under
 from pparallel.testing.patience import until

@@ -15,7 +15,7 @@ import numpy as np
 
 from pparallel.builder import Runtime
 from pparallel.errors import PparallelError
-from pparallel.runtime.rpc import RpcFuture, current
+from pparallel.runtime.rpc import RpcFuture, context
 from pparallel.testing.patience import PATIENCE, until
 
 
@@ -28,7 +28,7 @@ def wait_at(file: Path) -> str:
     """Note that somebody waits, and wait until another file lets it go on."""
     file.touch()
     until(file.with_name(f"{file.name} over").exists, f"nobody let {file.name} go on")
-    return current.endpoint().name
+    return context.endpoint().name
 
 
 def count(file: Path) -> int:

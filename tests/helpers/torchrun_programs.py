@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pparallel
 from pparallel.runtime import environment
-from pparallel.runtime.rpc import current
+from pparallel.runtime.rpc import context
 from pparallel_servers import SqliteOrderedServerConfig
 
 STEPS = 4
@@ -54,7 +54,7 @@ def call_the_other(rt: pparallel.Runtime) -> tuple[str, int, int, int]:
 
 def name_of_this_member() -> str:
     """Return the name of the member where this runs."""
-    return current.endpoint().name
+    return context.endpoint().name
 
 
 def wait(rank: int, folder: Path) -> None:

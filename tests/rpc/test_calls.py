@@ -28,7 +28,7 @@ from pparallel.errors import (
     PeerLostError,
     ResourceExhaustedError,
 )
-from pparallel.runtime.rpc import Reply, RpcGroup, current
+from pparallel.runtime.rpc import Reply, RpcGroup, context
 from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.threads import in_threads
 
@@ -363,7 +363,7 @@ closed = threading.Event()
 
 
 def close_own_transport() -> None:
-    runtimes[current.endpoint().name].transport.close()
+    runtimes[context.endpoint().name].transport.close()
     closed.set()
 
 
@@ -470,16 +470,6 @@ def test_without_threads_no_call_hangs(backend: str) -> None:
         Gates.opened.set()
 
     launch(between(program), backend=backend, handler_threads=4)
-
-
-def test_a_call_that_is_sent_again_fails_once_without_threads() -> None:
-    def program(rt: Runtime, group: RpcGroup) -> Any:
-        call: dict[str, Any] = {"timeout": PATIENCE, "args": (1, 2), "idempotent": True}
-        with no_threads(f"{rt.name}-timers"), pytest.raises(ResourceExhaustedError):
-            group.rpc_sync(1, add, **call)
-        return group.rpc_sync(1, add, **call)
-
-    assert launch(between(program))[0] == 3
 
 
 # -- clocks that are set ----------------------------------------------------------------------

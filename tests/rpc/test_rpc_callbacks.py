@@ -9,12 +9,11 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from exhausted import no_threads
 from rpc_members import Gates, add, add_late, between, launch, wait_at_gate
 
 from pparallel import Runtime
 from pparallel.errors import ClosedError
-from pparallel.runtime.rpc import current
+from pparallel.runtime.rpc import context
 from pparallel.runtime.rpc.group import RpcGroup
 from pparallel.testing.patience import PATIENCE, until
 
@@ -70,27 +69,10 @@ def test_a_callback_of_a_future_that_is_done_is_called_at_once() -> None:
 def test_a_callback_acts_for_its_member() -> None:
     def program(rt: Runtime, group: RpcGroup) -> None:
         found: list[str] = []
-        call_back(group, lambda _: found.append(current.endpoint().name))
+        call_back(group, lambda _: found.append(context.endpoint().name))
         until(lambda: found == [rt.name], "the callback found another member")
 
     launch(between(program))
-
-
-def test_a_callback_is_called_once_threads_can_be_started_again() -> None:
-    """Also where nothing else is to be called then."""
-    Gates.opened.clear()
-    called = threading.Event()
-
-    def program(_: Runtime, group: RpcGroup) -> bool:
-        future = group.rpc_async(1, wait_at_gate)
-        future.add_done_callback(lambda _: called.set())
-        with no_threads("m0-callbacks-handler"):
-            Gates.opened.set()
-            assert future.result(PATIENCE)
-            assert not called.wait(0.1)
-        return called.wait(PATIENCE / 2)
-
-    assert launch(between(program))[0], "it is not called"
 
 
 def test_callbacks_are_called_when_the_member_closes() -> None:
@@ -114,7 +96,7 @@ def test_callbacks_are_called_when_the_member_closes() -> None:
 def wait_for_callback(to: str) -> int:
     """Wait for what a callback does, which is no wait for another member."""
     called = threading.Event()
-    future: Future[int] = current.endpoint().call_async(to, add_late, PATIENCE, (1, 2))
+    future: Future[int] = context.endpoint().call_async(to, add_late, PATIENCE, (1, 2))
     future.add_done_callback(lambda _: called.set())
     assert called.wait(PATIENCE)
     return future.result()

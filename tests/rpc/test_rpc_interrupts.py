@@ -11,7 +11,7 @@ from rpc_members import between, launch
 
 from pparallel import Runtime
 from pparallel.errors import CallTimeoutError
-from pparallel.runtime.rpc import RpcGroup, current
+from pparallel.runtime.rpc import RpcGroup, context
 from pparallel.testing.patience import PATIENCE
 
 INTERRUPTS = [KeyboardInterrupt(), CallTimeoutError("a request", 1.0)]
@@ -20,7 +20,7 @@ INTERRUPTS = [KeyboardInterrupt(), CallTimeoutError("a request", 1.0)]
 @contextmanager
 def interrupted(key: str, error: BaseException) -> Iterator[None]:
     """Have the answer of the service *key* not reach whoever asks in this member."""
-    endpoint: Any = current.endpoint()
+    endpoint: Any = context.endpoint()
     ask = endpoint.ask
 
     def fail(to: str, what: str, *args: Any, **options: Any) -> Any:

@@ -12,7 +12,7 @@ from rpc_members import Gates, between, launch, wait_at_gate
 
 from pparallel import Runtime
 from pparallel.errors import DirectoryError, PeerLostError, ResourceExhaustedError
-from pparallel.runtime.rpc import current
+from pparallel.runtime.rpc import context
 from pparallel.runtime.rpc.group import RpcGroup
 from pparallel.runtime.rpc.refs import RELEASE, RefTable
 from pparallel.testing.patience import PATIENCE, until
@@ -42,7 +42,7 @@ def make_late() -> Counter:
 
 
 def values_kept() -> int:
-    return len(current.endpoint().refs)
+    return len(context.endpoint().refs)
 
 
 def test_methods_of_references_run_at_their_owner() -> None:

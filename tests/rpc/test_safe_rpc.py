@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import marshal
 import pickle
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,13 +25,22 @@ from pparallel.errors import (
 )
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime import remote_errors
-from pparallel.runtime.rpc import RpcGroup, current, wire
-from pparallel.runtime.rpc.closures import SentFunctions
-from pparallel.runtime.rpc.wire import QUICK, Kind, Status
+from pparallel.runtime.rpc import RpcGroup, context
+from pparallel.runtime.rpc.codec import (
+    CALL,
+    FAILED,
+    OBJECT,
+    PICKLED,
+    RESULT,
+    SERVICE,
+    SERVICE_EXCHANGE,
+    Codec,
+    kind_of,
+)
 from pparallel.testing.patience import PATIENCE
 from pparallel_local import LocalTransportConfig
 from pparallel_local.transport import LocalTransport
-from pparallel_serializers import DillSerializerConfig, SafeSerializerConfig
+from pparallel_serializers import SafeSerializerConfig
 
 if TYPE_CHECKING:
     from pparallel import Runtime
@@ -274,25 +280,25 @@ def send_pickles(rt: Runtime, path: Path) -> None:
     group = rt.group()
     group.barrier(PATIENCE)
     if rt.rank == 0:
-        evil = pickled(path)
-        serializer = rt.serializer
-        bodies: list[list[Any]] = [
-            [evil],
-            [b"", evil],
-            [*serializer.dumps(("half", evil)), evil],
-            [*serializer.dumps(("half", (evil,), {}))],
-            [*serializer.dumps((evil, (), {}))],
-            [*serializer.dumps(evil)],
-            [marshal.dumps((("os", "getpid"), (), None))],
-            [marshal.dumps((("os", "mkdir"), (str(path),), None))],
-        ]
-        kinds = itertools.product(range(Kind.REST + 1), (0, QUICK), bodies)
-        for number, (kind, flags, body) in enumerate(kinds):
-            buffers = [b"m0:99", evil]
-            header = wire.header(kind, flags, len(body), 1, 0, number, 0.0)
-            frames = [header, *body, *buffers]
-            reply = rt.transport.call(rt.members[1], frames, PATIENCE)
-            assert wire.split(reply).kind != Status.OK
+        evil, codec, to = pickled(path), Codec(rt.serializer, "m0"), rt.members[1]
+        getpid = b"cos\ngetpid\n."
+        data: list[bytes | None] = [evil, getpid, None, *map(bytes, rt.serializer.dumps(evil))]
+        rests: list[tuple[int, tuple[Any, ...]]] = []
+        for flags, body, ref_id in itertools.product(range(8), data, (None, "m0:99")):
+            rests.append((CALL, (1, 0.0, flags, ref_id, body, 2)))
+        for key, body, count in itertools.product(("half", "ref.fetch"), data, range(2)):
+            rests.append((SERVICE, (key, body, count, 2)))
+        for status, body in itertools.product(range(5), data):
+            rests.append((RESULT, (status, body, 1, 2)))
+        heads = [evil + bytes((kind,)) for kind in b"crsCS"]
+        ids = itertools.count(10_000)  # or they would be those of the calls below
+        for (kind, rest), last in itertools.product(rests, b"CScs"):
+            item: Any = (kind, next(ids), *rest)
+            heads.append(codec.head(item if last in b"CS" else [0, item], last))
+        for head in heads:
+            sent = rt.transport.request(to, [head, evil, evil], PATIENCE)
+            if kind_of([head]) in b"CS" and not isinstance(sent.exception(), RemoteError):
+                assert codec.items(sent.result()[0])[2] == FAILED
     group.barrier(PATIENCE)
 
 
@@ -302,33 +308,10 @@ def test_what_a_hostile_peer_sends_is_not_unpickled(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def send_functions_by_number(rt: Runtime, evil: Any) -> None:
-    group = rt.group()
-    group.barrier(PATIENCE)
-    if rt.rank == 0:
-        bodies: list[tuple[int, Frames]] = [
-            (0, rt.serializer.dumps((evil, (1,), {}))),
-            (QUICK, [marshal.dumps((evil, (1,), {}))]),
-        ]
-        for number, (flags, body) in enumerate(bodies):
-            for kind in (Kind.CALL, Kind.REGISTERED):
-                header = wire.header(kind, flags, len(body), 1, 0, 2 * number + kind, 0.0)
-                reply = rt.transport.call(rt.members[1], [header, *body], PATIENCE)
-                assert wire.split(reply).kind != Status.OK
-    group.barrier(PATIENCE)
-
-
-def test_safe_takes_no_function_by_its_number() -> None:
-    sent, function = SentFunctions(pparallel.build(DillSerializerConfig())), lambda number: number
-    evil = [sent.told("b", function) for _ in range(2)][1]
-    assert evil is not None
-    assert pparallel.launch(safe(), send_functions_by_number, [evil]) == [None] * 2
-
-
 def store_a_pickle(rt: Runtime, path: Path) -> None:
     group = rt.group()
     if rt.rank == 1:
-        of_server = RpcGroup(current.endpoint(), "component/ordered_server", rt.members)
+        of_server = RpcGroup(context.endpoint(), "component/ordered_server", rt.members)
         for key, head in (("k", b""), ("flat", b"T" + pickled(path)), ("odd", b"T"), ("?", b"B5")):
             body = (key, 1, None, head, None)
             assert of_server.ask(rt.members[0], "push", body, [pickled(path)], PATIENCE).body
@@ -348,15 +331,24 @@ def test_what_a_hostile_peer_stores_is_not_unpickled(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def hostile_first_member(answer: Callable[[], Frames]) -> BaseException:
-    """Return what a member meets whose first member gives *answer* to everything."""
-    names = ("m0", "m1")
+def hostile_first_member(answer: Callable[[int, int], Frames]) -> BaseException:
+    """Return what a member meets whose first member gives *answer* to everything.
+
+    It is called with the number of a request and the kind of what answers it.
+    """
+    names, codec = ("m0", "m1"), Codec(pparallel.build(SafeSerializerConfig()), "m0")
     with LocalTransport.meeting(LocalTransportConfig(), names) as meeting:
         members = [Member(each, n, n, 2, names, meeting.address) for n, each in enumerate(names)]
         hostile = LocalTransport(LocalTransportConfig(), member=members[0])
 
-        def handle(sender: str, frames: Frames) -> Frames | Future[Frames]:
-            return answer()
+        def handle(sender: str, frames: Frames) -> Frames:
+            found, kind = codec.items(frames[0]), kind_of(frames)
+            if kind == SERVICE_EXCHANGE:
+                return answer(found[1], kind)
+            for item in found[1:]:
+                if item[0] == SERVICE:
+                    hostile.request(sender, answer(item[1], kind))
+            return []
 
         opening = threading.Thread(target=hostile.open, args=(handle,))
         opening.start()
@@ -373,14 +365,23 @@ def test_what_a_hostile_peer_answers_is_not_unpickled(tmp_path: Path) -> None:
     path = tmp_path / "made"
     evil = pickled(path)
     serializer = pparallel.build(SafeSerializerConfig())
-    for status in (Status.OK, Status.FAILED):
-        error = hostile_first_member(partial(wire.join, status, [evil]))
+    codec = Codec(serializer, "m0")
+
+    def answering(status: int, frames: Frames) -> Callable[[int, int], Frames]:
+        def answer(number: int, kind: int) -> Frames:
+            item = (RESULT, number, status, None, len(frames), len(frames))
+            head = codec.head(item if kind == SERVICE_EXCHANGE else [0, item], kind)
+            return [head, *frames]
+
+        return answer
+
+    for status in (PICKLED, OBJECT, FAILED):
+        error = hostile_first_member(answering(status, [evil]))
         assert isinstance(error, SerializationError)
     for exception, state in (([evil], None), (None, [evil]), ([evil], [evil])):
         for name in ("LookupError", "os.mkdir", "eval", "pparallel.errors.Any"):
             envelope = (name, "a message", "a traceback", exception, state)
-            reply = wire.join(Status.FAILED, serializer.dumps(envelope))
-            error = hostile_first_member(partial(list, reply))
+            error = hostile_first_member(answering(FAILED, serializer.dumps(envelope)))
             assert isinstance(error, RemoteError)
     assert not path.exists()
-    assert current.count() == 0
+    assert context.count() == 0

@@ -12,7 +12,7 @@ import pparallel
 from pparallel.errors import ClosedError, ConfigError, PeerLostError
 from pparallel.interfaces.ordered_server import Found, OrderedServer, OrderedServerConfig
 from pparallel.runtime.client_server import ClientOrderedServer, ServerClient
-from pparallel.runtime.rpc import current
+from pparallel.runtime.rpc import context
 from pparallel.runtime.versioned_store import VersionedStore, Waiter
 from pparallel.testing import OrderedServerSuite
 from pparallel.testing.history import Operation, Unknown, check
@@ -77,7 +77,7 @@ _servers: dict[str, OrderedServer] = {}
 
 def wait_for(key: str, version: int) -> Found | None:
     """Wait in the member that is called: what a user function may do."""
-    return _servers[current.endpoint().name].wait(key, version, timeout=30)
+    return _servers[context.endpoint().name].wait(key, version, timeout=30)
 
 
 def hundred_waiters(rt: Runtime) -> int:

@@ -25,7 +25,7 @@ from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime import dedicated
 from pparallel.runtime.processes.inheritance import _private
-from pparallel.runtime.rpc import RpcGroup, current
+from pparallel.runtime.rpc import RpcGroup, context
 from pparallel.testing import TransportSuite
 from pparallel.testing.patience import PATIENCE, until
 from pparallel_ipc import IpcTransportConfig, messages
@@ -251,7 +251,7 @@ def test_a_member_may_fork() -> None:
 
 def ask_own_member(me: int) -> list[int]:
     """Call the member in which this runs, while it runs."""
-    endpoint = current.endpoint()
+    endpoint = context.endpoint()
     group = RpcGroup(endpoint, "world", endpoint.member.names)
     futures = [group.rpc_async(me, add, args=(n, 1)) for n in range(3)]
     return [group.rpc_sync(me, add, args=(9, 1)), *(each.wait(PATIENCE) for each in futures)]

@@ -16,7 +16,7 @@ from zmq_peer import transport
 import pparallel
 from pparallel.interfaces.transport import Frames, Handler
 from pparallel.runtime import dedicated
-from pparallel.runtime.rpc import RpcGroup, current
+from pparallel.runtime.rpc import RpcGroup, context
 from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.threads import in_threads
 from pparallel_zmq import ZmqTransportConfig
@@ -207,7 +207,7 @@ def calls_back(to: int, depth: int) -> str:
 
 
 def group() -> RpcGroup:
-    endpoint = current.endpoint()
+    endpoint = context.endpoint()
     return RpcGroup(endpoint, "world", endpoint.member.names)
 
 

@@ -75,7 +75,8 @@ class DilocoReducer(OwnModelReducer):
     def open(self) -> None:
         if (office := self._office) is not None:
             for key, service in office.services.items():
-                self._group.serve(key, service)
+                # To cut the outer parameters into pieces copies them, once for each version.
+                self._group.serve(key, service, heavy=key == "fetch")
             self._group.when_lost(office.lose)
             self._group.when_closed(office.end)
         super().open()

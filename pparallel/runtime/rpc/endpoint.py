@@ -2,35 +2,84 @@
 
 from __future__ import annotations
 
+import copy
 import logging
+import os
 import threading
-from collections.abc import Callable
-from concurrent.futures import wait
+import weakref
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import suppress
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Any, cast
 
-from pparallel.errors import ClosedError, PeerLostError, PparallelError
+from typing_extensions import Buffer
+
+from pparallel.errors import (
+    CallTimeoutError,
+    ClosedError,
+    DirectoryError,
+    PeerLostError,
+    PparallelError,
+)
 from pparallel.interfaces.serializer import Serializer
-from pparallel.interfaces.transport import Transport, TransportConfig
+from pparallel.interfaces.transport import Frames, Transport, TransportConfig
+from pparallel.runtime.future import LeanFuture, fail, settle
 from pparallel.runtime.member import MemberContext
-from pparallel.runtime.rpc import current
-from pparallel.runtime.rpc.called import Called
-from pparallel.runtime.rpc.caller import RELEASE, Caller
-from pparallel.runtime.rpc.directory import Directory
-from pparallel.runtime.rpc.handlers import Handlers
-from pparallel.runtime.rpc.refs import RefTable
-from pparallel.runtime.rpc.service import Reply, Request
+from pparallel.runtime.member import context as member_context
+from pparallel.runtime.rpc import context
+from pparallel.runtime.rpc.codec import (
+    CALL,
+    CALL_EXCHANGE,
+    FAILED,
+    IDEMPOTENT,
+    NOT_REGISTERED,
+    OK,
+    RESULT,
+    SERVICE_EXCHANGE,
+    Codec,
+    Encoded,
+    Item,
+    NotRegisteredHereError,
+    Registered,
+)
+from pparallel.runtime.rpc.directory import FIND, Directory
+from pparallel.runtime.rpc.executor import Executor
+from pparallel.runtime.rpc.future import ReplyFuture, RpcFuture
+from pparallel.runtime.rpc.link import TransportLink
+from pparallel.runtime.rpc.peer import Peer
+from pparallel.runtime.rpc.refs import RefTable, RemoteRef, methods_value
+from pparallel.runtime.rpc.service import Reply, Request, Service
+from pparallel.runtime.state_lock import refuse_reentry, state_lock
+from pparallel.runtime.timers import Timers
+from pparallel.runtime.user_code import ended_by, has_entered, run
+
+if TYPE_CHECKING:
+    from pparallel.runtime.shm import Arena, SharesMemory
 
 logger = logging.getLogger(__name__)
 
 FAILING = "job.failing"
 END = "job.end"
 GRACE = 1.0  #: seconds that telling the others of a failure may take
+FOR_EVER = 1e9  #: seconds from which on a time-out is none
+MOST = 64  #: callbacks, and services that may block, that run at once
+
+_NONE: Frames = ()
+#: a call, when it came, and what keeps its result, if that stays here
+_Job = tuple[Peer, Item, Frames, float, "Future[Any] | None"]
 
 
-class Endpoint(Caller, Called):
-    """Calls and is called: functions on a pool of threads, services where they arrive.
+class Endpoint:
+    """Calls and is called: functions on threads of an executor, services where they arrive.
 
     Everything above the transport that is the same for all transports meets here.
+
+    Attributes:
+        executor: runs the functions that others call.
+        background: runs users' callbacks, and services that may block.
+        owners: where registered functions were found.
     """
 
     def __init__(
@@ -40,13 +89,51 @@ class Endpoint(Caller, Called):
         context: MemberContext,
         config: TransportConfig,
     ) -> None:
-        member = context.member
-        handlers = Handlers(config.handler_threads, member.name)
-        Caller.__init__(self, transport, serializer, member, config, handlers)
-        Called.__init__(self)
-        self.context = context
+        self.context, self.member = context, context.member
+        member = self.member
+        self.name = member.name
+        # Among threads of one process all of __main__ is there already.
+        self.serializer = serializer.carrying("nothing") if transport.is_local else serializer
+        # A transport that shares memory has loaded what that needs, pickle among it.
+        shares = hasattr(transport, "arena")
+        self._sharing = cast("SharesMemory", transport) if shares else None
+        self._transport, self._timeout = transport, config.timeout
+        self.link = TransportLink(transport, self)
+        self._codec = Codec(self.serializer, self.name)
+        self.timers = Timers(f"{self.name}-timers")
+        self.executor = Executor(
+            config.handler_threads,
+            self.name,
+            self.timers,
+            self._run,
+            self._drop,
+            over=self._over,
+            has_begun=has_entered,
+            ended=self._ran_all,
+        )
+        self.background = Executor(
+            MOST, f"{self.name}-background", self.timers, _call, self._not_called
+        )
+        self._peers = {
+            name: Peer(
+                name,
+                self.link,
+                self._codec,
+                self.timers,
+                limit=config.max_in_flight,
+                retry_after=config.retry_after,
+                is_called=self._is_called,
+            )
+            for name in member.names
+        }
+        self.registered: dict[Registered, Callable[..., Any]] = {}
+        self.owners: dict[Registered, str] = {}
+        self._services: dict[str, tuple[Service, bool]] = {}
         self._changed = threading.Condition()
         self._leaving = False
+        self._ended: BaseException | None = None
+        self._is_forked = False
+        self._failing: BaseException | None = None  # why it will soon: another member has failed
         self._when_lost: list[Callable[[str, str], None]] = []
         self._when_ended: list[Callable[[BaseException], None]] = []
         self._lost: dict[str, str] = {}
@@ -54,24 +141,26 @@ class Endpoint(Caller, Called):
         self._directory = Directory(self) if member.rank == 0 else None
         self.serve(FAILING, self._other_is_failing)
         self.serve(END, self._other_failed)
-        self.serve(RELEASE, self._forget_answers)
         context.endpoint = self
 
     # -- life ---------------------------------------------------------------------------------
 
     def open(self) -> None:
         """Meet the other members."""
-        self._transport.when_lost(self._peer_lost)
+        self.timers.start()
+        _opened.add(self)
         try:
-            self._transport.open(self._handle)
+            self.link.open()
         except ClosedError as error:
             raise self._why(error) from None
-        current.opened(self)
+        context.opened(self)
 
     def leave(self) -> None:
         """Say that the ends of other members are expected from now on."""
         self._leaving = True
-        self.batches.flush_all()
+        for peer in self._peers.values():
+            peer.flush()
+            self.link.reply_to_all(peer.name)
 
     def let_others_leave(self) -> None:
         """In the first member, wait a moment for the others to leave: it may owe them an answer.
@@ -87,12 +176,15 @@ class Endpoint(Caller, Called):
 
     def close(self) -> None:
         """Disconnect and end the threads; safe to call again."""
+        refuse_reentry()
         self.end(ClosedError("the runtime"))
         self._transport.close()  # a thread of its own may have begun to, and not be done with it
-        current.closed(self)
+        context.closed(self)
+        _opened.discard(self)
         self.refs.close()
-        self.callbacks.join(GRACE)
-        if not self.handlers.join(GRACE):
+        self.timers.close()
+        self.background.join(GRACE)
+        if not self.executor.join(GRACE):
             logger.warning("%s: a function called by another member is still running", self.name)
 
     def fail(self, error: BaseException) -> None:
@@ -119,16 +211,23 @@ class Endpoint(Caller, Called):
                 return
             self._ended = reason
             self._changed.notify_all()
-        self._requests.close(self._why)
-        self._window.close()
-        self.batches.refuse()
-        self.handlers.close()
+        for peer in self._peers.values():
+            with suppress(PparallelError):
+                peer.flush()  # results of this member, and what nobody waits for
+        self.executor.close()
+        for peer in self._peers.values():
+            peer.end(self._why)
         self._transport.close()
-        self.batches.close()
-        self.timers.close()
-        self.callbacks.close()
+        self.background.close(runs_rest=True)
         for callback in list(self._when_ended):
             _tell(callback, reason)
+
+    def forked(self) -> None:
+        """End this copy of the endpoint, in a forked child: the parent's is not its own."""
+        why = f"belongs to process {os.getppid()}, of which this one is a fork"
+        self._ended, self._is_forked = ClosedError("the runtime", why), True
+        for peer in self._peers.values():
+            peer.forget(self._why)
 
     @property
     def closed(self) -> bool:
@@ -157,6 +256,441 @@ class Endpoint(Caller, Called):
             self._when_lost = [each for each in self._when_lost if each != callback]
             self._when_ended = [each for each in self._when_ended if each != callback]
 
+    # -- calling ------------------------------------------------------------------------------
+
+    def limit(self, timeout: float) -> float | None:
+        """Return the time-out in seconds that -1 (the default) or 0 (none) stands for."""
+        if timeout == -1:
+            return self._timeout
+        if not timeout >= 0:  # NaN is not either
+            message = f"timeout is {timeout!r}: give seconds, 0 for no limit, -1 for the default"
+            raise ValueError(message)
+        return timeout if 0 < timeout < FOR_EVER else None
+
+    def call(
+        self,
+        to: str,
+        what: Callable[..., Any] | Registered,
+        timeout: float = -1,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        idempotent: bool = False,
+    ) -> Any:
+        """Run *what* in member *to* and return its result."""
+        if idempotent:
+            return self.call_async(to, what, timeout, args, kwargs, idempotent).result()
+        limit = self._timeout if timeout == -1 else self.limit(timeout)
+        if context.here.internal:
+            context.refuse_to_wait()
+        peer = self._peers[to]
+        flags, data, frames = self._call(what, args, kwargs)
+        try:
+            if self.executor.is_running_here:
+                with self.executor.blocked():
+                    found = peer.call(flags, data, frames, limit, partial(RpcFuture, self, to))
+            else:
+                found = peer.call(flags, data, frames, limit, partial(RpcFuture, self, to))
+        except (ClosedError, PeerLostError) as error:
+            raise self.explain(error) from None
+        if isinstance(found, RpcFuture):
+            return found.result()
+        item, frames = cast("tuple[Item, Frames]", found)
+        return item[3] if item[2] == OK else self.read_call(to, item, frames)
+
+    def call_async(
+        self,
+        to: str,
+        what: Callable[..., Any] | Registered,
+        timeout: float = -1,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        idempotent: bool = False,
+    ) -> RpcFuture[Any]:
+        """Run *what* in member *to* and return a future of its result."""
+        limit = self._timeout if timeout == -1 else self.limit(timeout)
+        flags, data, frames = self._call(what, args, kwargs)
+        future: RpcFuture[Any] = RpcFuture(self, to)
+        sink: Any = future
+        if flags or idempotent:
+            flags |= IDEMPOTENT if idempotent else 0
+            if type(what) is Registered:
+                sink = _RegisteredCall(self, future, what, (flags, data, frames, limit))
+        try:
+            self._peers[to].call_async(sink, flags, data, frames, limit)
+        except (ClosedError, PeerLostError) as error:
+            raise self.explain(error) from None
+        return future
+
+    def remote(
+        self,
+        to: str,
+        what: Callable[..., Any] | Registered,
+        timeout: float = -1,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        idempotent: bool = False,
+    ) -> RemoteRef[Any]:
+        """Run *what* in member *to*, keep its result there and return a reference to it."""
+        limit = self.limit(timeout)
+        flags, data, frames = self._call(what, args, kwargs)
+        ref = self.refs.held(to, self.refs.new_id())
+        ref._confirmed = confirmed = RpcFuture[Any](self, to)
+        flags |= IDEMPOTENT if idempotent else 0
+        try:
+            self._peers[to].call_async(confirmed, flags, data, frames, limit, ref.ref_id)
+        except (ClosedError, PeerLostError) as error:
+            raise self.explain(error) from None
+        if idempotent:
+            confirmed.result()  # what is asked of the reference must not overtake a second attempt
+        return ref
+
+    def ask(
+        self,
+        to: str,
+        key: str,
+        body: object = None,
+        buffers: Sequence[Buffer] = (),
+        timeout: float | None = None,
+    ) -> Reply:
+        """Return what the service *key* of member *to* answers."""
+        context.refuse_to_wait()
+        try:
+            with self.executor.blocked():
+                found = self._peers[to].ask(key, body, buffers, timeout)
+        except (ClosedError, PeerLostError) as error:
+            raise self.explain(error) from None
+        if found is None:
+            return self.ask_async(to, key, body, buffers, timeout).result()
+        return self.read_service(to, *found)
+
+    def ask_async(
+        self,
+        to: str,
+        key: str,
+        body: object = None,
+        buffers: Sequence[Buffer] = (),
+        timeout: float | None = None,
+    ) -> Future[Reply]:
+        """Return a future of what the service *key* of member *to* answers."""
+        future: ReplyFuture[Reply] = ReplyFuture(self, to)
+        try:
+            self._peers[to].ask_async(future, key, body, buffers, timeout)
+        except (ClosedError, PeerLostError) as error:
+            raise self.explain(error) from None
+        return future
+
+    def waiting(self, to: str) -> Any:
+        """Send what is held for member *to*, and return what a wait for it is to be inside of.
+
+        Raises:
+            RuntimeError: others wait for the calling thread.
+        """
+        context.refuse_to_wait()
+        if self._is_forked:
+            raise self._why()
+        self._peers[to].flush()
+        return self.executor.blocked()
+
+    def arena(self, of: str | None = None) -> Arena | None:
+        """Return this member's shared memory, or that of member *of* as far as it sees it."""
+        sharing = self._sharing
+        return None if sharing is None else sharing.arena(self.name if of is None else of)
+
+    def read_call(self, sender: str, item: Item, frames: Frames) -> Any:
+        """Return what a call has returned.
+
+        Raises:
+            BaseException: what the function raised.
+        """
+        if item[2] == NOT_REGISTERED:
+            group, key = item[3]
+            raise NotRegisteredHereError(group, key, sender)
+        with context.acting_for(self):
+            if item[2] != FAILED:
+                return self._codec.read_result(item, frames)[0]
+            error = self._codec.error(item, frames, sender)
+        raise self.explain(error) if isinstance(error, PeerLostError) else error
+
+    def read_service(self, sender: str, item: Item, frames: Frames) -> Reply:
+        """Return what a service has answered.
+
+        Raises:
+            BaseException: what it raised.
+        """
+        with context.acting_for(self):
+            if item[2] != FAILED:
+                return Reply(*self._codec.read_result(item, frames))
+            if self._ended is not None:
+                raise self._why()  # the system fails because the job ends, not the other way round
+            error = self._codec.error(item, frames, sender)
+        raise self.explain(error)
+
+    def explain(self, error: BaseException) -> BaseException:
+        """Return *error*, or what it only follows from."""
+        if isinstance(error, PeerLostError) and self._failing is not None:
+            return copy.copy(self._failing)  # those who heard of the failure first have left first
+        return self._why(error) if isinstance(error, ClosedError) else error
+
+    def _why(self, error: BaseException | None = None) -> BaseException:
+        """Return why nothing can be asked, as an exception of the caller's own."""
+        reason = self._ended or error or ClosedError("the runtime", "is not open")
+        return copy.copy(reason)
+
+    def _call(
+        self,
+        what: Callable[..., Any] | Registered,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any] | None,
+    ) -> tuple[int, bytes | None, Sequence[Buffer]]:
+        if self._ended is not None:
+            raise self._why()
+        return self._codec.call(what, args, kwargs)
+
+    # -- being called -------------------------------------------------------------------------
+
+    def serve(self, key: str, service: Service, *, heavy: bool = False) -> None:
+        """Answer requests for *key* with *service*; one that may block is *heavy*."""
+        if self._services.setdefault(key, (service, heavy))[0] is not service:
+            raise DirectoryError(f"service {key!r} is served already by {self.name!r}")
+
+    def withdraw(self, key: str) -> None:
+        """Answer requests for *key* no more; harmless if it was not served."""
+        self._services.pop(key, None)
+
+    def on_message(
+        self, sender: str, frames: Frames, when_new: Callable[[], object] = lambda: None
+    ) -> None:
+        """Take a message; never blocks. *when_new* is called before what is new in it is run."""
+        peer = self._peers[sender]
+        todo = peer.received(self._codec.items(frames[0]), frames[1:])
+        if todo:
+            when_new()
+        jobs: list[_Job] = []
+        now = monotonic()
+        for item, part in todo:
+            if item[0] != CALL:
+                self._serve(peer, item, part)
+                continue
+            if jobs and jobs[-1][1][2] != item[2]:
+                self._submit(peer, jobs)
+                jobs = []
+            # On arrival, so that references that are passed on meanwhile find it.
+            kept = None if item[5] is None else self.refs.keep(item[5], sender)
+            jobs.append((peer, item, part, now, kept))
+        if jobs:
+            self._submit(peer, jobs)
+
+    def on_exchange(self, sender: str, frames: Frames) -> Frames | Future[Frames]:
+        """Answer in this thread, which may block."""
+        peer, item = self._peers[sender], self._codec.items(frames[0])
+        with state_lock:
+            is_new = peer.take(item)
+        if not is_new:
+            return Future()  # it was answered when it came first
+        if item[0] != CALL:
+            return self._answer_service(peer, item, frames[1:])
+        self._act()
+        limit = item[3]
+        try:
+            if not self.executor.enter(monotonic() + limit if limit else None):
+                return self._head(self._codec.failed(item[1], self._expired(limit)))
+        except ClosedError as error:
+            return Future() if self.closed else self._head(self._codec.failed(item[1], error))
+        try:
+            if peer.is_overtaken(item):  # its caller has given it up
+                return self._head(self._codec.failed(item[1], self._expired(limit)))
+            return self._head(self._answer(item, frames[1:]))
+        finally:
+            self.executor.leave()
+
+    def on_shared_exchange(self, sender: str, frames: Frames) -> Frames | Future[Frames]:
+        """Answer, or return a future of the answer; never blocks."""
+        peer, item = self._peers[sender], self._codec.items(frames[0])
+        with state_lock:
+            is_new = peer.take(item)
+        if not is_new:
+            return Future()
+        if item[0] != CALL:
+            return self._answer_service(peer, item, frames[1:])
+        reply: Future[Frames] = LeanFuture()
+        to = cast("Peer", _Exchange(self, reply))
+        self._submit(to, [(to, item, frames[1:], monotonic(), None)], sender)
+        return reply
+
+    def on_lost(self, name: str, reason: str) -> None:
+        """Take note that a member has ended."""
+        with self._changed:
+            self._lost[name] = reason
+            self._changed.notify_all()
+            callbacks = list(self._when_lost)
+            self.owners = {key: owner for key, owner in self.owners.items() if owner != name}
+        if (peer := self._peers.get(name)) is not None:
+            is_over = name == self.member.names[0] and not self._leaving
+            why = f"{reason}, and the job ends with its first member" if is_over else reason
+            peer.end(lambda: PeerLostError(name, why))
+        if self._directory is not None:
+            self._directory.lose(name, reason)
+        self.refs.lose(name)
+        for callback in callbacks:
+            _tell(callback, name, reason)
+        if self._failing is not None:
+            self.end(self._failing)
+        elif name == self.member.names[0] and not self._leaving:
+            self.end(PeerLostError(name, f"{reason}, and the job ends with its first member"))
+
+    def _is_called(self) -> bool:
+        return self.executor.is_running_here or context.here.internal
+
+    def _submit(self, peer: Peer, jobs: list[_Job], sender: str | None = None) -> None:
+        try:
+            self.executor.submit((sender or peer.name, jobs[0][1][2]), jobs)
+        except ClosedError as error:
+            # The transport closes next and reports this member lost: that is the answer.
+            if not self.closed:
+                for job in jobs:
+                    self._drop(job, error)
+
+    def _act(self) -> None:
+        """Have what the calling thread does from now on belong to this endpoint."""
+        here = member_context.get()
+        if here is None or here.endpoint is not self:
+            context.act_for(self)
+
+    def _run(self, job: _Job) -> None:
+        """Run a call on a thread of the executor."""
+        peer, item, frames, came, kept = job
+        self._act()
+        limit = item[3]
+        if limit and monotonic() >= came + limit:
+            self._drop(job, self._expired(limit))  # as _over(), which would cost a call more
+        elif kept is not None:
+            self._keep(peer, item, frames, kept)
+        else:
+            peer.post(self._answer(item, frames))
+
+    def _drop(self, job: _Job, error: BaseException) -> None:
+        """Have a call end with *error* instead of running it."""
+        peer, item, _, _, kept = job
+        if kept is not None:
+            fail(kept, error)
+        peer.post(self._codec.failed(item[1], error))
+
+    def _over(self, job: _Job) -> CallTimeoutError | None:
+        limit = job[1][3]
+        return self._expired(limit) if limit and monotonic() >= job[3] + limit else None
+
+    def _ran_all(self, key: Hashable) -> None:
+        peer = self._peers.get(cast("tuple[str, int]", key)[0])
+        if peer is not None:
+            peer.flush()
+            self.link.reply_to_all(peer.name)
+
+    def _expired(self, limit: float) -> CallTimeoutError:
+        return CallTimeoutError(f"a call to {self.name!r} that waited there for a thread", limit)
+
+    def _answer(self, item: Item, frames: Frames) -> Encoded:
+        """Run a call and return its result; never raises."""
+        number = item[1]
+        try:
+            function, args, kwargs = self._codec.read_call(item[4], item[6], frames)
+            if type(function) is Registered:
+                service = self.registered.get(function)
+                if service is None:
+                    return (RESULT, number, NOT_REGISTERED, tuple(function), 0, 0), _NONE
+                function = service
+            return self._codec.result(number, run(function, args, kwargs))
+        except BaseException as error:  # noqa: BLE001 - goes back to the caller
+            return self._codec.failed(number, error)
+
+    def _keep(self, peer: Peer, item: Item, frames: Frames, kept: Future[Any]) -> None:
+        """Run a call, tell the caller before, and keep the result."""
+        number = item[1]
+        try:
+            function, args, kwargs = self._codec.read_call(item[4], item[6], frames)
+            if type(function) is Registered:
+                service = self.registered.get(function)
+                if service is None:
+                    fail(kept, NotRegisteredHereError(*function, self.name))
+                    found = (RESULT, number, NOT_REGISTERED, tuple(function), 0, 0)
+                    peer.post((found, _NONE))
+                    return
+                function = service
+        except BaseException as error:  # noqa: BLE001 - goes back to the caller
+            fail(kept, error)
+            peer.post(self._codec.failed(number, error))
+            return
+        try:
+            with methods_value(self.refs, function, args):
+                peer.post(((RESULT, number, OK, None, 0, 0), _NONE))
+                settle(kept, run(function, args, kwargs))
+        except BaseException as error:  # noqa: BLE001 - raised where the value is asked for
+            fail(kept, ended_by(error))
+
+    def _head(self, encoded: Encoded) -> Frames:
+        item, frames = encoded
+        return [self._codec.head(item, CALL_EXCHANGE), *frames]
+
+    # -- services -----------------------------------------------------------------------------
+
+    def _serve(self, peer: Peer, item: Item, frames: Frames) -> None:
+        """Answer a request for a service that came as a message."""
+        found = self._services.get(item[2])
+        post = partial(peer.post, is_service=True)
+        if found is not None and found[1]:
+            self.background.submit(item[2], [lambda: post(_now(self._ask(peer, item, frames)))])
+            return
+        answer = self._ask(peer, item, frames)
+        if isinstance(answer, Future):
+            answer.add_done_callback(lambda done: post(done.result()))
+        else:
+            post(answer)
+
+    def _answer_service(self, peer: Peer, item: Item, frames: Frames) -> Frames | Future[Frames]:
+        """Answer a request for a service that came as an exchange."""
+        reply: Future[Frames] = LeanFuture()
+        found = self._services.get(item[2])
+
+        def ended(answer: Encoded) -> None:
+            settle(reply, [self._codec.head(answer[0], SERVICE_EXCHANGE), *answer[1]])
+
+        if found is not None and found[1] and context.here.internal:
+            self.background.submit(item[2], [lambda: ended(_now(self._ask(peer, item, frames)))])
+            return reply
+        answer = self._ask(peer, item, frames)
+        if isinstance(answer, Future):
+            answer.add_done_callback(lambda done: ended(done.result()))
+            return reply
+        return [self._codec.head(answer[0], SERVICE_EXCHANGE), *answer[1]]
+
+    def _ask(self, peer: Peer, item: Item, frames: Frames) -> Encoded | Future[Encoded]:
+        """Return what a service answers, or a future of it; never raises."""
+        _, number, key, body, count, _ = item
+        try:
+            found = self._services.get(key)
+            if found is None:
+                raise DirectoryError(f"service {key!r} is not served by {self.name!r}")
+            if count:
+                body, frames = context.loads(self, frames[:count]), frames[count:]
+            reply = found[0](Request(peer.name, body, list(frames)))
+            if isinstance(reply, Reply):
+                return self._codec.result(number, *reply)
+        except Exception as error:  # noqa: BLE001 - goes to whoever waits
+            return self._codec.failed(number, error)
+        deferred: Future[Encoded] = LeanFuture()
+
+        def ended(source: Future[Reply]) -> None:
+            try:
+                encoded = self._codec.result(number, *source.result())
+            except BaseException as error:  # noqa: BLE001 - goes to whoever waits
+                encoded = self._codec.failed(number, error)
+            settle(deferred, encoded)
+
+        reply.add_done_callback(ended)
+        return deferred
+
+    def _not_called(self, job: Callable[[], object], error: Exception) -> None:
+        logger.error("%s: a callback or service is not called: %s", self.name, error)
+
     # -- ends ---------------------------------------------------------------------------------
 
     def _other_is_failing(self, request: Request) -> Reply:
@@ -172,22 +706,63 @@ class Endpoint(Caller, Called):
         self.end(self._failing)
         return Reply()
 
-    def _peer_lost(self, name: str, reason: str) -> None:
-        with self._changed:
-            self._lost[name] = reason
-            self._changed.notify_all()
-            callbacks = list(self._when_lost)
-            self.owners = {key: owner for key, owner in self.owners.items() if owner != name}
-        if self._directory is not None:
-            self._directory.lose(name, reason)
-        self.refs.lose(name)
-        self.forget_sender(name)
-        for callback in callbacks:
-            _tell(callback, name, reason)
-        if self._failing is not None:
-            self.end(self._failing)
-        elif name == self.member.names[0] and not self._leaving:
-            self.end(PeerLostError(name, f"{reason}, and the job ends with its first member"))
+
+class _Exchange:
+    """Has the result of an exchange that shares its way with others, as a peer would."""
+
+    def __init__(self, endpoint: Endpoint, reply: Future[Frames]) -> None:
+        self._endpoint, self._reply = endpoint, reply
+
+    def post(self, encoded: Encoded) -> None:
+        """Send the result."""
+        settle(self._reply, self._endpoint._head(encoded))
+
+
+class _RegisteredCall:
+    """A call of a registered function, which follows it to where it has moved."""
+
+    def __init__(
+        self, endpoint: Endpoint, future: RpcFuture[Any], name: Registered, call: tuple[Any, ...]
+    ) -> None:
+        self._endpoint, self._future, self._name, self._call = endpoint, future, name, call
+
+    def fail(self, error: BaseException) -> None:
+        """As the future's."""
+        self._future.fail(error)
+
+    def answer(self, item: Item, frames: Frames) -> None:
+        """As the future's."""
+        if item[2] != NOT_REGISTERED:
+            self._future.answer(item, frames)
+            return
+        endpoint, (group, key) = self._endpoint, self._name
+        endpoint.owners.pop(self._name, None)
+
+        def found(answer: Future[Reply]) -> None:
+            try:
+                entry = answer.result().body
+                if entry is None:
+                    self._future.answer(item, frames)
+                else:
+                    endpoint._peers[entry[0]].call_async(self._future, *self._call)
+            except Exception as error:  # noqa: BLE001 - goes to whoever waits
+                self._future.fail(error)
+
+        try:
+            first = endpoint.member.names[0]
+            name_there = (group, "service", key)
+            asked = endpoint.ask_async(first, FIND, name_there, timeout=self._call[-1])
+            asked.add_done_callback(found)
+        except PparallelError as error:
+            self._future.fail(error)
+
+
+def _now(answer: Encoded | Future[Encoded]) -> Encoded:
+    return answer.result() if isinstance(answer, Future) else answer
+
+
+def _call(job: Callable[[], object]) -> None:
+    job()
 
 
 def _tell(callback: Callable[..., None], *news: object) -> None:
@@ -196,3 +771,15 @@ def _tell(callback: Callable[..., None], *news: object) -> None:
         callback(*news)
     except Exception:
         logger.exception("What was to be called when a member has ended failed")
+
+
+_opened: weakref.WeakSet[Endpoint] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for each in list(_opened):
+        each.forked()
+    _opened.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -8,12 +8,11 @@ from typing import Any
 from typing_extensions import override
 
 from pparallel.errors import CallTimeoutError, DirectoryError
-from pparallel.runtime.interrupts import is_interrupt
-from pparallel.runtime.rpc import current, directory
-from pparallel.runtime.rpc.called import NotRegisteredHereError
+from pparallel.runtime.rpc import context, directory
+from pparallel.runtime.rpc.codec import NotRegisteredHereError, Registered
 from pparallel.runtime.rpc.endpoint import Endpoint
 from pparallel.runtime.rpc.future import RpcFuture
-from pparallel.runtime.rpc.refs import Registered, RemoteRef
+from pparallel.runtime.rpc.refs import RemoteRef
 from pparallel.runtime.rpc.service_group import ServiceGroup
 
 
@@ -312,7 +311,7 @@ class RpcGroup(ServiceGroup):
 
 
 def _rebind(name: str, members: Sequence[str]) -> RpcGroup:
-    return RpcGroup(current.endpoint(), name, members)
+    return RpcGroup(context.endpoint(), name, members)
 
 
 def enter(endpoint: Endpoint, name: str, members: Sequence[str], timeout: float = -1) -> RpcGroup:
@@ -331,8 +330,7 @@ def enter(endpoint: Endpoint, name: str, members: Sequence[str], timeout: float 
     try:
         group._ask_first(directory.ENTER, (name, sorted(members), ticket), timeout)
     except BaseException as error:
-        is_own = is_interrupt(error) or not isinstance(error, Exception)
-        if is_own or isinstance(error, CallTimeoutError):
+        if not isinstance(error, Exception) or isinstance(error, CallTimeoutError):
             group._undo(directory.LEAVE, name)
         if isinstance(error, CallTimeoutError):
             what = f"the entry of all members of group {name!r}"

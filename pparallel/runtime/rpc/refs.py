@@ -23,7 +23,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from typing_extensions import override
 
@@ -37,7 +37,7 @@ from pparallel.errors import (
 from pparallel.runtime.future import LeanFuture, fail
 from pparallel.runtime.interrupts import is_interrupt
 from pparallel.runtime.resources import start_thread
-from pparallel.runtime.rpc import current
+from pparallel.runtime.rpc import context
 from pparallel.runtime.rpc.future import RpcFuture
 from pparallel.runtime.rpc.service import Reply, Request
 from pparallel.runtime.user_code import passing_on, run
@@ -393,20 +393,13 @@ def _call_remotely(
     return result
 
 
-class Registered(NamedTuple):
-    """A function that is named instead of sent."""
-
-    group: str
-    key: str
-
-
 @passing_on
 def _call_method(ref_id: str, is_there: bool, name: str, /, *args: Any, **kwargs: Any) -> Any:
     """Call a method of a value that the caller holds until this has returned.
 
     Unless it *is_there*, the request that makes it may not have come yet.
     """
-    endpoint = current.endpoint()
+    endpoint = context.endpoint()
     if is_there:
         value = endpoint.refs.value(ref_id)
         return run(getattr(_result(endpoint, value), name), args, kwargs)
@@ -424,7 +417,7 @@ def methods_value(
 def _result(endpoint: Endpoint, value: Future[Any]) -> Any:
     if value.done():
         return value.result()
-    with endpoint.handlers.waiting():
+    with endpoint.executor.blocked():
         return value.result()
 
 
@@ -434,4 +427,4 @@ def _giver(name: str) -> str:
 
 
 def _arrive(owner: str, ref_id: str, ticket: str, fresh: bool) -> RemoteRef[Any]:
-    return current.endpoint().refs.arrive(owner, ref_id, ticket, fresh)
+    return context.endpoint().refs.arrive(owner, ref_id, ticket, fresh)

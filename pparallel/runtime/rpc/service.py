@@ -35,6 +35,6 @@ class Reply(NamedTuple):
     buffers: Sequence[Buffer] = ()
 
 
-#: A service never blocks, for it runs on the thread that received the request: one that must wait
-#: returns a future and completes it later.
+#: A service never blocks, for it runs on the thread that received the request, unless it is served
+#: as heavy: one that must wait returns a future and completes it later.
 Service = Callable[[Request], "Reply | Future[Reply]"]

@@ -33,8 +33,8 @@ _LONG = 10.0  #: seconds after which a wait for a member whose program has ended
 class ServiceGroup:
     """Some members of a job, and what the system itself does among them.
 
-    Services are scoped by the group's name. They run where requests arrive, never on the threads
-    that run user functions, so that they answer however busy those are.
+    Services are scoped by the group's name. They never run on the threads that run user functions,
+    so that they answer however busy those are.
     """
 
     def __init__(self, endpoint: Endpoint, name: str, members: Sequence[str]) -> None:
@@ -125,9 +125,12 @@ class ServiceGroup:
         """Whether the runtime has ended, and every call with it."""
         return self._endpoint.closed
 
-    def serve(self, key: str, service: Service) -> None:
-        """Answer what others :meth:`ask` under *key*; *service* must not block."""
-        self._endpoint.serve(self._scoped(key), service)
+    def serve(self, key: str, service: Service, *, heavy: bool = False) -> None:
+        """Answer what others :meth:`ask` under *key*.
+
+        *service* must not block, or has to be *heavy*: it runs on a thread of its own then.
+        """
+        self._endpoint.serve(self._scoped(key), service, heavy=heavy)
 
     def withdraw(self, key: str) -> None:
         """Answer no more; harmless if *key* was not served."""

@@ -15,7 +15,7 @@ from pparallel.interfaces.transport import Frames, Handler, Meeting, Transport, 
 from pparallel.registry import default_registry
 from pparallel.runtime.future import LeanFuture, fail, settle
 from pparallel.runtime.pending import Pending
-from pparallel.runtime.rpc import wire
+from pparallel.runtime.rpc.codec import RESULTS, SERVICE_EXCHANGE, SERVICES, kind_of
 from pparallel.runtime.shm import Arena, SharesMemory
 from pparallel.runtime.timers import Timers
 from pparallel.testing.chaos.config import ChaosTransportConfig
@@ -104,11 +104,16 @@ class ChaosTransport(Transport):
     # -- inside -------------------------------------------------------------------------------
 
     def _fate(self, to: str, frames: Frames) -> Fate:
-        if self._config.harm == "calls" and wire.is_service(frames):
+        kind = kind_of(frames)
+        if self._config.harm == "calls" and kind in (SERVICES, SERVICE_EXCHANGE):
             return FINE
         if to not in self._inner.members():
             return FINE  # the transport inside says what is to be said
-        return self._fates.draw()
+        fate = self._fates.draw()
+        if kind == RESULTS:  # a reply of its own: lost as one, and not as a request
+            is_lost = fate.end in ("reply lost", "broken")
+            return fate._replace(end="request lost" if is_lost else "answered")
+        return fate
 
     def _suffer(
         self, fate: Fate, to: str, frames: Frames, timeout: float | None, answer: Future[Frames]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from pparallel.runtime.rpc import RemoteRef, RpcGroup, current
+from pparallel.runtime.rpc import RemoteRef, RpcGroup, context
 from pparallel.testing.patience import PATIENCE
 
 #: What functions called in a member leave for the test that looks there.
@@ -13,7 +13,7 @@ SEEN: dict[str, list[Any]] = {}
 
 
 def _here() -> list[Any]:
-    return SEEN.setdefault(current.endpoint().name + str(id(current.endpoint())), [])
+    return SEEN.setdefault(context.endpoint().name + str(id(context.endpoint())), [])
 
 
 def add(a: int, b: int) -> int:
@@ -72,7 +72,7 @@ def fail_unfriendly() -> None:
 
 def bounce(to: str, depth: int) -> list[str]:
     """Call back and forth between this member and *to*."""
-    endpoint = current.endpoint()
+    endpoint = context.endpoint()
     if depth == 0:
         return [endpoint.name]
     group = RpcGroup(endpoint, "world", endpoint.member.names)
@@ -85,7 +85,7 @@ GATES: dict[str, threading.Event] = {}
 
 def wait_at_gate() -> str:
     """Block until the gate of this member is opened."""
-    name = current.endpoint().name
+    name = context.endpoint().name
     gate = GATES.setdefault(name, threading.Event())
     assert gate.wait(PATIENCE)
     return name
@@ -93,7 +93,7 @@ def wait_at_gate() -> str:
 
 def open_gate() -> None:
     """Let those at the gate of this member go."""
-    GATES.setdefault(current.endpoint().name, threading.Event()).set()
+    GATES.setdefault(context.endpoint().name, threading.Event()).set()
 
 
 class Holder:
@@ -115,15 +115,15 @@ def read_ref(ref: RemoteRef[Any]) -> Any:
 
 def kept_values() -> int:
     """Return how many values the member where this runs keeps for others."""
-    return len(current.endpoint().refs)
+    return len(context.endpoint().refs)
 
 
 def count_kept_answers() -> int:
     """Return how many answers the member where this runs keeps for others."""
-    return sum(len(each.answers) for each in list(current.endpoint()._arrivals.values()))
+    return sum(len(each.kept) for each in context.endpoint()._peers.values())
 
 
 def bound_group(group: RpcGroup) -> RpcGroup:
     """Check that *group* belongs to the member where this runs, and send it back."""
-    assert group.get_cur_name() == current.endpoint().name
+    assert group.get_cur_name() == context.endpoint().name
     return group

@@ -16,7 +16,7 @@ from typing_extensions import override
 from pparallel.errors import CallTimeoutError, PparallelError, SerializationError
 from pparallel.interfaces.launcher import LauncherConfig
 from pparallel.interfaces.transport import Frames, TransportConfig
-from pparallel.runtime.rpc import RpcGroup, current
+from pparallel.runtime.rpc import RpcGroup, context
 from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.suite import changed
 from pparallel.testing.transport.alone import AloneTests, Later, Open, copied
@@ -70,7 +70,7 @@ def bounce(to: str, depth: int, payload: bytes) -> int:
     """Call back and forth between this member and *to*, with a payload."""
     if depth == 0:
         return 0
-    endpoint = current.endpoint()
+    endpoint = context.endpoint()
     group = RpcGroup(endpoint, "world", endpoint.member.names)
     count: int = group.rpc_sync(to, bounce, args=(endpoint.name, depth - 1, payload))
     return count + 1

@@ -11,7 +11,7 @@ from typing import Any
 from typing_extensions import override
 
 from pparallel.runtime import remote_errors
-from pparallel.runtime.rpc import current
+from pparallel.runtime.rpc import context
 from pparallel.runtime.user_code import passing_on, run
 
 
@@ -68,7 +68,7 @@ def _for_caller(error: BaseException) -> RpcException:
     except Exception:  # noqa: BLE001 - the user's exception may refuse in any way
         return RpcException("".join(traceback.format_exception(error)))
     found = found.with_traceback(error.__traceback__)
-    packed = remote_errors.pack(found, current.endpoint().serializer)
+    packed = remote_errors.pack(found, context.endpoint().serializer)
     if packed.exception is None:
         return RpcException(packed.traceback)
     return found

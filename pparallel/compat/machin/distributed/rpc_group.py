@@ -12,7 +12,7 @@ from pparallel.compat.machin.distributed.current import get_cur_name, joined_wor
 from pparallel.compat.machin.distributed.script_functions import sendable
 from pparallel.errors import ClosedError
 from pparallel.runtime import rpc
-from pparallel.runtime.rpc import RemoteRef, current
+from pparallel.runtime.rpc import RemoteRef, context
 from pparallel.runtime.rpc.directory import WORLD
 from pparallel.runtime.rpc.future import RpcFuture
 
@@ -57,7 +57,7 @@ class RpcGroup:
             self._check_is_member(get_cur_name())
             self.native = joined_world().runtime.group(name, self._members, timeout=0)
         else:
-            self.native = rpc.RpcGroup(current.endpoint(), name, self._members)
+            self.native = rpc.RpcGroup(context.endpoint(), name, self._members)
 
     @override
     def __reduce__(self) -> tuple[Any, ...]:

@@ -1,21 +1,57 @@
-"""Which endpoint the calling thread works for."""
+"""Which endpoint the calling thread works for, and whether others wait for that thread."""
 
 from __future__ import annotations
 
 import threading
 import weakref
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pparallel.errors import ClosedError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime import member
+from pparallel.runtime.state_lock import refuse_reentry
 
 if TYPE_CHECKING:
     from pparallel.runtime.rpc.endpoint import Endpoint
 
 _open: weakref.WeakSet[Endpoint] = weakref.WeakSet()
 _open_lock = threading.RLock()
+
+
+class _Here(threading.local):
+    internal = False  #: whether it receives, keeps the time or tells of losses: it must not wait
+
+
+here = _Here()
+
+
+@contextmanager
+def internal() -> Iterator[None]:
+    """Say that others wait for the calling thread inside: it must not wait for them."""
+    before, here.internal = here.internal, True
+    try:
+        yield
+    finally:
+        here.internal = before
+
+
+def refuse_to_wait() -> None:
+    """Refuse that the calling thread waits where others wait for it.
+
+    Raises:
+        RuntimeError: it does.
+    """
+    refuse_reentry()
+    if here.internal:
+        message = (
+            f"thread {threading.current_thread().name!r} receives for others, or tells of what has"
+            " ended, and cannot wait for an answer: have a callback of when_lost, a finalizer"
+            " (__del__, weakref.finalize, gc.callbacks) and what an object runs as it is unpickled"
+            " start calls with rpc_async, and not wait for them"
+        )
+        raise RuntimeError(message)
 
 
 def endpoint() -> Endpoint:

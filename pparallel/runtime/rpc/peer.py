@@ -1,0 +1,726 @@
+"""Another member, as the endpoint sees it: what was asked of it, and what it has asked.
+
+There is one table of requests, one way to send, and one rule that has small calls leave together:
+a call or a result leaves at once if no message with calls to that member is unanswered; otherwise
+when 32 of them or 32 KiB are held, when a message of that member comes, when a thread waits for
+it, or after a millisecond.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import threading
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from threading import get_ident
+from time import monotonic
+from typing import Any, NamedTuple, Protocol
+
+from typing_extensions import Buffer
+
+from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
+from pparallel.interfaces.transport import Frames
+from pparallel.runtime.delivery import own
+from pparallel.runtime.rpc.codec import (
+    ACK,
+    CALL,
+    CALL_EXCHANGE,
+    CALLS,
+    IDEMPOTENT,
+    RESULT,
+    RESULTS,
+    SERVICE,
+    SERVICE_EXCHANGE,
+    SERVICES,
+    Codec,
+    Encoded,
+    Item,
+    size_of,
+)
+from pparallel.runtime.rpc.executor import Delays
+from pparallel.runtime.state_lock import refuse_reentry, state_lock
+
+logger = logging.getLogger(__name__)
+
+MOST = 32  #: items that are held, at the most
+FULL = 2**15  #: bytes of them
+HELD = 0.001  #: seconds for which one is held, at the most
+OVERHEAD = 1024  #: bytes that a call is taken to cost beyond its own
+UNCOUNTED = 4096  #: bytes of a call that its thread waits for: there are no more than threads
+PATIENCE = 0.2  #: seconds that a call of a called function waits for room
+LONGEST = 30.0  #: seconds up to which the time between two attempts doubles
+SOON = 0.5  #: seconds after which a result is acknowledged
+MANY = 64  #: results that are acknowledged at once
+MOST_GAPS = 2**14  #: ranges of ids that have not come
+MOST_GIVEN_UP = 2**12  #: expired calls whose answers may come yet
+MOST_THREADS = 2**12  #: calling threads whose latest call is known
+
+_NONE: tuple[Buffer, ...] = ()
+
+
+class Link(Protocol):
+    """What carries messages, as the transport does."""
+
+    def send(
+        self,
+        to: str,
+        frames: Frames,
+        failed: Callable[[BaseException], object],
+        timeout: float | None = None,
+    ) -> None:
+        """Send a message; *failed* is called if it is known not to have arrived."""
+
+    def exchange(self, to: str, frames: Frames, timeout: float | None) -> Frames:
+        """Send a request on a way of this thread's own, and return the reply."""
+
+
+class Sink(Protocol):
+    """What a request ends: a future that has these for its result."""
+
+    def answer(self, item: Item, frames: Frames) -> None:
+        """Take the result in; once."""
+
+    def fail(self, error: BaseException) -> None:
+        """Take an error in; once."""
+
+
+#: what has been sent and not answered: what takes the result; when it fails, by
+#: ``time.monotonic``, or None; its time-out in seconds, for the error; bytes that it takes of the
+#: room; and what is sent again, or None. A tuple, as one is made for each call.
+_Request = tuple[Sink, float | None, float | None, int, Encoded | None]
+
+
+class _Message(NamedTuple):
+    kind: int
+    items: list[Item]
+    frames: list[Buffer]
+
+
+class Arrived:
+    """The ids that have arrived, as intervals: the highest, and the ranges below that are missing.
+
+    The sender numbers its requests from 1 on, so memory is bounded by what was lost on its way.
+    """
+
+    def __init__(self) -> None:
+        self._highest = 0
+        self._gaps: list[tuple[int, int]] = []  # first and last of each range, ascending
+
+    def add(self, number: int) -> bool:
+        """Return whether *number* has not arrived before; it has, from now on."""
+        if number > self._highest:
+            if number > self._highest + 1:
+                self._gaps.append((self._highest + 1, number - 1))
+                if len(self._gaps) > MOST_GAPS:
+                    del self._gaps[: MOST_GAPS // 2]
+            self._highest = number
+            return True
+        gaps = self._gaps
+        at = bisect_right(gaps, number, key=lambda each: each[0]) - 1 if gaps else -1
+        if at < 0 or gaps[at][1] < number:
+            return False
+        first, last = gaps[at]
+        rest = [(first, number - 1), (number + 1, last)]
+        gaps[at : at + 1] = [each for each in rest if each[0] <= each[1]]
+        return True
+
+    def cut(self, mark: int) -> None:
+        """Take all ids below *mark* for arrived: their sender no longer waits for them."""
+        gaps = self._gaps
+        while gaps and gaps[0][1] < mark:
+            del gaps[0]
+        if gaps and gaps[0][0] < mark:
+            gaps[0] = mark, gaps[0][1]
+
+    def __len__(self) -> int:
+        return len(self._gaps)
+
+
+class Peer:
+    """Another member: requests to it, those from it, and what is to be sent to it.
+
+    All state is guarded by the state lock. Messages are sent without it, by one thread at a time in
+    the order in which they were put in: whoever finds another one sending leaves them to that one.
+
+    Attributes:
+        requests: what has been sent as messages and not answered, by id.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        link: Link,
+        codec: Codec,
+        timers: Delays,
+        *,
+        limit: int,
+        retry_after: float = 0.2,
+        is_called: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        """Have nothing sent and nothing received.
+
+        Args:
+            name: of the member.
+            link: carries messages to it.
+            codec: writes heads.
+            timers: call a function later.
+            limit: bytes of calls that may be unanswered.
+            retry_after: seconds after which an idempotent call is sent again the first time.
+            is_called: whether the calling thread runs a function for another member.
+            clock: returns the time in seconds.
+        """
+        self.name = name
+        self._link, self._codec, self._timers, self._clock = link, codec, timers, clock
+        self._limit, self._retry_after, self._is_called = limit, retry_after, is_called
+        self._end: Callable[[], BaseException] | None = None
+        # as a caller
+        self.requests: dict[int, _Request] = {}
+        self._exchanges: dict[int, None] = {}
+        self._last = 0  # id
+        self._latest: dict[int, int] = {}  # id of the last call in a message, by thread
+        self._given_up: set[int] = set()  # ids of those that have expired and are not answered
+        self._marks: deque[int] = deque()  # last id of each unanswered message with calls
+        self._next_look: float | None = None  # when deadlines are looked at
+        self._used = 0
+        self._room = threading.Condition(state_lock)
+        self._waiters = 0
+        self._acks: list[int] = []
+        self._acks_soon = False
+        # what is to be sent
+        self._held: list[Item] = []
+        self._held_frames: list[Buffer] = []
+        self._held_bytes = 0
+        self._calls_held = 0  # the last id among them
+        self._outgoing: deque[_Message] = deque()
+        self._sender: object | None = None  # who sends
+        self._ticks = False
+        # as the one that is called
+        self.arrived = Arrived()
+        self.kept: dict[int, Encoded | None] = {}  # results of calls that may come again
+        self._started: dict[int, int] = {}  # id of the latest call that has come, by thread
+
+    # -- calls --------------------------------------------------------------------------------
+
+    def call(
+        self,
+        flags: int,
+        data: bytes | None,
+        frames: Sequence[Buffer],
+        timeout: float | None,
+        wait: Callable[[], Sink],
+    ) -> tuple[Item, Frames] | Sink:
+        """Call a function, and wait for the result in this thread.
+
+        Args:
+            flags: of the call.
+            data: of the call, for the head.
+            frames: of the call.
+            timeout: seconds.
+            wait: makes what takes the result, where an earlier call of this thread is under way
+                that this one must not overtake.
+
+        Returns:
+            The result, or what will have it.
+
+        Raises:
+            CallTimeoutError: it did not come within *timeout* seconds.
+            PeerLostError: the member has ended.
+            ClosedError: this member's runtime has.
+        """
+        thread = get_ident()
+        size = (0 if data is None else len(data)) + (size_of(frames) if frames else 0)
+        refuse_reentry()
+        with state_lock:
+            number = 0
+            if not self._is_behind(thread):
+                if size > UNCOUNTED:
+                    size += OVERHEAD
+                    timeout = self._take_room(size, timeout, is_sync=True)
+                else:
+                    size = 0
+                if self._end is not None:
+                    raise self._end()
+                number = self._last = self._last + 1
+                self._exchanges[number] = None
+        if not number:
+            sink = wait()
+            self.call_async(sink, flags, data, frames, timeout)
+            return sink
+        item = (CALL, number, thread, timeout or 0.0, flags, None, data, len(frames))
+        try:
+            return self._exchange(item, frames, timeout, CALL_EXCHANGE)
+        finally:
+            with state_lock:
+                self._exchanges.pop(number, None)
+                if size:
+                    self._give_back(size)
+
+    def call_async(
+        self,
+        sink: Sink,
+        flags: int,
+        data: bytes | None,
+        frames: Sequence[Buffer],
+        timeout: float | None,
+        ref_id: str | None = None,
+    ) -> None:
+        """Call a function, and have *sink* take the result.
+
+        Raises:
+            CallTimeoutError: there was no room for it within *timeout* seconds.
+            PeerLostError: the member has ended.
+            ClosedError: this member's runtime has.
+        """
+        thread = get_ident()
+        size = OVERHEAD + (0 if data is None else len(data)) + (size_of(frames) if frames else 0)
+        refuse_reentry()
+        left, again, ticks = timeout, None, False
+        with state_lock:
+            if self._used + size > self._limit:
+                left = self._take_room(size, timeout, is_sync=False)
+            else:
+                self._used += size
+            if self._end is not None:
+                self._give_back(size)
+                raise self._end()
+            number = self._last = self._last + 1
+            item = (CALL, number, thread, left or 0.0, flags, ref_id, data, len(frames))
+            if flags & IDEMPOTENT:
+                again = (item, frames)
+            deadline = None if left is None else self._clock() + left
+            self.requests[number] = (sink, deadline, timeout, size, again)
+            self._latest[thread] = number
+            self._calls_held = number
+            ticks = self._hold(item, frames, size - OVERHEAD, not self._marks)
+        if deadline is not None and (self._next_look is None or deadline < self._next_look):
+            self._look_at(deadline)
+        if again is not None:
+            self._timers.call_later(self._retry_after, partial(self._resend, number, 1))
+        if ticks:
+            self._timers.call_later(HELD, self._tick)
+        elif self._outgoing:
+            self._send_all()
+
+    def ask(
+        self, key: str, body: object, buffers: Sequence[Buffer], timeout: float | None
+    ) -> tuple[Item, Frames] | None:
+        """Ask a service, in this thread; None: an earlier call of this thread is under way."""
+        refuse_reentry()
+        with state_lock:
+            if self._end is not None:
+                raise self._end()
+            if self._is_behind(get_ident()):
+                return None
+            number = self._last = self._last + 1
+            self._exchanges[number] = None
+        try:
+            item, frames = self._codec.service(number, key, body, buffers)
+            return self._exchange(item, frames, timeout, SERVICE_EXCHANGE)
+        finally:
+            with state_lock:
+                self._exchanges.pop(number, None)
+
+    def ask_async(
+        self,
+        sink: Sink,
+        key: str,
+        body: object,
+        buffers: Sequence[Buffer],
+        timeout: float | None,
+    ) -> None:
+        """Ask a service, and have *sink* take the result."""
+        refuse_reentry()
+        item, frames = self._codec.service(0, key, body, buffers)
+        with state_lock:
+            if self._end is not None:
+                raise self._end()
+            number = self._last = self._last + 1
+            item = (SERVICE, number, *item[2:])
+            deadline = None if timeout is None else self._clock() + timeout
+            self.requests[number] = (sink, deadline, timeout, 0, None)
+            self._put(_Message(SERVICES, [item], list(frames)))
+        if deadline is not None and (self._next_look is None or deadline < self._next_look):
+            self._look_at(deadline)
+        self._send_all()
+
+    def _is_behind(self, thread: int) -> bool:
+        """Return whether an exchange might overtake a call of *thread*; with the lock held."""
+        latest = self._latest.get(thread)
+        return latest is not None and (latest in self.requests or latest in self._given_up)
+
+    def _exchange(
+        self, item: Item, frames: Frames, timeout: float | None, kind: int
+    ) -> tuple[Item, Frames]:
+        if self._held or self._outgoing:
+            self.flush()
+        reply = self._link.exchange(self.name, [self._codec.head(item, kind), *frames], timeout)
+        return self._codec.items(reply[0]), reply[1:]
+
+    # -- room ---------------------------------------------------------------------------------
+
+    def _take_room(self, size: int, timeout: float | None, *, is_sync: bool) -> float | None:
+        """Wait for room, called with the lock held; return the seconds of *timeout* left.
+
+        One call alone may exceed the limit. Inside a called function, where members that call one
+        another in a circle would wait for one another's results, a call that is waited for does
+        not wait, and others no longer than :data:`PATIENCE`.
+        """
+        if self._used > 0 and self._used + size > self._limit and self._end is None:
+            began = self._clock()
+            patience = (0.0 if is_sync else PATIENCE) if self._is_called() else None
+            short = patience is not None and (timeout is None or patience <= timeout)
+            until = patience if short else timeout
+            self._waiters += 1
+            try:
+                while self._used > 0 and self._used + size > self._limit and self._end is None:
+                    left = None if until is None else began + until - self._clock()
+                    if left is not None and left <= 0:
+                        if short:
+                            break
+                        what = f"a call to {self.name!r} that waited for room"
+                        raise CallTimeoutError(f"{what} (transport.max_in_flight)", timeout or 0.0)
+                    self._room.wait(left)
+            finally:
+                self._waiters -= 1
+            if timeout is not None:
+                timeout = max(began + timeout - self._clock(), 0.001)
+        self._used += size
+        return timeout
+
+    def _give_back(self, size: int) -> None:
+        self._used -= size
+        if self._waiters:
+            self._room.notify_all()
+
+    # -- sending ------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Send what is held."""
+        if self._held:
+            with state_lock:
+                self._close_held()
+        if self._outgoing:
+            self._send_all()
+
+    def post(self, encoded: Encoded, *, is_service: bool = False) -> None:
+        """Send the result of a request of this member, perhaps with others."""
+        item, frames = encoded
+        copies = own(frames) if item[1] in self.kept else None  # the memory may change
+        ticks = False
+        with state_lock:
+            if copies is not None and item[1] in self.kept:
+                self.kept[item[1]] = item, copies
+            if is_service:
+                self._put(_Message(SERVICES, [item], list(frames)))
+            else:
+                ticks = self._hold(item, frames, size_of(frames) if frames else 0, False)
+        if ticks:
+            self._timers.call_later(HELD, self._tick)
+        elif self._outgoing:
+            self._send_all()
+
+    def _hold(self, item: Item, frames: Frames, size: int, leaves: bool) -> bool:
+        """Hold an item, or have all leave; return whether a tick is to be begun.
+
+        Called with the lock held.
+        """
+        self._held.append(item)
+        if frames:
+            self._held_frames.extend(frames)
+        self._held_bytes += size
+        if leaves or len(self._held) >= MOST or self._held_bytes >= FULL:
+            self._close_held()
+        elif not self._ticks:
+            self._ticks = True
+            return True
+        return False
+
+    def _tick(self) -> None:
+        self._ticks = False
+        self.flush()
+
+    def _close_held(self) -> None:
+        """Have what is held leave; called with the lock held."""
+        if self._held:
+            kind = CALLS if self._calls_held else RESULTS
+            self._outgoing.append(_Message(kind, self._held, self._held_frames))
+            self._held, self._held_frames, self._held_bytes = [], [], 0
+            if self._calls_held:
+                self._marks.append(self._calls_held)
+                self._calls_held = 0
+
+    def _put(self, message: _Message) -> None:
+        self._close_held()
+        self._outgoing.append(message)
+
+    def _send_all(self) -> None:
+        """Send the messages that are to leave, unless another thread does."""
+        me = object()  # and not the thread, which may come here again in the midst of it
+        items: list[Item] = []
+        try:
+            while True:
+                with state_lock:
+                    if self._sender is me:
+                        self._sender = None
+                    if self._sender is not None or not self._outgoing:
+                        return
+                    self._sender = me
+                    kind, items, frames = self._outgoing.popleft()
+                    mark = self._mark()
+                try:
+                    head = self._codec.head([mark, *items], kind)
+                    failed = partial(self._not_sent, items)
+                    self._link.send(self.name, [head, *frames], failed)
+                except Exception as error:  # noqa: BLE001 - goes to whoever waits
+                    self._not_sent(items, error)
+        except BaseException:
+            if self._sender is me:
+                self._sender = None
+            self._not_sent(items, ClosedError("a call", "was interrupted while it was sent"))
+            raise
+
+    def _mark(self) -> int:
+        """Return the lowest id that this member still waits for."""
+        last = self._last + 1
+        return min(next(iter(self.requests), last), next(iter(self._exchanges), last))
+
+    def _not_sent(self, items: Iterable[Item], error: BaseException) -> None:
+        """End what has not arrived, as its message has failed."""
+        is_over = isinstance(error, (ClosedError, PeerLostError))
+        for item in items:
+            if item[0] == RESULT:
+                if not is_over:
+                    self._replace(item, error)
+            elif item[0] == ACK:
+                self._acknowledge(*item[1])
+            else:
+                request = self.requests.get(item[1])
+                may_come = isinstance(error, (CallTimeoutError, PeerLostError))
+                if may_come and request is not None and request[4] is not None:
+                    continue  # it is sent again
+                self._finish(item[1], error)
+
+    def _replace(self, item: Item, error: BaseException) -> None:
+        """Send an error in the place of a result that could not be sent."""
+        logger.warning("A result for %s could not be sent: %r", self.name, error)
+        found, frames = self._codec.failed(item[1], error)
+        try:
+            head = self._codec.head([self._mark(), found], RESULTS)
+            self._link.send(self.name, [head, *frames], lambda _: None)
+        except Exception:
+            logger.exception("%s is not told of it", self.name)
+
+    # -- what ends requests -------------------------------------------------------------------
+
+    def _finish(self, number: int, error: BaseException) -> None:
+        with state_lock:
+            request = self.requests.pop(number, None)
+            if request is not None and request[3]:
+                self._give_back(request[3])
+        if request is not None:
+            request[0].fail(error)
+            if request[4] is not None:
+                self._acknowledge(number)
+
+    def _look_at(self, deadline: float) -> None:
+        """Look then what is over its deadline, unless it is looked before."""
+        with state_lock:
+            if self._next_look is not None and self._next_look <= deadline:
+                return
+            self._next_look = deadline
+        self._timers.call_later(deadline - self._clock(), self._expire)
+
+    def _expire(self) -> None:
+        """Fail what is over its deadline."""
+        with state_lock:
+            now, nearest, over = self._clock(), None, []
+            for number, request in self.requests.items():
+                deadline = request[1]
+                if deadline is None:
+                    continue
+                if deadline <= now:
+                    over.append((number, request))
+                    self._given_up.add(number)
+                elif nearest is None or deadline < nearest:
+                    nearest = deadline
+            self._next_look = nearest
+            if len(self._given_up) > MOST_GIVEN_UP:  # the answers to most must be lost
+                self._given_up = {number for number, _ in over}
+        for number, request in over:
+            what = f"a request to {self.name!r}"
+            self._finish(number, CallTimeoutError(what, request[2] or 0.0))
+        if nearest is not None:
+            self._timers.call_later(nearest - now, self._expire)
+
+    def _resend(self, number: int, attempts: int) -> None:
+        """Send an idempotent call again, and so on until it has ended."""
+        with state_lock:
+            request = self.requests.get(number)
+            if request is None or request[4] is None:
+                return
+            (item, frames), deadline = request[4], request[1]
+            if deadline is not None:
+                left = max(deadline - self._clock(), 0.001)
+                item = (*item[:3], left, *item[4:])
+            self._put(_Message(CALLS, [item], list(frames)))
+        delay = min(self._retry_after * 2**attempts, LONGEST)
+        self._timers.call_later(delay, partial(self._resend, number, attempts + 1))
+        self._send_all()
+
+    def _acknowledge(self, *numbers: int) -> None:
+        """Tell the other member, soon, that these results need not be kept any more."""
+        with state_lock:
+            self._acks.extend(numbers)
+            now = len(self._acks) >= MANY
+            soon = not self._acks_soon and not now and self._end is None
+            self._acks_soon = self._acks_soon or soon
+        if now:
+            self._send_acks()
+        elif soon:
+            self._timers.call_later(SOON, self._acknowledge_soon)
+
+    def _acknowledge_soon(self) -> None:
+        self._acks_soon = False
+        self._send_acks()
+
+    def _send_acks(self) -> None:
+        with state_lock:
+            if not self._acks or self._end is not None:
+                return
+            numbers, self._acks = self._acks, []
+            mark = self._mark()
+        head = self._codec.head([mark, (ACK, numbers)], SERVICES)
+        again = partial(self._not_sent, [(ACK, numbers)])
+        try:
+            self._link.send(self.name, [head], again, SOON)
+        except Exception as error:  # noqa: BLE001 - it is said again
+            again(error)
+
+    def end(self, why: Callable[[], BaseException]) -> None:
+        """Fail all requests, and those to come, with what *why* returns; the first one counts."""
+        with state_lock:
+            if self._end is not None:
+                return
+            self._end = why
+            requests = list(self.requests.values())
+            self.requests.clear()
+            self._used = 0
+            self._room.notify_all()
+            self._outgoing.clear()
+            self._held, self._held_frames, self._acks = [], [], []
+            self.kept.clear()
+        for request in requests:
+            request[0].fail(copied(why()))
+
+    # -- what arrives -------------------------------------------------------------------------
+
+    def received(self, items: Sequence[Any], frames: Frames) -> list[Encoded]:
+        """Take a message in: end requests, and return the calls and asks that are to be run."""
+        found = _with_frames(items, frames)
+        with state_lock:
+            if self.kept:
+                for number in [each for each in self.kept if each < items[0]]:
+                    del self.kept[number]
+            ended = self._take_results(found)
+            todo, again = self._take_asks(found) if len(ended) < len(found) else ([], [])
+            if len(self.arrived):
+                self.arrived.cut(items[0])
+            if self._held and not self._marks:
+                self._close_held()
+        acks = []
+        for request, item, part in ended:
+            request[0].answer(item, part)
+            if request[4] is not None:
+                acks.append(item[1])
+        if acks:
+            self._acknowledge(*acks)
+        for encoded in again:
+            self.post(encoded)
+        if self._outgoing:
+            self._send_all()
+        return todo
+
+    def _take_results(self, found: list[Encoded]) -> list[tuple[_Request, Item, Frames]]:
+        """Return the requests that have ended; called with the lock held."""
+        pop, marks, used = self.requests.pop, self._marks, 0
+        ended: list[tuple[_Request, Item, Frames]] = []
+        for item, part in found:
+            if item[0] != RESULT:
+                continue
+            request = pop(item[1], None)
+            if request is not None:
+                ended.append((request, item, part))
+                used += request[3]
+            elif self._given_up:
+                self._given_up.discard(item[1])
+            while marks and item[1] >= marks[0]:
+                marks.popleft()
+        if used:
+            self._give_back(used)
+        return ended
+
+    def _take_asks(self, found: list[Encoded]) -> tuple[list[Encoded], list[Encoded]]:
+        """Return what is to be run, and results to give again; called with the lock held."""
+        todo: list[Encoded] = []
+        again: list[Encoded] = []
+        for each in found:
+            item = each[0]
+            if item[0] == ACK:
+                for number in item[1]:
+                    self.kept.pop(number, None)
+            elif item[0] != RESULT:
+                if self.take(item):
+                    todo.append(each)
+                elif (kept := self.kept.get(item[1])) is not None:
+                    again.append(kept)
+        return todo, again
+
+    def take(self, item: Item) -> bool:
+        """Return whether a call or ask has not come before; called with the lock held."""
+        number = item[1]
+        if not self.arrived.add(number):
+            return False
+        if item[0] == CALL:
+            if item[4] & IDEMPOTENT:
+                self.kept[number] = None
+            started, thread = self._started, item[2]
+            if number > started.get(thread, 0):
+                started[thread] = number
+                if len(started) > MOST_THREADS:
+                    del started[next(iter(started))]
+        return True
+
+    def is_overtaken(self, item: Item) -> bool:
+        """Return whether the thread of a direct call has called again: it has given this one up."""
+        return bool(self._started.get(item[2], 0) > item[1])
+
+    def forget(self, why: Callable[[], BaseException]) -> None:
+        """Refuse what is asked, with what *why* returns, and forget the rest: in a forked child."""
+        self._end = why
+        self._outgoing.clear()
+        self._held, self._held_frames, self._acks = [], [], []
+
+
+def _with_frames(items: Sequence[Any], frames: Frames) -> list[Encoded]:
+    """Return the items of a message, each with its frames."""
+    if not frames:
+        return [(item, _NONE) for item in items[1:]]
+    found: list[Encoded] = []
+    at = 0
+    for item in items[1:]:
+        count = item[-1] if item[0] != ACK else 0
+        found.append((item, frames[at : at + count]))
+        at += count
+    return found
+
+
+def copied(error: BaseException) -> BaseException:
+    """Return a copy of *error*: one object in many threads would mix their tracebacks."""
+    try:
+        return copy.copy(error)
+    except Exception:  # noqa: BLE001 - a class of others, which cannot be copied
+        return error

@@ -1,0 +1,401 @@
+"""What is asked of another member and what it asks: order, batches, deadlines, at most once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rpc_fakes import Answered, FakePeer, ask, call, result
+
+from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError, RemoteError
+from pparallel.runtime.rpc.codec import ACK, CALL, FAILED, IDEMPOTENT, RESULT, SERVICE
+from pparallel.runtime.rpc.peer import FULL, HELD, MANY, MOST, OVERHEAD, PATIENCE, SOON, Arrived
+
+# -- what leaves together ---------------------------------------------------------------------
+
+
+def test_the_first_call_leaves_at_once_and_others_leave_together_when_it_is_answered() -> None:
+    it = FakePeer()
+    it.call()
+    assert it.ids() == [[1]]
+    for _ in range(5):
+        it.call()
+    assert it.ids() == []
+    it.arrive(result(1))
+    assert it.ids() == [[2, 3, 4, 5, 6]]
+
+
+def test_so_many_calls_leave_and_so_many_bytes() -> None:
+    it = FakePeer()
+    for _ in range(1 + MOST):
+        it.call()
+    assert it.ids() == [[1], [*range(2, 2 + MOST)]]
+    it.call(data=bytes(FULL))
+    assert it.ids() == [[2 + MOST]]
+
+
+def test_calls_leave_when_a_thread_waits_or_after_a_moment() -> None:
+    it = FakePeer()
+    it.call()
+    it.call()
+    assert it.ids() == [[1]]
+    it.peer.flush()
+    assert it.ids() == [[2]]
+    it.call()
+    it.timers.advance(HELD)
+    assert it.ids() == [[3]]
+    it.timers.advance(1)
+    assert it.ids() == []
+
+
+def test_results_leave_together() -> None:
+    it = FakePeer()
+    for number in range(1, 4):
+        it.peer.post((result(number), ()))
+    assert it.ids() == []
+    it.peer.flush()
+    assert it.ids() == [[1, 2, 3]]
+    it.peer.post((result(4), (b"frame",)))
+    it.timers.advance(HELD)
+    assert [len(frames) for frames, _ in it.link.sent] == [2]
+    assert it.ids() == [[4]]
+
+
+def test_what_the_runtime_asks_leaves_at_once_after_the_calls_before_it() -> None:
+    it = FakePeer()
+    it.call()
+    it.call()
+    it.peer.ask_async(Answered(), "key", None, (), None)
+    it.call()
+    assert it.ids() == [[1], [2], [3]]
+    it.peer.flush()
+    assert it.ids() == [[4]]
+
+
+def test_what_is_put_in_while_another_message_is_sent_follows_it() -> None:
+    it = FakePeer()
+
+    def ask_more() -> None:
+        it.link.when_sending = lambda: None
+        it.peer.ask_async(Answered(), "key", None, (), None)
+        assert it.link.sent == [], "it has overtaken the message before it"
+
+    it.link.when_sending = ask_more
+    it.call()
+    assert it.ids() == [[1], [2]]
+
+
+def test_a_call_that_is_waited_for_takes_a_way_of_its_own_unless_it_would_overtake() -> None:
+    it = FakePeer()
+    heads = []
+
+    def reply(frames: object) -> list[bytes]:
+        heads.append(it.codec.items(frames[0]))  # type: ignore[index]
+        return [it.codec.head(result(heads[-1][1], "value"), ord("C"))]
+
+    it.link.reply = reply
+    assert it.peer.call(0, b"call", (), 5.0, Answered) == (result(1, "value"), [])
+    assert heads[0][:4] == (CALL, 1, heads[0][2], 5.0)
+    asynchronous = it.call()
+    found = it.peer.call(0, b"call", (), 5.0, Answered)
+    assert isinstance(found, Answered)
+    it.peer.flush()
+    assert it.ids() == [[2], [3]]
+    assert it.peer.ask("key", None, (), None) is None
+    it.arrive(result(2), result(3))
+    assert asynchronous.done
+    assert found.done
+    it.peer.call(0, b"call", (), 5.0, Answered)
+    assert len(heads) == 2
+
+
+def test_a_call_that_is_waited_for_does_not_overtake_one_before_an_expired_one() -> None:
+    it = FakePeer()
+    it.call(timeout=60)
+    it.call(timeout=0.1)
+    it.timers.advance(1)
+    found = it.peer.call(0, b"call", (), 5.0, Answered)
+    assert isinstance(found, Answered), "it has overtaken the first"
+    it.arrive(result(1), result(2), result(3))
+    it.link.reply = lambda _: [it.codec.head(result(4), ord("C"))]
+    assert it.peer.call(0, b"call", (), 5.0, Answered) == (result(4), [])
+
+
+# -- deadlines and room -----------------------------------------------------------------------
+
+
+def test_requests_expire_each_in_its_time_and_a_late_result_is_dropped() -> None:
+    it = FakePeer()
+    late, soon, never = it.call(timeout=5), it.call(timeout=1), it.call(timeout=None)
+    it.timers.advance(1)
+    assert isinstance(soon.error, CallTimeoutError)
+    assert "1 s" in str(soon.error)
+    assert not late.done
+    it.timers.advance(4)
+    assert isinstance(late.error, CallTimeoutError)
+    it.timers.advance(1e6)
+    assert not never.done
+    it.arrive(result(1), result(2), result(3, "value"))
+    assert never.item == result(3, "value")
+    assert it.peer._used == 0
+
+
+def test_a_call_takes_the_room_of_its_bytes_and_gives_it_back() -> None:
+    it = FakePeer(limit=3000, is_called=lambda: True)
+    it.call(data=bytes(2000), timeout=0.1)
+    with pytest.raises(CallTimeoutError, match="max_in_flight"):
+        it.peer.call_async(Answered(), 0, bytes(2000), (), 0.0)
+    it.arrive(result(1))
+    assert it.peer._used == 0
+    it.call(data=bytes(10**6))  # one alone may exceed the limit
+    assert it.peer._used == 10**6 + OVERHEAD
+
+
+def test_a_call_within_a_called_function_waits_a_moment_for_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    it = FakePeer(limit=3000, is_called=lambda: True)
+    waited: list[float | None] = []
+
+    def wait(seconds: float | None) -> bool:
+        waited.append(seconds)
+        it.timers.now += seconds or 0
+        return False
+
+    monkeypatch.setattr(it.peer._room, "wait", wait)
+    it.call(data=bytes(2000))
+    second = it.call(data=bytes(2000))
+    assert waited == [pytest.approx(PATIENCE)]
+    assert not second.done
+    it.link.reply = lambda _: [it.codec.head(result(9), ord("C"))]
+    it.arrive(result(1), result(2))
+    it.call(data=bytes(10**4))
+    it.arrive(result(3))
+    it.peer._used = 3000
+    assert it.peer.call(0, bytes(5000), (), 5.0, Answered) == (result(9), [])
+    assert len(waited) == 1, "a call that is waited for has waited for room"
+
+
+def test_a_wait_for_room_counts_in_the_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    it = FakePeer(limit=3000)
+    it.call(data=bytes(2000))
+
+    def wait(seconds: float | None) -> bool:
+        it.timers.now += 2
+        it.arrive(result(1))
+        return True
+
+    monkeypatch.setattr(it.peer._room, "wait", wait)
+    it.messages()
+    it.call(data=bytes(2000), timeout=5)
+    assert it.messages()[0][0][3] == pytest.approx(3)
+
+
+# -- at most once -----------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(1, 60)), st.integers(0, 60))
+def test_each_id_is_taken_once_in_any_order(numbers: list[int], mark: int) -> None:
+    arrived, seen = Arrived(), set[int]()
+    for number in numbers:
+        assert arrived.add(number) == (number not in seen)
+        seen.add(number)
+    arrived.cut(mark)
+    highest = max(seen, default=0)
+    for number in range(1, highest + 1):
+        assert arrived.add(number) == (number not in seen and number >= mark)
+    assert len(arrived) == 0
+
+
+def test_a_request_that_comes_again_is_not_run_again() -> None:
+    it = FakePeer()
+    assert len(it.arrive(call(1), call(3), ask(4))) == 3
+    assert it.arrive(call(1), call(3), ask(4)) == []
+    assert len(it.arrive(call(2))) == 1
+    assert len(it.arrive(call(7), mark=7)) == 1
+    assert it.arrive(call(5), call(6)) == [], "their sender no longer waits for them"
+
+
+def test_the_result_of_an_idempotent_call_is_given_again_until_it_is_acknowledged() -> None:
+    it = FakePeer()
+    memory = bytearray(b"result")
+    assert len(it.arrive(call(1, flags=IDEMPOTENT))) == 1
+    assert it.arrive(call(1, flags=IDEMPOTENT)) == []
+    assert it.ids() == [], "it runs still"
+    it.peer.post(((RESULT, 1, 2, None, 1, 1), [memory]))
+    it.peer.flush()
+    memory[:] = b"change"
+    assert it.ids() == [[1]]
+    it.arrive(call(1, flags=IDEMPOTENT))
+    it.peer.flush()
+    assert bytes(it.link.sent[0][0][1]) == b"result"
+    assert it.ids() == [[1]]
+    it.arrive((ACK, [1]))
+    assert it.arrive(call(1, flags=IDEMPOTENT)) == []
+    it.peer.flush()
+    assert it.ids() == []
+    assert not it.peer.kept
+
+
+def test_memory_is_bounded_while_one_call_lasts() -> None:
+    """The first request is never answered; all after it are acknowledged, each by its id."""
+    it, called = FakePeer(), FakePeer()
+    it.call()
+    most = 0
+    for _ in range(10_000):
+        it.call(IDEMPOTENT)
+        it.peer.flush()
+        for frames, _ in it.link.sent:
+            items = it.codec.items(frames[0])
+            for item, _ in called.peer.received(items, frames[1:]):
+                if item[1] == 1:
+                    continue
+                called.peer.post((result(item[1], bytes(100)), ()))
+        it.link.sent.clear()
+        called.peer.flush()
+        for frames, _ in called.link.sent:
+            it.peer.received(it.codec.items(frames[0]), frames[1:])
+        called.link.sent.clear()
+        most = max(most, len(called.peer.kept))
+    assert most <= 2 * MANY
+    assert len(called.peer.arrived) == 0
+    assert [*it.peer.requests] == [1]
+
+
+def test_an_idempotent_call_is_sent_again_at_growing_intervals_until_it_is_answered() -> None:
+    it = FakePeer(retry_after=1.0)
+    sink = it.call(IDEMPOTENT, timeout=20)
+    [[item]] = it.messages()
+    assert item == (CALL, 1, threading.get_ident(), 20.0, IDEMPOTENT, None, b"call", 0)
+    for wait in (1, 2, 4):
+        it.timers.advance(wait - 0.01)
+        assert it.ids() == []
+        it.timers.advance(0.01)
+        assert it.ids() == [[1]]
+    it.arrive(result(1, "value"))
+    assert sink.item == result(1, "value")
+    it.timers.advance(SOON)
+    assert it.messages() == [[(ACK, [1])]]
+    it.timers.advance(100)
+    assert it.messages() == []
+
+
+def test_acknowledgements_that_are_lost_are_sent_again() -> None:
+    it = FakePeer()
+    it.call(IDEMPOTENT)
+    it.messages()
+    it.arrive(result(1))
+    it.timers.advance(SOON)
+    frames, failed = it.link.sent.pop()
+    assert it.codec.items(frames[0])[1:] == [(ACK, [1])]
+    failed(CallTimeoutError("a request", SOON))
+    it.timers.advance(SOON)
+    assert it.messages() == [[(ACK, [1])]]
+
+
+def test_a_direct_call_whose_thread_has_called_again_is_overtaken() -> None:
+    it = FakePeer()
+    assert it.peer.take(call(1, thread=7))
+    assert not it.peer.is_overtaken(call(1, thread=7))
+    it.arrive(call(2, thread=8))
+    assert not it.peer.is_overtaken(call(1, thread=7))
+    it.arrive(call(3, thread=7))
+    assert it.peer.is_overtaken(call(1, thread=7))
+
+
+# -- what fails -------------------------------------------------------------------------------
+
+
+def test_what_a_message_has_brought_fails_with_it() -> None:
+    it = FakePeer()
+    plain, again = it.call(), it.call(IDEMPOTENT, timeout=5)
+    it.peer.flush()
+    for frames, failed in it.link.sent[:]:
+        assert frames
+        failed(PeerLostError("other", "broke the connection"))
+    assert isinstance(plain.error, PeerLostError)
+    assert not again.done
+    it.link.sent.clear()
+    it.timers.advance(0.2)
+    assert it.ids() == [[2]], "it is not sent again"
+    it.link.sent.clear()
+    it.timers.advance(5)
+    assert isinstance(again.error, CallTimeoutError)
+    assert it.peer._used == 0
+
+
+def test_a_call_that_cannot_be_sent_fails_and_the_next_is_sent() -> None:
+    def fail() -> None:
+        it.link.when_sending = lambda: None
+        raise MemoryError
+
+    it = FakePeer()
+    it.link.when_sending = fail
+    sink = it.call()
+    assert isinstance(sink.error, MemoryError)
+    it.call()
+    it.peer.flush()
+    assert it.ids() == [[2]]
+
+
+def test_an_interrupt_of_a_send_fails_what_was_sent_and_the_next_is_sent() -> None:
+    def interrupt() -> None:
+        it.link.when_sending = lambda: None
+        raise KeyboardInterrupt
+
+    it = FakePeer()
+    it.link.when_sending = interrupt
+    sink = Answered()
+    with pytest.raises(KeyboardInterrupt):
+        it.peer.call_async(sink, 0, b"call", (), 5.0)
+    assert isinstance(sink.error, ClosedError)
+    assert "interrupted" in str(sink.error)
+    it.call()
+    it.peer.flush()
+    assert it.ids() == [[2]]
+
+
+def test_a_result_that_cannot_be_sent_reaches_the_caller_as_an_error() -> None:
+    it = FakePeer()
+    it.peer.post((result(1), ()))
+    it.peer.flush()
+    _, failed = it.link.sent.pop()
+    failed(RemoteError("other", "OSError", "no room", ""))
+    [[item]] = it.messages()
+    assert item[:3] == (RESULT, 1, FAILED)
+
+
+@pytest.mark.parametrize("use", ["call", "call_async", "ask", "ask_async"])
+def test_the_end_fails_what_waits_and_what_comes(use: str) -> None:
+    it = FakePeer()
+    waiting = [it.call(), it.call(IDEMPOTENT)]
+    it.peer.end(lambda: PeerLostError("other", "died"))
+    assert [type(each.error) for each in waiting] == [PeerLostError] * 2
+    assert waiting[0].error is not waiting[1].error
+    uses: dict[str, Callable[[], object]] = {
+        "call": lambda: it.peer.call(0, b"", (), None, Answered),
+        "call_async": it.call,
+        "ask": lambda: it.peer.ask("key", None, (), None),
+        "ask_async": lambda: it.peer.ask_async(Answered(), "key", None, (), None),
+    }
+    with pytest.raises(PeerLostError, match="died"):
+        uses[use]()
+    it.messages()
+    it.timers.advance(1000)
+    assert it.messages() == []
+
+
+def test_what_is_asked_and_what_is_answered_may_come_in_one_message() -> None:
+    it = FakePeer()
+    sink = it.call()
+    todo = it.arrive(
+        call(1),
+        (RESULT, 1, 2, None, 1, 2),
+        (SERVICE, 2, "key", None, 1, 1),
+        frames=[b"a", b"b", b"c"],
+    )
+    assert [(item[0], list(frames)) for item, frames in todo] == [(CALL, []), (SERVICE, [b"c"])]
+    assert list(sink.frames) == [b"a", b"b"]

@@ -1,0 +1,162 @@
+"""What calls keep whatever happens around them: their order, their locks."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from rpc_members import Gates, add, between, launch, same, wait_at_gate
+
+from pparallel import Runtime
+from pparallel.errors import CallTimeoutError, PparallelError
+from pparallel.runtime.rpc import RpcGroup, context
+from pparallel.runtime.state_lock import state_lock
+from pparallel.testing.patience import PATIENCE, until
+from pparallel.testing.threads import in_threads
+
+BACKENDS = ["local", "ipc", "zmq"]
+ran: list[str] = []
+
+
+def note(what: str) -> None:
+    ran.append(what)
+
+
+def hold() -> None:
+    ran.append("held")
+    assert Gates.opened.wait(PATIENCE)
+
+
+@pytest.mark.parametrize("is_direct", [True, False])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_call_that_was_given_up_does_not_overtake_the_next(backend: str, is_direct: bool) -> None:
+    """Whether it went directly, or behind an earlier call of its thread."""
+
+    def program(_: Runtime, group: RpcGroup) -> None:
+        ran.clear()
+        Gates.opened.clear()
+        if is_direct:
+            [held] = in_threads(1, lambda _: group.rpc_async(1, hold))
+        else:
+            held = group.rpc_async(1, hold)
+        until(lambda: bool(ran), "it does not start")
+        with pytest.raises(CallTimeoutError):
+            group.rpc_sync(1, note, 0.1, ("first",))
+        later = group.rpc_async(1, note, args=("second",))
+        Gates.opened.set()
+        held.wait(PATIENCE)
+        later.wait(PATIENCE)
+        group.rpc_sync(1, same, args=(1,))
+        assert ran[1:] in (["second"], ["first", "second"]), "the first has overtaken the second"
+
+    launch(between(program), backend=backend, handler_threads=1)
+
+
+# -- locks ------------------------------------------------------------------------------------
+
+
+class Calling:
+    """Garbage of which the finalizer calls."""
+
+    def __init__(self, use: Callable[[], object]) -> None:
+        self.use, self.itself = use, self
+
+    def __del__(self) -> None:
+        try:
+            self.use()
+        except (RuntimeError, PparallelError) as error:
+            refused.append(error)
+        used.append(self)
+
+
+refused: list[BaseException] = []
+used: list[object] = []
+
+
+@contextmanager
+def collecting_often() -> Iterator[None]:
+    before = gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+def answer_and_litter(group: RpcGroup, n: int) -> int:
+    """Return *n*, and leave garbage that calls, in the member that is called."""
+    Calling(lambda: group.rpc_async(0, same, args=(n,)))
+    return n
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_finalizers_that_call_at_any_time_succeed_or_are_refused(backend: str) -> None:
+    """In callers, in those that receive and in those that are called; nothing hangs."""
+    refused.clear()
+    used.clear()
+
+    def program(_: Runtime, group: RpcGroup) -> None:
+        ref = group.remote(1, dict)
+        uses: list[Callable[[], object]] = [
+            lambda: group.rpc_async(1, add, args=(1, 2)),
+            lambda: group.rpc_async(0, add, args=(1, 2)),
+            lambda: group.remote(1, dict),
+            lambda: ref.rpc_async().get(1),
+        ]
+        with collecting_often():
+            futures = []
+            for n in range(40):
+                Calling(uses[n % len(uses)])
+                futures.append(group.rpc_async(1, answer_and_litter, args=(group, n)))
+                assert group.rpc_sync(1, same, PATIENCE, (n,)) == n
+            assert [each.wait(PATIENCE) for each in futures] == [*range(40)]
+        assert group.rpc_sync(1, add, PATIENCE, (1, 2)) == 3
+        assert used
+        allowed = "a finalizer", "receives for others"
+        assert all(any(each in str(error) for each in allowed) for error in refused), refused
+
+    launch(between(program), backend=backend)
+
+
+@pytest.mark.parametrize("use", ["rpc_sync", "rpc_async", "remote", "result", "barrier", "close"])
+def test_what_enters_in_the_midst_of_a_change_is_refused(use: str) -> None:
+    def program(rt: Runtime, group: RpcGroup) -> None:
+        done = group.rpc_async(1, wait_at_gate)
+        endpoint: Any = group._endpoint
+        uses: dict[str, Callable[[], object]] = {
+            "rpc_sync": lambda: group.rpc_sync(1, same, args=(1,)),
+            "rpc_async": lambda: group.rpc_async(1, same, args=(1,)),
+            "remote": lambda: group.remote(1, same, args=(1,)),
+            "result": done.result,
+            "barrier": lambda: group.barrier(1),
+            "close": endpoint.close,
+        }
+        with state_lock, pytest.raises(RuntimeError, match=r"queue\.SimpleQueue"):
+            uses[use]()
+        assert group.rpc_sync(1, same, args=(2,)) == 2
+        Gates.opened.set()
+        assert done.wait()
+
+    Gates.opened.clear()
+    launch(between(program))
+
+
+def test_a_thread_that_receives_does_not_wait() -> None:
+    def program(_: Runtime, group: RpcGroup) -> None:
+        Gates.opened.clear()
+        with context.internal():
+            waits: list[Callable[[], object]] = [
+                lambda: group.rpc_sync(1, same, args=(1,)),
+                lambda: group.rpc_async(1, wait_at_gate).wait(),
+            ]
+            for wait in waits:
+                with pytest.raises(RuntimeError, match="cannot wait"):
+                    wait()
+            future = group.rpc_async(1, same, args=(1,))
+        Gates.opened.set()
+        assert future.wait(PATIENCE) == 1
+
+    launch(between(program))
