@@ -1,13 +1,13 @@
-"""Transport: carry requests between named members."""
+"""Transport: carry messages between named members."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from pydantic import Field, SecretStr
 from typing_extensions import Buffer
@@ -15,10 +15,6 @@ from typing_extensions import Buffer
 from pparallel.config import BackendConfig
 
 Frames = Sequence[Buffer]
-Handler = Callable[[str, Frames], "Frames | Future[Frames]"]  #: (sender, frames) -> reply
-Lost = Callable[[str, str], None]  #: (name, what is known of its end)
-
-_NOTHING: AbstractContextManager[object] = nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,54 +31,75 @@ class Meeting:
     keys: Mapping[str, Mapping[str, SecretStr]] = field(default_factory=dict, repr=False)
 
 
-class Transport(ABC):
-    """Carries requests between named members, and their replies back.
+class Receiver(Protocol):
+    """The user of a transport, which takes what arrives.
 
-    It knows nothing of functions, objects, names or groups: those stand above it, in
-    ``pparallel.runtime.rpc``, and are the same for every transport.
+    No method raises, except for a defect: the transport logs that and goes on.
+    """
+
+    def on_message(self, sender: str, frames: Frames) -> None:
+        """Take a message of another member.
+
+        A thread of the transport calls it, for the messages of one sender one at a time and in the
+        order in which they were sent. It does not block.
+        """
+
+    def on_exchange(self, sender: str, frames: Frames) -> Frames | Future[Frames]:
+        """Answer a request of another member that waits for the reply.
+
+        The thread of a connection that serves nothing else meanwhile calls it; it may block. A
+        future that is returned is answered when it is done, and one that never is, not at all.
+        """
+
+    def on_reset(self, name: str, error: BaseException) -> None:
+        """Take note that messages to or from a member that is there may have been lost.
+
+        *error* says why. Messages that are sent later arrive.
+        """
+
+    def on_lost(self, name: str, reason: str) -> None:
+        """Take note that a member has ended: once for each, after the last of its messages."""
+
+
+class Transport(ABC):
+    """Carries messages between the named members of one job.
+
+    It knows nothing of functions, requests, names of objects or groups: those stand above it, in
+    ``pparallel.runtime.rpc``, and are the same for every transport. There, too, is what a member
+    sends to itself.
 
     Guarantees:
         - A message arrives with the frames it was sent with, empty ones too
           (``TransportSuite.test_frames_arrive_as_sent``), and huge ones
           (``test_huge_frames_arrive_as_sent``), and many (``test_many_frames_arrive``).
-        - Each request is handled at most once
-          (``TransportSuite.test_each_request_is_handled_once``), and its reply is the reply to it
-          and no other (``test_each_reply_is_that_to_its_request``).
-        - Neither a sender nor the requests behind wait while the reply to a request is not there
-          (``TransportSuite.test_a_request_does_not_wait_for_its_reply``,
-          ``test_calls_in_a_circle``, ``test_circles_do_not_deadlock``).
+        - A message arrives once or, where :meth:`Receiver.on_reset` or :meth:`Receiver.on_lost`
+          says so, perhaps not at all (``test_each_message_arrives_once``).
+        - Messages of one thread to one member arrive in the order in which they were sent
+          (``test_order``); no member that does not read holds up messages to others
+          (``test_one_slow_member_holds_up_no_other``).
+        - Any thread may send (``test_many_threads``), and sending does not wait for the receiver
+          (``test_sending_does_not_block``).
         - Frames arrive as the receiver's own memory: writable where they were sent writable,
           valid while referenced, and never seen to change by the sender or by another receiver
-          (``TransportSuite.test_what_arrives_is_the_receivers_own``; for tensors, with every
-          serializer, ``test_tensors_are_the_receivers_own``).
-        - What the handler raises fails the request with ``RemoteError``
-          (``TransportSuite.test_a_handler_that_fails``).
-        - A time-out is honoured (``TransportSuite.test_timeout``), and a reply that comes later is
-          dropped (``test_a_late_reply_is_dropped``). It is kept under signals
-          (``test_a_timeout_is_kept_under_signals``), under back-pressure
-          (``test_a_timeout_is_kept_under_back_pressure``) and in queues
-          (``test_a_timeout_is_kept_in_queues``).
-        - A member goes on after an error, whatever raised it
-          (``TransportSuite.test_nobody_is_deaf_after_an_error``,
-          ``test_nobody_is_deaf_after_a_callback``, ``test_a_callback_that_exits``).
-        - A member that ends is reported once to each of the others, every request that waits for
-          it fails with ``PeerLostError``, and :meth:`members` names it no more
-          (``TransportSuite.test_a_member_that_leaves``).
-        - :meth:`close` fails every request that still waits with ``ClosedError``
-          (``TransportSuite.test_close_ends_what_waits``, ``test_nothing_waits_after_the_end``),
-          and so does any use before :meth:`open` or after it (``test_use_before_and_after``).
-        - Any thread may send (``TransportSuite.test_many_threads``).
-
-    Features:
-        - ``ordered``: requests from one thread to one member reach its handler in the order sent
-          (``TransportSuite.test_order``).
+          (``test_what_arrives_is_the_receivers_own``).
+        - The reply to an exchange is the reply to it and no other
+          (``test_each_reply_is_that_to_its_request``); its time-out is kept
+          (``test_an_exchange_ends_with_its_timeout``).
+        - A receiver that raises, which is a defect, makes no member deaf
+          (``test_nobody_is_deaf_after_an_error``).
+        - A member that ends is reported once to each of the others, who then cannot send to it,
+          and :meth:`members` names it no more (``test_a_member_that_leaves``,
+          ``test_exchanges_end_with_their_member``).
+        - Any use before :meth:`open` or after :meth:`close` raises ``ClosedError``
+          (``test_use_before_and_after``), and :meth:`close` ends exchanges that wait
+          (``test_close_ends_what_waits``). What was sent before it arrives
+          (``test_messages_sent_before_the_close_arrive``).
 
     Attributes:
         is_local: all members are threads of one process.
     """
 
     is_local: ClassVar[bool] = False
-    _on_lost: Lost | None = None
 
     @property
     @abstractmethod
@@ -91,74 +108,50 @@ class Transport(ABC):
 
     @abstractmethod
     def members(self) -> list[str]:
-        """The names of the members that are connected now, this one among them."""
-
-    @abstractmethod
-    def open(self, handler: Handler) -> None:
-        """Connect, and pass each request that arrives to *handler*.
-
-        The handler returns the reply's frames, or a future of them; it never blocks. An exception
-        of the handler is a defect: the request fails with it, as text, in a ``RemoteError``.
-        """
-
-    @abstractmethod
-    def close(self) -> None:
-        """Disconnect; safe to call again."""
-
-    @abstractmethod
-    def request(self, to: str, frames: Frames, timeout: float | None = None) -> Future[Frames]:
-        """Send *frames* to member *to* and return a future of its reply.
-
-        The frames' memory must stay unchanged until the future is done. ``timeout`` is in seconds,
-        ``None`` for no limit.
+        """The names of the members that are connected now, this one among them.
 
         Raises:
             ClosedError: this transport is not open.
-            PeerLostError: *to* is known to have ended, or is no member.
-
-        The future fails with ``CallTimeoutError``, ``PeerLostError`` or ``ClosedError``.
         """
 
-    def call(self, to: str, frames: Frames, timeout: float | None = None) -> Frames:
-        """Send *frames* to member *to* and return its reply.
+    @abstractmethod
+    def open(self, receiver: Receiver) -> None:
+        """Meet the other members, and pass on to *receiver* what arrives."""
 
-        A transport overrides this where the caller's own thread can do the work.
-        """
-        return self.request(to, frames, timeout).result()
+    @abstractmethod
+    def close(self) -> None:
+        """Disconnect, once what was sent has left, within a second; safe to call again.
 
-    def send(self, to: str, frames: Frames, timeout: float | None, future: Future[Frames]) -> None:
-        """As :meth:`request`, but complete *future*, which the caller has made.
-
-        A transport overrides this where that saves it a future of its own.
+        *receiver* is not called after it, except by a call that is under way.
         """
 
-        def ended(reply: Future[Frames]) -> None:
-            with suppress(InvalidStateError):  # it has ended meanwhile
-                if error := reply.exception():
-                    future.set_exception(error)
-                else:
-                    future.set_result(reply.result())
+    @abstractmethod
+    def send(self, to: str, frames: Frames) -> None:
+        """Send a message to another member; does not wait for it to arrive.
 
-        self.request(to, frames, timeout).add_done_callback(ended)
+        What cannot leave at once waits in memory: its sender limits it. The memory of frames that
+        are not ``bytes`` must not change until the message has been used by its receiver.
 
-    def awaiting(
-        self, to: str, is_done: Callable[[], bool], timeout: float | None
-    ) -> AbstractContextManager[object]:
-        """Return what is entered while a thread waits for a reply of member *to*.
-
-        A transport overrides this where that thread may receive meanwhile, until *is_done*, and so
-        spares others the work.
+        Raises:
+            ClosedError: this transport is not open.
+            PeerLostError: *to* is known to have ended, or is no other member.
+            ResourceExhaustedError: there is no memory or descriptor for it; nothing was sent.
         """
-        return _NOTHING
 
-    def when_lost(self, callback: Lost) -> None:
-        """Have *callback* called, once for each member that ends; set before :meth:`open`."""
-        self._on_lost = callback
+    def exchange(self, to: str, frames: Frames, timeout: float | None) -> Frames | None:
+        """Send a request on a way of the calling thread's own, and return the reply.
 
-    def lost(self, name: str, reason: str) -> None:
-        """Report that member *name* has ended: called by the backend, once for each member."""
-        if self._on_lost is not None:
-            self._on_lost(name, reason)
+        A transport overrides this where the calling thread can do the work, which saves hand-overs
+        from thread to thread. ``None``, as here: there is no such way now, and nothing was sent.
+        An exchange may overtake messages, and messages it. *timeout* is in seconds, ``None`` for
+        no limit.
+
+        Raises:
+            CallTimeoutError: no reply came within *timeout* seconds; a later one is dropped.
+            ClosedError: this transport is not open, or is closed meanwhile.
+            PeerLostError: *to* has ended, or is no other member.
+        """
+        return None
 
     @classmethod
     @contextmanager
