@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from pparallel.interfaces.transport import Handler
+from pparallel.interfaces.request_transport import Handler
 from pparallel.runtime.processes import forget_in_children
 from pparallel.runtime.resources import start_thread
 from pparallel.runtime.shm import Parcels

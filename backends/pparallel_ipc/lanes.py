@@ -18,7 +18,8 @@ from functools import partial
 from time import monotonic
 
 from pparallel.errors import ClosedError
-from pparallel.interfaces.transport import Frames, Handler
+from pparallel.interfaces.request_transport import Handler
+from pparallel.interfaces.transport import Frames
 from pparallel.runtime import dedicated
 from pparallel.runtime.interrupts import is_interrupt, raise_interrupt
 from pparallel.runtime.links import FAILED, OK, attempt, outcome, told

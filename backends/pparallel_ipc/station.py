@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pparallel.errors import AuthenticationError, CallTimeoutError, ClosedError, PeerLostError
-from pparallel.interfaces.transport import Handler
+from pparallel.interfaces.request_transport import Handler
 from pparallel.runtime.interrupts import is_interrupt
 from pparallel.runtime.links import Hello, Membership, RefusedError, peer
 from pparallel.runtime.processes import close_private, private

@@ -20,7 +20,8 @@ from pydantic import SecretStr
 from typing_extensions import override
 
 from pparallel.errors import CallTimeoutError, ClosedError, ConfigError, PeerLostError
-from pparallel.interfaces.transport import Frames, Handler, Meeting, Transport
+from pparallel.interfaces.request_transport import Handler, RequestTransport
+from pparallel.interfaces.transport import Frames, Meeting
 from pparallel.runtime.delivery import Delivery
 from pparallel.runtime.future import LeanFuture
 from pparallel.runtime.interrupts import raise_interrupt
@@ -39,7 +40,7 @@ _KEY = "ipc"  #: where a member finds the job's key among its own
 _ROOM = 90  #: bytes of a folder's path, so that a socket's fits in the kernel's 108
 
 
-class IpcTransport(Transport):
+class IpcTransport(RequestTransport):
     """Carries requests over Unix sockets, and what is large through shared memory.
 
     A call is sent and its answer received by the caller's own thread, and served by a thread that

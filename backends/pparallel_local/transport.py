@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
-from pparallel.interfaces.transport import Frames, Handler, Meeting, Transport
+from pparallel.interfaces.request_transport import Handler, RequestTransport
+from pparallel.interfaces.transport import Frames, Meeting
 from pparallel.runtime.delivery import Delivery
 from pparallel.runtime.pending import Pending, awaited
 
@@ -81,7 +82,7 @@ _hubs: weakref.WeakValueDictionary[str, _Hub] = weakref.WeakValueDictionary()
 _hubs_lock = threading.Lock()
 
 
-class LocalTransport(Transport):
+class LocalTransport(RequestTransport):
     """Carries requests by calling the receiver's handler, in the sender's thread.
 
     The handler never blocks, so neither does the sender. Memory that could change is copied once

@@ -20,7 +20,8 @@ from pparallel.errors import (
     ConfigError,
     PeerLostError,
 )
-from pparallel.interfaces.transport import Frames, Handler
+from pparallel.interfaces.request_transport import Handler
+from pparallel.interfaces.transport import Frames
 from pparallel.runtime.exchange import Exchange
 from pparallel.runtime.links import Hello, Membership, ProcessId, RefusedError
 from pparallel.runtime.pending import Pending

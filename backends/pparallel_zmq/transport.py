@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from pparallel.errors import ClosedError, PeerLostError, ResourceExhaustedError
-from pparallel.interfaces.transport import Frames, Handler, Meeting, Transport
+from pparallel.interfaces.request_transport import Handler, RequestTransport
+from pparallel.interfaces.transport import Frames, Meeting
 from pparallel.runtime.delivery import Delivery
 from pparallel.runtime.future import LeanFuture
 from pparallel.runtime.pending import Pending
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from pparallel.runtime.member import Member
 
 
-class ZmqTransport(Transport):
+class ZmqTransport(RequestTransport):
     """Carries requests by ZeroMQ.
 
     Each member has one socket where all others reach it, read by one thread, and a connection to

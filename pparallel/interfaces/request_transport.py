@@ -8,7 +8,7 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, ClassVar
 
-from pparallel.interfaces.transport import Frames, Meeting
+from pparallel.interfaces.transport import Frames, Meeting, Transport
 
 Handler = Callable[[str, Frames], "Frames | Future[Frames]"]  #: (sender, frames) -> reply
 Lost = Callable[[str, str], None]  #: (name, what is known of its end)
@@ -113,3 +113,6 @@ class RequestTransport(ABC):
         What it yields reaches each member as its ``rendezvous`` and its own ``keys``.
         """
         yield Meeting("")
+
+
+Transport.register(RequestTransport)  # type: ignore[type-abstract] # while some have not moved

@@ -8,7 +8,8 @@ from concurrent.futures import Future
 from typing_extensions import Buffer
 
 from pparallel.errors import RemoteError
-from pparallel.interfaces.transport import Frames, Handler
+from pparallel.interfaces.request_transport import Handler
+from pparallel.interfaces.transport import Frames
 from pparallel.runtime.future import fail, settle
 from pparallel.runtime.interrupts import raise_interrupt
 

@@ -6,7 +6,8 @@ import contextlib
 from collections.abc import Iterator
 from contextlib import ExitStack
 
-from pparallel.interfaces.transport import Frames, Handler
+from pparallel.interfaces.request_transport import Handler
+from pparallel.interfaces.transport import Frames
 from pparallel.runtime.member import Member
 from pparallel.testing.threads import in_threads
 from pparallel_ipc import IpcTransportConfig

@@ -14,25 +14,19 @@ from pparallel_serializers import PickleSerializerConfig
 from pparallel_serializers.pickle import PickleSerializer
 
 
-class FakeLink:
+class FakeTransport:
     """Keeps what is sent, and fails or answers as a test says."""
 
     def __init__(self) -> None:
-        self.sent: list[tuple[Frames, Callable[[BaseException], object]]] = []
+        self.sent: list[Frames] = []
         self.when_sending: Callable[[], object] = lambda: None
-        self.reply: Callable[[Frames], Frames] = lambda frames: frames
+        self.reply: Callable[[Frames], Frames | None] = lambda frames: frames
 
-    def send(
-        self,
-        to: str,
-        frames: Frames,
-        failed: Callable[[BaseException], object],
-        timeout: float | None = None,
-    ) -> None:
+    def send(self, to: str, frames: Frames) -> None:
         self.when_sending()
-        self.sent.append((frames, failed))
+        self.sent.append(frames)
 
-    def exchange(self, to: str, frames: Frames, timeout: float | None) -> Frames:
+    def exchange(self, to: str, frames: Frames, timeout: float | None) -> Frames | None:
         return self.reply(frames)
 
 
@@ -61,11 +55,16 @@ class FakePeer:
     """A peer with all that it needs, and the messages that it has sent."""
 
     def __init__(self, **options: Any) -> None:
-        self.link, self.timers = FakeLink(), FakeTimers()
+        self.transport, self.timers = FakeTransport(), FakeTimers()
         self.codec = Codec(PickleSerializer(PickleSerializerConfig()), "me")
         options = {"limit": 2**20, **options}
         self.peer = Peer(
-            "other", self.link, self.codec, self.timers, clock=lambda: self.timers.now, **options
+            "other",
+            self.transport,
+            self.codec,
+            self.timers,
+            clock=lambda: self.timers.now,
+            **options,
         )
 
     def call(self, flags: int = 0, timeout: float | None = 10.0, data: bytes = b"call") -> Answered:
@@ -75,8 +74,8 @@ class FakePeer:
 
     def messages(self) -> list[list[Item]]:
         """Return the items of each message that was sent since this was called last."""
-        found = [self.codec.items(frames[0])[1:] for frames, _ in self.link.sent]
-        self.link.sent.clear()
+        found = [self.codec.items(frames[0])[1:] for frames in self.transport.sent]
+        self.transport.sent.clear()
         return found
 
     def ids(self) -> list[list[int]]:

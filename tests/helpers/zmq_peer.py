@@ -16,7 +16,8 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from pparallel.interfaces.transport import Frames, Handler, Meeting
+from pparallel.interfaces.request_transport import Handler
+from pparallel.interfaces.transport import Frames, Meeting
 from pparallel.runtime.member import Member
 from pparallel.testing.patience import until
 from pparallel_zmq import ZmqTransportConfig

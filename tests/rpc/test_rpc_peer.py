@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rpc_fakes import Answered, FakePeer, ask, call, result
 
-from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError, RemoteError
+from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
 from pparallel.runtime.rpc.codec import ACK, CALL, FAILED, IDEMPOTENT, RESULT, SERVICE
 from pparallel.runtime.rpc.peer import FULL, HELD, MANY, MOST, OVERHEAD, PATIENCE, SOON, Arrived
 
@@ -60,7 +60,7 @@ def test_results_leave_together() -> None:
     assert it.ids() == [[1, 2, 3]]
     it.peer.post((result(4), (b"frame",)))
     it.timers.advance(HELD)
-    assert [len(frames) for frames, _ in it.link.sent] == [2]
+    assert [len(frames) for frames in it.transport.sent] == [2]
     assert it.ids() == [[4]]
 
 
@@ -79,11 +79,11 @@ def test_what_is_put_in_while_another_message_is_sent_follows_it() -> None:
     it = FakePeer()
 
     def ask_more() -> None:
-        it.link.when_sending = lambda: None
+        it.transport.when_sending = lambda: None
         it.peer.ask_async(Answered(), "key", None, (), None)
-        assert it.link.sent == [], "it has overtaken the message before it"
+        assert it.transport.sent == [], "it has overtaken the message before it"
 
-    it.link.when_sending = ask_more
+    it.transport.when_sending = ask_more
     it.call()
     assert it.ids() == [[1], [2]]
 
@@ -96,7 +96,7 @@ def test_a_call_that_is_waited_for_takes_a_way_of_its_own_unless_it_would_overta
         heads.append(it.codec.items(frames[0]))  # type: ignore[index]
         return [it.codec.head(result(heads[-1][1], "value"), ord("C"))]
 
-    it.link.reply = reply
+    it.transport.reply = reply
     assert it.peer.call(0, b"call", (), 5.0, Answered) == (result(1, "value"), [])
     assert heads[0][:4] == (CALL, 1, heads[0][2], 5.0)
     asynchronous = it.call()
@@ -120,7 +120,7 @@ def test_a_call_that_is_waited_for_does_not_overtake_one_before_an_expired_one()
     found = it.peer.call(0, b"call", (), 5.0, Answered)
     assert isinstance(found, Answered), "it has overtaken the first"
     it.arrive(result(1), result(2), result(3))
-    it.link.reply = lambda _: [it.codec.head(result(4), ord("C"))]
+    it.transport.reply = lambda _: [it.codec.head(result(4), ord("C"))]
     assert it.peer.call(0, b"call", (), 5.0, Answered) == (result(4), [])
 
 
@@ -170,7 +170,7 @@ def test_a_call_within_a_called_function_waits_a_moment_for_room(
     second = it.call(data=bytes(2000))
     assert waited == [pytest.approx(PATIENCE)]
     assert not second.done
-    it.link.reply = lambda _: [it.codec.head(result(9), ord("C"))]
+    it.transport.reply = lambda _: [it.codec.head(result(9), ord("C"))]
     it.arrive(result(1), result(2))
     it.call(data=bytes(10**4))
     it.arrive(result(3))
@@ -231,7 +231,7 @@ def test_the_result_of_an_idempotent_call_is_given_again_until_it_is_acknowledge
     assert it.ids() == [[1]]
     it.arrive(call(1, flags=IDEMPOTENT))
     it.peer.flush()
-    assert bytes(it.link.sent[0][0][1]) == b"result"
+    assert bytes(it.transport.sent[0][1]) == b"result"
     assert it.ids() == [[1]]
     it.arrive((ACK, [1]))
     assert it.arrive(call(1, flags=IDEMPOTENT)) == []
@@ -248,17 +248,17 @@ def test_memory_is_bounded_while_one_call_lasts() -> None:
     for _ in range(10_000):
         it.call(IDEMPOTENT)
         it.peer.flush()
-        for frames, _ in it.link.sent:
+        for frames in it.transport.sent:
             items = it.codec.items(frames[0])
             for item, _ in called.peer.received(items, frames[1:]):
                 if item[1] == 1:
                     continue
                 called.peer.post((result(item[1], bytes(100)), ()))
-        it.link.sent.clear()
+        it.transport.sent.clear()
         called.peer.flush()
-        for frames, _ in called.link.sent:
+        for frames in called.transport.sent:
             it.peer.received(it.codec.items(frames[0]), frames[1:])
-        called.link.sent.clear()
+        called.transport.sent.clear()
         most = max(most, len(called.peer.kept))
     assert most <= 2 * MANY
     assert len(called.peer.arrived) == 0
@@ -283,15 +283,18 @@ def test_an_idempotent_call_is_sent_again_at_growing_intervals_until_it_is_answe
     assert it.messages() == []
 
 
-def test_acknowledgements_that_are_lost_are_sent_again() -> None:
+def test_acknowledgements_that_cannot_be_sent_are_sent_later() -> None:
+    def fail() -> None:
+        it.transport.when_sending = lambda: None
+        raise MemoryError
+
     it = FakePeer()
     it.call(IDEMPOTENT)
     it.messages()
     it.arrive(result(1))
+    it.transport.when_sending = fail
     it.timers.advance(SOON)
-    frames, failed = it.link.sent.pop()
-    assert it.codec.items(frames[0])[1:] == [(ACK, [1])]
-    failed(CallTimeoutError("a request", SOON))
+    assert it.messages() == []
     it.timers.advance(SOON)
     assert it.messages() == [[(ACK, [1])]]
 
@@ -309,31 +312,31 @@ def test_a_direct_call_whose_thread_has_called_again_is_overtaken() -> None:
 # -- what fails -------------------------------------------------------------------------------
 
 
-def test_what_a_message_has_brought_fails_with_it() -> None:
+def test_a_reset_fails_what_waits_unless_it_is_sent_again() -> None:
     it = FakePeer()
     plain, again = it.call(), it.call(IDEMPOTENT, timeout=5)
     it.peer.flush()
-    for frames, failed in it.link.sent[:]:
-        assert frames
-        failed(PeerLostError("other", "broke the connection"))
+    it.messages()
+    it.peer.reset(PeerLostError("other", "broke the connection"))
     assert isinstance(plain.error, PeerLostError)
     assert not again.done
-    it.link.sent.clear()
     it.timers.advance(0.2)
     assert it.ids() == [[2]], "it is not sent again"
-    it.link.sent.clear()
     it.timers.advance(5)
     assert isinstance(again.error, CallTimeoutError)
     assert it.peer._used == 0
+    it.messages()
+    it.call()
+    assert it.ids() == [[3]], "the next waits for the answer to what was lost"
 
 
 def test_a_call_that_cannot_be_sent_fails_and_the_next_is_sent() -> None:
     def fail() -> None:
-        it.link.when_sending = lambda: None
+        it.transport.when_sending = lambda: None
         raise MemoryError
 
     it = FakePeer()
-    it.link.when_sending = fail
+    it.transport.when_sending = fail
     sink = it.call()
     assert isinstance(sink.error, MemoryError)
     it.call()
@@ -343,11 +346,11 @@ def test_a_call_that_cannot_be_sent_fails_and_the_next_is_sent() -> None:
 
 def test_an_interrupt_of_a_send_fails_what_was_sent_and_the_next_is_sent() -> None:
     def interrupt() -> None:
-        it.link.when_sending = lambda: None
+        it.transport.when_sending = lambda: None
         raise KeyboardInterrupt
 
     it = FakePeer()
-    it.link.when_sending = interrupt
+    it.transport.when_sending = interrupt
     sink = Answered()
     with pytest.raises(KeyboardInterrupt):
         it.peer.call_async(sink, 0, b"call", (), 5.0)
@@ -359,13 +362,27 @@ def test_an_interrupt_of_a_send_fails_what_was_sent_and_the_next_is_sent() -> No
 
 
 def test_a_result_that_cannot_be_sent_reaches_the_caller_as_an_error() -> None:
+    def fail() -> None:
+        it.transport.when_sending = lambda: None
+        raise OSError("no room")
+
     it = FakePeer()
+    it.transport.when_sending = fail
     it.peer.post((result(1), ()))
     it.peer.flush()
-    _, failed = it.link.sent.pop()
-    failed(RemoteError("other", "OSError", "no room", ""))
     [[item]] = it.messages()
     assert item[:3] == (RESULT, 1, FAILED)
+
+
+def test_where_there_is_no_way_for_an_exchange_a_call_goes_as_a_message() -> None:
+    it = FakePeer()
+    it.transport.reply = lambda _: None
+    assert isinstance(it.peer.call(0, b"call", (), 5.0, Answered), Answered)
+    assert it.ids() == [[2]]
+    assert it.peer.ask("key", None, (), None) is None
+    other = FakePeer(exchanges=False)
+    assert isinstance(other.peer.call(0, b"call", (), 5.0, Answered), Answered)
+    assert other.ids() == [[1]]
 
 
 @pytest.mark.parametrize("use", ["call", "call_async", "ask", "ask_async"])

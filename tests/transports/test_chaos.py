@@ -20,7 +20,8 @@ from typing_extensions import override
 
 import pparallel
 from pparallel.errors import CallTimeoutError, ClosedError, ConfigError, PeerLostError
-from pparallel.interfaces.transport import Frames, Transport, TransportConfig
+from pparallel.interfaces.request_transport import RequestTransport
+from pparallel.interfaces.transport import Frames, TransportConfig
 from pparallel.registry import Registry, default_registry
 from pparallel.testing.chaos import ChaosTransportConfig, chaotic
 from pparallel.testing.chaos import transport as chaos_transport
@@ -102,14 +103,14 @@ class Heard:
         return [b"answer"]
 
 
-Open = Callable[..., tuple[Transport, Heard]]
+Open = Callable[..., tuple[RequestTransport, Heard]]
 
 
 @pytest.fixture
 def opened() -> Iterator[Open]:
-    transports: list[Transport] = []
+    transports: list[RequestTransport] = []
 
-    def opened(**faults: float) -> tuple[Transport, Heard]:
+    def opened(**faults: float) -> tuple[RequestTransport, Heard]:
         config = chaotic(LocalTransportConfig(), **faults)
         transport, heard = pparallel.build(config), Heard()
         transports.append(transport)
@@ -121,7 +122,7 @@ def opened() -> Iterator[Open]:
         each.close()
 
 
-def send(transport: Transport, timeout: float = 0.02) -> Future[Frames]:
+def send(transport: RequestTransport, timeout: float = 0.02) -> Future[Frames]:
     return transport.request(transport.name, [b"?", bytearray(b"!")], timeout)
 
 

@@ -14,7 +14,8 @@ import pytest
 from zmq_peer import transport
 
 import pparallel
-from pparallel.interfaces.transport import Frames, Handler
+from pparallel.interfaces.request_transport import Handler
+from pparallel.interfaces.transport import Frames
 from pparallel.runtime import dedicated
 from pparallel.runtime.rpc import RpcGroup, context
 from pparallel.testing.patience import PATIENCE, until

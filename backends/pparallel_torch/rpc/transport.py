@@ -1,4 +1,4 @@
-"""Transport on torch.distributed.rpc."""
+"""RequestTransport on torch.distributed.rpc."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from pparallel.errors import (
     RemoteError,
     SerializationError,
 )
-from pparallel.interfaces.transport import Frames, Handler, Meeting, Transport
+from pparallel.interfaces.request_transport import Handler, RequestTransport
+from pparallel.interfaces.transport import Frames, Meeting
 from pparallel.runtime.delivery import own
 from pparallel.runtime.future import fail, settle
 from pparallel.runtime.job_folder import JobFolder
@@ -52,7 +53,7 @@ Answer = Callable[[tuple[Any, ...]], None]
 Reply = Callable[[int, Frames], None]
 
 
-class TorchRpcTransport(Transport):
+class TorchRpcTransport(RequestTransport):
     """Carries each request as a call of torch's, whose answer is the reply.
 
     Members meet in a store of torch's and say there who they are. Ends are seen by

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from pparallel.errors import RemoteError
-from pparallel.interfaces.transport import Frames, Handler
+from pparallel.interfaces.request_transport import Handler
+from pparallel.interfaces.transport import Frames
 
 OK, FAILED = range(2)  #: how a request ended, where the handler itself may fail
 

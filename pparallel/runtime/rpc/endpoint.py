@@ -23,8 +23,10 @@ from pparallel.errors import (
     PeerLostError,
     PparallelError,
 )
+from pparallel.interfaces.request_transport import RequestTransport
 from pparallel.interfaces.serializer import Serializer
 from pparallel.interfaces.transport import Frames, Transport, TransportConfig
+from pparallel.runtime.delivery import own
 from pparallel.runtime.future import LeanFuture, fail, settle
 from pparallel.runtime.member import MemberContext
 from pparallel.runtime.member import context as member_context
@@ -47,7 +49,7 @@ from pparallel.runtime.rpc.codec import (
 from pparallel.runtime.rpc.directory import FIND, Directory
 from pparallel.runtime.rpc.executor import Executor
 from pparallel.runtime.rpc.future import ReplyFuture, RpcFuture
-from pparallel.runtime.rpc.link import TransportLink
+from pparallel.runtime.rpc.link import RequestLink
 from pparallel.runtime.rpc.peer import Peer
 from pparallel.runtime.rpc.refs import RefTable, RemoteRef, methods_value
 from pparallel.runtime.rpc.service import Reply, Request, Service
@@ -84,7 +86,7 @@ class Endpoint:
 
     def __init__(
         self,
-        transport: Transport,
+        transport: Transport | RequestTransport,
         serializer: Serializer,
         context: MemberContext,
         config: TransportConfig,
@@ -94,11 +96,12 @@ class Endpoint:
         self.name = member.name
         # Among threads of one process all of __main__ is there already.
         self.serializer = serializer.carrying("nothing") if transport.is_local else serializer
+        if isinstance(transport, RequestTransport):
+            transport = RequestLink(transport)
         # A transport that shares memory has loaded what that needs, pickle among it.
         shares = hasattr(transport, "arena")
         self._sharing = cast("SharesMemory", transport) if shares else None
         self._transport, self._timeout = transport, config.timeout
-        self.link = TransportLink(transport, self)
         self._codec = Codec(self.serializer, self.name)
         self.timers = Timers(f"{self.name}-timers")
         self.executor = Executor(
@@ -117,10 +120,11 @@ class Endpoint:
         self._peers = {
             name: Peer(
                 name,
-                self.link,
+                transport if name != self.name else _Loopback(self),
                 self._codec,
                 self.timers,
                 limit=config.max_in_flight,
+                exchanges=type(transport).exchange is not Transport.exchange,
                 retry_after=config.retry_after,
                 is_called=self._is_called,
             )
@@ -150,7 +154,7 @@ class Endpoint:
         self.timers.start()
         _opened.add(self)
         try:
-            self.link.open()
+            self._transport.open(self)
         except ClosedError as error:
             raise self._why(error) from None
         context.opened(self)
@@ -160,7 +164,6 @@ class Endpoint:
         self._leaving = True
         for peer in self._peers.values():
             peer.flush()
-            self.link.reply_to_all(peer.name)
 
     def let_others_leave(self) -> None:
         """In the first member, wait a moment for the others to leave: it may owe them an answer.
@@ -457,31 +460,31 @@ class Endpoint:
         """Answer requests for *key* no more; harmless if it was not served."""
         self._services.pop(key, None)
 
-    def on_message(
-        self, sender: str, frames: Frames, when_new: Callable[[], object] = lambda: None
-    ) -> None:
-        """Take a message; never blocks. *when_new* is called before what is new in it is run."""
-        peer = self._peers[sender]
-        todo = peer.received(self._codec.items(frames[0]), frames[1:])
-        if todo:
-            when_new()
-        jobs: list[_Job] = []
-        now = monotonic()
-        for item, part in todo:
-            if item[0] != CALL:
-                self._serve(peer, item, part)
-                continue
-            if jobs and jobs[-1][1][2] != item[2]:
+    def on_message(self, sender: str, frames: Frames) -> None:
+        """As :meth:`Receiver.on_message`."""
+        here, peer = context.here, self._peers[sender]
+        before, here.internal = here.internal, True
+        try:
+            todo = peer.received(self._codec.items(frames[0]), frames[1:])
+            jobs: list[_Job] = []
+            now = monotonic()
+            for item, part in todo:
+                if item[0] != CALL:
+                    self._serve(peer, item, part)
+                    continue
+                if jobs and jobs[-1][1][2] != item[2]:
+                    self._submit(peer, jobs)
+                    jobs = []
+                # On arrival, so that references that are passed on meanwhile find it.
+                kept = None if item[5] is None else self.refs.keep(item[5], sender)
+                jobs.append((peer, item, part, now, kept))
+            if jobs:
                 self._submit(peer, jobs)
-                jobs = []
-            # On arrival, so that references that are passed on meanwhile find it.
-            kept = None if item[5] is None else self.refs.keep(item[5], sender)
-            jobs.append((peer, item, part, now, kept))
-        if jobs:
-            self._submit(peer, jobs)
+        finally:
+            here.internal = before
 
     def on_exchange(self, sender: str, frames: Frames) -> Frames | Future[Frames]:
-        """Answer in this thread, which may block."""
+        """As :meth:`Receiver.on_exchange`."""
         peer, item = self._peers[sender], self._codec.items(frames[0])
         with state_lock:
             is_new = peer.take(item)
@@ -503,22 +506,17 @@ class Endpoint:
         finally:
             self.executor.leave()
 
-    def on_shared_exchange(self, sender: str, frames: Frames) -> Frames | Future[Frames]:
-        """Answer, or return a future of the answer; never blocks."""
-        peer, item = self._peers[sender], self._codec.items(frames[0])
-        with state_lock:
-            is_new = peer.take(item)
-        if not is_new:
-            return Future()
-        if item[0] != CALL:
-            return self._answer_service(peer, item, frames[1:])
-        reply: Future[Frames] = LeanFuture()
-        to = cast("Peer", _Exchange(self, reply))
-        self._submit(to, [(to, item, frames[1:], monotonic(), None)], sender)
-        return reply
+    def on_reset(self, name: str, error: BaseException) -> None:
+        """As :meth:`Receiver.on_reset`."""
+        with context.internal():
+            self._peers[name].reset(error)
 
     def on_lost(self, name: str, reason: str) -> None:
-        """Take note that a member has ended."""
+        """As :meth:`Receiver.on_lost`."""
+        with context.internal():
+            self._lose(name, reason)
+
+    def _lose(self, name: str, reason: str) -> None:
         with self._changed:
             self._lost[name] = reason
             self._changed.notify_all()
@@ -541,9 +539,9 @@ class Endpoint:
     def _is_called(self) -> bool:
         return self.executor.is_running_here or context.here.internal
 
-    def _submit(self, peer: Peer, jobs: list[_Job], sender: str | None = None) -> None:
+    def _submit(self, peer: Peer, jobs: list[_Job]) -> None:
         try:
-            self.executor.submit((sender or peer.name, jobs[0][1][2]), jobs)
+            self.executor.submit((peer.name, jobs[0][1][2]), jobs)
         except ClosedError as error:
             # The transport closes next and reports this member lost: that is the answer.
             if not self.closed:
@@ -583,7 +581,6 @@ class Endpoint:
         peer = self._peers.get(cast("tuple[str, int]", key)[0])
         if peer is not None:
             peer.flush()
-            self.link.reply_to_all(peer.name)
 
     def _expired(self, limit: float) -> CallTimeoutError:
         return CallTimeoutError(f"a call to {self.name!r} that waited there for a thread", limit)
@@ -648,14 +645,10 @@ class Endpoint:
     def _answer_service(self, peer: Peer, item: Item, frames: Frames) -> Frames | Future[Frames]:
         """Answer a request for a service that came as an exchange."""
         reply: Future[Frames] = LeanFuture()
-        found = self._services.get(item[2])
 
         def ended(answer: Encoded) -> None:
             settle(reply, [self._codec.head(answer[0], SERVICE_EXCHANGE), *answer[1]])
 
-        if found is not None and found[1] and context.here.internal:
-            self.background.submit(item[2], [lambda: ended(_now(self._ask(peer, item, frames)))])
-            return reply
         answer = self._ask(peer, item, frames)
         if isinstance(answer, Future):
             answer.add_done_callback(lambda done: ended(done.result()))
@@ -707,15 +700,18 @@ class Endpoint:
         return Reply()
 
 
-class _Exchange:
-    """Has the result of an exchange that shares its way with others, as a peer would."""
+class _Loopback:
+    """Carries what a member sends to itself."""
 
-    def __init__(self, endpoint: Endpoint, reply: Future[Frames]) -> None:
-        self._endpoint, self._reply = endpoint, reply
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
 
-    def post(self, encoded: Encoded) -> None:
-        """Send the result."""
-        settle(self._reply, self._endpoint._head(encoded))
+    def send(self, to: str, frames: Frames) -> None:
+        """As :meth:`Transport.send`."""
+        self._endpoint.on_message(to, own(frames))
+
+    def exchange(self, to: str, frames: Frames, timeout: float | None) -> None:
+        """As :meth:`Transport.exchange`."""
 
 
 class _RegisteredCall:

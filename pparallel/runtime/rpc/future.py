@@ -70,7 +70,7 @@ class ReplyFuture(LeanFuture[T], Generic[T]):
     def exception(self, timeout: float | None = None) -> BaseException | None:
         if self._state != FINISHED:
             endpoint, to = self._endpoint, self._to
-            with endpoint.waiting(to), endpoint.link.awaiting(to, self.done, timeout):
+            with endpoint.waiting(to):
                 error = super().exception(timeout)
         else:
             error = self._exception

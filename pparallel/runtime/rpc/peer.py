@@ -61,20 +61,14 @@ MOST_THREADS = 2**12  #: calling threads whose latest call is known
 _NONE: tuple[Buffer, ...] = ()
 
 
-class Link(Protocol):
-    """What carries messages, as the transport does."""
+class Sender(Protocol):
+    """A part of the transport."""
 
-    def send(
-        self,
-        to: str,
-        frames: Frames,
-        failed: Callable[[BaseException], object],
-        timeout: float | None = None,
-    ) -> None:
-        """Send a message; *failed* is called if it is known not to have arrived."""
+    def send(self, to: str, frames: Frames) -> None:
+        """As :meth:`Transport.send`."""
 
-    def exchange(self, to: str, frames: Frames, timeout: float | None) -> Frames:
-        """Send a request on a way of this thread's own, and return the reply."""
+    def exchange(self, to: str, frames: Frames, timeout: float | None) -> Frames | None:
+        """As :meth:`Transport.exchange`."""
 
 
 class Sink(Protocol):
@@ -152,11 +146,12 @@ class Peer:
     def __init__(
         self,
         name: str,
-        link: Link,
+        transport: Sender,
         codec: Codec,
         timers: Delays,
         *,
         limit: int,
+        exchanges: bool = True,
         retry_after: float = 0.2,
         is_called: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = monotonic,
@@ -165,16 +160,18 @@ class Peer:
 
         Args:
             name: of the member.
-            link: carries messages to it.
+            transport: carries messages to it.
             codec: writes heads.
             timers: call a function later.
             limit: bytes of calls that may be unanswered.
+            exchanges: whether the transport has a way for these.
             retry_after: seconds after which an idempotent call is sent again the first time.
             is_called: whether the calling thread runs a function for another member.
             clock: returns the time in seconds.
         """
         self.name = name
-        self._link, self._codec, self._timers, self._clock = link, codec, timers, clock
+        self._transport, self._codec, self._timers, self._clock = transport, codec, timers, clock
+        self._has_exchange = exchanges
         self._limit, self._retry_after, self._is_called = limit, retry_after, is_called
         self._end: Callable[[], BaseException] | None = None
         # as a caller
@@ -234,30 +231,30 @@ class Peer:
         thread = get_ident()
         size = (0 if data is None else len(data)) + (size_of(frames) if frames else 0)
         refuse_reentry()
+        found = None
         with state_lock:
             number = 0
-            if not self._is_behind(thread):
+            if self._has_exchange and not self._is_behind(thread):
                 if size > UNCOUNTED:
                     size += OVERHEAD
                     timeout = self._take_room(size, timeout, is_sync=True)
                 else:
                     size = 0
-                if self._end is not None:
-                    raise self._end()
-                number = self._last = self._last + 1
-                self._exchanges[number] = None
-        if not number:
+                number = self._begin_exchange()
+        if number:
+            item = (CALL, number, thread, timeout or 0.0, flags, None, data, len(frames))
+            try:
+                found = self._exchange(item, frames, timeout, CALL_EXCHANGE)
+            finally:
+                with state_lock:
+                    self._exchanges.pop(number, None)
+                    if size:
+                        self._give_back(size)
+        if found is None:
             sink = wait()
             self.call_async(sink, flags, data, frames, timeout)
             return sink
-        item = (CALL, number, thread, timeout or 0.0, flags, None, data, len(frames))
-        try:
-            return self._exchange(item, frames, timeout, CALL_EXCHANGE)
-        finally:
-            with state_lock:
-                self._exchanges.pop(number, None)
-                if size:
-                    self._give_back(size)
+        return found
 
     def call_async(
         self,
@@ -308,15 +305,14 @@ class Peer:
     def ask(
         self, key: str, body: object, buffers: Sequence[Buffer], timeout: float | None
     ) -> tuple[Item, Frames] | None:
-        """Ask a service, in this thread; None: an earlier call of this thread is under way."""
+        """Ask a service, in this thread; None: it has no way of its own for that now."""
         refuse_reentry()
         with state_lock:
             if self._end is not None:
                 raise self._end()
-            if self._is_behind(get_ident()):
+            if not self._has_exchange or self._is_behind(get_ident()):
                 return None
-            number = self._last = self._last + 1
-            self._exchanges[number] = None
+            number = self._begin_exchange()
         try:
             item, frames = self._codec.service(number, key, body, buffers)
             return self._exchange(item, frames, timeout, SERVICE_EXCHANGE)
@@ -352,13 +348,23 @@ class Peer:
         latest = self._latest.get(thread)
         return latest is not None and (latest in self.requests or latest in self._given_up)
 
+    def _begin_exchange(self) -> int:
+        """Return the id of an exchange; called with the lock held."""
+        if self._end is not None:
+            raise self._end()
+        number = self._last = self._last + 1
+        self._exchanges[number] = None
+        return number
+
     def _exchange(
         self, item: Item, frames: Frames, timeout: float | None, kind: int
-    ) -> tuple[Item, Frames]:
+    ) -> tuple[Item, Frames] | None:
+        """Return the reply; None: there is no way for an exchange now, and nothing was sent."""
         if self._held or self._outgoing:
             self.flush()
-        reply = self._link.exchange(self.name, [self._codec.head(item, kind), *frames], timeout)
-        return self._codec.items(reply[0]), reply[1:]
+        head = self._codec.head(item, kind)
+        reply = self._transport.exchange(self.name, [head, *frames], timeout)
+        return None if reply is None else (self._codec.items(reply[0]), reply[1:])
 
     # -- room ---------------------------------------------------------------------------------
 
@@ -472,9 +478,9 @@ class Peer:
                     kind, items, frames = self._outgoing.popleft()
                     mark = self._mark()
                 try:
-                    head = self._codec.head([mark, *items], kind)
-                    failed = partial(self._not_sent, items)
-                    self._link.send(self.name, [head, *frames], failed)
+                    self._transport.send(
+                        self.name, [self._codec.head([mark, *items], kind), *frames]
+                    )
                 except Exception as error:  # noqa: BLE001 - goes to whoever waits
                     self._not_sent(items, error)
         except BaseException:
@@ -489,20 +495,13 @@ class Peer:
         return min(next(iter(self.requests), last), next(iter(self._exchanges), last))
 
     def _not_sent(self, items: Iterable[Item], error: BaseException) -> None:
-        """End what has not arrived, as its message has failed."""
+        """End what could not be sent."""
         is_over = isinstance(error, (ClosedError, PeerLostError))
         for item in items:
-            if item[0] == RESULT:
-                if not is_over:
-                    self._replace(item, error)
-            elif item[0] == ACK:
-                self._acknowledge(*item[1])
-            else:
-                request = self.requests.get(item[1])
-                may_come = isinstance(error, (CallTimeoutError, PeerLostError))
-                if may_come and request is not None and request[4] is not None:
-                    continue  # it is sent again
+            if item[0] != RESULT:
                 self._finish(item[1], error)
+            elif not is_over:
+                self._replace(item, error)
 
     def _replace(self, item: Item, error: BaseException) -> None:
         """Send an error in the place of a result that could not be sent."""
@@ -510,7 +509,7 @@ class Peer:
         found, frames = self._codec.failed(item[1], error)
         try:
             head = self._codec.head([self._mark(), found], RESULTS)
-            self._link.send(self.name, [head, *frames], lambda _: None)
+            self._transport.send(self.name, [head, *frames])
         except Exception:
             logger.exception("%s is not told of it", self.name)
 
@@ -594,11 +593,20 @@ class Peer:
             numbers, self._acks = self._acks, []
             mark = self._mark()
         head = self._codec.head([mark, (ACK, numbers)], SERVICES)
-        again = partial(self._not_sent, [(ACK, numbers)])
         try:
-            self._link.send(self.name, [head], again, SOON)
-        except Exception as error:  # noqa: BLE001 - it is said again
-            again(error)
+            self._transport.send(self.name, [head])
+        except (ClosedError, PeerLostError):
+            return  # nothing is kept there any more
+        except Exception:  # noqa: BLE001 - the results are kept there until it is sent
+            self._acknowledge(*numbers)
+
+    def reset(self, error: BaseException) -> None:
+        """Fail what may not have arrived, or whose result may not; what is sent again goes on."""
+        with state_lock:
+            lost = [number for number, each in self.requests.items() if each[4] is None]
+            self._marks.clear()
+        for number in lost:
+            self._finish(number, copied(error))
 
     def end(self, why: Callable[[], BaseException]) -> None:
         """Fail all requests, and those to come, with what *why* returns; the first one counts."""

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import Buffer, override
 
 from pparallel.errors import PeerLostError, PparallelError
-from pparallel.interfaces.transport import Frames, Handler, Meeting, Transport, TransportConfig
+from pparallel.interfaces.request_transport import Handler, RequestTransport
+from pparallel.interfaces.transport import Frames, Meeting, TransportConfig
 from pparallel.registry import default_registry
 from pparallel.runtime.future import LeanFuture, fail, settle
 from pparallel.runtime.pending import Pending
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from pparallel.runtime.member import Member
 
 
-class ChaosTransport(Transport):
+class ChaosTransport(RequestTransport):
     """Passes requests on to a transport inside it, or does not, or late, or twice.
 
     The faults are on the sender's side: the transport inside sees sound requests only. A request
@@ -34,7 +35,7 @@ class ChaosTransport(Transport):
 
     def __init__(self, config: ChaosTransportConfig, *, member: Member) -> None:
         self._config = config
-        self._inner: Transport = _class_of(config.transport)(config.transport, member=member)
+        self._inner: RequestTransport = _class_of(config.transport)(config.transport, member=member)
         self._fates = Fates(config, member.name)
         self._timers = Timers(f"{member.name}-chaos")
         self._pending: Pending[Frames] = Pending(f"transport of {member.name!r}", self._timers)

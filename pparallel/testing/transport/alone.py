@@ -13,7 +13,8 @@ import pytest
 from typing_extensions import Buffer
 
 from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError, RemoteError
-from pparallel.interfaces.transport import Frames, Handler, Transport, TransportConfig
+from pparallel.interfaces.request_transport import Handler, RequestTransport
+from pparallel.interfaces.transport import Frames, TransportConfig
 from pparallel.registry import default_registry
 from pparallel.runtime.member import Member
 from pparallel.testing.patience import PATIENCE, until
@@ -26,7 +27,7 @@ HUGE = 70_000_000  #: bytes; more than a socket or a ZeroMQ message of one piece
 class Link(NamedTuple):
     """A transport that is open, and a member to send to."""
 
-    transport: Transport
+    transport: RequestTransport
     to: str
 
 
@@ -69,7 +70,7 @@ class AloneTests(TransportTests):
     def open_transport(
         self,
         config: TransportConfig,
-        build: Callable[..., Transport],
+        build: Callable[..., RequestTransport],
         request: pytest.FixtureRequest,
     ) -> Iterator[Open]:
         """Open a transport with a handler, and one beside it where another member is sent to."""
@@ -196,7 +197,7 @@ class AloneTests(TransportTests):
         assert len(errors) == 1
 
     def test_use_before_and_after(
-        self, config: TransportConfig, build: Callable[..., Transport], open_transport: Open
+        self, config: TransportConfig, build: Callable[..., RequestTransport], open_transport: Open
     ) -> None:
         unopened = build(config)
         with pytest.raises(ClosedError):
@@ -214,8 +215,8 @@ class AloneTests(TransportTests):
 
 
 def _transports(
-    config: TransportConfig, alone: Transport, size: int, opened: ExitStack
-) -> list[Transport]:
+    config: TransportConfig, alone: RequestTransport, size: int, opened: ExitStack
+) -> list[RequestTransport]:
     """Return the transports of members that will meet, to be closed at the end."""
     transports = [alone]
     if size > 1:

@@ -18,7 +18,8 @@ from typing_extensions import override
 import pparallel_local
 from broken.harness import Backends, rejected_by
 from pparallel.errors import CallTimeoutError
-from pparallel.interfaces.transport import Frames, Handler
+from pparallel.interfaces.request_transport import Handler
+from pparallel.interfaces.transport import Frames
 from pparallel.plugin import Backend, hookimpl
 from pparallel.runtime.future import settle
 from pparallel.testing import TransportSuite

@@ -1,4 +1,4 @@
-"""Transport on Ray."""
+"""RequestTransport on Ray."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ import ray
 from typing_extensions import override
 
 from pparallel.errors import ClosedError, PeerLostError, RemoteError, SerializationError
-from pparallel.interfaces.transport import Frames, Handler, Meeting, Transport
+from pparallel.interfaces.request_transport import Handler, RequestTransport
+from pparallel.interfaces.transport import Frames, Meeting
 from pparallel.runtime.delivery import own
 from pparallel.runtime.future import LeanFuture, fail, settle, when_done
 from pparallel.runtime.links import FAILED, OK, Membership, answer, failure
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 FLUSH = 1.0  #: seconds that closing waits for what is underway, and again for the good-bye
 
 
-class RayTransport(Transport):
+class RayTransport(RequestTransport):
     """Carries messages as calls of actors: of the receiver's own, else of the job's exchange.
 
     Members meet at the exchange, an actor of the launching process, and hear there of every end.
