@@ -19,11 +19,11 @@ from pparallel.interfaces.launcher import (
     StartMethod,
 )
 from pparallel.runtime import stopping, upstream
+from pparallel.runtime.future import ended_by
 from pparallel.runtime.member import Member
 from pparallel.runtime.resources import start_thread
 from pparallel.runtime.stopping import StopSignal
 from pparallel.runtime.upstream import Tell
-from pparallel.runtime.user_code import ended_by
 
 logger = logging.getLogger(__name__)
 

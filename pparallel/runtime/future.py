@@ -251,6 +251,15 @@ def fail(future: Future[T], error: BaseException) -> None:
         future.set_exception(error)
 
 
+def ended_by(error: BaseException) -> BaseException:
+    """Return what a function ended by: no iterator or future can raise ``StopIteration``."""
+    if not isinstance(error, StopIteration):
+        return error
+    found = RuntimeError("task raised StopIteration")
+    found.__cause__ = error
+    return found
+
+
 def _renew_lock() -> None:
     """In a forked child, forget that a thread of the parent held the lock."""
     LeanFuture._lock = threading.RLock()

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from pparallel import errors
 from pparallel.errors import RemoteError
 from pparallel.interfaces.serializer import Serializer
+from pparallel.runtime.future import ended_by
 from pparallel.runtime.interrupts import raise_interrupt
-from pparallel.runtime.user_code import ended_by
 
 
 class Envelope(NamedTuple):

@@ -10,10 +10,9 @@ from dis import opmap
 from functools import partial
 from itertools import accumulate, repeat
 from operator import call
-from types import CodeType, FrameType, FunctionType
+from types import FrameType
 from typing import Any, TypeVar, cast
 
-F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 _RESUME = bytes((opmap["RESUME"],))  #: the instruction with which a function begins
@@ -24,22 +23,6 @@ def run(
 ) -> Any:
     """Call *function* and return its result."""
     return function(*args, **kwargs) if kwargs else function(*args)
-
-
-def ended_by(error: BaseException) -> BaseException:
-    """Return what a function ended by: no iterator or future can raise ``StopIteration``."""
-    if not isinstance(error, StopIteration):
-        return error
-    found = RuntimeError("task raised StopIteration")
-    found.__cause__ = error
-    return found
-
-
-def passing_on(function: F) -> F:
-    """Say that *function* is none of a user's, but calls one by :func:`run`."""
-    assert isinstance(function, FunctionType)
-    _PASSING.add(function.__code__)
-    return function
 
 
 def has_entered(thread: int) -> bool:
@@ -57,7 +40,7 @@ def has_entered(thread: int) -> bool:
     for frame in _stack(thread):
         if frame.f_code is _CODE:
             last = frame if inner is None else inner
-            return last.f_code not in _PASSING and _is_past_start(last)
+            return _is_past_start(last)
         inner = frame
     return False
 
@@ -103,5 +86,4 @@ def _is_past_start(frame: FrameType) -> bool:
     return frame.f_lasti > 2 * frame.f_code.co_code[::2].find(_RESUME)
 
 
-_PASSING: set[CodeType] = set()
 _CODE = run.__code__

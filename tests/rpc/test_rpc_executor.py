@@ -47,6 +47,7 @@ class Threads:
     def run(self, job: object) -> None:
         self.ran.append(job)
         if callable(job):
+            self.executor.starts()
             job()
 
     def work(self) -> None:
@@ -94,6 +95,19 @@ def test_jobs_behind_one_that_takes_long_are_taken_over_in_order() -> None:
     it.executor.submit("a", [slow, 2, 3])
     it.work()
     assert it.ran == [slow, 2, 3, 4]
+
+
+def test_nobody_takes_over_before_the_function_of_a_job_is_called() -> None:
+    def read(job: object) -> None:
+        it.timers.advance(2 * LONG)
+        assert not it.started
+        it.ran.append(job)
+
+    it = Threads()
+    it.executor._run = read
+    it.executor.submit("a", [1, 2])
+    it.work()
+    assert it.ran == [1, 2]
 
 
 def test_jobs_that_come_behind_one_that_takes_long_are_taken_over() -> None:

@@ -27,7 +27,7 @@ from pparallel.interfaces.request_transport import RequestTransport
 from pparallel.interfaces.serializer import Serializer
 from pparallel.interfaces.transport import Frames, Transport, TransportConfig
 from pparallel.runtime.delivery import own
-from pparallel.runtime.future import LeanFuture, fail, settle
+from pparallel.runtime.future import LeanFuture, ended_by, fail, settle
 from pparallel.runtime.member import MemberContext
 from pparallel.runtime.member import context as member_context
 from pparallel.runtime.rpc import context
@@ -55,7 +55,6 @@ from pparallel.runtime.rpc.refs import RefTable, RemoteRef, methods_value
 from pparallel.runtime.rpc.service import Reply, Request, Service
 from pparallel.runtime.state_lock import refuse_reentry, state_lock
 from pparallel.runtime.timers import Timers
-from pparallel.runtime.user_code import ended_by, has_entered, run
 
 if TYPE_CHECKING:
     from pparallel.runtime.shm import Arena, SharesMemory
@@ -111,7 +110,6 @@ class Endpoint:
             self._run,
             self._drop,
             over=self._over,
-            has_begun=has_entered,
             ended=self._ran_all,
         )
         self.background = Executor(
@@ -595,7 +593,9 @@ class Endpoint:
                 if service is None:
                     return (RESULT, number, NOT_REGISTERED, tuple(function), 0, 0), _NONE
                 function = service
-            return self._codec.result(number, run(function, args, kwargs))
+            self.executor.starts()
+            value = function(*args, **kwargs) if kwargs else function(*args)
+            return self._codec.result(number, value)
         except BaseException as error:  # noqa: BLE001 - goes back to the caller
             return self._codec.failed(number, error)
 
@@ -619,7 +619,8 @@ class Endpoint:
         try:
             with methods_value(self.refs, function, args):
                 peer.post(((RESULT, number, OK, None, 0, 0), _NONE))
-                settle(kept, run(function, args, kwargs))
+                self.executor.starts()
+                settle(kept, function(*args, **kwargs))
         except BaseException as error:  # noqa: BLE001 - raised where the value is asked for
             fail(kept, ended_by(error))
 

@@ -6,7 +6,6 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
-from threading import get_ident
 from time import monotonic
 from typing import Any, Protocol
 
@@ -36,7 +35,7 @@ class _Queue:
 
     Attributes:
         owner: the thread that works on it; None: it waits for one, or is not known any more.
-        since: when the running job started.
+        since: when the function of the running job was called; None: it is not yet.
         purge_at: jobs from which on those that are over are looked for.
     """
 
@@ -46,17 +45,16 @@ class _Queue:
         self.key = key
         self.jobs: deque[Any] = deque()
         self.owner: _Worker | None = None
-        self.since = 0.0
+        self.since: float | None = None
         self.purge_at = 2 * MOST
 
 
 class _Worker:
     """What a thread runs: a queue of jobs (``queue``), or a direct call."""
 
-    __slots__ = ("blocked", "queue", "thread")
+    __slots__ = ("blocked", "queue")
 
     def __init__(self) -> None:
-        self.thread = get_ident()
         self.queue: _Queue | None = None
         self.blocked = 0
 
@@ -88,9 +86,10 @@ class _Blocked:
 class Executor:
     """Runs jobs: those of one key start in order, and at most *size* run at once.
 
-    One thread runs the jobs of a key back to back. If one has run for :data:`LONG`, another thread
-    takes over those behind it. A job that waits for another member, inside :meth:`blocked`, does
-    not count as running, so that members that call one another cannot use up their threads.
+    One thread runs the jobs of a key back to back. If the function of one, whose start the job
+    reports by :meth:`starts`, has run for :data:`LONG`, another thread takes over those behind it.
+    A job that waits for another member, inside :meth:`blocked`, does not count as running, so that
+    members that call one another cannot use up their threads.
 
     Direct calls run in threads of the transport, which are no others' concern: they need a slot
     (:meth:`enter`) and no queue.
@@ -105,7 +104,6 @@ class Executor:
         drop: Callable[[Any, Exception], object],
         *,
         over: Callable[[Any], Exception | None] = lambda job: None,
-        has_begun: Callable[[int], bool] = lambda thread: True,
         ended: Callable[[Hashable], object] = lambda key: None,
         start: Start | None = None,
         clock: Callable[[], float] = monotonic,
@@ -120,8 +118,6 @@ class Executor:
             run: called with each job; it reports errors itself.
             drop: called with a job that is not run, and why: there is no thread, or it is over.
             over: returns why a job need not be run any more.
-            has_begun: whether the job of a thread, by its number, has begun for all to see, so that
-                those behind it may begin.
             ended: called with a key when all jobs of it have been run for now.
             start: starts a thread that calls its first argument, with a name.
             clock: returns the time in seconds.
@@ -129,7 +125,6 @@ class Executor:
         """
         self._size, self._name, self._timers = size, name, timers
         self._run, self._drop, self._over, self._ended = run, drop, over, ended
-        self._has_begun = has_begun
         self._start, self._clock, self._idle_for = start or self._start_thread, clock, idle
         self._work = threading.Condition(state_lock)  # idle threads wait for it
         self._slot = threading.Condition(state_lock)  # direct calls do
@@ -167,6 +162,12 @@ class Executor:
             self._timers.call_later(LONG, self._look)
         for job, error in dropped:
             self._drop(job, error)
+
+    def starts(self) -> None:
+        """Report that the job of the calling thread, if it runs one, calls its function now."""
+        worker = self._here.worker
+        if worker is not None and worker.queue is not None:
+            worker.queue.since = self._clock()
 
     @property
     def is_running_here(self) -> bool:
@@ -372,7 +373,7 @@ class Executor:
         return True
 
     def _drain(self, worker: _Worker) -> None:
-        queue, run, clock = worker.queue, self._run, self._clock
+        queue, run = worker.queue, self._run
         assert queue is not None
         while True:
             with state_lock:
@@ -382,8 +383,7 @@ class Executor:
                     queue.owner = None
                     self._queues.pop(queue.key, None)
                     break
-                job = queue.jobs.popleft()
-                queue.since = clock()
+                job, queue.since = queue.jobs.popleft(), None
             try:
                 run(job)
             except BaseException:  # jobs report their own errors; this one is a defect
@@ -399,7 +399,7 @@ class Executor:
             for queue in list(self._queues.values()):
                 if queue.owner is None or not queue.jobs:
                     continue
-                if now - queue.since >= LONG and self._has_begun(queue.owner.thread):
+                if queue.since is not None and now - queue.since >= LONG:
                     self._release(queue)
                 else:
                     self._watched = True

@@ -40,7 +40,6 @@ from pparallel.runtime.resources import start_thread
 from pparallel.runtime.rpc import context
 from pparallel.runtime.rpc.future import RpcFuture
 from pparallel.runtime.rpc.service import Reply, Request
-from pparallel.runtime.user_code import passing_on, run
 
 if TYPE_CHECKING:
     from pparallel.runtime.rpc.endpoint import Endpoint
@@ -393,7 +392,6 @@ def _call_remotely(
     return result
 
 
-@passing_on
 def _call_method(ref_id: str, is_there: bool, name: str, /, *args: Any, **kwargs: Any) -> Any:
     """Call a method of a value that the caller holds until this has returned.
 
@@ -402,9 +400,9 @@ def _call_method(ref_id: str, is_there: bool, name: str, /, *args: Any, **kwargs
     endpoint = context.endpoint()
     if is_there:
         value = endpoint.refs.value(ref_id)
-        return run(getattr(_result(endpoint, value), name), args, kwargs)
+        return getattr(_result(endpoint, value), name)(*args, **kwargs)
     with endpoint.refs.awaited(ref_id) as value:
-        return run(getattr(_result(endpoint, value), name), args, kwargs)
+        return getattr(_result(endpoint, value), name)(*args, **kwargs)
 
 
 def methods_value(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pparallel.runtime.user_code import ended_by
+from pparallel.runtime.future import ended_by
 
 
 def below(error: BaseException) -> BaseException:

@@ -12,7 +12,6 @@ from typing_extensions import override
 
 from pparallel.runtime import remote_errors
 from pparallel.runtime.rpc import context
-from pparallel.runtime.user_code import passing_on, run
 
 
 class RpcException(Exception):  # noqa: N818 - the seed's name
@@ -32,7 +31,6 @@ class RpcException(Exception):  # noqa: N818 - the seed's name
         return _made, (self._original, self.args, self.__dict__)
 
 
-@passing_on
 def guarded(
     function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
 ) -> Any:
@@ -42,7 +40,7 @@ def guarded(
         RpcException: for whatever it raised.
     """
     try:
-        return run(function, args, kwargs)
+        return function(*args, **kwargs) if kwargs else function(*args)
     except BaseException as error:  # noqa: BLE001 - it goes back to the caller
         raise _for_caller(error) from error.__cause__
 
@@ -50,7 +48,6 @@ def guarded(
 def service(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return *function* as one that :func:`guarded` runs."""
 
-    @passing_on
     def guard(*args: Any, **kwargs: Any) -> Any:
         return guarded(function, args, kwargs)
 
