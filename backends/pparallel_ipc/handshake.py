@@ -20,7 +20,6 @@ from __future__ import annotations
 import hmac
 import os
 from collections.abc import Callable
-from functools import partial
 
 from pparallel.errors import AuthenticationError
 from pparallel.runtime.links import Hello, ProcessId, RefusedError
@@ -41,8 +40,6 @@ Failed = Callable[[Connection, str, Exception], None]  #: who was there, if it i
 
 class Caller:
     """The end that connects; it is given packets as they come, as :class:`Called` is.
-
-    A packet for which there was no memory or descriptor may be given again.
 
     Attributes:
         name: of the member that is to be there.
@@ -131,7 +128,7 @@ class Called:
 
 
 class Introduction:
-    """A connection whose ends have not let one another in yet, in the hub's hands."""
+    """A connection whose ends have not let one another in yet, which the dispatcher serves."""
 
     def __init__(
         self,
@@ -153,37 +150,42 @@ class Introduction:
         self._connection, self._end, self._arena = connection, end, arena
         self._let_in, self._failed = let_in, failed
         self._is_over = False
-        connection.hub.register(connection.sock.fileno(), self._event)
+        connection.dispatcher.register(connection.sock.fileno(), self._event)
 
     def fail(self, error: Exception) -> None:
         """End it, unless it has ended."""
         if not self._is_over:
             self._is_over = True
-            self._connection.hub.unregister(self._connection.sock.fileno())
+            self._connection.dispatcher.unregister(self._connection.sock.fileno())
             self._failed(self._connection, self._end.name, error)
 
     def _event(self, said: int) -> None:
         sock, end = self._connection.sock, self._end
         fds: list[int] = []
         try:
-            data, fds = messages.patiently(partial(messages.receive_with, sock), messages.LONG)
+            data, fds = messages.receive(sock)
+        except BlockingIOError:
+            return
+        except (OSError, MemoryError) as error:
+            self.fail(error)
+            return
+        try:
             if not data:
                 raise ConnectionResetError("the connection was closed")
-            word, hello = messages.patiently(partial(end.take, data), messages.LONG)
+            word, hello = end.take(data)
             if hello is None:  # nothing comes along yet
                 messages.close(fds)
                 fds = []
             if word:
                 along = [self._arena] if end.knows and self._arena >= 0 else ()
-                messages.introduce(sock, word, along)
-        except BlockingIOError:
-            return
-        except Exception as error:  # noqa: BLE001 - told, for who waits would do so for ever
+                messages.send_with(sock, word, along)
+        except Exception as error:  # noqa: BLE001 - reported to whoever waits
             messages.close(fds)
             self.fail(error)
             return
         if hello is not None:
             self._is_over = True
+            self._connection.dispatcher.unregister(sock.fileno())
             self._let_in(self._connection, hello, fds)
 
 

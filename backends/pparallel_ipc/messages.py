@@ -1,145 +1,105 @@
-"""What the two ends of a connection say to one another, once both have proved who they are.
+"""The packets that the two ends of a connection exchange, once both have proved who they are.
 
-A message is one packet of a socket that keeps packets whole: plain data, written by
-:mod:`marshal`, for both ends run the same Python. The frames of a request travel in it, or, when
-they are large, through the arena as a parcel, of which the message holds the head.
+A packet is a message of a socket that keeps packets whole: plain data, written by :mod:`marshal`,
+for both ends run the same Python. Frames travel in it or, when they are large, through the arena as
+a parcel, of which the packet holds the head.
 """
 
 from __future__ import annotations
 
-import errno
 import marshal
-import math
+import os
 import socket
-import time
 from array import array
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from typing_extensions import Buffer
 
+from pparallel.errors import ResourceExhaustedError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.flat_views import flat
-from pparallel.runtime.interrupts import is_interrupt
-from pparallel.runtime.links import FAILED
-from pparallel.runtime.processes import close_private
-from pparallel.runtime.resources import is_exhausted
+from pparallel.runtime.resources import explained, is_exhausted
 from pparallel.runtime.shm import Parcels
 
-# What a message is, its first field; in a packet of its own, where not said otherwise.
+# The first field of a packet of a shared connection.
 (
-    MANY,  #: replies and requests: a list of entries
-    LANE,  #: a descriptor comes along: the other end of a new lane
+    MESSAGE,  #: (frames or head of a parcel, numbers of those that were sent writable)
+    DIRECT,  #: a descriptor comes along: the other end of a direct connection
     LOST,  #: (name, reason): a member has ended
     MEMBERS,  #: a list of hellos: who has arrived
     BYE,  #: the sender closes
 ) = range(5)
 
-LONGEST = 60_000  #: bytes of a packet
 INLINE = 1 << 15  #: bytes of frames above which they travel as a parcel
 PACKET = 1 << 16  #: bytes that a receiver makes room for
-HEADER = 64  #: bytes of an entry beside its frames, at most
-_AGAIN = 0.001  #: seconds after which what found no memory or descriptors is tried again
-LONG = 1.0  #: seconds after which an introduction fails for want of them
-_FRAME = 10  #: bytes that marshal adds to a frame, and to say that it was sent writable
 SENDING = 1 << 20  #: bytes that may be on their way; the system may allow less
-
-_BYTES = frozenset({bytes})
 VERSION = 2  #: of marshal's format: the last one without references, three times as quick
+
+_FRAME = 10  #: bytes that marshal adds to a frame
+_BYTES = frozenset({bytes})
+_ROOM = socket.CMSG_SPACE(4 * array("i").itemsize)
 # As ints: to combine flags of Python's takes longer than to receive.
-_IS_TRUNCATED = int(socket.MSG_TRUNC)
-_HOW = PACKET, socket.CMSG_SPACE(4 * array("i").itemsize), int(socket.MSG_CMSG_CLOEXEC)
-EACH = tuple((each,) for each in _HOW)  # as map() takes them
+_HOW = int(socket.MSG_CMSG_CLOEXEC)
+_IS_SHORT = int(socket.MSG_TRUNC)
+_LACKS_DESCRIPTORS = int(socket.MSG_CTRUNC)
 
-T = TypeVar("T")
-Received = tuple[bytes, list[Any], int, Any]  #: what the system gives
+Body = "Sequence[Buffer] | bytes"  #: frames, or the head of a parcel
+#: that, the numbers of frames that were sent writable, and descriptors that come along
+Packed = tuple["Sequence[Buffer] | bytes", Sequence[int], Sequence[int]]
 
-#: the frames, or the head of a parcel; and which of them were sent writable
-Packed = tuple["Sequence[Buffer] | bytes", Sequence[int]]
-#: that, how many bytes of a message it takes, and descriptors that come along
-Sized = tuple[Packed, int, list[int]]
-
-
-dumps: Callable[[Any, int], bytes] = marshal.dumps  #: a message, VERSION
+dumps: Callable[[Any, int], bytes] = marshal.dumps  #: a packet, VERSION
 loads = marshal.loads
 
 
-def pack(frames: Frames, parcels: Parcels) -> Sized:
-    """Return frames as they stand in a message, how many bytes that is, and what comes along.
-
-    Raises:
-        OSError: there is room neither in shared memory nor in a file.
-    """
-    raws, writable, size = _measured(frames)
-    if size <= INLINE:
-        return (raws, writable), size, []
-    parcel = parcels.pack(raws)
-    head = parcel.head()
-    return (head, ()), len(head), parcel.fds
-
-
 def are_small(frames: Frames) -> bool:
-    """Return whether *frames* may travel as they are: all are ``bytes``, and few."""
-    if len(frames) == 2:  # as most are: no loop, which costs as much as to send them
-        one, other = frames
-        if type(one) is bytes and type(other) is bytes:
-            return len(one) + len(other) <= INLINE - 2 * _FRAME
+    """Return whether *frames* travel as they are: all are ``bytes``, and few."""
+    if len(frames) == 1:  # as most are
+        return type(frames[0]) is bytes and len(frames[0]) <= INLINE
     return (
         _BYTES.issuperset(map(type, frames))
-        and sum(map(len, frames)) <= INLINE - _FRAME * len(frames)  # type: ignore[arg-type] # they are bytes
+        and sum(map(len, frames)) + _FRAME * len(frames) <= INLINE  # type: ignore[arg-type] # they are bytes
     )
 
 
-def pack_answer(status: int, box: list[Frames], parcels: Parcels) -> tuple[int, Sized]:
-    """As :func:`pack`, for an answer, which travels without a copy where nobody refers to it here.
-
-    What lies in memory that another member has sent goes back or on as it is.
+def pack(box: list[Frames], parcels: Parcels, *, move: bool = False) -> Packed:
+    """Return frames as they stand in a packet, and what comes along.
 
     Args:
-        status: how the request ended.
-        box: has the frames, which are taken out; the caller holds them by no other name.
+        box: has the frames, which are taken out.
         parcels: what carries large frames.
+        move: memory that another member has sent goes back or on without a copy, if nobody refers
+            to it here: the caller holds the frames by no other name.
 
-    Returns:
-        How the request ended, which changes where there is no room for the answer, and the rest.
+    Raises:
+        ResourceExhaustedError: there is room neither in shared memory nor in a file.
     """
     frames = box.pop()
-    raws, writable, size = _measured(frames)
-    if size <= INLINE:
-        return status, ((raws, writable), size, [])
+    raws = [each if type(each) is bytes else _raw(each) for each in frames]
+    if sum(map(len, raws)) + _FRAME * len(raws) <= INLINE:
+        return raws, tuple(n for n, each in enumerate(frames) if type(each) is not bytes), ()
     try:
-        parcel = parcels.pack(raws, move=True)
+        parcel = parcels.pack(raws, move=move)
         del frames, raws
         head = parcel.head()
     except OSError as error:
-        return FAILED, refused(error)
-    parcels.settle()
-    return status, ((head, ()), len(head), parcel.fds)
+        if not is_exhausted(error):
+            raise
+        raise explained(error, "the message") from error
+    if move:
+        parcels.settle()
+    return head, (), parcel.fds
 
 
-def droppable(sized: Sized) -> bytes | None:
-    """Return the head of a parcel to drop if nobody reads it; ``None``: there is none.
-
-    What travels in a file ends with it.
-    """
-    (body, _), _, fds = sized
-    return body if isinstance(body, bytes) and not fds else None
-
-
-def refused(error: BaseException) -> Sized:
-    """Return the answer to a request that could not be read, or whose answer cannot be sent."""
-    told = [type(error).__name__.encode(), str(error).encode(errors="replace")[:1000]]
-    return (told, ()), 1024, []
-
-
-def unpack(packed: Packed, parcels: Parcels, fds: Sequence[int] = ()) -> list[Buffer]:
+def unpack(
+    body: Sequence[Buffer] | bytes, writable: Sequence[int], parcels: Parcels, fds: Sequence[int]
+) -> list[Buffer]:
     """Return the frames, this process's own; closes *fds*.
 
     Raises:
         OSError: the file that holds them did not come along or cannot be read.
-        RuntimeError: they are not there any more: the sender has ended, or taken them back.
+        RuntimeError: they are not there any more: the sender has ended.
     """
-    body, writable = packed
     if isinstance(body, bytes):
         return parcels.unpack(body, fds)
     frames = list(body)
@@ -148,88 +108,35 @@ def unpack(packed: Packed, parcels: Parcels, fds: Sequence[int] = ()) -> list[Bu
     return frames
 
 
-def patiently(act: Callable[[], T], timeout: float | None = None) -> T:
-    """Return what *act* does, which is called again while there is no memory or descriptor for it.
-
-    Args:
-        act: raises ``OSError`` or ``MemoryError`` as the system does.
-        timeout: in seconds.
-
-    Raises:
-        TimeoutError: there was none within *timeout* seconds.
-    """
-    until = math.inf if timeout is None else time.monotonic() + timeout
-    while True:
-        try:
-            return act()
-        except (OSError, MemoryError) as error:
-            if not is_exhausted(error) or is_interrupt(error):
-                raise
-            if time.monotonic() >= until:
-                raise TimeoutError from error
-        time.sleep(_AGAIN)
+def send_with(sock: socket.socket, packet: bytes, fds: Sequence[int]) -> None:
+    """Send a packet with descriptors."""
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds))] if fds else []
+    sock.sendmsg([packet], rights, socket.MSG_NOSIGNAL)
 
 
-def introduce(sock: socket.socket, word: bytes, fds: Sequence[int] = ()) -> None:
-    """Send a word of the introductions, also where the system has no room for it at once.
-
-    Raises:
-        OSError: the other end is gone, or there was no room for long.
-    """
-
-    def send() -> None:
-        try:
-            send_with(sock, word, fds)
-        except BlockingIOError as error:
-            raise OSError(errno.ENOBUFS, error.strerror) from error
-
-    patiently(send, LONG)
-
-
-def send_with(sock: socket.socket, message: bytes, fds: Sequence[int]) -> None:
-    """Send a message with descriptors."""
-    sock.sendmsg([message], rights(fds), socket.MSG_NOSIGNAL)
-
-
-def rights(fds: Sequence[int]) -> list[tuple[int, int, Any]]:
-    """Return what has the system send descriptors along with a message."""
-    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds))] if fds else []
-
-
-def receive_with(sock: socket.socket) -> tuple[bytes, list[int]]:
-    """Return the next message and the descriptors that came with it; the first is empty at the end.
-
-    Where this process has no descriptors left, they are missing.
+def receive(sock: socket.socket) -> tuple[bytes, list[int]]:
+    """Return the next packet and the descriptors that came with it; the first is empty at the end.
 
     Raises:
         OSError: it is longer than any that is sent.
+        ResourceExhaustedError: this process had no room for a descriptor that came with it.
     """
-    return parts(sock.recvmsg(*_HOW))
-
-
-def parts(received: Received) -> tuple[bytes, list[int]]:
-    """As :func:`receive_with`, of what the system has given."""
-    data, ancillary, said, _ = received
+    data, ancillary, flags, _ = sock.recvmsg(PACKET, _ROOM, _HOW)
     fds = array("i", b"".join(each for _, _, each in ancillary)).tolist() if ancillary else []
-    if said & _IS_TRUNCATED:
+    if flags & _IS_SHORT:
         close(fds)
-        raise OSError("a message is longer than allowed")
+        raise OSError("a packet is longer than allowed")
+    if flags & _LACKS_DESCRIPTORS:
+        close(fds)
+        advice = "raise the limit (ulimit -n)"
+        raise ResourceExhaustedError("a packet with a descriptor", "descriptors", 24, advice)
     return data, fds
 
 
 def close(fds: Sequence[int]) -> None:
-    """Close descriptors; those that came along with a message, too."""
-    if fds:
-        close_private(*fds)
-
-
-def _measured(frames: Frames) -> tuple[Frames, Sequence[int], int]:
-    """Return the bytes of frames, which were not ``bytes`` before, and how many there are."""
-    if set(map(type, frames)) <= _BYTES:
-        return frames, (), sum(map(len, frames)) + _FRAME * len(frames)  # type: ignore[arg-type] # they are bytes
-    raws = [each if type(each) is bytes else _raw(each) for each in frames]
-    writable = tuple(n for n, each in enumerate(frames) if type(each) is not bytes)
-    return raws, writable, sum(map(len, raws)) + _FRAME * len(raws)
+    """Close descriptors."""
+    for each in fds:
+        os.close(each)
 
 
 def _raw(frame: Buffer) -> memoryview | bytes:

@@ -2,63 +2,103 @@
 
 from __future__ import annotations
 
-import math
+import errno
+import logging
 import os
 import secrets
+import socket
 import stat
 import threading
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import SecretStr
 from typing_extensions import override
 
-from pparallel.errors import CallTimeoutError, ClosedError, ConfigError, PeerLostError
-from pparallel.interfaces.request_transport import Handler, RequestTransport
-from pparallel.interfaces.transport import Frames, Meeting
-from pparallel.runtime.delivery import Delivery
-from pparallel.runtime.future import LeanFuture
-from pparallel.runtime.interrupts import raise_interrupt
+from pparallel.errors import (
+    AuthenticationError,
+    CallTimeoutError,
+    ClosedError,
+    ConfigError,
+    PeerLostError,
+    ResourceExhaustedError,
+)
+from pparallel.interfaces.transport import Frames, Meeting, Receiver, Transport
 from pparallel.runtime.job_folder import JobFolder
-from pparallel.runtime.links import Hello, Membership, ProcessId
-from pparallel.runtime.pending import Pending, awaited
+from pparallel.runtime.links import Hello, Membership, ProcessId, RefusedError, peer
+from pparallel.runtime.resources import explained, is_exhausted, start_thread
 from pparallel.runtime.shm import Arena
-from pparallel_ipc.station import Station
+from pparallel_ipc import messages
+from pparallel_ipc.arenas import Arenas
+from pparallel_ipc.connection import Connection
+from pparallel_ipc.direct import DirectConnection, DirectServer, new_pair
+from pparallel_ipc.dispatcher import Dispatcher
+from pparallel_ipc.handshake import Caller, Introduction
+from pparallel_ipc.listener import Listener
 
 if TYPE_CHECKING:
     from pparallel.runtime.member import Member
     from pparallel_ipc.config import IpcTransportConfig
-    from pparallel_ipc.line import Line
+
+logger = logging.getLogger(__name__)
+
+FLUSH = 1.0  #: seconds that closing waits for what has been sent to leave
+KEPT = 8  #: idle direct connections to one member that are kept
 
 _KEY = "ipc"  #: where a member finds the job's key among its own
 _ROOM = 90  #: bytes of a folder's path, so that a socket's fits in the kernel's 108
+_AGAIN = 0.002  #: seconds after which what may pass is tried again
+#: who has not arrived yet is not there, or does not listen, or has no room for so many
+_ABSENT = FileNotFoundError, ConnectionRefusedError, BlockingIOError
+_PATIENCE = 2.0  #: seconds in which one that has lets others in
+_ROSTER = 48  #: hellos in one packet
+_DYING = 0.1  #: seconds by which the end of a process may follow that of its connections
 
 
-class IpcTransport(RequestTransport):
-    """Carries requests over Unix sockets, and what is large through shared memory.
+class _Peer:
+    """Another member: the connections to it and from it."""
 
-    A call is sent and its answer received by the caller's own thread, and served by a thread that
-    does nothing else meanwhile. Requests that do not wait share one connection to each member, and
-    leave many at a time.
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.connection: Connection | None = None  # by which messages leave, always the same one
+        self.connections: set[Connection] = set()
+        self.idle: list[DirectConnection] = []
+        self.direct: set[DirectConnection] = set()  # all of them
+        self.servers: set[DirectServer] = set()
+        self.has_ended = False
+
+
+class IpcTransport(Transport):
+    """Carries messages over Unix sockets, and large frames through shared memory.
+
+    Messages between two members share a connection, which the dispatcher's thread reads. An
+    exchange has a direct connection, which the calling thread reads itself.
     """
 
     def __init__(self, config: IpcTransportConfig, *, member: Member) -> None:
         self._config, self._member = config, member
-        self._pending: Pending[Frames] = Pending(f"transport of {member.name!r}")
+        self._me = Hello(member.name, uuid.uuid4().bytes, ProcessId.here())
         self._membership = Membership(
             member.name, member.names, config.liveness_bound, self._member_ended
         )
-        self._to_self: Delivery | None = None
-        self._station: Station | None = None
-        self._lines: dict[str, Line] = {}
+        self._peers = {name: _Peer(name) for name in member.names if name != member.name}
+        self._arenas = Arenas(config.arena_budget, f"pparallel-ipc-{member.name}")
+        self._folder = Path()
+        self._receiver: Receiver | None = None
+        self._dispatcher: Dispatcher | None = None
+        self._listener: Listener | None = None
+        self._refusal: Exception | None = None
+        self._have_met = False
+        self._lock = threading.RLock()  # guards the connections of peers
+        self._connecting = threading.RLock()  # one thread connects at a time
+        self._closing = threading.RLock()
         self._pid = 0
-        self._closing = threading.Lock()
         self._closed = False
 
     @property
@@ -71,90 +111,390 @@ class IpcTransport(RequestTransport):
         self._check_open()
         return self._membership.names()
 
+    # -- opening ------------------------------------------------------------------------------
+
     @override
-    def open(self, handler: Handler) -> None:
+    def open(self, receiver: Receiver) -> None:
         with self._closing:
             if self._closed:
                 self._check_open()
-            self._pid = os.getpid()
-            self._to_self = Delivery(self.name, handler)
+            self._pid, self._receiver = os.getpid(), receiver
             _opened.add(self)
             if self._member.world_size == 1:
                 return
-            me = Hello(self.name, uuid.uuid4().bytes, ProcessId.here())
-            self._station = station = Station(
-                self._config, self._member, me, self._membership, handler, self._key()
+            key, self._folder = self._key(), self._where()
+            self._dispatcher = dispatcher = Dispatcher(self.name, self._tick)
+            self._arenas.open()
+            self._listener = Listener(
+                self._address(self.name),
+                dispatcher,
+                self._me,
+                key,
+                self._membership,
+                self._arenas.descriptor,
+                self._accepted,
             )
-            self._lines = station.lines
-            station.open(self._folder())
-        station.meet(self._config.rendezvous_timeout)
+            self._listener.open()
+            dispatcher.start()
+        self._meet(self._config.rendezvous_timeout)
+
+    def _tick(self) -> bool:
+        return self._listener is not None and self._listener.tick()
+
+    def _meet(self, timeout: float) -> None:
+        """Wait until all members are here; the first one tells the others who is.
+
+        Raises:
+            CallTimeoutError: not all came within *timeout* seconds; it names who is missing.
+            ResourceExhaustedError: this process had no room to let them in.
+            PeerLostError: a member ended before all had come, or the first refused this one.
+        """
+        began, membership = time.monotonic(), self._membership
+        if not membership.is_first:
+            with suppress(TimeoutError):  # reported below
+                self._connect(membership.first, began + timeout, _ABSENT)
+        try:
+            membership.wait_for_all(timeout, began)
+        except (PeerLostError, ClosedError) as error:
+            raise self._refusal or error from None
+        except CallTimeoutError as error:
+            shortage = None if self._listener is None else self._listener.shortage
+            if shortage is None:
+                raise
+            raise explained(shortage, f"letting members in: {error}") from shortage
+        with self._lock:
+            self._have_met = True
+            connections = [each.connection for each in self._peers.values()]
+        for connection in connections:
+            if membership.is_first and connection is not None:
+                self._send_roster(connection)
+
+    def _send_roster(self, connection: Connection) -> None:
+        hellos = [each.pack() for each in self._membership.hellos()]
+        for start in range(0, len(hellos), _ROSTER):
+            connection.send((messages.MEMBERS, hellos[start : start + _ROSTER]))
+
+    # -- connections --------------------------------------------------------------------------
+
+    def _connect(
+        self, name: str, until: float, passing: tuple[type[OSError], ...] = (BlockingIOError,)
+    ) -> Connection:
+        """Return the connection to member *name*, which is made at the first use.
+
+        Raises:
+            PeerLostError: it has ended.
+            ClosedError: this member is leaving.
+            ResourceExhaustedError: this process cannot connect to it now.
+        """
+        try:
+            with self._connecting:
+                found = self._peers[name].connection
+                if found is not None:
+                    return found
+                return self._approach(name, self._connected(name, until, passing))
+        except (OSError, RefusedError) as error:
+            if is_exhausted(error):
+                raise explained(error, f"the connection to member {name!r}") from error
+            if self._closed:
+                raise ClosedError(f"transport of {self.name!r}") from error
+            if passing is _ABSENT and isinstance(error, TimeoutError):
+                raise
+            why = error.strerror if isinstance(error, OSError) else error
+            self._membership.lose(name, f"cannot be reached: {why}")
+            self._membership.check(name)
+            raise
+
+    def _connected(
+        self, name: str, until: float, passing: tuple[type[OSError], ...]
+    ) -> socket.socket:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        sock.setblocking(False)
+        try:
+            while time.monotonic() < until and not self._membership.closed:
+                try:
+                    sock.connect(os.fspath(self._address(name)))
+                except passing:
+                    time.sleep(_AGAIN)
+                else:
+                    return sock
+            raise TimeoutError(errno.ETIMEDOUT, "it does not let anybody in")
+        except BaseException:
+            sock.close()
+            raise
+
+    def _approach(self, name: str, sock: socket.socket) -> Connection:
+        """Begin the handshake; messages that are sent meanwhile wait in the connection."""
+        dispatcher = self._dispatcher
+        assert dispatcher is not None
+        try:
+            caller = Caller(self._me, self._key(), peer(sock), name)
+            connection = Connection(sock, dispatcher, calling=True)
+            connection.parcels = self._arenas.outbound()
+            messages.send_with(sock, caller.first, ())
+        except BaseException:
+            sock.close()
+            raise
+        found = self._peers[name]
+        with self._lock:
+            found.connections.add(connection)
+            if found.connection is None:
+                found.connection = connection
+        Introduction(connection, caller, self._arenas.descriptor, self._let_in, self._turned_away)
+        return found.connection
+
+    def _accepted(self, connection: Connection, hello: Hello, fds: list[int]) -> None:
+        found = self._peers[hello.name]
+        with self._lock:
+            if self._closed or found.has_ended:
+                connection.close()
+                messages.close(fds)
+                return
+            found.connections.add(connection)
+        self._let_in(connection, hello, fds)
+
+    def _let_in(self, connection: Connection, hello: Hello, fds: list[int]) -> None:
+        """Exchange messages with a member from now on."""
+        name, is_last = hello.name, False
+        try:
+            connection.parcels = self._arenas.parcels(hello, fds, calling=connection.calling)
+            fds = []  # they are closed
+            if connection.calling:
+                self._membership.admit(hello)
+        except (RefusedError, OSError, ValueError, MemoryError) as error:
+            messages.close(fds)
+            self._turned_away(connection, name, error)
+            return
+        with self._lock:
+            found = self._peers[name]
+            if found.connection is None:
+                found.connection = connection
+            is_last = self._have_met and self._membership.is_first
+        connection.serve(partial(self._take, name, connection), self._connection_ended)
+        if is_last and not connection.calling:  # it was let in after the others had the roster
+            self._send_roster(connection)
+
+    def _turned_away(self, connection: Connection, name: str, error: Exception) -> None:
+        connection.close()
+        if isinstance(error, ConnectionError):
+            reason = self._how_it_ended(name)
+        else:
+            reason = f"and this member cannot connect: {error}"
+            self._refusal = PeerLostError(name, reason)
+            if isinstance(error, AuthenticationError):
+                self._refusal = error
+        self._membership.lose(name, reason)
+
+    # -- messages -----------------------------------------------------------------------------
+
+    @override
+    def send(self, to: str, frames: Frames) -> None:
+        connection = self._connection(to)
+        if messages.are_small(frames):
+            connection.send((messages.MESSAGE, frames, ()))
+            return
+        assert connection.parcels is not None
+        body, writable, fds = messages.pack([frames], connection.parcels)
+        head = body if isinstance(body, bytes) and not fds else None
+        connection.send((messages.MESSAGE, body, writable), fds, head)
+
+    @override
+    def exchange(self, to: str, frames: Frames, timeout: float | None) -> Frames | None:
+        connection, found = self._connection(to), self._peers[to]
+        try:
+            direct = found.idle.pop()  # the one used last: what it needs is in the caches
+        except IndexError:
+            made = self._new_direct(found, connection)
+            if made is None:
+                return None
+            direct = made
+        assert connection.parcels is not None
+        keeps, reply = False, None
+        try:
+            reply = direct.exchange(frames, connection.parcels, timeout)
+            keeps = reply is not None and not found.has_ended and len(found.idle) < KEPT
+        except TimeoutError as error:
+            if type(error) is not TimeoutError or error.args:
+                raise  # of a signal's handler
+            raise CallTimeoutError(f"a request to {to!r}", timeout or 0.0) from None
+        finally:
+            if keeps:
+                found.idle.append(direct)
+            else:
+                with self._lock:
+                    found.direct.discard(direct)
+                direct.close()
+        if reply is None and direct.has_answered:
+            raise self._why_ended(to)
+        return reply
+
+    def _new_direct(self, found: _Peer, connection: Connection) -> DirectConnection | None:
+        with self._lock:
+            if found.has_ended or len(found.direct) >= self._config.lanes:
+                return None
+            try:
+                ours, theirs = new_pair()
+            except OSError as error:
+                if is_exhausted(error):
+                    return None  # the connection is there already
+                raise
+            direct = DirectConnection(ours)
+            found.direct.add(direct)
+        connection.send((messages.DIRECT,), [theirs.detach()])
+        return direct
+
+    def _take(self, name: str, connection: Connection, packet: Any, fds: list[int]) -> None:
+        """Take a packet of a member."""
+        kind, receiver, parcels = packet[0], self._receiver, connection.parcels
+        assert receiver is not None
+        assert parcels is not None
+        if kind == messages.MESSAGE:
+            _, body, writable = packet
+            if writable or fds or type(body) is not list:
+                body = messages.unpack(body, writable, parcels, fds)
+            try:
+                receiver.on_message(name, body)
+            except Exception:
+                logger.exception("%s could not take a message of %s", self.name, name)
+        elif kind == messages.DIRECT:
+            self._serve_direct(name, connection, fds)
+        elif kind == messages.BYE:
+            self._membership.lose(name, "has left")
+        elif kind == messages.LOST and name == self._membership.first:
+            self._membership.lose(packet[1], packet[2])
+        elif kind == messages.MEMBERS and name == self._membership.first:
+            for each in packet[1]:
+                hello = Hello.unpack(each)
+                if hello.name != self.name:
+                    self._membership.admit(hello)
+
+    def _serve_direct(self, name: str, connection: Connection, fds: list[int]) -> None:
+        found, receiver, parcels = self._peers[name], self._receiver, connection.parcels
+        assert receiver is not None
+        assert parcels is not None
+        sock = socket.socket(fileno=fds[0])
+        server = DirectServer(sock, name, receiver, parcels, found.servers.discard)
+        with self._lock:
+            if found.has_ended or self._closed:
+                sock.close()
+                return
+            found.servers.add(server)
+        try:
+            start_thread(server.thread)
+        except ResourceExhaustedError as error:
+            logger.warning("%s has no thread for requests of %s: %s", self.name, name, error)
+            server.close()  # its caller sees that, and sends a message
+
+    def _connection(self, to: str) -> Connection:
+        found = self._peers.get(to)
+        if found is None or found.connection is None or found.has_ended or self._closed:
+            self._check_open()
+            self._membership.check(to)
+            if found is None or self._dispatcher is None:
+                raise PeerLostError(to, "is no other member")
+            return self._connect(to, time.monotonic() + _PATIENCE)
+        return found.connection
+
+    # -- ends ---------------------------------------------------------------------------------
+
+    def _member_ended(self, name: str, reason: str) -> None:
+        """Have the end of a member reported after the last of its messages."""
+        if self._dispatcher is not None:
+            self._dispatcher.call(partial(self._lose, name, reason))
+
+    def _lose(self, name: str, reason: str) -> None:
+        found = self._peers[name]
+        for each in list(found.connections):
+            each.drain()
+        if self._membership.is_first:
+            self._send_lost(name, reason)
+        self._disconnect(found)
+        self._arenas.forget(name)
+        if self._receiver is not None and not self._closed:
+            self._receiver.on_lost(name, reason)
+
+    def _send_lost(self, name: str, reason: str) -> None:
+        """Report an end to the others; also to that member, which may live on."""
+        with self._lock:
+            connections = [each.connection for each in self._peers.values()]
+        for connection in connections:
+            if connection is not None:
+                with suppress(ResourceExhaustedError):
+                    connection.send((messages.LOST, name, reason))
+
+    def _disconnect(self, found: _Peer, *, peer_reads: bool = False) -> None:
+        with self._lock:
+            found.has_ended = True
+            direct, idle = list(found.direct), list(found.idle)
+            servers, connections = list(found.servers), list(found.connections)
+            found.idle.clear()
+            found.connections.clear()
+        for each in direct:
+            each.end()
+        for each in idle:
+            each.close()
+        for server in servers:
+            server.keeps = peer_reads
+            server.end()
+        for connection in connections:
+            connection.close(peer_reads=peer_reads)
+
+    def _connection_ended(self, connection: Connection) -> None:
+        for found in self._peers.values():
+            if connection in found.connections:
+                reason = connection.problem or self._how_it_ended(found.name)
+                self._membership.lose(found.name, reason)
+
+    def _how_it_ended(self, name: str) -> str:
+        hello = self._membership.hello(name)
+        with suppress(OSError, MemoryError):  # reported also where there is no room to look
+            if hello is not None and hello.process.ends_within(_DYING):
+                return f"has died (process {hello.process.pid})"
+        return "has closed the connection"
+
+    def _why_ended(self, name: str) -> Exception:
+        """Return why a direct connection to *name* has ended."""
+        if not self._closed:
+            self._membership.wait_for_end(name)
+        if self._closed:
+            return ClosedError(f"transport of {self.name!r}")
+        if name in self._membership.names():
+            return PeerLostError(name, "has dropped the call; its log says why")
+        return PeerLostError(name, self._membership.reason(name))
 
     @override
     def close(self) -> None:
         with self._closing:
+            is_first = not self._closed
             self._closed = True
         _opened.discard(self)
         self._membership.close()
-        if self._to_self is not None:
-            self._to_self.finish()
-        station, self._station = self._station, None
-        if station is not None:
-            station.finish()
-        self._pending.close()  # before the others hear: what they do then is no answer
-        if station is not None:
-            station.close()
+        dispatcher = self._dispatcher
+        if dispatcher is None or not is_first:
+            return
+        connections = [each for found in self._peers.values() for each in found.connections]
+        deadline = time.monotonic() + FLUSH
+        for connection in connections:
+            with suppress(ResourceExhaustedError):
+                connection.send((messages.BYE,))
+        pause = threading.Event()
+        while not all(each.is_empty() for each in connections) and time.monotonic() < deadline:
+            pause.wait(0.001)
+        dispatcher.close()
+        if self._listener is not None:
+            self._listener.close()
+        servers = [each.thread for found in self._peers.values() for each in found.servers]
+        for found in self._peers.values():
+            self._disconnect(found, peer_reads=True)  # in arenas that last as long as they are read
+        for thread in servers:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+        self._arenas.close()
 
-    @override
-    def request(self, to: str, frames: Frames, timeout: float | None = None) -> Future[Frames]:
-        future: Future[Frames] = LeanFuture()
-        self.send(to, frames, timeout, future)
-        return future
-
-    @override
-    def send(self, to: str, frames: Frames, timeout: float | None, future: Future[Frames]) -> None:
-        line = self._lines.get(to)
-        if line is None or self._closed:
-            line = self._line(to)
-        self._pending.watch(future, to, timeout)
-        if line is None:
-            assert self._to_self is not None
-            self._to_self.deliver(to, frames, future)
-        else:
-            line.request(frames, future)
-
-    @override
-    def call(self, to: str, frames: Frames, timeout: float | None = None) -> Frames:
-        until, left = math.inf if timeout is None else time.monotonic() + timeout, timeout
-        line = self._lines.get(to)
-        if line is None or self._closed:
-            line = self._line(to)  # which connects
-            left = _left(until)
-        try:
-            if line is not None and (reply := line.call(frames, left, until)) is not None:
-                return reply
-            future, left = self.request(to, frames), _left(until)
-            with self.awaiting(to, future.done, left):
-                return awaited(future, to, left)
-        except EOFError as error:
-            raise_interrupt(error)
-            raise self._why_ended(to) from None
-        except CallTimeoutError as error:
-            raise_interrupt(error)
-            raise CallTimeoutError(f"a request to {to!r}", timeout or 0.0) from None
-
-    @override
-    def awaiting(
-        self, to: str, is_done: Callable[[], bool], timeout: float | None
-    ) -> AbstractContextManager[object]:
-        line = self._lines.get(to)
-        if line is None:
-            return super().awaiting(to, is_done, timeout)
-        return line.awaiting(is_done, timeout)
+    # -- inside -------------------------------------------------------------------------------
 
     def arena(self, of: str) -> Arena | None:
         """As :meth:`SharesMemory.arena`."""
-        station = self._station
-        return None if station is None else station.arena(of)
+        return self._arenas.of(of, of == self.name) if self._dispatcher is not None else None
 
     @classmethod
     @override
@@ -164,42 +504,17 @@ class IpcTransport(RequestTransport):
         with JobFolder() as folder:
             yield Meeting(str(folder.path), {name: {_KEY: key} for name in names})
 
-    def _line(self, to: str) -> Line | None:
-        """Return the way to member *to*; ``None``: it is this one."""
-        self._check_open()
-        if to == self.name:
-            return None
-        self._membership.check(to)
-        station = self._station
-        if station is None:
-            raise PeerLostError(to, "is not a member")
-        return station.line(to)
-
-    def _member_ended(self, name: str, reason: str) -> None:
-        station = self._station
-        if station is not None:
-            station.lose(name, reason)
-        self._pending.lose(name, reason)
-        self.lost(name, reason)
-
-    def _why_ended(self, name: str) -> Exception:
-        """Return why the connection to *name* has ended."""
-        if not self._closed:
-            self._membership.wait_for_end(name)
-        if self._closed:
-            return ClosedError(f"transport of {self.name!r}")
-        if name in self._membership.names():
-            return PeerLostError(name, "has dropped the call; its log says why")
-        return PeerLostError(name, self._membership.reason(name))
-
     def _check_open(self) -> None:
-        if self._closed or self._to_self is None:
+        if self._closed or self._receiver is None:
             why = "is closed" if self._closed else "is not open"
             if self._closed and self._pid not in (0, os.getpid()):
                 why = f"belongs to process {self._pid}, of which this one is a fork"
             raise ClosedError(f"transport of {self.name!r}", why)
 
-    def _folder(self) -> Path:
+    def _address(self, name: str) -> Path:
+        return self._folder / str(self._member.names.index(name))
+
+    def _where(self) -> Path:
         given = self._config.directory
         if given is None and (self._member.rendezvous or "").startswith("/"):
             given = Path(str(self._member.rendezvous))
@@ -220,10 +535,6 @@ class IpcTransport(RequestTransport):
             )
             raise ConfigError(message, path="transport.key")
         return key.get_secret_value().encode()
-
-
-def _left(until: float) -> float | None:
-    return None if until == math.inf else max(0.0, until - time.monotonic())
 
 
 def _checked(folder: Path) -> Path:

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import uuid
 import weakref
+from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
 from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
-from pparallel.interfaces.request_transport import Handler, RequestTransport
-from pparallel.interfaces.transport import Frames, Meeting
-from pparallel.runtime.delivery import Delivery
-from pparallel.runtime.pending import Pending, awaited
+from pparallel.interfaces.transport import Frames, Meeting, Receiver, Transport
+from pparallel.runtime.flat_views import own
 
 if TYPE_CHECKING:
     from pparallel.runtime.member import Member
     from pparallel_local.config import LocalTransportConfig
+
+
+logger = logging.getLogger(__name__)
 
 
 class _Hub:
@@ -82,11 +84,11 @@ _hubs: weakref.WeakValueDictionary[str, _Hub] = weakref.WeakValueDictionary()
 _hubs_lock = threading.Lock()
 
 
-class LocalTransport(RequestTransport):
-    """Carries requests by calling the receiver's handler, in the sender's thread.
+class LocalTransport(Transport):
+    """Carries messages by calling the receiver, in the sender's thread.
 
-    The handler never blocks, so neither does the sender. Memory that could change is copied once
-    each way: what arrives is the receiver's own.
+    The receiver never blocks, so neither does the sender. Memory that could change is copied once:
+    what arrives is the receiver's own.
     """
 
     is_local = True
@@ -95,8 +97,10 @@ class LocalTransport(RequestTransport):
         self._config = config
         self._member = member
         self._hub: _Hub | None = None
-        self._pending: Pending[Frames] = Pending(f"transport of {member.name!r}")
-        self._delivery: Delivery | None = None
+        self._receiver: Receiver | None = None
+        self._lock = threading.Lock()  # guards what has arrived
+        self._arrived: dict[str, deque[Frames]] = {name: deque() for name in member.names}
+        self._taking: set[str] = set()  # senders of whom a thread passes messages on
         self.closed = False
 
     @property
@@ -109,42 +113,60 @@ class LocalTransport(RequestTransport):
         return self._opened().names()
 
     @override
-    def open(self, handler: Handler) -> None:
+    def open(self, receiver: Receiver) -> None:
         address = self._member.rendezvous or f"alone:{uuid.uuid4().hex}"
         with _hubs_lock:
             self._hub = hub = _hubs.setdefault(address, _Hub())
-        self._delivery = Delivery(self.name, handler)
+        self._receiver = receiver
         hub.join(self, self._member.names, self._config.rendezvous_timeout)
 
     @override
     def close(self) -> None:
         self.closed = True
-        if self._delivery is not None:
-            self._delivery.finish()
-        self._pending.close()  # first: what others answer to our leaving is no answer to a request
         if self._hub is not None:
             self._hub.leave(self)
 
     @override
-    def request(self, to: str, frames: Frames, timeout: float | None = None) -> Future[Frames]:
+    def send(self, to: str, frames: Frames) -> None:
         peer = self._opened().find(to)
-        future = self._pending.add(to, timeout)
-        peer.deliver(self.name, frames, future)
-        return future
+        if peer is self:
+            raise PeerLostError(to, "is no other member")
+        peer.take(self.name, own(frames))
 
-    @override
-    def call(self, to: str, frames: Frames, timeout: float | None = None) -> Frames:
-        return awaited(self.request(to, frames), to, timeout)
+    def take(self, sender: str, frames: Frames) -> None:
+        """Pass a message on, after those before it of the same sender."""
+        arrived = self._arrived[sender]
+        with self._lock:
+            arrived.append(frames)
+            if sender in self._taking:
+                return  # another thread, or this one further up, passes it on
+            self._taking.add(sender)
+        try:
+            while (found := self._next(sender, arrived)) is not None:
+                self._pass_on(sender, found)
+        except BaseException:
+            self._taking.discard(sender)
+            raise
 
-    def deliver(self, sender: str, frames: Frames, future: Future[Frames]) -> None:
-        """Handle a request of *sender* and complete *future* with the reply."""
-        assert self._delivery is not None
-        self._delivery.deliver(sender, frames, future)
+    def _next(self, sender: str, arrived: deque[Frames]) -> Frames | None:
+        with self._lock:
+            if arrived:
+                return arrived.popleft()
+            self._taking.discard(sender)
+            return None
+
+    def _pass_on(self, sender: str, frames: Frames) -> None:
+        if self._receiver is None or self.closed:
+            return
+        try:
+            self._receiver.on_message(sender, frames)
+        except Exception:
+            logger.exception("%s could not take a message of %s", self.name, sender)
 
     def peer_left(self, name: str) -> None:
-        """Fail what waits for *name* and report its end."""
-        self._pending.lose(name, "has left")
-        self.lost(name, "has left")
+        """Report the end of a member."""
+        if self._receiver is not None and not self.closed:
+            self._receiver.on_lost(name, "has left")
 
     @classmethod
     @override

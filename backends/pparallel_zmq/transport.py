@@ -39,6 +39,8 @@ class ZmqTransport(RequestTransport):
     request before it has been answered.
     """
 
+    has_lanes = True
+
     def __init__(self, config: ZmqTransportConfig, *, member: Member) -> None:
         self._config, self._member = config, member
         self._pending: Pending[Frames] = Pending(f"transport of {member.name!r}")

@@ -24,9 +24,11 @@ class RequestTransport(ABC):
 
     Attributes:
         is_local: all members are threads of one process.
+        has_lanes: a call that is waited for has a way and a thread of its own.
     """
 
     is_local: ClassVar[bool] = False
+    has_lanes: ClassVar[bool] = False
     _on_lost: Lost | None = None
 
     @property

@@ -5,11 +5,10 @@ from __future__ import annotations
 import threading
 from concurrent.futures import Future
 
-from typing_extensions import Buffer
-
 from pparallel.errors import RemoteError
 from pparallel.interfaces.request_transport import Handler
 from pparallel.interfaces.transport import Frames
+from pparallel.runtime.flat_views import own
 from pparallel.runtime.future import fail, settle
 from pparallel.runtime.interrupts import raise_interrupt
 
@@ -70,8 +69,3 @@ class Delivery:
 
     def _told(self, error: BaseException) -> RemoteError:
         return RemoteError(self._name, type(error).__name__, str(error), "")
-
-
-def own(frames: Frames) -> list[Buffer]:
-    """Return *frames* as the receiver's own: what is immutable needs no copy."""
-    return [frame if type(frame) is bytes else bytearray(frame) for frame in frames]

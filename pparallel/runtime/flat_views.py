@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from pickle import PickleBuffer
 
@@ -24,3 +25,8 @@ def flat(buffer: Buffer) -> memoryview:
         with suppress(TypeError):  # of a format that is not this machine's
             return buffer.cast("B")
     return PickleBuffer(buffer).raw()
+
+
+def own(frames: Sequence[Buffer]) -> list[Buffer]:
+    """Return *frames* as the receiver's own: what is immutable needs no copy."""
+    return [frame if type(frame) is bytes else bytearray(frame) for frame in frames]

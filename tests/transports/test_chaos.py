@@ -6,10 +6,7 @@ import contextlib
 import pickle
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from contextlib import AbstractContextManager
-from typing import Any, ClassVar, Literal
-from unittest.mock import Mock
+from typing import Any
 
 import pytest
 from chaos_programs import use
@@ -19,17 +16,17 @@ from reduced_transport_suite import ReducedTransportSuite
 from typing_extensions import override
 
 import pparallel
-from pparallel.errors import CallTimeoutError, ClosedError, ConfigError, PeerLostError
-from pparallel.interfaces.request_transport import RequestTransport
-from pparallel.interfaces.transport import Frames, TransportConfig
-from pparallel.registry import Registry, default_registry
+from pparallel.errors import ConfigError, PeerLostError
+from pparallel.interfaces.transport import Frames, Transport, TransportConfig
+from pparallel.registry import default_registry
+from pparallel.runtime.member import Member
+from pparallel.runtime.rpc.codec import RESULTS, SERVICES
 from pparallel.testing.chaos import ChaosTransportConfig, chaotic
-from pparallel.testing.chaos import transport as chaos_transport
 from pparallel.testing.chaos.fates import Fates
 from pparallel.testing.chaos.transport import ChaosTransport
 from pparallel.testing.patience import until
+from pparallel.testing.threads import in_threads
 from pparallel_local import LocalTransportConfig
-from pparallel_local.transport import LocalTransport
 
 CHANCE = st.floats(0, 1)
 
@@ -92,84 +89,95 @@ def test_a_config_inside_says_what_it_said_before() -> None:
     assert (config.timeout, config.handler_threads, config.transport) == (3.0, 4, inside)
 
 
-class Heard:
-    """A handler that counts."""
+class Received:
+    """A receiver that keeps what comes."""
 
     def __init__(self) -> None:
         self.frames: list[list[bytes]] = []
+        self.resets: list[BaseException] = []
 
-    def __call__(self, sender: str, frames: Frames) -> Frames:
+    def on_message(self, sender: str, frames: Frames) -> None:
         self.frames.append([bytes(each) for each in frames])
-        return [b"answer"]
+
+    def on_exchange(self, sender: str, frames: Frames) -> Frames:
+        raise NotImplementedError
+
+    def on_reset(self, name: str, error: BaseException) -> None:
+        self.resets.append(error)
+
+    def on_lost(self, name: str, reason: str) -> None: ...
 
 
-Open = Callable[..., tuple[RequestTransport, Heard]]
+NAMES = ("a", "b")
+Open = Callable[..., tuple[Transport, Received, Received]]
 
 
 @pytest.fixture
 def opened() -> Iterator[Open]:
-    transports: list[RequestTransport] = []
+    """Open two members; return the transport of the first, its receiver and the other's."""
+    with contextlib.ExitStack() as stack:
 
-    def opened(**faults: float) -> tuple[RequestTransport, Heard]:
-        config = chaotic(LocalTransportConfig(), **faults)
-        transport, heard = pparallel.build(config), Heard()
-        transports.append(transport)
-        transport.open(heard)
-        return transport, heard
+        def opened(**faults: float) -> tuple[Transport, Received, Received]:
+            config = chaotic(LocalTransportConfig(), **faults)
+            meeting = stack.enter_context(ChaosTransport.meeting(config, NAMES))
+            members = [
+                Member(name, n, n, 2, NAMES, meeting.address) for n, name in enumerate(NAMES)
+            ]
+            a, b = (ChaosTransport(config, member=each) for each in members)
+            receivers = Received(), Received()
+            for each in (a, b):
+                stack.callback(each.close)
+            in_threads(2, lambda n: (a, b)[n].open(receivers[n]))
+            return a, *receivers
 
-    yield opened
-    for each in transports:
-        each.close()
-
-
-def send(transport: RequestTransport, timeout: float = 0.02) -> Future[Frames]:
-    return transport.request(transport.name, [b"?", bytearray(b"!")], timeout)
-
-
-def test_a_lost_request_is_not_handled(opened: Open) -> None:
-    transport, heard = opened(drop_request=1.0)
-    with pytest.raises(CallTimeoutError):
-        send(transport).result(10)
-    with pytest.raises(CallTimeoutError):
-        transport.call(transport.name, [b"?"], 0.02)
-    assert heard.frames == []
+        yield opened
 
 
-def test_a_lost_reply_is_to_a_request_that_was_handled(opened: Open) -> None:
-    transport, heard = opened(drop_reply=1.0)
-    with pytest.raises(CallTimeoutError):
-        send(transport).result(10)
-    assert heard.frames == [[b"?", b"!"]]
+def send(transport: Transport) -> None:
+    transport.send("b", [b"?", bytearray(b"!")])
 
 
-def test_a_broken_connection_is_told_while_the_request_runs(opened: Open) -> None:
-    transport, heard = opened(fail_running=1.0)
-    with pytest.raises(PeerLostError, match=r"broke the connection \(injected\)"):
-        send(transport, 10).result(10)
-    assert heard.frames == [[b"?", b"!"]]
-    assert transport.members() == [transport.name]
+def test_a_lost_message_does_not_arrive(opened: Open) -> None:
+    transport, _, there = opened(drop_request=1.0)
+    send(transport)
+    assert there.frames == []
 
 
-def test_a_repeated_request_is_handled_twice(opened: Open) -> None:
-    transport, heard = opened(duplicate=1.0)
-    assert send(transport, 10).result(10) == [b"answer"]
-    until(lambda: heard.frames == [[b"?", b"!"]] * 2, "it did not arrive twice")
+def test_a_lost_reply_is_a_message_of_results(opened: Open) -> None:
+    transport, _, there = opened(drop_reply=1.0)
+    send(transport)
+    transport.send("b", [b"results" + bytes([RESULTS])])
+    assert there.frames == [[b"?", b"!"]]
 
 
-def test_a_late_request_arrives_as_it_was_sent(opened: Open) -> None:
-    transport, heard = opened(delay=1.0, delay_at_most=0.1)
+def test_a_broken_connection_is_reported_while_the_message_arrives(opened: Open) -> None:
+    transport, here, there = opened(fail_running=1.0)
+    send(transport)
+    assert there.frames == [[b"?", b"!"]]
+    [error] = here.resets
+    assert isinstance(error, PeerLostError)
+    assert "broke the connection (injected)" in str(error)
+    assert transport.members() == ["a", "b"]
+
+
+def test_a_repeated_message_arrives_twice(opened: Open) -> None:
+    transport, _, there = opened(duplicate=1.0)
+    send(transport)
+    until(lambda: there.frames == [[b"?", b"!"]] * 2, "it did not arrive twice")
+
+
+def test_a_late_message_arrives_as_it_was_sent(opened: Open) -> None:
+    transport, _, there = opened(delay=1.0, delay_at_most=0.1)
     memory = bytearray(b"early")
-    answer = transport.request(transport.name, [memory], 0.0001)
-    assert isinstance(answer.exception(10), CallTimeoutError)
+    transport.send("b", [memory])
     memory[:] = b"later"
-    until(lambda: heard.frames == [[b"early"]], "it did not arrive")
+    until(lambda: there.frames == [[b"early"]], "it did not arrive")
 
 
-def test_close_ends_what_waits_in_vain(opened: Open) -> None:
-    transport, _ = opened(drop_request=1.0)
-    waiting = send(transport, 60)
-    transport.close()
-    assert isinstance(waiting.exception(10), ClosedError)
+def test_what_the_runtime_sends_does_not_suffer_unless_it_is_to(opened: Open) -> None:
+    transport, _, there = opened(drop_request=1.0)
+    transport.send("b", [bytes([SERVICES])])
+    assert there.frames == [[bytes([SERVICES])]]
 
 
 # -- around any transport -----------------------------------------------------------------------
@@ -219,58 +227,3 @@ def test_around_one_that_cannot_be_where_the_members_are() -> None:
     with pytest.raises(ConfigError, match="'local' works among threads only") as caught:
         pparallel.launch(raw, use, (True,))
     assert "transport.transport.backend" in str(caught.value)
-
-
-class ShelfTransportConfig(TransportConfig, frozen=True):
-    backend: Literal["shelf"] = "shelf"
-
-
-class ShelfTransport(LocalTransport):
-    """What a third party may have written: it does all that a transport may do besides."""
-
-    used: ClassVar[list[str]] = []
-
-    @override
-    def send(self, to: str, frames: Frames, timeout: float | None, future: Future[Frames]) -> None:
-        self.used.append("send")
-        super().send(to, frames, timeout, future)
-
-    @override
-    def call(self, to: str, frames: Frames, timeout: float | None = None) -> Frames:
-        self.used.append("call")
-        return super().call(to, frames, timeout)
-
-    @override
-    def awaiting(
-        self, to: str, is_done: Callable[[], bool], timeout: float | None
-    ) -> AbstractContextManager[object]:
-        self.used.append("awaiting")
-        return super().awaiting(to, is_done, timeout)
-
-    def arena(self, of: str) -> None:
-        self.used.append("arena")
-
-
-@pytest.fixture
-def shelf(monkeypatch: pytest.MonkeyPatch) -> TransportConfig:
-    """The config of a transport that was installed besides."""
-    registry = Mock(Registry)
-    registry.load.return_value = ShelfTransport
-    monkeypatch.setattr(chaos_transport, "default_registry", lambda: registry)
-    return ShelfTransportConfig()
-
-
-def test_what_a_transport_does_besides_is_passed_on(shelf: TransportConfig) -> None:
-    heard = Heard()
-    ShelfTransport.used.clear()
-    transport = pparallel.build(chaotic(shelf))
-    assert isinstance(transport, ChaosTransport)
-    transport.open(heard)
-    with contextlib.closing(transport):
-        future: Future[Frames] = Future()
-        transport.send(transport.name, [b"?"], 10, future)
-        with transport.awaiting(transport.name, future.done, 10):
-            assert future.result(10) == [b"answer"]
-        assert transport.call(transport.name, [b"?"], 10) == [b"answer"]
-        assert transport.arena(transport.name) is None
-    assert ShelfTransport.used == ["send", "awaiting", "call", "arena"]

@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
-import re
-import select
 import socket
+import sys
 import threading
-from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
-from ipc_peer import echo, pair
+from exhausted import no_descriptors
+from ipc_peer import ask, pair
 from reduced_transport_suite import ReducedTransportSuite
 from typing_extensions import override
 
 import pparallel
-from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
+from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError, ResourceExhaustedError
 from pparallel.interfaces.transport import Frames
-from pparallel.runtime import dedicated
-from pparallel.runtime.processes.inheritance import _private
+from pparallel.runtime.links import ProcessId
 from pparallel.runtime.rpc import RpcGroup, context
+from pparallel.runtime.shm import Arena
 from pparallel.testing import TransportSuite
 from pparallel.testing.patience import PATIENCE, until
-from pparallel_ipc import IpcTransportConfig, messages
-from pparallel_ipc.guest import Guest
-from pparallel_ipc.lanes import Lane, new_pair
+from pparallel_ipc import IpcTransportConfig
+from pparallel_ipc.connection import Connection
 from pparallel_ipc.transport import IpcTransport
 
 if TYPE_CHECKING:
@@ -53,168 +50,277 @@ class TestIpcTransportWithoutSharedMemory(ReducedTransportSuite):
         return IpcTransportConfig(arena_budget=1)
 
 
-def copied(frames: Frames) -> list[bytes]:
-    return [bytes(each) for each in frames]
+# -- direct connections -----------------------------------------------------------------------
 
 
-# -- lanes ------------------------------------------------------------------------------------
+def test_more_callers_than_direct_connections() -> None:
+    go = threading.Event()
 
-
-def test_more_callers_than_lanes() -> None:
-    arrived, go = [], threading.Event()
-
-    def wait(sender: str, frames: Frames) -> Frames | Future[Frames]:
-        if bytes(frames[0]) == b"first":
-            return frames
-        arrived.append(dedicated.kind())
-        assert dedicated.kind() != dedicated.ALONE or go.wait(PATIENCE)
+    def wait(_: str, frames: Frames) -> Frames:
+        assert go.wait(PATIENCE)
         return frames
 
-    with pair(wait, IpcTransportConfig(lanes=2)) as (a, b):
-        a.call(b.name, [b"first"], PATIENCE)  # from now on there are lanes
-        with in_background(5, lambda n: a.call(b.name, [bytes([n])], PATIENCE)) as results:
-            until(lambda: len(arrived) == 5, "all arrived")
-            assert sorted(arrived) == [dedicated.ALONE] * 2 + [dedicated.LEADING] * 3
-            go.set()
-        assert sorted(copied(each)[0] for each in results) == [bytes([n]) for n in range(5)]
+    with pair(wait, IpcTransportConfig(lanes=2)) as there:
+        threads = [threading.Thread(target=ask, args=(there, b"?")) for _ in range(2)]
+        for each in threads:
+            each.start()
+        until(lambda: len(there.at_b.asked) == 2, "they did not ask")
+        assert ask(there, b"?") is None
+        go.set()
+        for each in threads:
+            each.join(PATIENCE)
+        assert ask(there, b"?") == [b"?"]
 
 
-@contextlib.contextmanager
-def in_background(count: int, work: Callable[[int], Any]) -> Iterator[list[Any]]:
-    """Run *work* in threads, which have ended afterwards; yield what they return."""
-    results: list[Any] = []
-    threads = [threading.Thread(target=lambda n=n: results.append(work(n))) for n in range(count)]
-    for each in threads:
-        each.start()
-    yield results
-    for each in threads:
-        each.join(PATIENCE)
-    assert not any(each.is_alive() for each in threads)
-
-
-def test_a_lane_is_used_again_and_one_given_up_is_not() -> None:
+def test_a_direct_connection_is_used_again_and_one_given_up_is_not() -> None:
     held: list[Future[Frames]] = []
 
-    def handle(sender: str, frames: Frames) -> Frames | Future[Frames]:
+    def answer(_: str, frames: Frames) -> Frames | Future[Frames]:
         if bytes(frames[0]) != b"hold":
             return frames
         held.append(Future())
         return held[-1]
 
-    with pair(handle) as (a, b):
-        a.call(b.name, [b"first"], PATIENCE)
-        a.call(b.name, [b"second"], PATIENCE)
+    with pair(answer) as there:
+        for n in range(2):
+            ask(there, b"%d" % n)
         descriptors = psutil.Process().num_fds()
         for n in range(20):
-            assert copied(a.call(b.name, [b"%d" % n], PATIENCE)) == [b"%d" % n]
+            assert ask(there, b"%d" % n) == [b"%d" % n]
         assert psutil.Process().num_fds() == descriptors
         for n in range(5):
-            with pytest.raises(TimeoutError):
-                a.call(b.name, [b"hold"], 0.01)
+            with pytest.raises(CallTimeoutError):
+                ask(there, b"hold", timeout=0.01)
             until(lambda n=n: len(held) == n + 1, "it arrived")  # type: ignore[misc]
-            assert copied(a.call(b.name, [b"%d" % n], PATIENCE)) == [b"%d" % n]
+            assert ask(there, b"%d" % n) == [b"%d" % n]
         for each in held:
             each.set_result([b"late"])
-        until(lambda: psutil.Process().num_fds() <= descriptors, "lanes given up are closed")
+        until(lambda: psutil.Process().num_fds() <= descriptors, "what was given up is closed")
 
 
-def no_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
-    receive: Any = socket.socket.recvmsg
+def no_room_for_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: IpcTransport, name: str, connection: Connection, fds: list[int]) -> None:
+        os.close(fds[0])
 
-    def receive_none(sock: socket.socket, *args: Any) -> Any:
-        data, ancillary, flags, address = receive(sock, *args)
-        for _, _, each in ancillary:
-            messages.close(array("i", each))  # as the kernel does when there is no room for them
-        return data, [], flags | socket.MSG_CTRUNC, address
-
-    monkeypatch.setattr(socket.socket, "recvmsg", receive_none, raising=False)
+    monkeypatch.setattr(IpcTransport, "_serve_direct", refuse)
 
 
 def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     start = threading.Thread.start
 
     def start_none(self: threading.Thread) -> None:
-        if self.name == "lane-of-a":
+        if self.name == "direct-of-a":
             raise RuntimeError("can't start new thread")
         start(self)
 
     monkeypatch.setattr(threading.Thread, "start", start_none)
 
 
-@pytest.mark.parametrize(
-    ("without", "why"),
-    [(no_descriptors, "has no descriptors left"), (no_threads, "no more threads can be had")],
-)
-def test_a_call_whose_lane_is_not_served_takes_the_connection(
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-    without: Callable[[pytest.MonkeyPatch], None],
-    why: str,
+@pytest.mark.parametrize("without", [no_room_for_descriptors, no_threads])
+def test_where_nobody_serves_a_direct_connection_there_is_no_exchange(
+    monkeypatch: pytest.MonkeyPatch, without: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
-    with pair(echo) as (a, b):
-        a.request(b.name, [b"first"], PATIENCE).result(PATIENCE)  # which takes no lane
+    with pair() as there:
         with monkeypatch.context() as changed:
             without(changed)
-            assert copied(a.call(b.name, [b"second"], PATIENCE)) == [b"second"]
-            large = os.urandom(100_000)
-            assert copied(a.call(b.name, [large], PATIENCE)) == [large]
-        assert re.search(f"b has no lane for a call of a: .*{why}", caplog.text)
-        assert copied(a.call(b.name, [b"third"], PATIENCE)) == [b"third"]
+            for frame in (b"?", os.urandom(100_000)):
+                assert ask(there, frame) is None
+        assert there.at_b.asked == []
+        assert ask(there, b"?") == [b"?"]
 
 
-def test_what_cannot_be_served_ends_the_connection(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+def test_a_request_that_was_given_up_before_it_was_read_is_not_answered(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fail(self: Guest, entries: Any, fds: list[int]) -> None:
+    serve, late = IpcTransport._serve_direct, threading.Event()
+
+    def serve_late(self: IpcTransport, name: str, connection: Connection, fds: list[int]) -> None:
+        monkeypatch.undo()
+        assert late.wait(PATIENCE)
+        serve(self, name, connection, fds)
+
+    with pair() as there:
+        monkeypatch.setattr(IpcTransport, "_serve_direct", serve_late)
+        with pytest.raises(CallTimeoutError):
+            ask(there, b"given up", timeout=0.05)
+        late.set()
+        assert ask(there, b"next") == [b"next"]
+        assert len(there.at_b.asked) == 1
+
+
+def test_a_large_frame_that_goes_back_is_the_same_memory() -> None:
+    with pair() as there:
+        content = os.urandom(1 << 20)
+        ask(there, b"first")
+        for _ in range(3):
+            found = there.a.exchange("b", [b"", bytearray(content)], PATIENCE)
+            assert found is not None
+            assert bytes(found[0]) == content
+            ours, theirs = there.a.arena("a"), there.b.arena("b")
+            assert ours is not None
+            assert theirs is not None
+            assert (ours.usage().blocks, theirs.usage().blocks) == (1, 0)  # it is what came back
+            del found
+
+
+def test_memory_of_requests_and_replies_is_given_back() -> None:
+    with pair() as there:
+        large = os.urandom(1 << 18)
+        for _ in range(20):
+            assert ask(there, large) == [large]
+            there.a.send("b", [b"", large])
+        there.at_b.has(20)
+        there.at_b.messages.clear()
+        for transport in (there.a, there.b):
+            arena = transport.arena(transport.name)
+            assert arena is not None
+            until(lambda arena=arena: arena.usage().blocks == 0, "blocks are left")  # type: ignore[misc]
+
+
+# -- ends -------------------------------------------------------------------------------------
+
+
+def test_a_packet_that_cannot_be_read_ends_the_connection_for_both(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
         raise LookupError("for a test")
 
-    with pair(echo) as (a, b):
-        future = a.request(b.name, [b"first"], None)
-        assert copied(future.result(PATIENCE)) == [b"first"]
-        monkeypatch.setattr(Guest, "take", fail)
-        future = a.request(b.name, [b"second"], None)
-        with pytest.raises(PeerLostError, match="member 'b' has closed the connection"):
-            future.result(PATIENCE)
-        with pytest.raises(PeerLostError, match="member 'a' cannot be served: LookupError"):
-            b.request(a.name, [b"third"], None).result(PATIENCE)
-        assert "A connection could not be served" in caplog.text
+    with pair() as there:
+        there.a.send("b", [b"first"])
+        there.at_b.has(1)
+        monkeypatch.setattr("pparallel_ipc.transport.messages.unpack", fail)
+        there.a.send("b", [b"", bytearray(b"second")])
+        until(lambda: bool(there.at_a.lost and there.at_b.lost), "nobody knows")
+        assert there.at_b.lost == [("a", "cannot be served: LookupError: for a test")]
+        with pytest.raises(PeerLostError):
+            there.a.send("b", [b"third"])
+    assert "A connection cannot be served" in caplog.text
 
 
-# -- functions on the thread that receives -----------------------------------------------------
+def test_a_receiver_that_raises_makes_nobody_deaf(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pair() as there:
+        take = there.at_b.on_message
+
+        def fail_once(sender: str, frames: Frames) -> None:
+            there.at_b.on_message = take  # type: ignore[method-assign]
+            raise LookupError("for a test")
+
+        there.at_b.on_message = fail_once  # type: ignore[method-assign]
+        there.a.send("b", [b"first"])
+        there.a.send("b", [b"second"])
+        assert there.at_b.has(1) == [[b"second"]]
+    assert "b could not take a message of a" in caplog.text
 
 
-def test_what_blocks_holds_nobody_up() -> None:
-    go = threading.Event()
-
-    def handle(sender: str, frames: Frames) -> Frames:
-        if bytes(frames[0]) == b"block":
-            assert go.wait(PATIENCE)
-        return frames
-
-    with pair(handle) as (a, b):
-        blocked = [a.request(b.name, [b"block"], PATIENCE) for _ in range(3)]
-        for n in range(5):
-            assert copied(a.request(b.name, [b"%d" % n], PATIENCE).result()) == [b"%d" % n]
-        assert not any(each.done() for each in blocked)
-        go.set()
-        assert [copied(each.result(PATIENCE)) for each in blocked] == [[b"block"]] * 3
+def test_the_end_is_reported_after_the_last_message() -> None:
+    with pair() as there:
+        there.at_b.gate.clear()
+        for n in range(50):
+            there.a.send("b", [b"%d" % n, bytes(1000)])
+        there.a.close()
+        there.at_b.gate.set()
+        until(lambda: bool(there.at_b.lost), "its end is not reported")
+        assert len(there.at_b.messages) == 50
+        assert there.at_b.lost == [("a", "has left")]
 
 
-def test_the_role_is_passed_on_before_a_function_waits_for_others() -> None:
-    kinds: list[int] = []
+# -- descriptors and threads that run out -------------------------------------------------------
 
-    def handle(sender: str, frames: Frames) -> Frames:
-        if bytes(frames[0]) == b"ask":
-            kinds.append(dedicated.kind())
-            dedicated.about_to_block()
-            kinds.append(dedicated.kind())
-            return b_of[0].request("a", [b"?"], PATIENCE).result()  # the hub has to receive it
-        return frames
 
-    with pair(handle) as (a, b):
-        b_of = [b]
-        assert copied(a.request(b.name, [b"ask"], PATIENCE).result()) == [b"?"]
-    assert kinds == [dedicated.LEADING, dedicated.ALONE]
+def fail_next(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, error: BaseException, times: int = 1
+) -> Callable[[], bool]:
+    """Have the next calls of a function by this backend fail; return what says whether they did."""
+    original, left = getattr(owner, name), list(range(times))
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if "pparallel_ipc" in sys._getframe(1).f_code.co_filename and left:
+            left.pop()
+            raise error
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, call)
+    return lambda: not left
+
+
+NONE = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+def test_a_message_fails_that_finds_no_descriptor_to_connect_and_the_member_lives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pair() as there:
+        peer = there.a._peers["b"]
+        peer.connection, met = None, peer.connection  # as of members that have not met
+        for _ in range(2):
+            has_failed = fail_next(monkeypatch, socket, "socket", NONE)
+            with pytest.raises(ResourceExhaustedError, match="the connection to member 'b'"):
+                there.a.send("b", [b"none"])
+            assert has_failed()
+            monkeypatch.undo()
+        assert there.a.members() == ["a", "b"]
+        there.a.send("b", [b"first"])
+        assert there.at_b.has(1) == [[b"first"]]
+        assert peer.connection is not met
+
+
+def test_a_member_without_descriptors_is_reached_later() -> None:
+    with pair() as there:
+        with no_descriptors():
+            assert ask(there, b"?") is None
+            there.a.send("b", [b"first"])
+            assert there.at_b.has(1) == [[b"first"]]
+        assert ask(there, b"?") == [b"?"]
+
+
+def test_a_member_without_descriptors_lets_others_in_later_and_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    has_failed = fail_next(monkeypatch, socket.socket, "accept", NONE, 3)
+    with pair() as there:
+        there.b.send("a", [b"first"])
+        assert there.at_a.has(1) == [[b"first"]]
+        assert has_failed()
+    assert caplog.text.count("cannot let members in") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [(ValueError("this is no arena"), "this is no arena"), (NONE, "Too many open files")],
+)
+def test_a_member_whose_arena_cannot_be_attached_is_refused(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception, why: str
+) -> None:
+    before = psutil.Process().num_fds()
+    fail_next(monkeypatch, Arena, "attach", error, 2)
+    with pytest.raises(PeerLostError, match=why), pair():
+        raise AssertionError("they have met")
+    assert "Bad file descriptor" not in caplog.text  # it may be another's by then
+    assert psutil.Process().num_fds() == before
+
+
+def test_the_end_of_a_connection_is_reported_without_a_descriptor_to_look_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pair() as there:
+        has_failed = fail_next(monkeypatch, ProcessId, "ends_within", NONE)
+        for connection in list(there.b._peers["a"].connections):
+            connection.sock.shutdown(socket.SHUT_RDWR)
+        until(lambda: bool(there.at_b.lost), "its end is not reported")
+        assert has_failed()
+
+
+def test_a_dispatcher_that_cannot_be_made_leaves_no_descriptor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = psutil.Process().num_fds()
+    fail_next(monkeypatch, os, "eventfd", NONE)
+    with pytest.raises(OSError, match="Too many open files"), pair():
+        raise AssertionError("it is there")
+    until(lambda: psutil.Process().num_fds() == before, "a descriptor is left")
 
 
 # -- processes --------------------------------------------------------------------------------
@@ -271,288 +377,3 @@ def ask_others_to(rt: Runtime) -> list[list[int]]:
 def test_a_function_calls_the_member_that_it_runs_in(transport: str) -> None:
     job = {"members": 2, "transport": {"backend": transport}, "reducer": {"backend": "local"}}
     assert pparallel.launch(job, ask_others_to) == [[[10, 1, 2, 3]] * 6] * 2
-
-
-def test_no_call_that_was_given_up_in_a_lane_enters_after_a_later_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Be the lane taken in only after the call in it was given up, and others have come."""
-    add_lane, late = Guest.add_lane, [threading.Event(), threading.Event()]
-
-    def take_in_late(self: Guest, fds: Any) -> None:
-        def take_in() -> None:
-            assert late[0].wait(PATIENCE)
-            add_lane(self, fds)
-            late[1].set()
-
-        monkeypatch.undo()
-        threading.Thread(target=take_in).start()
-
-    entered: list[bytes] = []
-
-    def enter(_: str, frames: Frames) -> Frames:
-        entered.extend(copied(frames))
-        return frames
-
-    with pair(enter) as (a, b):
-        a.request(b.name, [b"first"], PATIENCE).result(PATIENCE)  # which takes no lane
-        monkeypatch.setattr(Guest, "add_lane", take_in_late)
-        with pytest.raises(CallTimeoutError):
-            a.call(b.name, [b"given up"], 0.05)
-        for each in (b"second", b"third"):
-            a.call(b.name, [each], PATIENCE)
-        late[0].set()
-        assert late[1].wait(PATIENCE), "the lane was taken in at once"
-        a.call(b.name, [b"fourth"], PATIENCE)
-    entered.remove(b"first")
-    assert entered in (
-        [b"second", b"third", b"fourth"],
-        [b"given up", b"second", b"third", b"fourth"],
-    )
-
-
-def test_a_large_frame_that_goes_back_is_the_same_memory() -> None:
-    with pair(echo) as (a, b):
-        content = os.urandom(1 << 20)
-        a.call(b.name, [b"first"], PATIENCE)
-        for _ in range(3):
-            (back,) = a.call(b.name, [bytearray(content)], PATIENCE)
-            assert bytes(back) == content
-            usage = a._station and a._station._arenas._own and a._station._arenas._own.usage()
-            assert usage
-            assert usage.blocks == 1  # what was sent is what came back
-            theirs = b._station and b._station._arenas._own and b._station._arenas._own.usage()
-            assert theirs
-            assert theirs.blocks == 0
-            del back
-
-
-def test_an_answer_that_came_before_a_reset_is_there_still() -> None:
-    *ours, theirs = new_pair()
-    lane = Lane(*ours)
-
-    def answer_without_reading() -> None:
-        select.select([theirs], [], [])
-        theirs.send(b"the answer")
-        theirs.close()  # with the request unread: the other end hears of a reset
-
-    thread = threading.Thread(target=answer_without_reading)
-    thread.start()
-    assert lane.exchange(b"a request", (), PATIENCE) == (b"the answer", [])
-    thread.join()
-    lane.close()
-
-
-def test_an_answer_is_read_before_its_lane_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    unpack, ended = messages.unpack, threading.Event()
-    monkeypatch.setattr("pparallel_ipc.line._KEPT", 0)
-    close = Lane.close
-
-    def closed(lane: Lane) -> None:
-        close(lane)
-        ended.set()
-
-    def late(*args: Any) -> Any:
-        if threading.current_thread() is threading.main_thread():
-            assert not ended.wait(0.2)  # the other end then takes back what it has answered
-        return unpack(*args)
-
-    monkeypatch.setattr(Lane, "close", closed)
-    monkeypatch.setattr(messages, "unpack", late)
-    with pair(echo) as (a, b):
-        large = os.urandom(100_000)
-        assert bytes(a.call(b.name, [large], PATIENCE)[0]) == large
-
-
-def test_an_answer_that_has_left_is_read_though_its_sender_has_closed() -> None:
-    answers: list[Future[Frames]] = [Future(), Future()]
-    unasked, left, large = answers[::-1], threading.Event(), os.urandom(100_000)
-    with pair(lambda _, __: unasked.pop()) as (a, b):
-        first, second = (a.request(b.name, [b"x"], PATIENCE) for _ in answers)
-        first.add_done_callback(lambda _: left.wait(PATIENCE))  # the thread that receives
-        until(lambda: not unasked, "both have come")
-        answers[0].set_result([b"x"])
-        answers[1].set_result([large])
-        b.close()
-        left.set()
-        assert copied(second.result(PATIENCE)) == [large]
-
-
-def test_an_answer_that_was_taken_back_is_of_a_lost_member(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    exchange = Lane.exchange
-
-    def last(lane: Lane, *args: Any) -> Any:
-        answer = exchange(lane, *args)
-        for each in threading.enumerate():
-            if each.name == "lane-of-a":
-                each._target.__self__.end()  # type: ignore[attr-defined]
-                each.join(PATIENCE)
-        return answer
-
-    with pair(echo) as (a, b):
-        assert a.name == "a"
-        assert a.call(b.name, [b"x"], PATIENCE)  # they have met
-        monkeypatch.setattr(Lane, "exchange", last)
-        with pytest.raises(PeerLostError, match="has dropped the call"):
-            a.call(b.name, [os.urandom(100_000)], PATIENCE)
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_lane_that_lacks_its_second_descriptor_leaves_none(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def fail(_: socket.socket) -> socket.socket:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    before = set(_private.descriptors)
-    with pair(echo) as (a, b):
-        monkeypatch.setattr(socket.socket, "dup", fail)
-        assert bytes(a.call(b.name, [b"x"], PATIENCE)[0]) == b"x"  # Python closes the pair
-        monkeypatch.undo()
-        kept = _private.descriptors - before
-        assert all(os.path.exists(f"/proc/self/fd/{each}") for each in kept)
-
-
-# -- who has gone -----------------------------------------------------------------------------
-
-
-def leased(member: IpcTransport) -> int:
-    """Return how many blocks of its arena somebody holds."""
-    arena = member.arena(member.name)
-    assert arena is not None
-    return arena.usage().blocks
-
-
-def test_an_answer_of_a_call_is_read_though_its_sender_has_gone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    large, exchange = os.urandom(100_000), Lane.exchange
-
-    def late(lane: Lane, *args: Any) -> Any:
-        answer = exchange(lane, *args)
-        assert b._station
-        b._station._guests[a.name]._answerer.keeps = True  # as it closes, in time
-        b.close()
-        until(lambda: a.members() == [a.name], "the end was heard")
-        until(lambda: a.arena(b.name) is None, "the sender was forgotten")
-        return answer
-
-    with pair(lambda _, __: [large]) as (a, b):
-        a.call(b.name, [b"x"], PATIENCE)
-        monkeypatch.setattr(Lane, "exchange", late)
-        assert copied(a.call(b.name, [b"x"], PATIENCE)) == [large]
-
-
-@pytest.mark.parametrize("back", [False, True])
-def test_what_is_answered_after_its_caller_has_gone_is_let_go(
-    monkeypatch: pytest.MonkeyPatch, back: bool
-) -> None:
-    """Be it in the memory of the member that answers or, as it came, in that of its caller."""
-    come, go, answered = threading.Event(), threading.Event(), threading.Event()
-    put = Guest._put
-
-    def put_and_tell(self: Guest, *args: Any) -> None:
-        put(self, *args)
-        answered.set()
-
-    monkeypatch.setattr(Guest, "_put", put_and_tell)
-
-    def handle(_: str, frames: Frames) -> Frames:
-        come.set()
-        assert go.wait(PATIENCE)
-        return frames if back else [os.urandom(100_000)]
-
-    with pair(handle) as (a, b):
-        a.request(b.name, [bytearray(100_000)], None)
-        assert come.wait(PATIENCE)
-        b._member_ended(a.name, "is lost, for a test")
-        go.set()
-        assert answered.wait(PATIENCE)
-        until(lambda: leased(a) == leased(b) == 0, "all is let go")
-
-
-def test_a_request_that_was_given_up_as_its_peer_ended_is_let_go(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def late(lane: Lane, *_: Any) -> Any:
-        a._member_ended(b.name, "is lost, for a test")
-        raise TimeoutError
-
-    with pair(echo) as (a, b):
-        a.call(b.name, [b"x"], PATIENCE)
-        monkeypatch.setattr(Lane, "exchange", late)
-        with pytest.raises(CallTimeoutError):
-            a.call(b.name, [os.urandom(100_000)], PATIENCE)
-        assert leased(a) == 0
-
-
-# -- errors -----------------------------------------------------------------------------------
-
-
-def in_a_lane(asks: IpcTransport) -> Frames:
-    return asks.call("b", [os.urandom(100_000)], PATIENCE)
-
-
-def by_the_connection(asks: IpcTransport) -> Frames:
-    return asks.request("b", [os.urandom(100_000)], PATIENCE).result(PATIENCE)
-
-
-@pytest.mark.parametrize("ask", [in_a_lane, by_the_connection])
-@pytest.mark.parametrize(
-    ("error", "told"),
-    [
-        (RuntimeError("taken back"), "member 'b' has dropped the call; its log says why"),
-        (RecursionError("too deep"), "too deep"),
-    ],
-)
-def test_an_answer_that_cannot_be_unpacked(
-    monkeypatch: pytest.MonkeyPatch,
-    ask: Callable[[IpcTransport], Frames],
-    error: Exception,
-    told: str,
-) -> None:
-    unpack = messages.unpack
-
-    def fail(packed: Any, parcels: Any, fds: Any = ()) -> Any:
-        if parcels is a._lines["b"].parcels:
-            raise error
-        return unpack(packed, parcels, fds)
-
-    with pair(echo) as (a, b):
-        a.call(b.name, [b"x"], PATIENCE)
-        with monkeypatch.context() as changed:
-            changed.setattr(messages, "unpack", fail)
-            expected = RecursionError if told == "too deep" else PeerLostError
-            with pytest.raises(expected, match=told):
-                ask(a)
-        assert copied(a.call(b.name, [b"x"], PATIENCE)) == [b"x"]
-
-
-def test_a_request_that_cannot_be_packed_loses_no_member(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any) -> Any:
-        raise RecursionError("too deep")
-
-    with pair(echo) as (a, b):
-        a.call(b.name, [b"x"], PATIENCE)
-        monkeypatch.setattr(messages, "pack", fail)
-        with pytest.raises(RecursionError, match="too deep"):
-            in_a_lane(a)
-
-
-def test_an_answer_of_a_member_that_closes_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
-    asked: list[Future[Frames]] = []
-
-    def handle(_: str, __: Frames) -> Future[Frames]:
-        asked.append(Future())
-        return asked[-1]
-
-    with pair(handle) as (a, b):
-        a.request(b.name, [b"x"], None)
-        until(lambda: len(asked) == 1, "it has come")
-        b.close()
-        with caplog.at_level("DEBUG", "pparallel_ipc.lanes"):
-            asked[0].set_result([os.urandom(100_000)])
-    (record,) = (each for each in caplog.records if "A request of a" in each.message)
-    assert (record.levelname, record.exc_info) == ("DEBUG", None)

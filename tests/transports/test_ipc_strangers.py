@@ -29,7 +29,8 @@ from pparallel.runtime.links import Hello, ProcessId, RefusedError
 from pparallel.runtime.member import Member
 from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.threads import in_threads
-from pparallel_ipc import IpcTransportConfig, door, handshake, messages
+from pparallel.testing.transport.alone import Received
+from pparallel_ipc import IpcTransportConfig, handshake, listener, messages
 from pparallel_ipc.handshake import Called, Caller
 from pparallel_ipc.transport import IpcTransport
 
@@ -55,7 +56,7 @@ def opened(*transports: IpcTransport) -> Iterator[None]:
     with ExitStack() as stack:
         for each in transports:
             stack.callback(each.close)
-        in_threads(len(transports), lambda n: transports[n].open(echo))
+        in_threads(len(transports), lambda n: transports[n].open(Received(echo)))
         yield
 
 
@@ -75,9 +76,9 @@ def pair(folder: Path) -> Iterator[tuple[IpcTransport, IpcTransport]]:
 
 def answers(asking: IpcTransport, asked: IpcTransport) -> None:
     """Check that *asked* answers."""
-    for ask in (asking.call, lambda *each: asking.request(*each).result(PATIENCE)):
-        reply = ask(asked.name, [b"?"], PATIENCE)
-        assert [bytes(each) for each in reply] == [asking.name.encode(), b"?"]
+    reply = asking.exchange(asked.name, [b"", b"?"], PATIENCE)
+    assert reply is not None
+    assert [bytes(each) for each in reply] == [asking.name.encode(), b"?"]
 
 
 @contextmanager
@@ -110,7 +111,7 @@ def test_a_member_with_another_key_is_refused(folder: Path) -> None:
     def open_it(number: int) -> None:
         transport = (right, wrong)[number]
         with pytest.raises(PparallelError) as caught:
-            transport.open(echo)
+            transport.open(Received(echo))
         errors[transport.name] = caught.value
 
     in_threads(2, open_it)
@@ -128,14 +129,14 @@ def test_where_members_meet_is_checked(tmp_path: Path, given: str | None) -> Non
     place = None if given is None else tmp_path / given
     transport = IpcTransport(IpcTransportConfig(directory=place), member=member("a", None))
     with pytest.raises(ConfigError, match=r"transport\.directory"):
-        transport.open(echo)
+        transport.open(Received(echo))
     transport.close()
 
 
 def test_without_a_key_nothing_opens(folder: Path) -> None:
     transport = IpcTransport(IpcTransportConfig(), member=member("a", folder, None))
     with pytest.raises(ConfigError, match=r"transport\.key: .*pparallel\.launch"):
-        transport.open(echo)
+        transport.open(Received(echo))
     transport.close()
 
 
@@ -153,7 +154,7 @@ def test_a_name_that_lives_is_not_given_twice(
 ) -> None:
     again = IpcTransport(IpcTransportConfig(), member=member("b", folder))
     with pytest.raises(PparallelError, match="another process is member 'b' already"):
-        again.open(echo)
+        again.open(Received(echo))
     again.close()
     answers(*pair)
 
@@ -165,7 +166,7 @@ def test_a_stranger_with_the_key_and_a_name_that_is_no_members(
     strange = IpcTransport(IpcTransportConfig(), member=member("c", folder, names=names))
     (folder / "1").rename(folder / "elsewhere")  # or it would find its place taken
     with pytest.raises(PeerLostError, match="'c' is no member of this job; its members: a, b"):
-        strange.open(echo)
+        strange.open(Received(echo))
     strange.close()
     (folder / "elsewhere").rename(folder / "1")
     answers(*pair)
@@ -265,8 +266,8 @@ def garbage(number: int) -> list[bytes]:
         [right, os.urandom(5000)],
         [right, right, right],
         [pickle.dumps(os.system)],
-        [marshal.dumps((messages.MANY, [(0, ([b"x"], ()))]))],
-        [marshal.dumps((messages.LANE,))],
+        [marshal.dumps((messages.MESSAGE, [(0, ([b"x"], ()))]))],
+        [marshal.dumps((messages.DIRECT,))],
     ]
     return kinds[number % len(kinds)]
 
@@ -321,7 +322,7 @@ def test_strangers_who_say_anything(
 def test_who_says_nothing_is_turned_away(
     folder: Path, pair: tuple[IpcTransport, IpcTransport], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(door, "PATIENCE", 0.05)
+    monkeypatch.setattr(listener, "PATIENCE", 0.05)
     with stranger(folder) as sock:
         assert b"did not prove who it is within 0.05 s" in hear(sock)
     answers(*pair)
@@ -330,8 +331,8 @@ def test_who_says_nothing_is_turned_away(
 def test_more_strangers_than_are_let_wait(
     folder: Path, pair: tuple[IpcTransport, IpcTransport], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(door, "STRANGERS", 4)
-    monkeypatch.setattr(door, "PATIENCE", 0.5)
+    monkeypatch.setattr(listener, "STRANGERS", 4)
+    monkeypatch.setattr(listener, "PATIENCE", 0.5)
     with ExitStack() as stack:
         waiting = [stack.enter_context(stranger(folder, 1)) for _ in range(7)]
         answers(*pair)  # its first call: the connection has to be let in behind them

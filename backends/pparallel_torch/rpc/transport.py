@@ -21,7 +21,7 @@ from pparallel.errors import (
 )
 from pparallel.interfaces.request_transport import Handler, RequestTransport
 from pparallel.interfaces.transport import Frames, Meeting
-from pparallel.runtime.delivery import own
+from pparallel.runtime.flat_views import own
 from pparallel.runtime.future import fail, settle
 from pparallel.runtime.job_folder import JobFolder
 from pparallel.runtime.links import FAILED, OK, Membership, answer, failure

@@ -26,7 +26,7 @@ from pparallel.errors import (
 from pparallel.interfaces.request_transport import RequestTransport
 from pparallel.interfaces.serializer import Serializer
 from pparallel.interfaces.transport import Frames, Transport, TransportConfig
-from pparallel.runtime.delivery import own
+from pparallel.runtime.flat_views import own
 from pparallel.runtime.future import LeanFuture, ended_by, fail, settle
 from pparallel.runtime.member import MemberContext
 from pparallel.runtime.member import context as member_context
@@ -115,6 +115,8 @@ class Endpoint:
         self.background = Executor(
             MOST, f"{self.name}-background", self.timers, _call, self._not_called
         )
+        if isinstance(transport, RequestLink):
+            transport.run = lambda act: self.background.submit(act, [act])
         self._peers = {
             name: Peer(
                 name,

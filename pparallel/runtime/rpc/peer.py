@@ -23,7 +23,7 @@ from typing_extensions import Buffer
 
 from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
 from pparallel.interfaces.transport import Frames
-from pparallel.runtime.delivery import own
+from pparallel.runtime.flat_views import own
 from pparallel.runtime.rpc.codec import (
     ACK,
     CALL,

@@ -10,23 +10,24 @@ from pparallel.interfaces.transport import TransportConfig
 
 
 class ChaosTransportConfig(TransportConfig, frozen=True):
-    """A transport that delays, loses and repeats requests of the transport inside it.
+    """A transport that delays, loses and repeats messages of the transport inside it.
 
-    Each chance is between 0 and 1, and is drawn for each request in the order in which its sender
-    sends: the same seed gives the same faults. A request is lost, or its reply is, or its
-    connection breaks; a delay, and a second arrival, may come on top.
+    A message holds calls, or results of calls, one or many. Each chance is between 0 and 1, and is
+    drawn for each message in the order in which its sender sends: the same seed gives the same
+    faults. A delay, and a second arrival, may come on top of another fault.
 
     Attributes:
         backend: the name of the backend.
         transport: the transport inside, which carries what is not lost; how members meet and how
             long one may be silent is for its options to say.
         seed: of the random numbers; each member has its own from it.
-        drop_request: chance that a request does not arrive, so that nobody answers it.
-        drop_reply: chance that a request is run and its reply does not arrive.
-        fail_running: chance that a request fails with ``PeerLostError``, as if the connection had
-            broken, while it is run all the same.
-        duplicate: chance that a request arrives twice.
-        delay: chance that a request is late.
+        drop_request: chance that a message with calls does not arrive, so that nobody answers it.
+        drop_reply: chance that a message of results does not arrive.
+        fail_running: chance that all calls that wait for the receiver of a message fail with
+            ``PeerLostError``, as if the connection had broken, while they are run all the same;
+            and that a message of results does not arrive.
+        duplicate: chance that a message arrives twice.
+        delay: chance that a message is late.
         delay_at_most: seconds that it is late at most.
         harm: ``calls``: only calls of functions suffer, not what the runtime itself sends (for
             groups, barriers, references, ordered servers); ``everything``: that as well.

@@ -1,4 +1,4 @@
-"""What becomes of each request."""
+"""The faults that each message suffers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ End = Literal["answered", "request lost", "reply lost", "broken"]
 
 
 class Fate(NamedTuple):
-    """What becomes of one request.
+    """The fault of one message.
 
     Attributes:
         end: how it ends.
@@ -29,15 +29,15 @@ FINE = Fate()
 
 
 class Fates:
-    """Draws the fate of one request after another; any thread may ask."""
+    """Draws the fate of one message after another; any thread may ask."""
 
     def __init__(self, config: ChaosTransportConfig, member: str) -> None:
         self._config = config
         self._random = random.Random(f"{config.seed}/{member}")
-        self._lock = threading.RLock()  # signal handlers may send, too
+        self._lock = threading.Lock()
 
     def draw(self) -> Fate:
-        """Return the fate of the next request."""
+        """Return the fate of the next message."""
         config = self._config
         with self._lock:  # always as many numbers, so that one chance does not move the others
             end, twice, late, first, second = (self._random.random() for _ in range(5))

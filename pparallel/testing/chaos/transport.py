@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from typing_extensions import Buffer, override
+from typing_extensions import override
 
 from pparallel.errors import PeerLostError, PparallelError
-from pparallel.interfaces.request_transport import Handler, RequestTransport
-from pparallel.interfaces.transport import Frames, Meeting, TransportConfig
+from pparallel.interfaces.request_transport import RequestTransport
+from pparallel.interfaces.transport import Frames, Meeting, Receiver, Transport, TransportConfig
 from pparallel.registry import default_registry
-from pparallel.runtime.future import LeanFuture, fail, settle
-from pparallel.runtime.pending import Pending
-from pparallel.runtime.rpc.codec import RESULTS, SERVICE_EXCHANGE, SERVICES, kind_of
+from pparallel.runtime.flat_views import own
+from pparallel.runtime.rpc.codec import RESULTS, SERVICES, kind_of
+from pparallel.runtime.rpc.link import RequestLink
 from pparallel.runtime.shm import Arena, SharesMemory
 from pparallel.runtime.timers import Timers
 from pparallel.testing.chaos.config import ChaosTransportConfig
@@ -26,19 +25,21 @@ if TYPE_CHECKING:
     from pparallel.runtime.member import Member
 
 
-class ChaosTransport(RequestTransport):
-    """Passes requests on to a transport inside it, or does not, or late, or twice.
+class ChaosTransport(Transport):
+    """Passes messages on to a transport inside it, or does not, or late, or twice.
 
-    The faults are on the sender's side: the transport inside sees sound requests only. A request
-    without a fault costs one more function call, no thread and no copy.
+    The faults are on the sender's side: the transport inside sees sound messages only. A message
+    without a fault costs one more function call, no thread and no copy. There are no exchanges.
     """
 
     def __init__(self, config: ChaosTransportConfig, *, member: Member) -> None:
         self._config = config
-        self._inner: RequestTransport = _class_of(config.transport)(config.transport, member=member)
+        inner = _class_of(config.transport)(config.transport, member=member)
+        is_old = isinstance(inner, RequestTransport)
+        self._inner: Transport = RequestLink(inner) if is_old else inner
         self._fates = Fates(config, member.name)
         self._timers = Timers(f"{member.name}-chaos")
-        self._pending: Pending[Frames] = Pending(f"transport of {member.name!r}", self._timers)
+        self._receiver: Receiver | None = None
 
     @property
     @override
@@ -50,13 +51,14 @@ class ChaosTransport(RequestTransport):
         return self._inner.members()
 
     @override
-    def open(self, handler: Handler) -> None:
-        self._inner.when_lost(self._peer_lost)
-        self._inner.open(handler)
+    def open(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+        self._timers.start()
+        self._inner.open(receiver)
 
     @override
     def close(self) -> None:
-        self._pending.close()
+        self._timers.close()
         self._inner.close()
 
     def arena(self, of: str) -> Arena | None:
@@ -64,36 +66,19 @@ class ChaosTransport(RequestTransport):
         return self._inner.arena(of) if isinstance(self._inner, SharesMemory) else None
 
     @override
-    def request(self, to: str, frames: Frames, timeout: float | None = None) -> Future[Frames]:
+    def send(self, to: str, frames: Frames) -> None:
         fate = self._fate(to, frames)
         if fate == FINE:
-            return self._inner.request(to, frames, timeout)
-        answer: Future[Frames] = LeanFuture()
-        self._suffer(fate, to, frames, timeout, answer)
-        return answer
-
-    @override
-    def send(self, to: str, frames: Frames, timeout: float | None, future: Future[Frames]) -> None:
-        fate = self._fate(to, frames)
-        if fate == FINE:
-            self._inner.send(to, frames, timeout, future)
-        else:
-            self._suffer(fate, to, frames, timeout, future)
-
-    @override
-    def call(self, to: str, frames: Frames, timeout: float | None = None) -> Frames:
-        fate = self._fate(to, frames)
-        if fate == FINE:
-            return self._inner.call(to, frames, timeout)
-        answer: Future[Frames] = LeanFuture()
-        self._suffer(fate, to, frames, timeout, answer)
-        return answer.result()
-
-    @override
-    def awaiting(
-        self, to: str, is_done: Callable[[], bool], timeout: float | None
-    ) -> AbstractContextManager[object]:
-        return self._inner.awaiting(to, is_done, timeout)
+            self._inner.send(to, frames)
+            return
+        if fate.end == "request lost":
+            return
+        frames = own(frames)  # their sender may change them meanwhile
+        if fate.end == "broken":
+            self._later(fate.delay, partial(self._break, to))
+        self._later(fate.delay, partial(self._inner.send, to, frames))
+        if fate.again is not None:
+            self._later(fate.delay + fate.again, partial(self._inner.send, to, frames))
 
     @classmethod
     @override
@@ -106,62 +91,25 @@ class ChaosTransport(RequestTransport):
 
     def _fate(self, to: str, frames: Frames) -> Fate:
         kind = kind_of(frames)
-        if self._config.harm == "calls" and kind in (SERVICES, SERVICE_EXCHANGE):
+        if self._config.harm == "calls" and kind == SERVICES:
             return FINE
         if to not in self._inner.members():
             return FINE  # the transport inside says what is to be said
         fate = self._fates.draw()
-        if kind == RESULTS:  # a reply of its own: lost as one, and not as a request
+        if kind == RESULTS:
             is_lost = fate.end in ("reply lost", "broken")
             return fate._replace(end="request lost" if is_lost else "answered")
-        return fate
+        return fate._replace(end="answered") if fate.end == "reply lost" else fate
 
-    def _suffer(
-        self, fate: Fate, to: str, frames: Frames, timeout: float | None, answer: Future[Frames]
-    ) -> None:
-        self._pending.watch(answer, to, timeout)
-        if fate.end == "request lost":
-            return
-        # The sender may change its memory as soon as the answer is there, or the failure.
-        copies = _copies(frames)
-        self._later(fate.delay, lambda: self._send(fate, to, copies, timeout, answer))
-        if fate.again is not None:
-            again = fate.delay + fate.again
-            self._later(again, lambda: self._send(fate, to, copies, timeout, answer))
-        if fate.end == "broken":
-            self._later(fate.delay, lambda: _break(answer, to))
-
-    def _later(self, delay: float, what: Callable[[], None]) -> None:
+    def _later(self, delay: float, act: Callable[[], None]) -> None:
         if delay:
-            self._timers.call_later(delay, what)
+            self._timers.call_later(delay, partial(_try, act))
         else:
-            what()
+            act()
 
-    def _send(
-        self, fate: Fate, to: str, frames: Frames, timeout: float | None, answer: Future[Frames]
-    ) -> None:
-        # What is sent twice may be answered once: what is never done must not hold what is.
-        waiting = weakref.ref(answer)  # held by those that are pending until it is done
-
-        def ended(sent: Future[Frames]) -> None:
-            if (answer := waiting()) is None:
-                return
-            if error := sent.exception():
-                fail(answer, error)
-            else:
-                settle(answer, sent.result())
-
-        try:
-            sent = self._inner.request(to, frames, timeout)
-        except PparallelError as error:
-            fail(answer, error)
-            return
-        if fate.end == "answered":
-            sent.add_done_callback(ended)
-
-    def _peer_lost(self, name: str, reason: str) -> None:
-        self._pending.lose(name, reason)
-        self.lost(name, reason)
+    def _break(self, to: str) -> None:
+        assert self._receiver is not None
+        self._receiver.on_reset(to, PeerLostError(to, "broke the connection (injected)"))
 
 
 def _class_of(config: TransportConfig) -> Any:
@@ -169,10 +117,6 @@ def _class_of(config: TransportConfig) -> Any:
     return registry.load(registry.find("transport", config.backend))
 
 
-def _copies(frames: Frames) -> list[Buffer]:
-    views = [memoryview(frame) for frame in frames]
-    return [bytes(each) if each.readonly else bytearray(each) for each in views]
-
-
-def _break(answer: Future[Frames], to: str) -> None:
-    fail(answer, PeerLostError(to, "broke the connection (injected)"))
+def _try(act: Callable[[], None]) -> None:
+    with suppress(PparallelError):  # this member or the other has ended meanwhile
+        act()

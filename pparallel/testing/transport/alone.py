@@ -1,9 +1,9 @@
-"""A transport by itself, to the same member and to another, with a handler of the test's own."""
+"""A transport by itself: two members in one process, without the RPC layer."""
 
 from __future__ import annotations
 
 import threading
-from collections import Counter
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -12,30 +12,78 @@ from typing import Any, NamedTuple
 import pytest
 from typing_extensions import Buffer
 
-from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError, RemoteError
-from pparallel.interfaces.request_transport import Handler, RequestTransport
-from pparallel.interfaces.transport import Frames, TransportConfig
+from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
+from pparallel.interfaces.request_transport import RequestTransport
+from pparallel.interfaces.transport import Frames, Transport, TransportConfig
 from pparallel.registry import default_registry
 from pparallel.runtime.member import Member
+from pparallel.runtime.rpc.codec import CALL_EXCHANGE
+from pparallel.runtime.rpc.link import RequestLink
 from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.threads import in_threads
 from pparallel.testing.transport.base import TransportTests
 
 HUGE = 70_000_000  #: bytes; more than a socket or a ZeroMQ message of one piece should be given
+MANY = 70_000  #: frames: more than a number of 16 bits counts
+ASK = bytes([CALL_EXCHANGE])  #: the first frame of an exchange
 
-
-class Link(NamedTuple):
-    """A transport that is open, and a member to send to."""
-
-    transport: RequestTransport
-    to: str
-
-
-Open = Callable[[Handler], Link]
+Answer = Callable[[str, Frames], "Frames | Future[Frames]"]
 
 
 def echo(sender: str, frames: Frames) -> Frames:
     return [sender.encode(), *frames]
+
+
+class Received:
+    """A receiver that keeps what comes, and answers exchanges by a function.
+
+    Attributes:
+        messages: the frames of each, with its sender.
+        asked: the exchanges that have begun.
+        lost: members that have ended, with the reasons.
+    """
+
+    def __init__(self, answer: Answer) -> None:
+        self.messages: list[tuple[str, list[Buffer]]] = []
+        self.asked: list[str] = []
+        self.lost: list[tuple[str, str]] = []
+        self._answer = answer
+        self.gate = threading.Event()  # a message waits for it
+        self.gate.set()
+        self.thread = 0  # that took the last message
+
+    def on_message(self, sender: str, frames: Frames) -> None:
+        self.thread = threading.get_ident()
+        self.gate.wait(PATIENCE)
+        self.messages.append((sender, list(frames)))
+
+    def on_exchange(self, sender: str, frames: Frames) -> Frames | Future[Frames]:
+        self.asked.append(sender)
+        return self._answer(sender, frames[1:])
+
+    def on_reset(self, name: str, error: BaseException) -> None:
+        raise AssertionError(f"messages of {name} were lost: {error}")
+
+    def on_lost(self, name: str, reason: str) -> None:
+        self.lost.append((name, reason))
+
+    def has(self, count: int) -> list[list[bytes]]:
+        """Wait until *count* messages have come; return their frames."""
+        until(lambda: len(self.messages) >= count, f"{count} messages did not arrive")
+        return [copied(frames) for _, frames in self.messages]
+
+
+class Link(NamedTuple):
+    """Two members that are open: the transport of the first, and what either receives."""
+
+    transport: Transport
+    to: str
+    here: Received
+    there: Received
+    other: Transport
+
+
+Open = Callable[..., Link]
 
 
 def are_same(found: Frames, expected: Frames) -> bool:
@@ -47,191 +95,215 @@ def copied(frames: Frames) -> list[bytes]:
     return [bytes(each) for each in frames]
 
 
-class Later:
-    """A handler whose replies come when the test says so."""
-
-    def __init__(self) -> None:
-        self.replies: list[tuple[bytes, Future[Frames]]] = []  # to what, in any order
-
-    def __call__(self, sender: str, frames: Frames) -> Future[Frames]:
-        reply: Future[Frames] = Future()
-        self.replies.append((b"".join(map(bytes, frames)), reply))
-        return reply
-
-    def has(self, count: int) -> None:
-        """Wait until *count* requests have come."""
-        until(lambda: len(self.replies) >= count, f"{count} requests did not arrive")
-
-
 class AloneTests(TransportTests):
     """Tests of what stands below calls, on transports that the RPC layer does not hold."""
 
-    @pytest.fixture(params=["to itself", "to another"])
-    def open_transport(
-        self,
-        config: TransportConfig,
-        build: Callable[..., RequestTransport],
-        request: pytest.FixtureRequest,
-    ) -> Iterator[Open]:
-        """Open a transport with a handler, and one beside it where another member is sent to."""
-        size = 1 if request.param == "to itself" else 2
-        if size > 1 and "threads" not in default_registry().find("transport", config.backend).reach:
+    @pytest.fixture
+    def open_transport(self, config: TransportConfig) -> Iterator[Open]:
+        """Open two members; *answer* answers their exchanges."""
+        record = default_registry().find("transport", config.backend)
+        if "threads" not in record.reach:
             pytest.skip("there cannot be two members in one process")
         with ExitStack() as opened:
 
-            def open_transport(handler: Handler) -> Link:
-                transports = _transports(config, build(config), size, opened)
-                in_threads(size, lambda n: transports[n].open(handler))
-                return Link(transports[0], transports[-1].name)
+            def open_transport(answer: Answer = echo) -> Link:
+                transports = _transports(config, default_registry().load(record), opened)
+                receivers = [Received(answer) for _ in transports]
+                in_threads(2, lambda n: transports[n].open(receivers[n]))
+                (a, b), (here, there) = transports, receivers
+                return Link(a, b.name, here, there, b)
 
             yield open_transport
 
+    # -- messages -----------------------------------------------------------------------------
+
     def test_frames_arrive_as_sent(self, open_transport: Open) -> None:
-        transport, to = open_transport(echo)
-        me = transport.name.encode()
+        transport, to, _, there, _ = open_transport()
         many = [bytes([n % 251]) * n for n in range(300)]
         small: list[Buffer] = [b"", bytearray(), b"x", b""]
         large: list[Buffer] = [bytes(range(250)) * 12_000, b"!", bytearray(range(250)) * 400]
-        messages: list[Frames] = [[b"one"], small, large, many]
-        for sent in messages:
-            expected = [me, *sent]
-            assert are_same(transport.request(to, sent, PATIENCE).result(), expected)
-            assert are_same(transport.call(to, sent, PATIENCE), expected)
         view = memoryview(bytearray(range(100))).cast("B", (10, 10))
-        assert copied(transport.call(to, [view], PATIENCE))[1] == bytes(range(100))
+        messages: list[Frames] = [[b"one"], small, large, many, [b"", view]]
+        for sent in messages:
+            transport.send(to, sent)
+        found = there.has(len(messages))
+        assert all(map(are_same, found, [*messages[:-1], [b"", bytes(range(100))]]))
+        assert {sender for sender, _ in there.messages} == {transport.name}
+        (_, smalls), (_, larges) = there.messages[1:3]
+        assert not memoryview(smalls[1]).readonly
+        assert not memoryview(larges[2]).readonly
 
     def test_huge_frames_arrive_as_sent(self, open_transport: Open) -> None:
-        transport, to = open_transport(echo)
+        transport, to, _, there, _ = open_transport()
         huge = bytes(range(250)) * (HUGE // 250)
-        behind = transport.request(to, [huge, b"!"], PATIENCE)
-        assert copied(transport.call(to, [b"small"], PATIENCE))[1] == b"small"
-        assert are_same(behind.result(), [transport.name.encode(), huge, b"!"])
+        transport.send(to, [b"", huge, b"!"])
+        transport.send(to, [b"small"])
+        first, second = there.has(2)
+        assert are_same(first, [b"", huge, b"!"])
+        assert second == [b"small"]
 
-    def test_each_request_is_handled_once(self, open_transport: Open) -> None:
-        seen: Counter[bytes] = Counter()
+    def test_many_frames_arrive(self, open_transport: Open) -> None:
+        transport, to, _, there, _ = open_transport()
+        transport.send(to, [b"x"] * MANY)
+        transport.send(to, [b"small"])
+        many, small = there.has(2)
+        assert len(many) == MANY
+        assert small == [b"small"]
 
-        def count(sender: str, frames: Frames) -> Frames:
-            seen[bytes(frames[0])] += 1
-            return frames
+    def test_each_message_arrives_once(self, open_transport: Open) -> None:
+        transport, to, _, there, _ = open_transport()
+        numbers = [[str(number).encode()] for number in range(1000)]
+        for each in numbers:
+            transport.send(to, each)
+        transport.send(to, [b"last"])
+        assert there.has(1001) == [*numbers, [b"last"]]
 
-        transport, to = open_transport(count)
-        numbers = [str(number).encode() for number in range(1000)]
-        futures = [transport.request(to, [each], PATIENCE) for each in numbers]
-        assert [bytes(each.result()[0]) for each in futures] == numbers
-        for each in numbers[:200]:
-            assert bytes(transport.call(to, [b"call", each], PATIENCE)[1]) == each
-        assert seen == {**dict.fromkeys(numbers, 1), b"call": 200}
+    def test_messages_of_each_thread_arrive_in_order(self, open_transport: Open) -> None:
+        transport, to, _, there, _ = open_transport()
+
+        def send(thread: int) -> None:
+            for number in range(200):
+                transport.send(to, [b"%d" % thread, b"%d" % number])
+
+        in_threads(4, send)
+        found = there.has(800)
+        for thread in range(4):
+            sent = [int(number) for of, number in found if int(of) == thread]
+            assert sent == [*range(200)]
+
+    def test_sending_does_not_block(self, open_transport: Open) -> None:
+        transport, to, _, there, _ = open_transport()
+        transport.send(to, [b"first"])
+        there.has(1)
+        if there.thread == threading.get_ident():
+            pytest.skip("the receiver takes a message in the sender's thread")
+        there.gate.clear()
+        large = bytes(1_000_000)
+        for _ in range(20):
+            transport.send(to, [b"", large])
+        assert len(there.messages) == 1
+        there.gate.set()
+        assert len(there.has(21)) == 21
+
+    def test_messages_sent_before_the_close_arrive(self, open_transport: Open) -> None:
+        transport, to, _, there, _ = open_transport()
+        for number in range(100):
+            transport.send(to, [b"%d" % number])
+        transport.close()
+        assert [int(frames[0]) for frames in there.has(100)] == [*range(100)]
+        until(lambda: bool(there.lost), "the end is not reported")
+        assert [name for name, _ in there.lost] == [transport.name]
+
+    # -- exchanges ----------------------------------------------------------------------------
+
+    def _ask(self, link: Link, frames: Frames, timeout: float | None = PATIENCE) -> Frames:
+        found = link.transport.exchange(link.to, [ASK, *frames], timeout)
+        if found is None:
+            pytest.skip("there are no exchanges")
+        return found
 
     def test_each_reply_is_that_to_its_request(self, open_transport: Open) -> None:
-        later = Later()
-        transport, to = open_transport(later)
-        futures = [transport.request(to, [b"%d" % n], PATIENCE) for n in range(300)]
-        later.has(300)
-        replies = {int(asked): reply for asked, reply in later.replies}
-        answered = [futures[n] for n in range(0, 300, 2)]
-        for n in reversed(range(300)):
-            if n % 2 == 0:
-                replies[n].set_result([bytes(n)])
-        assert [len(copied(each.result(PATIENCE))[0]) for each in answered] == [*range(0, 300, 2)]
-        assert not any(futures[n].done() for n in range(1, 300, 2))
+        link = open_transport(lambda _, frames: copied(frames))
+        self._ask(link, [b"first"])
 
-    def test_a_handler_that_fails(self, open_transport: Open) -> None:
-        def handler(sender: str, frames: Frames) -> Frames | Future[Frames]:
-            if bytes(frames[0]) == b"now":
-                message = "a broken handler"
-                raise LookupError(message)
-            later: Future[Frames] = Future()
-            later.set_exception(LookupError("a broken handler"))
-            return later
+        def ask(thread: int) -> None:
+            for number in range(50):
+                sent = [b"%d" % thread, bytes(number * 1000)]
+                assert copied(self._ask(link, sent)) == sent
 
-        transport, to = open_transport(handler)
-        for what in (b"now", b"later"):
-            with pytest.raises(RemoteError, match="a broken handler"):
-                transport.request(to, [what], PATIENCE).result(2 * PATIENCE)
-            with pytest.raises(RemoteError, match="LookupError"):
-                transport.call(to, [what], PATIENCE)
+        in_threads(4, ask)
 
-    def test_a_late_reply_is_dropped(self, open_transport: Open) -> None:
-        later = Later()
-        transport, to = open_transport(later)
-        error = transport.request(to, [b"?"], 0.02).exception(PATIENCE)
-        assert isinstance(error, CallTimeoutError)
+    def test_a_reply_may_come_later(self, open_transport: Open) -> None:
+        replies: list[Future[Frames]] = []
 
-        def call(_: int) -> None:
-            with pytest.raises(CallTimeoutError, match=r"0\.03 s"):
-                transport.call(to, [b"?"], 0.03)
+        def answer(_: str, frames: Frames) -> Future[Frames]:
+            reply: Future[Frames] = Future()
+            replies.append(reply)
+            timer = threading.Timer(0.01, reply.set_result, [[bytes(frames[0]) + b"!"]])
+            timer.daemon = True
+            timer.start()
+            return reply
 
-        in_threads(1, call)
-        later.has(2)
-        next_one = transport.request(to, [b"!"], PATIENCE)
-        later.has(3)
-        for asked, reply in later.replies:
-            reply.set_result([b"in time" if asked == b"!" else b"late"])
-        assert copied(next_one.result(PATIENCE)) == [b"in time"]
+        link = open_transport(answer)
+        assert copied(self._ask(link, [b"later"])) == [b"later!"]
 
-    def test_a_request_does_not_wait_for_its_reply(self, open_transport: Open) -> None:
-        later = Later()
-        transport, to = open_transport(later)
-        futures = in_threads(1, lambda _: [transport.request(to, []) for _ in "12"])[0]
-        later.has(2)
-        assert not any(each.done() for each in futures)
+    def test_an_exchange_ends_with_its_timeout(self, open_transport: Open) -> None:
+        def answer(_: str, frames: Frames) -> Frames | Future[Frames]:
+            return Future() if bytes(frames[0]) == b"never" else copied(frames)
+
+        link = open_transport(answer)
+        for _ in range(3):  # those that have been quick are tried too
+            assert copied(self._ask(link, [b"x"]))[0] == b"x"
+        began = time.monotonic()
+        with pytest.raises(CallTimeoutError, match=r"0\.3 s"):
+            self._ask(link, [b"never"], 0.3)
+        assert time.monotonic() - began < 2.0
+        assert copied(self._ask(link, [b"y"]))[0] == b"y"
 
     def test_close_ends_what_waits(self, open_transport: Open) -> None:
-        later = Later()
-        transport, to = open_transport(later)
-        sent = transport.request(to, [b"?"])
-        errors: list[BaseException] = []
+        self._ends(open_transport, lambda link: link.transport.close(), ClosedError)
 
-        def call() -> None:
+    def test_exchanges_end_with_their_member(self, open_transport: Open) -> None:
+        self._ends(open_transport, lambda link: link.other.close(), PeerLostError)
+
+    def _ends(
+        self, open_transport: Open, end: Callable[[Link], object], kind: type[Exception]
+    ) -> None:
+        link = open_transport(lambda *_: Future())
+        if type(link.transport).exchange is Transport.exchange:
+            pytest.skip("there are no exchanges")
+        errors: list[Exception | None] = []
+
+        def ask() -> None:
             try:
-                transport.call(to, [b"?"])
-            except ClosedError as error:
+                if link.transport.exchange(link.to, [ASK], None) is None:
+                    errors.append(None)
+            except Exception as error:  # noqa: BLE001 - looked at below
                 errors.append(error)
 
-        caller = threading.Thread(target=call, daemon=True)
+        caller = threading.Thread(target=ask, daemon=True)
         caller.start()
-        later.has(2)
-        transport.close()
-        assert isinstance(sent.exception(PATIENCE), ClosedError)
+        until(lambda: bool(link.there.asked or errors), "nothing was asked")
+        end(link)
         caller.join(PATIENCE)
-        assert len(errors) == 1
+        if errors == [None]:
+            pytest.skip("there are no exchanges")
+        assert [type(each) for each in errors] == [kind]
 
-    def test_use_before_and_after(
-        self, config: TransportConfig, build: Callable[..., RequestTransport], open_transport: Open
-    ) -> None:
-        unopened = build(config)
+    # -- ends ---------------------------------------------------------------------------------
+
+    def test_use_before_and_after(self, config: TransportConfig, open_transport: Open) -> None:
+        record = default_registry().find("transport", config.backend)
+        unopened: Any = default_registry().load(record)(config, member=Member())
         with pytest.raises(ClosedError):
-            unopened.request(unopened.name, [b"?"])
-        transport, to = open_transport(echo)
+            unopened.members()
+        unopened.close()
+        transport, to, _, there, _ = open_transport()
         assert sorted(transport.members()) == sorted({transport.name, to})
         with pytest.raises(PeerLostError, match="nobody"):
-            transport.request("nobody", [b"?"], PATIENCE).result()
+            transport.send("nobody", [b"?"])
         transport.close()
         transport.close()
-        for use in (transport.members, lambda: transport.request(to, [b"?"])):
+        for use in (transport.members, lambda: transport.send(to, [b"?"])):
             with pytest.raises(ClosedError):
                 use()
-        unopened.close()
+        until(lambda: bool(there.lost), "the end is not reported")
 
 
-def _transports(
-    config: TransportConfig, alone: RequestTransport, size: int, opened: ExitStack
-) -> list[RequestTransport]:
-    """Return the transports of members that will meet, to be closed at the end."""
-    transports = [alone]
-    if size > 1:
-        cls: Any = type(alone)
-        names = tuple(f"m{rank}" for rank in range(size))
-        meeting = opened.enter_context(cls.meeting(config, names))
-        transports = [
-            cls(
-                config,
-                member=Member(
-                    name, rank, rank, size, names, meeting.address, meeting.keys.get(name, {})
-                ),
-            )
-            for rank, name in enumerate(names)
-        ]
+def _transports(config: TransportConfig, cls: Any, opened: ExitStack) -> list[Transport]:
+    """Return the transports of two members that will meet, to be closed at the end."""
+    names = ("m0", "m1")
+    meeting = opened.enter_context(cls.meeting(config, names))
+    transports = [
+        cls(
+            config,
+            member=Member(name, rank, rank, 2, names, meeting.address, meeting.keys.get(name, {})),
+        )
+        for rank, name in enumerate(names)
+    ]
+    transports = [
+        RequestLink(each) if isinstance(each, RequestTransport) else each for each in transports
+    ]
     for each in transports:
         opened.callback(each.close)
     return transports

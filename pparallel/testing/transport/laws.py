@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,7 +19,7 @@ from pparallel.interfaces.transport import Frames, TransportConfig
 from pparallel.runtime.rpc import RpcGroup, context
 from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.suite import changed
-from pparallel.testing.transport.alone import AloneTests, Later, Open, copied
+from pparallel.testing.transport.alone import AloneTests, Open, copied
 from pparallel.testing.transport.called import (
     add,
     add_late,
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from pparallel.builder import Runtime
 
 SOON = 2.0  #: seconds beyond a time-out within which it must have been kept, on a busy computer
-MANY = 70_000  #: frames: more than a number of 16 bits counts
 
 
 class Unsendable:
@@ -109,6 +108,25 @@ def under_back_pressure(rt: Runtime) -> None:
 def _held(value: bytes) -> int:
     wait_at_gate()
     return len(value)
+
+
+def beside_a_slow_one(rt: Runtime) -> None:
+    group = rt.group()
+    if rt.rank == 0:
+        large = bytes(60_000)
+        stuck = [group.rpc_async(1, _held, PATIENCE, (large,)) for _ in "1"]
+        threads = [threading.Thread(target=group.rpc_async, args=(1, _held, PATIENCE, (large,)))]
+        for each in threads:
+            each.start()
+        for _ in range(20):
+            assert len(group.rpc_sync(2, give_back, PATIENCE, (large,))) == len(large)
+            assert len(group.rpc_async(2, give_back, PATIENCE, (large,)).wait()) == len(large)
+        group.rpc_sync(1, open_gate)
+        for future in stuck:
+            future.wait()
+        for each in threads:
+            each.join()
+    group.barrier(PATIENCE)
 
 
 def in_queues(rt: Runtime) -> None:
@@ -197,46 +215,18 @@ def signals(period: float) -> Iterator[None]:
 class LawTests(AloneTests):
     """Tests of what holds while something fails, is full, or interrupts."""
 
-    def test_many_frames_arrive(self, open_transport: Open) -> None:
-        replies = Later()
-        transport, to = open_transport(replies)
-        many = [b"x"] * MANY
-        request = transport.request(to, many, PATIENCE)
-        replies.has(1)
-        replies.replies[0][1].set_result(many)
-        assert len(request.result(PATIENCE)) == MANY
-        direct = transport.request(to, [b"small"], PATIENCE)
-        replies.has(2)
-        replies.replies[1][1].set_result([b"back"])
-        assert copied(direct.result(PATIENCE)) == [b"back"]
-
     def test_a_timeout_is_kept_under_signals(self, open_transport: Open) -> None:
-        transport, to = open_transport(_answer_unless_empty)
+        link = open_transport(_answer_unless_empty)
         for _ in range(3):  # what is quick for a caller that calls again is tried too
-            assert copied(transport.call(to, [b"x"], PATIENCE)) == [b"x"]
+            assert copied(self._ask(link, [b"x"]))[0] == b"x"
         with signals(0.05):
-            _raises_in_time(lambda: transport.call(to, [b""], 0.4), 0.4)
-            _raises_in_time(lambda: transport.request(to, [b""], 0.4).result(), 0.4)
+            _raises_in_time(lambda: self._ask(link, [b""], 0.4), 0.4)
 
-    def test_a_callback_that_exits(self, open_transport: Open) -> None:
-        added = threading.Event()
-
-        def answer(_: str, frames: Frames) -> Frames:
-            added.wait(0.05)  # not for long: this may be the thread that asks
-            return copied(frames)
-
-        def leaves(_: object) -> None:
-            raise SystemExit(3)
-
-        transport, to = open_transport(answer)
-        for _ in range(3):
-            added.clear()
-            future = transport.request(to, [b"x"], PATIENCE)
-            with suppress(SystemExit):  # it may be done: the callback then runs in this thread
-                future.add_done_callback(leaves)
-            added.set()
-            assert copied(future.result(PATIENCE)) == [b"x"]
-        assert copied(transport.call(to, [b"y"], PATIENCE)) == [b"y"]
+    def test_one_slow_member_holds_up_no_other(
+        self, config: TransportConfig, launcher: LauncherConfig
+    ) -> None:
+        narrow = changed(config, max_in_flight=100_000)
+        assert self.launch(launcher, narrow, 3, beside_a_slow_one) == [None] * 3
 
     def test_a_timeout_is_kept_under_back_pressure(
         self, config: TransportConfig, launcher: LauncherConfig

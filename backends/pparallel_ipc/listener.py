@@ -7,50 +7,49 @@ import errno
 import logging
 import os
 import socket
-import threading
-from functools import partial
+import time
 from pathlib import Path
 
 from pparallel.errors import AuthenticationError, PparallelError
 from pparallel.runtime.links import Hello, Membership, RefusedError, peer
-from pparallel.runtime.processes import close_private, private
 from pparallel_ipc import handshake
 from pparallel_ipc.connection import Connection
+from pparallel_ipc.dispatcher import READ, TICK, Dispatcher
 from pparallel_ipc.handshake import Called, Introduction, LetIn
-from pparallel_ipc.hub import READ, Hub
 
 logger = logging.getLogger(__name__)
 
 BACKLOG = 4096  #: connections that the system lets wait
 STRANGERS = 256  #: connections that have not proved who they are; further ones wait outside
 PATIENCE = 5.0  #: seconds that one may take for that
-_AGAIN = 0.1  #: seconds after which one is accepted that no descriptor was there for
-TOLD = 20  #: how many that were turned away are told of; further ones at level DEBUG
+LOGGED = 20  #: how many that were turned away are logged; further ones at level DEBUG
 
 
-class Door:
-    """A listening socket of one member, in the hub's hands.
+class Listener:
+    """A listening socket of one member, which the dispatcher serves.
 
     Attributes:
-        shortage: why nobody can be let in just now; told once.
+        shortage: why nobody can be let in just now; logged once.
     """
 
     def __init__(
         self,
         address: Path,
-        hub: Hub,
+        dispatcher: Dispatcher,
         me: Hello,
         key: bytes,
         membership: Membership,
         arena: int,
         let_in: LetIn,
     ) -> None:
-        self._address, self._hub, self._me, self._key = address, hub, me, key
+        self._address, self._dispatcher, self._me, self._key = address, dispatcher, me, key
         self._membership, self._arena, self._let_in = membership, arena, let_in
         self._sock: socket.socket | None = None
-        self._strangers: dict[Connection, Introduction] = {}
-        self._lock = threading.RLock()
-        self._told = 0
+        self._strangers: dict[
+            Connection, tuple[Introduction, float]
+        ] = {}  # until when each may be one
+        self._logged = 0
+        self._is_paused, self._paused_until = False, 0.0
         self.shortage: OSError | MemoryError | None = None
 
     def open(self) -> None:
@@ -59,27 +58,39 @@ class Door:
         Raises:
             PparallelError: another process that lives is this member already.
         """
-        sock = private(lambda: socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         sock.setblocking(False)
         try:
             self._bind(sock)
             sock.listen(BACKLOG)
         except BaseException:
-            close_private(sock)
+            sock.close()
             raise
         self._sock = sock
-        self._hub.register(sock.fileno(), self._knocked)
+        self._dispatcher.register(sock.fileno(), self._accept)
 
     def close(self) -> None:
         """Let nobody in any more; safe to call again."""
-        with self._lock:
-            sock, self._sock = self._sock, None
+        sock, self._sock = self._sock, None
         if sock is not None:
-            self._hub.unregister(sock.fileno())
-            close_private(sock)
+            self._dispatcher.unregister(sock.fileno())
+            sock.close()
             self._address.unlink(missing_ok=True)
-        for each in list(self._strangers.values()):
+        for each, _ in list(self._strangers.values()):
             each.fail(RefusedError("this member is closing"))
+
+    def tick(self) -> bool:
+        """Turn away who takes too long, and accept again; return whether there is more to do."""
+        late = RefusedError(f"it did not prove who it is within {PATIENCE:g} s")
+        now = time.monotonic()
+        for each, until in list(self._strangers.values()):
+            if now >= until:
+                each.fail(late)
+        if self._is_paused and now >= self._paused_until and len(self._strangers) < STRANGERS:
+            self._is_paused = False
+            if self._sock is not None:
+                self._dispatcher.watch(self._sock.fileno(), READ)
+        return self._is_paused or bool(self._strangers)
 
     def _bind(self, sock: socket.socket) -> None:
         address = os.fspath(self._address)
@@ -94,39 +105,40 @@ class Door:
             self._address.unlink()  # its owner has died
             sock.bind(address)
 
-    def _knocked(self, _: int) -> None:
+    def _accept(self, _: int) -> None:
         sock = self._sock
         while sock is not None and len(self._strangers) < STRANGERS:
             try:
-                accepted = private(lambda: sock.accept()[0])
+                accepted = sock.accept()[0]
             except BlockingIOError:
                 return
             except (OSError, MemoryError) as error:
                 if self.shortage is None:
                     logger.warning("%s cannot let members in: %s", self._me.name, error)
                 self.shortage = error
-                self._hub.change(sock.fileno(), remove=READ)
-                self._hub.later(_AGAIN, self._open_again)
+                self._pause(TICK)
                 return
             self.shortage = None
             try:
                 self._receive(accepted)
             except (OSError, MemoryError, AuthenticationError) as error:
                 logger.warning("%s cannot let a member in: %s", self._me.name, error)
-                close_private(accepted)
-        if sock is not None:
-            self._hub.change(sock.fileno(), remove=READ)  # until one of them is let in, or has gone
+                accepted.close()
+        self._pause(0.0)  # until one of them is let in, or has gone
+
+    def _pause(self, seconds: float) -> None:
+        if self._sock is not None:
+            self._is_paused, self._paused_until = True, time.monotonic() + seconds
+            self._dispatcher.watch(self._sock.fileno(), 0)
 
     def _receive(self, accepted: socket.socket) -> None:
         called = Called(self._me, self._key, peer(accepted), self._membership.admit)
-        connection = Connection(accepted, self._hub, calling=False)
+        connection = Connection(accepted, self._dispatcher, calling=False)
         stranger = Introduction(connection, called, self._arena, self._come_in, self._turn_away)
-        self._strangers[connection] = stranger
-        late = RefusedError(f"it did not prove who it is within {PATIENCE:g} s")
-        self._hub.later(PATIENCE, partial(stranger.fail, late))
+        self._strangers[connection] = stranger, time.monotonic() + PATIENCE
 
     def _come_in(self, connection: Connection, hello: Hello, fds: list[int]) -> None:
-        self._forget(connection)
+        self._strangers.pop(connection, None)
         self._let_in(connection, hello, fds)
 
     def _turn_away(self, connection: Connection, name: str, error: Exception) -> None:
@@ -136,23 +148,12 @@ class Door:
         except OSError:
             logger.debug("a stranger had gone before it was told: %s", why)
         connection.close()
-        self._forget(connection)
-        self._told += 1
-        level = logging.WARNING if self._told <= TOLD else logging.DEBUG
+        self._strangers.pop(connection, None)
+        self._logged += 1
+        level = logging.WARNING if self._logged <= LOGGED else logging.DEBUG
         logger.log(level, "%s did not let in %s: %s", self._me.name, name or "a stranger", why)
         if name:
             self._membership.refused(name, why)
-
-    def _forget(self, connection: Connection) -> None:
-        was_full = len(self._strangers) >= STRANGERS
-        self._strangers.pop(connection, None)
-        if was_full:
-            self._open_again()
-
-    def _open_again(self) -> None:
-        sock = self._sock
-        if sock is not None:
-            self._hub.change(sock.fileno(), add=READ)
 
 
 def _answers(address: str) -> bool:

@@ -1,0 +1,250 @@
+"""Direct connections: sockets on which a caller waits itself, each with a thread at the other end.
+
+An exchange takes an idle one, sends, and blocks until the reply is there: no thread hands anything
+to another on either side. One is made when all others are in use; one whose reply did not come is
+closed, for it may come yet.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import select
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from time import monotonic
+
+from pparallel.interfaces.transport import Frames, Receiver
+from pparallel.runtime.polling import Polling
+from pparallel.runtime.shm import Parcels
+from pparallel.runtime.timers import milliseconds
+from pparallel_ipc import messages
+from pparallel_ipc.messages import PACKET, VERSION, are_small, dumps, loads, pack, unpack
+
+logger = logging.getLogger(__name__)
+
+_WITH_DESCRIPTORS = b"F"  #: says that the packet that follows brings some
+_HOW = int(socket.MSG_NOSIGNAL)  # to look up Python's own takes longer
+_LOOK = int(socket.MSG_DONTWAIT)
+
+
+def new_pair() -> tuple[socket.socket, socket.socket]:
+    """Return the two ends of a direct connection."""
+    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for each in ends:
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, messages.SENDING)
+    return ends
+
+
+class DirectConnection:
+    """The caller's end.
+
+    Attributes:
+        has_answered: whether the other end is known to be served.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock, self.has_answered = sock, False
+        self._poll = select.poll()
+        self._poll.register(sock.fileno(), select.POLLIN)
+        self._until: float | None = None
+        self._receive = Polling(self._wait, self._look).receive
+
+    def exchange(self, frames: Frames, parcels: Parcels, timeout: float | None) -> Frames | None:
+        """Send a request, and return the reply; None: the other end is gone.
+
+        Raises:
+            TimeoutError: no reply came within *timeout* seconds.
+            ResourceExhaustedError: there is no room for the request.
+        """
+        self._until = until = None if timeout is None else monotonic() + timeout
+        head: bytes | None = None
+        try:
+            if are_small(frames):
+                self._sock.send(dumps((frames, (), until), VERSION), _HOW)
+            else:
+                body, writable, fds = pack([frames], parcels)
+                head = body if isinstance(body, bytes) and not fds else None
+                _send(self._sock, dumps((body, writable, until), VERSION), fds)
+            data = self._receive()
+        except (BrokenPipeError, ConnectionResetError):
+            data = b""
+        except BaseException:
+            head = None  # the other end may read it yet
+            raise
+        if not data:
+            if head is not None and not self.has_answered:
+                parcels.drop(head)
+            return None
+        self.has_answered = True
+        found: list[int] = []
+        if data == _WITH_DESCRIPTORS:
+            data, found = messages.receive(self._sock)
+        reply, writable = loads(data)
+        if type(reply) is list and not writable:
+            return reply
+        return unpack(reply, writable, parcels, found)
+
+    def _look(self) -> bytes | None:
+        try:
+            return self._sock.recv(PACKET, _LOOK)
+        except BlockingIOError:
+            return None
+        except ConnectionResetError:
+            return self._sock.recv(PACKET, _LOOK)  # what came before the end is there still
+
+    def _wait(self) -> bytes:
+        while True:
+            left = None if self._until is None else max(0.0, self._until - monotonic())
+            self._poll.poll(milliseconds(left))
+            data = self._look()
+            if data is not None:
+                return data
+            if left == 0.0:
+                raise TimeoutError
+
+    def end(self) -> None:
+        """Wake the thread that waits on it; any thread may call this, and again."""
+        shut_down(self._sock)
+
+    def close(self) -> None:
+        """Close it; no thread may be waiting on it."""
+        self._sock.close()
+
+
+class DirectServer:
+    """The end that answers, in a thread of its own, one request at a time."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        sender: str,
+        receiver: Receiver,
+        parcels: Parcels,
+        ended: Callable[[DirectServer], None],
+    ) -> None:
+        sock.setblocking(True)
+        self._sock, self._sender, self._receiver = sock, sender, receiver
+        self._parcels, self._ended = parcels, ended
+        self._last: bytes | None = None  # the head of the last large reply
+        self._replying = threading.Lock()  # guards the socket against being closed in a reply
+        self.keeps = False  # whether a reply is left to the caller as this ends
+        name = f"direct-of-{sender}"
+        self.thread = threading.Thread(target=self._serve, name=name, daemon=True)
+
+    def end(self) -> None:
+        """Have the thread end once it has answered; any thread may call this."""
+        shut_down(self._sock)
+
+    def close(self) -> None:
+        """Give back what it has: called by its thread, or where that could not start."""
+        with self._replying:
+            self._sock.close()
+            if self._last is not None and not self.keeps:
+                self._parcels.drop(self._last)
+        self._ended(self)
+
+    def _serve(self) -> None:
+        receive = Polling(self._wait, self._look).receive
+        try:
+            while data := receive():
+                fds: Sequence[int] = ()
+                if data == _WITH_DESCRIPTORS:
+                    data, fds = messages.receive(self._sock)
+                body, writable, until = loads(data)
+                if until is not None and until < monotonic() and self._is_given_up():
+                    messages.close(fds)  # its caller's next request may have been first
+                    return
+                self._answer(body, writable, fds)
+                del data, body
+        except OSError:  # the caller is gone, or has given the request up
+            logger.debug("a direct connection has ended", exc_info=True)
+        except Exception:
+            logger.exception("A request of %s could not be answered", self._sender)
+        finally:
+            self.close()
+
+    def _answer(
+        self, body: Sequence[object] | bytes, writable: Sequence[int], fds: Sequence[int]
+    ) -> None:
+        """Answer a request.
+
+        A block stays leased while somebody refers to it, and one that is sent back travels as it is
+        if nobody does: no name here holds what came, or what goes.
+        """
+        if not writable and type(body) is list:
+            reply = self._receiver.on_exchange(self._sender, body)
+        else:
+            reply = self._receiver.on_exchange(
+                self._sender,
+                unpack(body, writable, self._parcels, fds),  # type: ignore[arg-type] # as packed
+            )
+        if isinstance(reply, Future):
+            reply.add_done_callback(self._reply_later)
+        elif are_small(reply):
+            self._last = None  # the reply before has been read, or there would be no request
+            self._sock.send(dumps((reply, ()), VERSION), _HOW)
+        else:
+            box = [reply]
+            del reply
+            self._reply(box)
+
+    def _reply_later(self, done: Future[Frames]) -> None:
+        try:
+            self._reply([done.result()])
+        except OSError:
+            logger.debug("a reply is not wanted any more", exc_info=True)
+
+    def _reply(self, box: list[Frames]) -> None:
+        body, writable, fds = pack(box, self._parcels, move=True)
+        head = body if isinstance(body, bytes) and not fds else None
+        with self._replying:
+            self._last = head
+            try:
+                _send(self._sock, dumps((body, writable), VERSION), fds)
+            except OSError:  # the caller is gone, or has given up; the thread sees that too
+                if head is not None:
+                    self._parcels.drop(head)
+                    self._last = None
+                raise
+
+    def _is_given_up(self) -> bool:
+        poll = select.poll()
+        poll.register(self._sock.fileno(), select.POLLRDHUP)
+        return bool(poll.poll(0))
+
+    def _wait(self) -> bytes:
+        try:
+            return self._sock.recv(PACKET)
+        except ConnectionResetError:
+            return b""
+
+    def _look(self) -> bytes | None:
+        try:
+            return self._sock.recv(PACKET, _LOOK)
+        except BlockingIOError:
+            return None
+        except ConnectionResetError:
+            return b""
+
+
+def shut_down(sock: socket.socket) -> None:
+    """Wake whoever waits on a socket."""
+    try:
+        sock.shutdown(socket.SHUT_RDWR)
+    except OSError as error:  # the other end, or this one, is closed
+        if error.errno not in (errno.ENOTCONN, errno.EBADF):
+            raise
+
+
+def _send(sock: socket.socket, packet: bytes, fds: Sequence[int]) -> None:
+    try:
+        if fds:
+            sock.send(_WITH_DESCRIPTORS, _HOW)
+            messages.send_with(sock, packet, fds)
+        else:
+            sock.send(packet, _HOW)
+    finally:
+        messages.close(fds)
