@@ -50,7 +50,7 @@ GROUP = "pparallel"  #: pluggy project name and entry-point group
 #: by interface; raised when that interface changes in a way that breaks backends
 INTERFACE_VERSIONS: Mapping[str, int] = {
     "launcher": 1,
-    "transport": 1,
+    "transport": 2,
     "serializer": 1,
     "pool": 1,
     "ordered_server": 1,

@@ -21,8 +21,9 @@ class IpcTransportConfig(TransportConfig, frozen=True):
             all. A launched job makes one, and tells its members.
         arena_budget: bytes of shared memory that a member may have on its way to others, for
             buffers of 16 KiB and more; ``None``: half of what this process may use.
-        lanes: how many threads of a member may each wait for an answer of the same other member
-            without one more thread in between; further ones share a connection.
+        lanes: direct connections that a member may have to the same other one: as many threads may
+            each wait for an answer without one more thread in between; further calls share a
+            connection.
     """
 
     backend: Literal["ipc"] = "ipc"

@@ -17,11 +17,11 @@ from concurrent.futures import Future
 from time import monotonic
 
 from pparallel.interfaces.transport import Frames, Receiver
-from pparallel.runtime.polling import Polling
 from pparallel.runtime.shm import Parcels
 from pparallel.runtime.timers import milliseconds
 from pparallel_ipc import messages
 from pparallel_ipc.messages import PACKET, VERSION, are_small, dumps, loads, pack, unpack
+from pparallel_ipc.spin import Spin
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class DirectConnection:
         self._poll = select.poll()
         self._poll.register(sock.fileno(), select.POLLIN)
         self._until: float | None = None
-        self._receive = Polling(self._wait, self._look).receive
+        self._receive = Spin(self._wait, self._look).receive
 
     def exchange(self, frames: Frames, parcels: Parcels, timeout: float | None) -> Frames | None:
         """Send a request, and return the reply; None: the other end is gone.
@@ -147,7 +147,7 @@ class DirectServer:
         self._ended(self)
 
     def _serve(self) -> None:
-        receive = Polling(self._wait, self._look).receive
+        receive = Spin(self._wait, self._look).receive
         try:
             while data := receive():
                 fds: Sequence[int] = ()

@@ -11,6 +11,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from pparallel.runtime.resources import start_thread
+from pparallel_ipc.spin import Spin
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ class Dispatcher:
         self._events: dict[int, Event] = {}
         self._calls: SimpleQueue[Callable[[], object]] = SimpleQueue()
         self._lock = threading.Lock()  # guards the descriptors against being closed
-        self._is_closed = False
+        self._is_closed = self._ticks = False
         self._thread = threading.Thread(target=self._run, name=f"{name}-dispatcher", daemon=True)
 
     def start(self) -> None:
@@ -114,15 +115,21 @@ class Dispatcher:
         self._do_calls()
 
     def _run(self) -> None:
-        again = False
+        receive = Spin(self._wait, self._look).receive
         while not self._is_closed:
-            for descriptor, mask in self._epoll.poll(TICK if again else None):
+            for descriptor, mask in receive():
                 if descriptor == self._wake:
                     os.eventfd_read(self._wake)
                     self._do_calls()
                 elif (event := self._events.get(descriptor)) is not None:
                     self._do(event, mask)
-            again = self._tick()
+            self._ticks = self._tick()
+
+    def _wait(self) -> list[tuple[int, int]]:
+        return self._epoll.poll(TICK if self._ticks else None)
+
+    def _look(self) -> list[tuple[int, int]] | None:
+        return self._epoll.poll(0) or None
 
     def _do_calls(self) -> None:
         with suppress(Empty):

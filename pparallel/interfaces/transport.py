@@ -74,8 +74,7 @@ class Transport(ABC):
           (``test_huge_frames_arrive_as_sent``), and many (``test_many_frames_arrive``).
         - A message arrives once or, where :meth:`Receiver.on_reset` or :meth:`Receiver.on_lost`
           says so, perhaps not at all (``test_each_message_arrives_once``).
-        - Messages of one thread to one member arrive in the order in which they were sent
-          (``test_order``); no member that does not read holds up messages to others
+        - No member that does not read holds up messages to others
           (``test_one_slow_member_holds_up_no_other``).
         - Any thread may send (``test_many_threads``), and sending does not wait for the receiver
           (``test_sending_does_not_block``).
@@ -94,6 +93,10 @@ class Transport(ABC):
           (``test_use_before_and_after``), and :meth:`close` ends exchanges that wait
           (``test_close_ends_what_waits``). What was sent before it arrives
           (``test_messages_sent_before_the_close_arrive``).
+
+    Features:
+        - ``ordered``: messages of one thread to one member arrive in the order in which they were
+          sent (``TransportSuite.test_messages_of_each_thread_arrive_in_order``, ``test_order``).
 
     Attributes:
         is_local: all members are threads of one process.

@@ -8,7 +8,7 @@ from typing import Any
 from fake_timers import FakeTimers
 
 from pparallel.interfaces.transport import Frames
-from pparallel.runtime.rpc.codec import CALL, OK, RESULT, SERVICE, Codec, Encoded, Item
+from pparallel.runtime.rpc.codec import CALL, OK, RESULT, SERVICE, Codec, Data, Encoded, Item
 from pparallel.runtime.rpc.peer import Peer
 from pparallel_serializers import PickleSerializerConfig
 from pparallel_serializers.pickle import PickleSerializer
@@ -69,7 +69,7 @@ class FakePeer:
 
     def call(self, flags: int = 0, timeout: float | None = 10.0, data: bytes = b"call") -> Answered:
         sink = Answered()
-        self.peer.call_async(sink, flags, data, (), timeout)
+        self.peer.call_async(sink, flags, made(data), (), timeout)
         return sink
 
     def messages(self) -> list[list[Item]]:
@@ -89,8 +89,13 @@ def result(number: int, value: object = None) -> Item:
     return (RESULT, number, OK, value, 0, 0)
 
 
+def made(data: bytes) -> Data:
+    """Return the data of a call that takes as many bytes as *data*."""
+    return None, (data,), None, len(data)
+
+
 def call(number: int, thread: int = 1, flags: int = 0) -> Item:
-    return (CALL, number, thread, 0.0, flags, None, b"call", 0)
+    return (CALL, number, thread, 0.0, flags, None, made(b"call"), 0)
 
 
 def ask(number: int) -> Item:

@@ -6,12 +6,8 @@ import errno
 import os
 import socket
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, NoReturn
-
-import pytest
-from ipc_peer import echo, pair
+from collections.abc import Sequence
+from typing import NoReturn
 
 from pparallel.runtime.processes import close_private, private
 from pparallel.testing.patience import PATIENCE
@@ -69,44 +65,3 @@ def test_no_fork_comes_before_a_descriptor_is_private() -> None:
     _, status = os.waitpid(children[0], 0)
     assert os.waitstatus_to_exitcode(status) == 0
     assert not any(each.fileno() >= 0 for each in both)
-
-
-@contextmanager
-def forks_at(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> Iterator[list[int]]:
-    """Have another thread fork where *name* has made two sockets; fill in the children's codes.
-
-    A child ends with the number of those that it has a copy of.
-    """
-    make, codes, threads = getattr(owner, name), list[int](), list[threading.Thread]()
-
-    def fork(forked: threading.Event, ends: list[tuple[int, os.stat_result]]) -> None:
-        child = os.fork()
-        if not child:
-            exits_with_copies(ends)
-        forked.set()
-        codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-
-    def making(*args: Any) -> Any:
-        made, forked = make(*args), threading.Event()
-        ends = [(each.fileno(), os.fstat(each.fileno())) for each in made]
-        threads.append(threading.Thread(target=fork, args=(forked, ends)))
-        threads[-1].start()
-        forked.wait(0.2)  # in vain where no fork may come now
-        return made
-
-    with monkeypatch.context() as changed:
-        changed.setattr(owner, name, making)
-        yield codes
-        for each in threads:
-            each.join(PATIENCE)
-
-
-def test_a_child_that_is_forked_as_a_lane_is_made_has_no_copy_of_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with pair(echo) as (a, b):
-        with forks_at(monkeypatch, socket, "socketpair") as codes:
-            for _ in range(3):
-                a.call(b.name, [b"x"], PATIENCE)
-        assert codes
-        assert not any(codes)

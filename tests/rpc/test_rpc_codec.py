@@ -96,7 +96,7 @@ def test_what_is_shared_among_arguments_is_shared_there() -> None:
 
 
 def test_large_plain_data_is_a_frame() -> None:
-    flags, data, frames = DILL.call(there, (bytes(SMALL),), None)
+    flags, data, frames = DILL.call(there, (bytes(SMALL + 1),), None)
     assert (flags, data, len(frames)) == (IS_PLAIN, None, 1)
     item, frames = DILL.result(1, bytes(SMALL + 1))
     assert (item[2], item[4:], len(frames)) == (PICKLED, (1, 1), 1)
@@ -155,9 +155,9 @@ def test_a_serializer_of_data_alone_sends_and_runs_no_function(
         monkeypatch.setattr(pickle, name, refuse)
     with pytest.raises(SerializationError):
         SAFE.call(there, (1,), None)
-    for data_there in (data, b""):
+    for data_there in (data, None):
         with pytest.raises(SerializationError):
-            SAFE.read_call(flags, data_there, list(frames))
+            SAFE.read_call(flags, data_there, [*frames, b""])
 
 
 @pytest.mark.parametrize("head", [b"", b"s", b"what is this", b"\x01\x00\x00\x00\xff" * 9])

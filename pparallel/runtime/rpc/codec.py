@@ -23,6 +23,7 @@ from pparallel.interfaces.serializer import Serializer
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime import remote_errors
 from pparallel.runtime.plain import PLAIN
+from pparallel.runtime.rpc.script_functions import MAIN, ReceivedFunctions, SentFunctions
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +36,7 @@ CALL, SERVICE, RESULT, ACK = range(4)  #: the first of each item
 
 IDEMPOTENT, REGISTERED, IS_PLAIN = 1, 2, 4  #: flags of a call
 OK, PICKLED, OBJECT, FAILED, NOT_REGISTERED = range(5)  #: how a call has ended
+SUCCESS = frozenset({OK, PICKLED, OBJECT})
 
 #: the last byte of a head: a message with calls, of results of calls alone, or of the runtime's
 #: own, and an exchange of a call or the runtime's own
@@ -42,7 +44,6 @@ CALLS, RESULTS, SERVICES, CALL_EXCHANGE, SERVICE_EXCHANGE = b"crsCS"
 
 SMALL = 4096  #: bytes up to which plain data travels in the head
 
-MAIN = frozenset({"__main__", "__mp_main__"})  #: modules that are others in other processes
 
 _HINT = "; register it where it is to run, and call it by name with registered_sync()"
 _LONG = frozenset({bytes, str})
@@ -52,6 +53,8 @@ _NONE: tuple[Buffer, ...] = ()
 
 Item = tuple[Any, ...]
 Encoded = tuple[Item, Sequence[Buffer]]  #: an item with its frames
+Data = tuple[Any, Any, Any, int]  #: of a call: the function's name, args or None, kwargs, bytes
+Call = tuple[int, Data | None, Sequence[Buffer]]  #: flags, data, frames
 
 
 class Registered(NamedTuple):
@@ -96,6 +99,7 @@ class Codec:
     def __init__(self, serializer: Serializer, name: str) -> None:
         self.serializer, self._name = serializer, name
         self._names: dict[object, tuple[str, str]] = {}  # functions that travel by name
+        self.sent, self._received = SentFunctions(), ReceivedFunctions()
         self.trusts = serializer.runs_code
         self._dumps: Callable[..., bytes] = self._write
         self._loads: Callable[[Any], Any] = self._read
@@ -147,21 +151,25 @@ class Codec:
         what: Callable[..., Any] | Registered,
         args: Sequence[Any],
         kwargs: Mapping[str, Any] | None,
-    ) -> tuple[int, bytes | None, Sequence[Buffer]]:
-        """Return a call: its flags, and its data for the head, or as frames.
+        to: str = "",
+    ) -> Call:
+        """Return a call of member *to*: its flags, and its data for the head, or as frames.
 
         Raises:
             SerializationError: it cannot be sent.
         """
         flags = REGISTERED if type(what) is Registered else 0
         if self.trusts and are_plain((), kwargs):
-            name = tuple(what) if flags else self.name(what)  # type: ignore[arg-type]
+            name = tuple(what) if flags else self.name(what, to)  # type: ignore[arg-type]
             if name is not None:
                 flags |= IS_PLAIN
+                kwargs = dict(kwargs) if kwargs else None  # the caller may change its own
                 if not are_plain(args, None):
-                    return flags, self._dumps((name, None, kwargs or None), 5), self._args(args)
-                data = self._dumps((name, args, kwargs or None), 5)
-                return (flags, data, _NONE) if len(data) <= SMALL else (flags, None, (data,))
+                    return flags, (name, None, kwargs, 0), self._args(args)
+                size = _length(args, kwargs)
+                if size <= SMALL:
+                    return flags, (name, args, kwargs, size), _NONE
+                return flags, None, (self._dumps((name, args, kwargs), 5),)
         # A name travels as data: with a serializer that sends nothing else, it is what is called.
         named: Any = tuple(what) if flags else what  # type: ignore[arg-type]
         try:
@@ -181,16 +189,19 @@ class Codec:
             raise
 
     def read_call(
-        self, flags: int, data: Buffer | None, frames: Frames
+        self, flags: int, data: Data | None, frames: Frames, sender: str = ""
     ) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
         """Return the function, or the name of a registered one, and its arguments."""
         if flags & IS_PLAIN:
             if not self.trusts:
                 raise SerializationError("a function", "none is taken from anybody", loading=True)
-            name, args, kwargs = self._plain(frames[0] if data is None else data, "a call")
+            if data is None:
+                name, args, kwargs = self._plain(frames[0], "a call")
+            else:
+                name, args, kwargs, _ = data
             if args is None:
                 args = self.serializer.loads(frames)
-            what = Registered(*name) if flags & REGISTERED else self.function(name)
+            what = Registered(*name) if flags & REGISTERED else self.function(name, sender)
             return what, args, kwargs or {}
         what, args, kwargs = self.serializer.loads(frames)
         if flags & REGISTERED:
@@ -198,10 +209,11 @@ class Codec:
         elif not callable(what):
             problem = f"a {type(what).__name__} is neither a function nor the name of a service"
             raise TypeError(problem)
+        self._received.keep(sender, what)
         return what, args, kwargs
 
-    def name(self, what: object) -> tuple[str, str] | None:
-        """Return the module and name by which a function travels, if it does."""
+    def name(self, what: object, to: str = "") -> tuple[str, str] | None:
+        """Return the module and name by which a function travels to a member, if it does."""
         if type(what) is not FunctionType:
             return None
         name = self._names.get(what)
@@ -211,19 +223,29 @@ class Codec:
             if module is not None and module.__dict__.get(name[1]) is what:
                 return name
         module_name, name_there = what.__module__, what.__qualname__
-        if module_name is None or module_name in MAIN or not name_there.isidentifier():
+        if module_name in MAIN:
+            state = self.sent.state(what)
+            has = state is not None and self.sent.has(to, what, state)
+            return ("__main__", name_there) if has else None
+        if module_name is None or not name_there.isidentifier():
             return None
         if not travels_by_name(what, self.serializer):
             return None
         found = self._names[what] = str(module_name), str(name_there)
         return found
 
-    def function(self, name: tuple[str, str]) -> Callable[..., Any]:
+    def function(self, name: tuple[str, str], sender: str = "") -> Callable[..., Any]:
         """Return the function of that name.
 
         Raises:
             SerializationError: there is none here.
         """
+        if name[0] in MAIN:
+            kept = self._received.get(sender, name[1])
+            if kept is None:
+                what, why = f"function {'.'.join(name)}", "no earlier call brought it along"
+                raise SerializationError(what, why, loading=True)
+            return kept  # type: ignore[no-any-return] # it came as a function
         module = sys.modules.get(name[0])
         found = None if module is None else module.__dict__.get(name[1])
         if found is None:
@@ -328,6 +350,16 @@ def are_plain(args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> bool:
     if not kwargs:
         return True
     return type(kwargs) is dict and PLAIN.issuperset(map(type, chain(kwargs, kwargs.values())))
+
+
+def _length(args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> int:
+    """Return the length of the text and bytes in plain arguments."""
+    size = 0
+    if not _LONG.isdisjoint(map(type, args)):
+        size = sum(len(each) for each in args if type(each) in _LONG)
+    if kwargs:
+        size += sum(len(each) for each in kwargs.values() if type(each) in _LONG)
+    return size
 
 
 def travels_by_name(what: Any, serializer: Serializer) -> bool:

@@ -40,6 +40,8 @@ from pparallel.runtime.rpc.codec import (
     OK,
     RESULT,
     SERVICE_EXCHANGE,
+    SUCCESS,
+    Call,
     Codec,
     Encoded,
     Item,
@@ -53,7 +55,7 @@ from pparallel.runtime.rpc.link import RequestLink
 from pparallel.runtime.rpc.peer import Peer
 from pparallel.runtime.rpc.refs import RefTable, RemoteRef, methods_value
 from pparallel.runtime.rpc.service import Reply, Request, Service
-from pparallel.runtime.state_lock import refuse_reentry, state_lock
+from pparallel.runtime.state_lock import refuse_reentry
 from pparallel.runtime.timers import Timers
 
 if TYPE_CHECKING:
@@ -286,7 +288,7 @@ class Endpoint:
         if context.here.internal:
             context.refuse_to_wait()
         peer = self._peers[to]
-        flags, data, frames = self._call(what, args, kwargs)
+        flags, data, frames = self._call(what, args, kwargs, to)
         try:
             if self.executor.is_running_here:
                 with self.executor.blocked():
@@ -296,8 +298,14 @@ class Endpoint:
         except (ClosedError, PeerLostError) as error:
             raise self.explain(error) from None
         if isinstance(found, RpcFuture):
+            if not flags:
+                self._note_arrival(found, to, what)
             return found.result()
         item, frames = cast("tuple[Item, Frames]", found)
+        if not flags and item[2] in SUCCESS:
+            state = self._codec.sent.state(what)
+            if state is not None:
+                self._codec.sent.note(to, what, state)
         return item[3] if item[2] == OK else self.read_call(to, item, frames)
 
     def call_async(
@@ -311,7 +319,7 @@ class Endpoint:
     ) -> RpcFuture[Any]:
         """Run *what* in member *to* and return a future of its result."""
         limit = self._timeout if timeout == -1 else self.limit(timeout)
-        flags, data, frames = self._call(what, args, kwargs)
+        flags, data, frames = self._call(what, args, kwargs, to)
         future: RpcFuture[Any] = RpcFuture(self, to)
         sink: Any = future
         if flags or idempotent:
@@ -322,7 +330,20 @@ class Endpoint:
             self._peers[to].call_async(sink, flags, data, frames, limit)
         except (ClosedError, PeerLostError) as error:
             raise self.explain(error) from None
+        if not flags & ~IDEMPOTENT:
+            self._note_arrival(future, to, what)
         return future
+
+    def _note_arrival(self, future: RpcFuture[Any], to: str, what: object) -> None:
+        """Have a function of the script travel by name once *future* has a result."""
+        state = self._codec.sent.state(what)
+        if state is not None:
+
+            def ended(done: Future[Any]) -> None:
+                if future.has_result():
+                    self._codec.sent.note(to, what, state)
+
+            future.when_done(ended)
 
     def remote(
         self,
@@ -335,7 +356,7 @@ class Endpoint:
     ) -> RemoteRef[Any]:
         """Run *what* in member *to*, keep its result there and return a reference to it."""
         limit = self.limit(timeout)
-        flags, data, frames = self._call(what, args, kwargs)
+        flags, data, frames = self._call(what, args, kwargs, to)
         ref = self.refs.held(to, self.refs.new_id())
         ref._confirmed = confirmed = RpcFuture[Any](self, to)
         flags |= IDEMPOTENT if idempotent else 0
@@ -444,10 +465,11 @@ class Endpoint:
         what: Callable[..., Any] | Registered,
         args: Sequence[Any],
         kwargs: Mapping[str, Any] | None,
-    ) -> tuple[int, bytes | None, Sequence[Buffer]]:
+        to: str,
+    ) -> Call:
         if self._ended is not None:
             raise self._why()
-        return self._codec.call(what, args, kwargs)
+        return self._codec.call(what, args, kwargs, to)
 
     # -- being called -------------------------------------------------------------------------
 
@@ -486,12 +508,9 @@ class Endpoint:
     def on_exchange(self, sender: str, frames: Frames) -> Frames | Future[Frames]:
         """As :meth:`Receiver.on_exchange`."""
         peer, item = self._peers[sender], self._codec.items(frames[0])
-        with state_lock:
-            is_new = peer.take(item)
-        if not is_new:
-            return Future()  # it was answered when it came first
         if item[0] != CALL:
             return self._answer_service(peer, item, frames[1:])
+        peer.note(item)
         self._act()
         limit = item[3]
         try:
@@ -502,7 +521,7 @@ class Endpoint:
         try:
             if peer.is_overtaken(item):  # its caller has given it up
                 return self._head(self._codec.failed(item[1], self._expired(limit)))
-            return self._head(self._answer(item, frames[1:]))
+            return self._head(self._answer(peer, item, frames[1:]))
         finally:
             self.executor.leave()
 
@@ -564,7 +583,7 @@ class Endpoint:
         elif kept is not None:
             self._keep(peer, item, frames, kept)
         else:
-            peer.post(self._answer(item, frames))
+            peer.post(self._answer(peer, item, frames))
 
     def _drop(self, job: _Job, error: BaseException) -> None:
         """Have a call end with *error* instead of running it."""
@@ -585,11 +604,11 @@ class Endpoint:
     def _expired(self, limit: float) -> CallTimeoutError:
         return CallTimeoutError(f"a call to {self.name!r} that waited there for a thread", limit)
 
-    def _answer(self, item: Item, frames: Frames) -> Encoded:
+    def _answer(self, peer: Peer, item: Item, frames: Frames) -> Encoded:
         """Run a call and return its result; never raises."""
         number = item[1]
         try:
-            function, args, kwargs = self._codec.read_call(item[4], item[6], frames)
+            function, args, kwargs = self._codec.read_call(item[4], item[6], frames, peer.name)
             if type(function) is Registered:
                 service = self.registered.get(function)
                 if service is None:
@@ -605,7 +624,7 @@ class Endpoint:
         """Run a call, tell the caller before, and keep the result."""
         number = item[1]
         try:
-            function, args, kwargs = self._codec.read_call(item[4], item[6], frames)
+            function, args, kwargs = self._codec.read_call(item[4], item[6], frames, peer.name)
             if type(function) is Registered:
                 service = self.registered.get(function)
                 if service is None:

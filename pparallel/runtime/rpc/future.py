@@ -14,7 +14,7 @@ from typing_extensions import override
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.future import FINISHED, LeanFuture
 from pparallel.runtime.rpc import context
-from pparallel.runtime.rpc.codec import OK, Item
+from pparallel.runtime.rpc.codec import OK, SUCCESS, Item
 
 if TYPE_CHECKING:
     from pparallel.runtime.rpc.endpoint import Endpoint
@@ -120,6 +120,16 @@ class RpcFuture(ReplyFuture[T], Generic[T]):
             self.fail(other._exception)
         else:
             self.answer(*other._result)  # type: ignore[misc] # a reply that nobody has read
+
+    def has_result(self) -> bool:
+        """Return whether the call has ended, and not by an error."""
+        if not self.done() or self._exception is not None:
+            return False
+        with vars(self).setdefault("_decoding", threading.RLock()):
+            if self._is_decoded:
+                return self._error is None
+            item: Item = self._result[0]  # type: ignore[index] # a reply that nobody has read
+            return item[2] in SUCCESS
 
     @override
     def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:

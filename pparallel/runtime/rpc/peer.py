@@ -36,6 +36,7 @@ from pparallel.runtime.rpc.codec import (
     SERVICE_EXCHANGE,
     SERVICES,
     Codec,
+    Data,
     Encoded,
     Item,
     size_of,
@@ -176,7 +177,6 @@ class Peer:
         self._end: Callable[[], BaseException] | None = None
         # as a caller
         self.requests: dict[int, _Request] = {}
-        self._exchanges: dict[int, None] = {}
         self._last = 0  # id
         self._latest: dict[int, int] = {}  # id of the last call in a message, by thread
         self._given_up: set[int] = set()  # ids of those that have expired and are not answered
@@ -205,7 +205,7 @@ class Peer:
     def call(
         self,
         flags: int,
-        data: bytes | None,
+        data: Data | None,
         frames: Sequence[Buffer],
         timeout: float | None,
         wait: Callable[[], Sink],
@@ -229,7 +229,7 @@ class Peer:
             ClosedError: this member's runtime has.
         """
         thread = get_ident()
-        size = (0 if data is None else len(data)) + (size_of(frames) if frames else 0)
+        size = (0 if data is None else data[3]) + (size_of(frames) if frames else 0)
         refuse_reentry()
         found = None
         with state_lock:
@@ -246,9 +246,8 @@ class Peer:
             try:
                 found = self._exchange(item, frames, timeout, CALL_EXCHANGE)
             finally:
-                with state_lock:
-                    self._exchanges.pop(number, None)
-                    if size:
+                if size:
+                    with state_lock:
                         self._give_back(size)
         if found is None:
             sink = wait()
@@ -260,7 +259,7 @@ class Peer:
         self,
         sink: Sink,
         flags: int,
-        data: bytes | None,
+        data: Data | None,
         frames: Sequence[Buffer],
         timeout: float | None,
         ref_id: str | None = None,
@@ -273,7 +272,7 @@ class Peer:
             ClosedError: this member's runtime has.
         """
         thread = get_ident()
-        size = OVERHEAD + (0 if data is None else len(data)) + (size_of(frames) if frames else 0)
+        size = OVERHEAD + (0 if data is None else data[3]) + (size_of(frames) if frames else 0)
         refuse_reentry()
         left, again, ticks = timeout, None, False
         with state_lock:
@@ -313,12 +312,8 @@ class Peer:
             if not self._has_exchange or self._is_behind(get_ident()):
                 return None
             number = self._begin_exchange()
-        try:
-            item, frames = self._codec.service(number, key, body, buffers)
-            return self._exchange(item, frames, timeout, SERVICE_EXCHANGE)
-        finally:
-            with state_lock:
-                self._exchanges.pop(number, None)
+        item, frames = self._codec.service(number, key, body, buffers)
+        return self._exchange(item, frames, timeout, SERVICE_EXCHANGE)
 
     def ask_async(
         self,
@@ -353,7 +348,6 @@ class Peer:
         if self._end is not None:
             raise self._end()
         number = self._last = self._last + 1
-        self._exchanges[number] = None
         return number
 
     def _exchange(
@@ -466,7 +460,7 @@ class Peer:
     def _send_all(self) -> None:
         """Send the messages that are to leave, unless another thread does."""
         me = object()  # and not the thread, which may come here again in the midst of it
-        items: list[Item] = []
+        message: _Message | None = None
         try:
             while True:
                 with state_lock:
@@ -475,8 +469,9 @@ class Peer:
                     if self._sender is not None or not self._outgoing:
                         return
                     self._sender = me
-                    kind, items, frames = self._outgoing.popleft()
+                    message = self._outgoing.popleft()
                     mark = self._mark()
+                kind, items, frames = message
                 try:
                     self._transport.send(
                         self.name, [self._codec.head([mark, *items], kind), *frames]
@@ -484,15 +479,18 @@ class Peer:
                 except Exception as error:  # noqa: BLE001 - goes to whoever waits
                     self._not_sent(items, error)
         except BaseException:
-            if self._sender is me:
-                self._sender = None
-            self._not_sent(items, ClosedError("a call", "was interrupted while it was sent"))
+            # Perhaps it has left: the receiver drops what comes twice.
+            with state_lock:
+                if self._sender is me:
+                    self._sender = None
+                    if message is not None:
+                        self._outgoing.appendleft(message)
+            self._timers.call_later(HELD, self.flush)
             raise
 
     def _mark(self) -> int:
         """Return the lowest id that this member still waits for."""
-        last = self._last + 1
-        return min(next(iter(self.requests), last), next(iter(self._exchanges), last))
+        return next(iter(self.requests), self._last + 1)
 
     def _not_sent(self, items: Iterable[Item], error: BaseException) -> None:
         """End what could not be sent."""
@@ -695,12 +693,16 @@ class Peer:
         if item[0] == CALL:
             if item[4] & IDEMPOTENT:
                 self.kept[number] = None
-            started, thread = self._started, item[2]
-            if number > started.get(thread, 0):
-                started[thread] = number
-                if len(started) > MOST_THREADS:
-                    del started[next(iter(started))]
+            self.note(item)
         return True
+
+    def note(self, item: Item) -> None:
+        """Take note that a call has come, which its thread sent after those with lower ids."""
+        started, thread, number = self._started, item[2], item[1]
+        if number > started.get(thread, 0):
+            started[thread] = number
+            if len(started) > MOST_THREADS:
+                started.pop(next(iter(started)), None)
 
     def is_overtaken(self, item: Item) -> bool:
         """Return whether the thread of a direct call has called again: it has given this one up."""

@@ -4,35 +4,21 @@ from __future__ import annotations
 
 import random
 import signal
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-import ipc_peer
 import pytest
-import zmq_meetings
-import zmq_peer
 
+import pparallel
 from pparallel.errors import CallTimeoutError
-from pparallel.interfaces.transport import Frames, Transport
 from pparallel.testing.patience import PATIENCE
-from pparallel.testing.threads import in_threads
 
-Pair = Callable[[Callable[[str, Frames], Any]], AbstractContextManager[tuple[Transport, Transport]]]
+if TYPE_CHECKING:
+    from pparallel.builder import Runtime
 
-
-@contextmanager
-def on_zmq(handler: Callable[[str, Frames], Any]) -> Iterator[tuple[Transport, Transport]]:
-    names = ["a", "b"]
-    with zmq_meetings.meeting(names) as met:
-        both = [zmq_peer.transport(name, names, met) for name in names]
-        try:
-            in_threads(2, lambda n: both[n].open(handler))
-            yield both[0], both[1]
-        finally:
-            for each in both:
-                each.close()
+SIZES = [0, 1, 1000, 20_000, 300_000, 3_000_000]
 
 
 @contextmanager
@@ -47,30 +33,36 @@ def alarms(every: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def answer(sender: str, frames: Frames) -> Frames | Future[Frames]:
-    return Future() if bytes(memoryview(frames[0])) == b"never" else frames
+def same(frames: list[bytes]) -> list[bytes]:
+    return frames
 
 
-def size(chance: random.Random) -> int:
-    return chance.choice([0, 1, 1000, 20_000, 300_000, 3_000_000])
+def call_under_signals(rt: Runtime, seed: float) -> None:
+    group, chance = rt.group(), random.Random(seed)
+    group.barrier(PATIENCE)
+    if rt.rank == 0:
+        with alarms(chance.uniform(0.0003, 0.005)):
+            for _ in range(20):
+                sent = [
+                    [b"%d" % n, bytes(chance.choice(SIZES))] for n in range(chance.randrange(1, 20))
+                ]
+                futures = [group.rpc_async(1, same, args=(each,)) for each in sent]
+                assert group.rpc_sync(1, same, args=(sent[0],)) == sent[0]
+                assert [each.wait() for each in futures] == sent
+            with pytest.raises(CallTimeoutError):
+                group.rpc_sync(1, time.sleep, timeout=chance.uniform(0.01, 0.2), args=(0.5,))
+    group.barrier(PATIENCE)
 
 
-@pytest.mark.parametrize("pair", [ipc_peer.pair, on_zmq])
+@pytest.mark.parametrize("transport", ["ipc", "zmq"])
 def test_calls_are_answered_and_time_outs_kept_under_signals(
-    pair: Pair, rounds: Iterable[random.Random]
+    transport: str, rounds: Iterable[random.Random]
 ) -> None:
-    with pair(answer) as (a, b):
-        for chance in rounds:
-            with alarms(chance.uniform(0.0003, 0.005)):
-                for _ in range(20):
-                    sent = [
-                        [b"%d" % n, bytes(size(chance))] for n in range(chance.randrange(1, 20))
-                    ]
-                    futures = [a.request(b.name, each, PATIENCE) for each in sent]
-                    found = [*a.call(b.name, sent[0], PATIENCE)]
-                    assert [bytes(memoryview(each)) for each in found] == sent[0]
-                    for each, expected in zip(futures, sent, strict=True):
-                        reply = each.result(PATIENCE)
-                        assert [bytes(memoryview(each)) for each in reply] == expected
-                with pytest.raises(CallTimeoutError):
-                    a.call(b.name, [b"never"], chance.uniform(0.01, 0.2))
+    job = {
+        "members": 2,
+        "launcher": {"backend": "process"},
+        "transport": {"backend": transport},
+        "reducer": {"backend": "local"},
+    }
+    for chance in rounds:
+        assert pparallel.launch(job, call_under_signals, [chance.random()]) == [None] * 2
