@@ -20,11 +20,11 @@ from pparallel.errors import (
     ConfigError,
     PeerLostError,
 )
-from pparallel.interfaces.request_transport import Handler
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.exchange import Exchange
 from pparallel.runtime.links import Hello, Membership, ProcessId, RefusedError
 from pparallel.runtime.pending import Pending
+from pparallel.runtime.request_transport import Handler
 from pparallel.runtime.resources import is_exhausted
 from pparallel_zmq import address, keys
 from pparallel_zmq.address import TORCHRUN, Address

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 import zmq
 from typing_extensions import Buffer, override
 
-from pparallel.interfaces.request_transport import Handler
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.links import FAILED, attempt, outcome
+from pparallel.runtime.request_transport import Handler
 from pparallel.runtime.resources import is_exhausted
 from pparallel_zmq import wire
 from pparallel_zmq.memory import IDLE

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from pparallel.errors import ClosedError, PeerLostError, ResourceExhaustedError
-from pparallel.interfaces.request_transport import Handler, RequestTransport
 from pparallel.interfaces.transport import Frames, Meeting
 from pparallel.runtime.delivery import Delivery
 from pparallel.runtime.future import LeanFuture
 from pparallel.runtime.pending import Pending
+from pparallel.runtime.request_transport import Handler, RequestTransport
 from pparallel_zmq import address, keys, wire
 from pparallel_zmq.config import ZmqTransportConfig
 from pparallel_zmq.network import Network

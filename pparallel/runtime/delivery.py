@@ -6,11 +6,11 @@ import threading
 from concurrent.futures import Future
 
 from pparallel.errors import RemoteError
-from pparallel.interfaces.request_transport import Handler
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.flat_views import own
 from pparallel.runtime.future import fail, settle
 from pparallel.runtime.interrupts import raise_interrupt
+from pparallel.runtime.request_transport import Handler
 
 FLUSH = 1.0  #: seconds that the end waits for requests that are being handled
 

@@ -14,9 +14,9 @@ import pytest
 from zmq_peer import transport
 
 import pparallel
-from pparallel.interfaces.request_transport import Handler
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime import dedicated
+from pparallel.runtime.request_transport import Handler
 from pparallel.runtime.rpc import RpcGroup, context
 from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.threads import in_threads

@@ -19,7 +19,6 @@ from pparallel.errors import (
     RemoteError,
     SerializationError,
 )
-from pparallel.interfaces.request_transport import Handler, RequestTransport
 from pparallel.interfaces.transport import Frames, Meeting
 from pparallel.runtime.flat_views import own
 from pparallel.runtime.future import fail, settle
@@ -27,6 +26,7 @@ from pparallel.runtime.job_folder import JobFolder
 from pparallel.runtime.links import FAILED, OK, Membership, answer, failure
 from pparallel.runtime.links.ordering import Ordering
 from pparallel.runtime.pending import Pending, awaited
+from pparallel.runtime.request_transport import Handler, RequestTransport
 from pparallel.runtime.resources import start_thread
 from pparallel_torch.rpc import agent as torch_agent
 from pparallel_torch.rpc import remote

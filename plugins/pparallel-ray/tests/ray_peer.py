@@ -16,9 +16,9 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from pparallel.interfaces.request_transport import Handler
 from pparallel.interfaces.transport import Frames, Meeting
 from pparallel.runtime.member import Member
+from pparallel.runtime.request_transport import Handler
 from pparallel.testing.patience import until
 from pparallel_ray import RayTransportConfig
 from pparallel_ray.transport.transport import RayTransport

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from pparallel.errors import RemoteError
-from pparallel.interfaces.request_transport import Handler
 from pparallel.interfaces.transport import Frames
+from pparallel.runtime.request_transport import Handler
 
 OK, FAILED = range(2)  #: how a request ended, where the handler itself may fail
 

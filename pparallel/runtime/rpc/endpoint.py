@@ -23,13 +23,13 @@ from pparallel.errors import (
     PeerLostError,
     PparallelError,
 )
-from pparallel.interfaces.request_transport import RequestTransport
 from pparallel.interfaces.serializer import Serializer
 from pparallel.interfaces.transport import Frames, Transport, TransportConfig
 from pparallel.runtime.flat_views import own
 from pparallel.runtime.future import LeanFuture, ended_by, fail, settle
 from pparallel.runtime.member import MemberContext
 from pparallel.runtime.member import context as member_context
+from pparallel.runtime.request_transport import RequestTransport
 from pparallel.runtime.rpc import context
 from pparallel.runtime.rpc.codec import (
     CALL,

@@ -12,10 +12,10 @@ from functools import partial
 
 from typing_extensions import override
 
-from pparallel.interfaces.request_transport import RequestTransport
 from pparallel.interfaces.transport import Frames, Receiver, Transport
 from pparallel.runtime import dedicated
 from pparallel.runtime.future import LeanFuture, fail, settle
+from pparallel.runtime.request_transport import RequestTransport
 from pparallel.runtime.rpc.codec import CALL_EXCHANGE, SERVICE_EXCHANGE, kind_of
 
 _EXCHANGES = (CALL_EXCHANGE, SERVICE_EXCHANGE)

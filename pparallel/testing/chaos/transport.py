@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from pparallel.errors import PeerLostError, PparallelError
-from pparallel.interfaces.request_transport import RequestTransport
 from pparallel.interfaces.transport import Frames, Meeting, Receiver, Transport, TransportConfig
 from pparallel.registry import default_registry
 from pparallel.runtime.flat_views import own
+from pparallel.runtime.request_transport import RequestTransport
 from pparallel.runtime.rpc.codec import RESULTS, SERVICES, kind_of
 from pparallel.runtime.rpc.link import RequestLink
 from pparallel.runtime.shm import Arena, SharesMemory

@@ -13,10 +13,10 @@ import pytest
 from typing_extensions import Buffer
 
 from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
-from pparallel.interfaces.request_transport import RequestTransport
 from pparallel.interfaces.transport import Frames, Transport, TransportConfig
 from pparallel.registry import default_registry
 from pparallel.runtime.member import Member
+from pparallel.runtime.request_transport import RequestTransport
 from pparallel.runtime.rpc.codec import CALL_EXCHANGE
 from pparallel.runtime.rpc.link import RequestLink
 from pparallel.testing.patience import PATIENCE, until

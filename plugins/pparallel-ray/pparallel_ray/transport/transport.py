@@ -15,12 +15,12 @@ import ray
 from typing_extensions import override
 
 from pparallel.errors import ClosedError, PeerLostError, RemoteError, SerializationError
-from pparallel.interfaces.request_transport import Handler, RequestTransport
 from pparallel.interfaces.transport import Frames, Meeting
 from pparallel.runtime.flat_views import own
 from pparallel.runtime.future import LeanFuture, fail, settle, when_done
 from pparallel.runtime.links import FAILED, OK, Membership, answer, failure
 from pparallel.runtime.pending import Pending, awaited
+from pparallel.runtime.request_transport import Handler, RequestTransport
 from pparallel_ray.cluster import Cluster
 from pparallel_ray.transport import keys, meeting
 from pparallel_ray.transport.inbound import Inbound
