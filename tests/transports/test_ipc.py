@@ -23,7 +23,7 @@ from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError, Resou
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.links import ProcessId
 from pparallel.runtime.rpc import RpcGroup, context
-from pparallel.runtime.shm import Arena
+from pparallel.runtime.shm import Arena, Parcels
 from pparallel.testing import TransportSuite
 from pparallel.testing.patience import PATIENCE, until
 from pparallel_ipc import IpcTransportConfig
@@ -265,6 +265,23 @@ def test_a_message_fails_that_finds_no_descriptor_to_connect_and_the_member_live
         there.a.send("b", [b"first"])
         assert there.at_b.has(1) == [[b"first"]]
         assert peer.connection is not met
+
+
+def test_a_message_that_cannot_be_packed_loses_no_member(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pair() as there:
+        ask(there, b"first")
+        with monkeypatch.context() as changed:
+            changed.setattr(Parcels, "pack", refuse)
+            for send in (there.a.send, lambda to, frames: there.a.exchange(to, frames, PATIENCE)):
+                with pytest.raises(ResourceExhaustedError):
+                    send("b", [b"", bytes(100_000)])
+        assert there.a.members() == ["a", "b"]
+        assert ask(there, b"?") == [b"?"]
+        there.a.send("b", [b"last"])
+        assert there.at_b.has(1) == [[b"last"]]
 
 
 def test_a_member_without_descriptors_is_reached_later() -> None:
