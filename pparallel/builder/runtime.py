@@ -219,7 +219,7 @@ class Runtime:
         self,
         name: str | None = None,
         members: Sequence[str] | None = None,
-        timeout: float = -1,
+        timeout: float | None = -1,
     ) -> RpcGroup:
         """Return a group of members that call one another, by default all members.
 
@@ -228,7 +228,8 @@ class Runtime:
         Args:
             name: what it is called.
             members: the names of its members.
-            timeout: seconds that entering may take: -1 is the transport's default, 0 no limit.
+            timeout: seconds that entering may take; ``None`` for no limit; by default the
+                transport's ``timeout``.
 
         Raises:
             ValueError: this member is not among *members*, or others gave other members.

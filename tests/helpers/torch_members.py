@@ -69,7 +69,7 @@ def watch_an_end(rank: int, folder: Path, size: int, far: bool, options: dict[st
         with runtime(rank, folder, size, **options) as rt:
             group = rt.group()
             group.when_lost(lambda name, reason: told.append((name, reason)))
-            waiting = None if rank == 1 else group.rpc_async("m1", never, timeout=0)
+            waiting = None if rank == 1 else group.rpc_async("m1", never, timeout=None)
             group.barrier(PATIENCE)
             say(folder, rank, "pid", os.getpid())
             if waiting is not None:

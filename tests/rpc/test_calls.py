@@ -128,12 +128,12 @@ def test_what_a_signals_handler_raises_leaves_a_wait_and_the_member_goes_on(
                 interrupt.join()
                 if number < 5:  # the last of them has filled the window
                     assert group.rpc_async(1, same, args=(number,)).wait(PATIENCE) == number
-                    assert group.rpc_sync(1, same, PATIENCE, (number,)) == number
+                    assert group.rpc_sync(1, same, (number,), timeout=PATIENCE) == number
             later = group.rpc_async(0, same, args=(7,))
             Gates.opened.set()
             assert [calls[0](), calls[1]()] == [True, True], "an answer was lost"
             assert later.wait(PATIENCE) == 7
-            assert group.rpc_sync(1, same, PATIENCE, (8,)) == 8
+            assert group.rpc_sync(1, same, (8,), timeout=PATIENCE) == 8
     finally:
         signal.signal(signal.SIGUSR1, before)
 
@@ -142,7 +142,7 @@ def test_what_a_signals_handler_raises_leaves_a_wait_and_the_member_goes_on(
 def test_a_wait_for_a_result_ends_in_time_and_may_be_repeated(backend: str) -> None:
     def program(_: Runtime, group: RpcGroup) -> None:
         Gates.opened.clear()
-        future = group.rpc_async(1, wait_at_gate, timeout=0)
+        future = group.rpc_async(1, wait_at_gate, timeout=None)
         for wait in (future.wait, future.result, future.exception):
             began = time.monotonic()
             with pytest.raises(TimeoutError):
@@ -378,16 +378,16 @@ def test_a_function_may_close_its_member(backend: str) -> None:
         if rt.rank == 1:
             assert closed.wait(PATIENCE)
             with pytest.raises(ClosedError):
-                group.rpc_sync(0, int, PATIENCE)
+                group.rpc_sync(0, int, timeout=PATIENCE)
             assert is_over.wait(PATIENCE)
             return
         group.when_lost(lambda name, _: lost.append(name))
         with suppress(PeerLostError, ClosedError):  # its reply may leave before
-            group.rpc_sync(1, close_own_transport, PATIENCE)
+            group.rpc_sync(1, close_own_transport, timeout=PATIENCE)
         until(lambda: lost == ["m1"], "its end is not reported")
         with pytest.raises(PeerLostError):
-            group.rpc_sync(1, int, PATIENCE)
-        found.append(group.rpc_sync(0, same, PATIENCE, (1,)))
+            group.rpc_sync(1, int, timeout=PATIENCE)
+        found.append(group.rpc_sync(0, same, (1,), timeout=PATIENCE))
         is_over.set()
 
     lost: list[str] = []
@@ -433,7 +433,7 @@ def test_a_forked_child_uses_nothing_of_its_parent(backend: str) -> None:
             finally:
                 os._exit(ended)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        assert group.rpc_sync(1, same, PATIENCE, (4,)) == ref.to_here(PATIENCE) + 1
+        assert group.rpc_sync(1, same, (4,), timeout=PATIENCE) == ref.to_here(PATIENCE) + 1
         return status
 
     assert launch(between(program), backend=backend)[0] == 7
@@ -447,9 +447,9 @@ def test_without_descriptors_no_call_hangs_and_no_member_is_lost(backend: str) -
         with no_descriptors():
             for n in range(3):
                 with suppress(ResourceExhaustedError):
-                    assert group.rpc_async(1, add_late, PATIENCE, (n, 1)).wait() == n + 1
-        assert group.rpc_async(1, add_late, PATIENCE, (1, 2)).wait() == 3
-        assert group.rpc_sync(1, add, PATIENCE, (1, 2)) == 3
+                    assert group.rpc_async(1, add_late, (n, 1), timeout=PATIENCE).wait() == n + 1
+        assert group.rpc_async(1, add_late, (1, 2), timeout=PATIENCE).wait() == 3
+        assert group.rpc_sync(1, add, (1, 2), timeout=PATIENCE) == 3
         assert not lost, "a member is reported lost that had no descriptor"
 
     launch(between(program), backend=backend)
@@ -459,10 +459,10 @@ def test_without_descriptors_no_call_hangs_and_no_member_is_lost(backend: str) -
 def test_without_threads_no_call_hangs(backend: str) -> None:
     def program(_: Runtime, group: RpcGroup) -> None:
         with no_threads():
-            futures = [group.rpc_async(1, add_late, PATIENCE, (n, 1)) for n in range(6)]
+            futures = [group.rpc_async(1, add_late, (n, 1), timeout=PATIENCE) for n in range(6)]
             errors = [each.exception(2 * PATIENCE) for each in futures]
             assert not any(isinstance(each, TimeoutError) for each in errors), "a call hangs"
-        futures = [group.rpc_async(1, add_late, PATIENCE, (n, 1)) for n in range(6)]
+        futures = [group.rpc_async(1, add_late, (n, 1), timeout=PATIENCE) for n in range(6)]
         assert [each.wait() for each in futures] == [*range(1, 7)]
         Gates.opened.clear()
         with pytest.raises(CallTimeoutError):
@@ -495,6 +495,6 @@ def test_time_outs_go_by_no_clock_that_is_set(
         assert not held.done()
         Gates.opened.set()
         assert held.wait(PATIENCE)
-        in_threads(1, lambda _: group.rpc_sync(1, same, PATIENCE, (1,)))
+        in_threads(1, lambda _: group.rpc_sync(1, same, (1,), timeout=PATIENCE))
 
     launch(between(program), backend=backend)

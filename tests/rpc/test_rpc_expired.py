@@ -46,7 +46,9 @@ def test_calls_that_have_expired_are_not_run(job: Callable[..., Any]) -> None:
     def program(rt: pparallel.Runtime) -> None:
         group = rt.group()
         if rt.rank == 0:
-            sent = [group.rpc_async("member-1", block, 0.2, (n, bytes(4096))) for n in range(20)]
+            sent = [
+                group.rpc_async("member-1", block, (n, bytes(4096)), timeout=0.2) for n in range(20)
+            ]
             for each in sent:
                 with pytest.raises(CallTimeoutError):
                     each.wait()
@@ -67,12 +69,12 @@ def test_memory_of_calls_that_expire_is_bounded(job: Callable[..., Any]) -> None
     def program(rt: pparallel.Runtime) -> None:
         group = rt.group()
         if rt.rank == 0:
-            stuck = group.rpc_async("member-1", block, 0, (0,))
+            stuck = group.rpc_async("member-1", block, (0,), timeout=None)
             until(lambda: bool(ran), "the function was not called")
             before = psutil.Process().memory_info().rss
             for n in range(many):
                 with suppress(CallTimeoutError):  # there may be no room for it
-                    group.rpc_async("member-1", block, 0.02, (n, bytes(size)))
+                    group.rpc_async("member-1", block, (n, bytes(size)), timeout=0.02)
             grown = psutil.Process().memory_info().rss - before
             assert grown < many * size / 2, f"{grown >> 20} MiB of calls are held"
             release.set()
@@ -87,9 +89,9 @@ def test_a_call_that_finds_no_room_keeps_its_time_out(job: Callable[..., Any]) -
     def program(rt: pparallel.Runtime) -> None:
         group = rt.group()
         if rt.rank == 0:
-            held = group.rpc_async("member-1", block, 0, (0, bytes(2**16)))
+            held = group.rpc_async("member-1", block, (0, bytes(2**16)), timeout=None)
             with pytest.raises(CallTimeoutError) as caught:
-                group.rpc_sync("member-1", block, 0.2, (1, bytes(2**16)))
+                group.rpc_sync("member-1", block, (1, bytes(2**16)), timeout=0.2)
             assert not held.done(), "the time-out was kept once there was room"
             assert "max_in_flight" in str(caught.value)
             release.set()
@@ -104,7 +106,7 @@ def test_a_slow_member_holds_up_no_calls_to_others(job: Callable[..., Any]) -> N
     def program(rt: pparallel.Runtime) -> None:
         group = rt.group()
         if rt.rank == 0:
-            held = group.rpc_async("member-1", block, 0, (0, bytes(2**16)))
+            held = group.rpc_async("member-1", block, (0, bytes(2**16)), timeout=None)
             assert group.rpc_sync("member-0", len, args=(bytes(2**16),)) == 2**16
             assert not held.done(), "it was sent once there was room"
             release.set()
@@ -119,7 +121,7 @@ def test_a_circle_of_large_calls_passes(job: Callable[..., Any]) -> None:
     def program(rt: pparallel.Runtime) -> None:
         group = rt.group()
         if rt.rank == 0:
-            assert group.rpc_sync("member-1", bounce, 60, (group, bytes(2**16), 5)) == 5
+            assert group.rpc_sync("member-1", bounce, (group, bytes(2**16), 5), timeout=60) == 5
         group.barrier()
 
     job(program, max_in_flight=2**16, handler_threads=1)
@@ -130,7 +132,7 @@ def bounce(group: Any, payload: bytes, left: int) -> int:
     if not left:
         return 0
     other = "member-0" if group.get_cur_name() == "member-1" else "member-1"
-    return 1 + int(group.rpc_sync(other, bounce, 60, (group, payload, left - 1)))
+    return 1 + int(group.rpc_sync(other, bounce, (group, payload, left - 1), timeout=60))
 
 
 class Unsendable:

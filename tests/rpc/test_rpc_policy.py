@@ -44,7 +44,7 @@ def test_a_call_that_was_given_up_does_not_overtake_the_next(backend: str, is_di
             held = group.rpc_async(1, hold)
         until(lambda: bool(ran), "it does not start")
         with pytest.raises(CallTimeoutError):
-            group.rpc_sync(1, note, 0.1, ("first",))
+            group.rpc_sync(1, note, ("first",), timeout=0.1)
         later = group.rpc_async(1, note, args=("second",))
         Gates.opened.set()
         held.wait(PATIENCE)
@@ -111,9 +111,9 @@ def test_finalizers_that_call_at_any_time_succeed_or_are_refused(backend: str) -
             for n in range(40):
                 Calling(uses[n % len(uses)])
                 futures.append(group.rpc_async(1, answer_and_litter, args=(group, n)))
-                assert group.rpc_sync(1, same, PATIENCE, (n,)) == n
+                assert group.rpc_sync(1, same, (n,), timeout=PATIENCE) == n
             assert [each.wait(PATIENCE) for each in futures] == [*range(40)]
-        assert group.rpc_sync(1, add, PATIENCE, (1, 2)) == 3
+        assert group.rpc_sync(1, add, (1, 2), timeout=PATIENCE) == 3
         assert used
         allowed = "a finalizer", "receives for others"
         assert all(any(each in str(error) for each in allowed) for error in refused), refused

@@ -79,8 +79,8 @@ def call_the_other(rt: Runtime) -> list[bool]:
     group, why = rt.group(), "does not require grad"
     group.barrier(PATIENCE)
     found = [
-        why in group.rpc_sync(1 - rt.rank, backward, PATIENCE, (hidden(),)),
-        why in backward(group.rpc_sync(1 - rt.rank, hidden, PATIENCE)),
+        why in group.rpc_sync(1 - rt.rank, backward, (hidden(),), timeout=PATIENCE),
+        why in backward(group.rpc_sync(1 - rt.rank, hidden, timeout=PATIENCE)),
     ]
     group.barrier(PATIENCE)
     return found

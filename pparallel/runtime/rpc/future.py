@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from typing_extensions import override
 
+from pparallel.errors import CallTimeoutError
 from pparallel.interfaces.transport import Frames
-from pparallel.runtime.future import FINISHED, LeanFuture
+from pparallel.runtime.future import FINISHED, LeanFuture, fail, settle
 from pparallel.runtime.rpc import context
 from pparallel.runtime.rpc.codec import OK, SUCCESS, Item
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 class ReplyFuture(LeanFuture[T], Generic[T]):
@@ -71,7 +73,12 @@ class ReplyFuture(LeanFuture[T], Generic[T]):
         if self._state != FINISHED:
             endpoint, to = self._endpoint, self._to
             with endpoint.waiting(to):
-                error = super().exception(timeout)
+                try:
+                    error = super().exception(timeout)
+                except TimeoutError as late:
+                    if late.args:
+                        raise  # of a signal's handler
+                    raise CallTimeoutError(f"a request to {to!r}", timeout or 0.0) from None
         else:
             error = self._exception
         if error is None:
@@ -144,6 +151,44 @@ class RpcFuture(ReplyFuture[T], Generic[T]):
     def wait(self, timeout: float | None = None) -> T:
         """Return the result, as torch's futures name it."""
         return self.result(timeout)
+
+    def get(self, timeout: float | None = None) -> T:
+        """Return the result, as handles of pools name it."""
+        return self.result(timeout)
+
+    def value(self) -> T:
+        """Return the result, which is there, as torch's futures name it."""
+        return self.result(0)
+
+    def ready(self) -> bool:
+        """Return whether the call has ended."""
+        return self.done()
+
+    def successful(self) -> bool:
+        """Return whether the call has ended without an error.
+
+        Raises:
+            ValueError: it has not ended.
+        """
+        if not self.done():
+            raise ValueError("the call has not ended: ask ready() first")
+        return self.exception() is None
+
+    def then(self, callback: Callable[[RpcFuture[T]], U]) -> Future[U]:
+        """Return a future of what *callback* returns, which is called with this one when it ends.
+
+        As torch's futures have it; *callback* runs on a thread for callbacks.
+        """
+        found: LeanFuture[U] = LeanFuture()
+
+        def act(done: Future[T]) -> None:
+            try:
+                settle(found, callback(self))
+            except BaseException as error:  # noqa: BLE001 - goes to whoever asks
+                fail(found, error)
+
+        self.add_done_callback(act)
+        return found
 
     @override
     def _read(self, reply: Any) -> Any:

@@ -14,6 +14,7 @@ from pparallel.runtime.rpc.endpoint import Endpoint
 from pparallel.runtime.rpc.future import RpcFuture
 from pparallel.runtime.rpc.refs import RemoteRef
 from pparallel.runtime.rpc.service_group import ServiceGroup
+from pparallel.runtime.rpc.timeouts import DEFAULT, seconds
 
 
 class RpcGroup(ServiceGroup):
@@ -49,8 +50,8 @@ class RpcGroup(ServiceGroup):
         - A barrier lets nobody pass before all have come
           (``TransportSuite.test_barriers``).
 
-    Time-outs are in seconds: -1 is the transport's default, 0 no limit. A group pickles as its
-    name and members, and belongs to the receiving member where it is unpickled.
+    Time-outs are in seconds; ``None`` is no limit. A group pickles as its name and members, and
+    belongs to the receiving member where it is unpickled.
     """
 
     @override
@@ -63,9 +64,10 @@ class RpcGroup(ServiceGroup):
         self,
         to: object,
         func: Callable[..., Any],
-        timeout: float = -1,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = DEFAULT,
         idempotent: bool = False,
     ) -> Any:
         """Run ``func(*args, **kwargs)`` in member *to* and return its result.
@@ -73,9 +75,9 @@ class RpcGroup(ServiceGroup):
         Args:
             to: a member's name, its rank in the job, or an object with a ``name``.
             func: any function that the serializer can send.
-            timeout: seconds.
-            args: positional arguments.
-            kwargs: keyword arguments.
+            args: positional arguments, a tuple.
+            kwargs: keyword arguments, a dict.
+            timeout: seconds; ``None`` for no limit; by default the transport's ``timeout``.
             idempotent: send it again where an answer does not come; the function runs once.
 
         Raises:
@@ -84,18 +86,29 @@ class RpcGroup(ServiceGroup):
             SerializationError: the call or its result cannot be sent.
             ClosedError: this member's runtime is not open.
         """
+        if timeout is not DEFAULT or type(args) is not tuple or kwargs is not None:
+            _check("rpc_sync(to, func", args, kwargs)
+            timeout = seconds(timeout)
+        else:
+            timeout = -1
         return self._endpoint.call(self.member_name(to), func, timeout, args, kwargs, idempotent)
 
     def rpc_async(
         self,
         to: object,
         func: Callable[..., Any],
-        timeout: float = -1,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = DEFAULT,
         idempotent: bool = False,
     ) -> RpcFuture[Any]:
         """As :meth:`rpc_sync`, but return a future with ``wait()``."""
+        if timeout is not DEFAULT or type(args) is not tuple or kwargs is not None:
+            _check("rpc_async(to, func", args, kwargs)
+            timeout = seconds(timeout)
+        else:
+            timeout = -1
         return self._endpoint.call_async(
             self.member_name(to), func, timeout, args, kwargs, idempotent
         )
@@ -104,16 +117,19 @@ class RpcGroup(ServiceGroup):
         self,
         to: object,
         func: Callable[..., Any],
-        timeout: float = -1,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = DEFAULT,
         idempotent: bool = False,
     ) -> RemoteRef[Any]:
         """As :meth:`rpc_sync`, but leave the result there and return a reference at once.
 
         With *idempotent* it returns when the other member has got the request.
         """
-        return self._endpoint.remote(self.member_name(to), func, timeout, args, kwargs, idempotent)
+        _check("remote(to, func", args, kwargs)
+        limit = seconds(timeout)
+        return self._endpoint.remote(self.member_name(to), func, limit, args, kwargs, idempotent)
 
     # -- services that all know by name -------------------------------------------------------
 
@@ -122,8 +138,14 @@ class RpcGroup(ServiceGroup):
 
         Raises:
             DirectoryError: somebody offers one under that key already.
+            TypeError: *service* cannot be called.
         """
         self._live()
+        given: object = service
+        if not callable(given):
+            kind = type(service).__name__
+            message = f"a {kind} cannot be called: register() is for functions, pair() for values"
+            raise TypeError(message)
         name = Registered(self._name, key)
         # Kept first: whoever finds the name in the directory must find the service.
         kept = self._endpoint.registered.setdefault(name, service)
@@ -151,9 +173,10 @@ class RpcGroup(ServiceGroup):
     def registered_sync(
         self,
         key: str,
-        timeout: float = -1,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = DEFAULT,
         idempotent: bool = False,
     ) -> Any:
         """Run the service *key* where it is offered and return its result.
@@ -161,38 +184,46 @@ class RpcGroup(ServiceGroup):
         Raises:
             DirectoryError: nobody offers it.
         """
+        _check("registered_sync(key", args, kwargs)
+        limit = seconds(timeout)
         name, owner = self._owner(key)
         try:
-            return self._endpoint.call(owner, name, timeout, args, kwargs, idempotent)
+            return self._endpoint.call(owner, name, limit, args, kwargs, idempotent)
         except NotRegisteredHereError:
             # It has moved since we were told: nothing was run, so asking again is safe.
             self._endpoint.owners.pop(name, None)
             name, owner = self._owner(key)
-            return self._endpoint.call(owner, name, timeout, args, kwargs, idempotent)
+            return self._endpoint.call(owner, name, limit, args, kwargs, idempotent)
 
     def registered_async(
         self,
         key: str,
-        timeout: float = -1,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = DEFAULT,
         idempotent: bool = False,
     ) -> RpcFuture[Any]:
         """As :meth:`registered_sync`, but return a future with ``wait()``."""
+        _check("registered_async(key", args, kwargs)
+        limit = seconds(timeout)
         name, owner = self._owner(key)
-        return self._endpoint.call_async(owner, name, timeout, args, kwargs, idempotent)
+        return self._endpoint.call_async(owner, name, limit, args, kwargs, idempotent)
 
     def registered_remote(
         self,
         key: str,
-        timeout: float = -1,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = DEFAULT,
         idempotent: bool = False,
     ) -> RemoteRef[Any]:
         """As :meth:`registered_sync`, but leave the result there and return a reference."""
+        _check("registered_remote(key", args, kwargs)
+        limit = seconds(timeout)
         name, owner = self._owner(key)
-        return self._endpoint.remote(owner, name, timeout, args, kwargs, idempotent)
+        return self._endpoint.remote(owner, name, limit, args, kwargs, idempotent)
 
     # -- values that all know by name ---------------------------------------------------------
 
@@ -251,13 +282,13 @@ class RpcGroup(ServiceGroup):
         each member, returns together.
 
         Args:
-            timeout: seconds; None or 0 for no limit, -1 for the default.
+            timeout: seconds; ``None`` for no limit.
 
         Raises:
             CallTimeoutError: not all came within *timeout* seconds; this call no longer counts.
             PeerLostError: a member ended, so that not all can come.
         """
-        self._meet("barrier", True, None if timeout is None else self._endpoint.limit(timeout))
+        self._meet("barrier", True, self._endpoint.limit(seconds(timeout)))
 
     def destroy(self) -> None:
         """Leave the group: what this member paired and registered in it is gone.
@@ -310,11 +341,33 @@ class RpcGroup(ServiceGroup):
         return name, owner
 
 
+def _check(how: str, args: object, kwargs: object) -> None:
+    """Refuse arguments in the place of others.
+
+    Raises:
+        TypeError: *args* is no tuple or list, or *kwargs* no mapping.
+    """
+    if not isinstance(args, tuple | list):
+        message = (
+            f"args is {args!r}: give the positional arguments as a tuple, {how}, ({args!r},)), and"
+            f" a time-out by its name, {how}, timeout=...)"
+        )
+        raise TypeError(message)
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        message = (
+            f"kwargs is {kwargs!r}: give the keyword arguments as a dict, {how}, args, kwargs), and"
+            f" a time-out by its name, {how}, args, timeout=...)"
+        )
+        raise TypeError(message)
+
+
 def _rebind(name: str, members: Sequence[str]) -> RpcGroup:
     return RpcGroup(context.endpoint(), name, members)
 
 
-def enter(endpoint: Endpoint, name: str, members: Sequence[str], timeout: float = -1) -> RpcGroup:
+def enter(
+    endpoint: Endpoint, name: str, members: Sequence[str], timeout: float | None = -1
+) -> RpcGroup:
     """Return the group *name* of *members* when all of them have entered it.
 
     Raises:
@@ -328,7 +381,8 @@ def enter(endpoint: Endpoint, name: str, members: Sequence[str], timeout: float 
         raise ValueError(message)
     ticket = endpoint.refs.new_id()
     try:
-        group._ask_first(directory.ENTER, (name, sorted(members), ticket), timeout)
+        limit = seconds(DEFAULT if timeout == -1 else timeout)
+        group._ask_first(directory.ENTER, (name, sorted(members), ticket), limit)
     except BaseException as error:
         if not isinstance(error, Exception) or isinstance(error, CallTimeoutError):
             group._undo(directory.LEAVE, name)

@@ -40,6 +40,7 @@ from pparallel.runtime.resources import start_thread
 from pparallel.runtime.rpc import context
 from pparallel.runtime.rpc.future import RpcFuture
 from pparallel.runtime.rpc.service import Reply, Request
+from pparallel.runtime.rpc.timeouts import DEFAULT, seconds
 
 if TYPE_CHECKING:
     from pparallel.runtime.rpc.endpoint import Endpoint
@@ -264,8 +265,18 @@ class RemoteRef(Generic[T]):
     """
 
     def __init__(
-        self, endpoint: Endpoint, owner: str, ref_id: str, confirmed: Future[Any] | None = None
+        self,
+        endpoint: Endpoint,
+        owner: str = "",
+        ref_id: str = "",
+        confirmed: Future[Any] | None = None,
     ) -> None:
+        if not owner:
+            message = (
+                "a RemoteRef is what group.remote() returns; to have others refer to an object of"
+                " this member, name it: group.pair(key, value), and group.get_paired(key) there"
+            )
+            raise TypeError(message)
         self._endpoint = endpoint
         self._owner = owner
         self._confirmed = confirmed
@@ -288,6 +299,12 @@ class RemoteRef(Generic[T]):
     def __deepcopy__(self, memo: dict[int, Any]) -> RemoteRef[T]:
         return self
 
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        how = f"call a method of the value by ref.rpc_sync().{name}(...), or copy it by to_here()"
+        raise AttributeError(f"RemoteRef has no attribute {name!r}: {how}")
+
     def owner_name(self) -> str:
         """Return the name of the member that owns the value."""
         return self._owner
@@ -306,18 +323,18 @@ class RemoteRef(Generic[T]):
             self._confirmed.done() and self._confirmed.exception() is None
         )
 
-    def to_here(self, timeout: float = -1) -> T:
+    def to_here(self, timeout: float | None = DEFAULT) -> T:
         """Return a copy of the value, once it is there.
 
         Args:
-            timeout: seconds; -1 for the transport's own, 0 for no limit.
+            timeout: seconds; ``None`` for no limit; by default the transport's ``timeout``.
 
         Raises:
             CallTimeoutError: it did not come in time.
             PeerLostError: its owner ended.
             Exception: what the function that was to make it raised.
         """
-        left = self._check(self._endpoint.limit(timeout))
+        left = self._check(self._endpoint.limit(seconds(timeout)))
         value: T = self._endpoint.ask(self._owner, FETCH, self.ref_id, timeout=left).body
         return value
 
@@ -336,17 +353,17 @@ class RemoteRef(Generic[T]):
         result: T = _result(self._endpoint, self._endpoint.refs.value(self.ref_id))
         return result
 
-    def rpc_sync(self, timeout: float = -1) -> MethodProxy:
+    def rpc_sync(self, timeout: float | None = DEFAULT) -> MethodProxy:
         """Return a proxy whose methods run on the value and return their result."""
-        return MethodProxy(self, "call", timeout)
+        return MethodProxy(self, "call", seconds(timeout))
 
-    def rpc_async(self, timeout: float = -1) -> MethodProxy:
+    def rpc_async(self, timeout: float | None = DEFAULT) -> MethodProxy:
         """Return a proxy whose methods run on the value and return a future."""
-        return MethodProxy(self, "call_async", timeout)
+        return MethodProxy(self, "call_async", seconds(timeout))
 
-    def remote(self, timeout: float = -1) -> MethodProxy:
+    def remote(self, timeout: float | None = DEFAULT) -> MethodProxy:
         """Return a proxy whose methods run on the value and return a reference."""
-        return MethodProxy(self, "remote", timeout)
+        return MethodProxy(self, "remote", seconds(timeout))
 
     def _check(self, limit: float | None) -> float | None:
         """Raise why the owner does not hold the value; return what is left of *limit* seconds."""
@@ -367,16 +384,61 @@ class RemoteRef(Generic[T]):
 class MethodProxy:
     """Calls methods of a remote value.
 
-    A proxy and its methods may be passed on to other members.
+    A proxy and its methods may be passed on to other members. ``proxy(...)``, ``len(proxy)``,
+    ``proxy[key]``, ``key in proxy``, ``next(proxy)`` and ``with proxy`` call the value's own.
     """
 
+    __slots__ = ("_how", "_ref", "_timeout")
+    _how: str
+    _ref: RemoteRef[Any]
+    _timeout: float
+
     def __init__(self, ref: RemoteRef[Any], how: str, timeout: float) -> None:
-        self._ref, self._how, self._timeout = ref, how, timeout
+        for name, value in zip(self.__slots__, (how, ref, timeout), strict=True):
+            object.__setattr__(self, name, value)
+
+    @override
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MethodProxy, (self._ref, self._how, self._timeout)
+
+    def __bool__(self) -> bool:
+        return True  # and not whether the value has a length
+
+    @override
+    def __setattr__(self, name: str, value: object) -> None:
+        how = f"call a method that sets it, or proxy.__setattr__({name!r}, value)"
+        message = f"attribute {name!r} of a remote value is not set by assignment: {how}"
+        raise AttributeError(message)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        if name.startswith("__"):
+        if name.startswith("__") and name not in _SPECIAL:
             raise AttributeError(name)
         return partial(_call_remotely, self._ref, self._how, self._timeout, name)
+
+
+def _special(name: str) -> Callable[..., Any]:
+    def method(self: MethodProxy, *args: Any, **kwargs: Any) -> Any:
+        return _call_remotely(self._ref, self._how, self._timeout, name, *args, **kwargs)
+
+    return method
+
+
+#: methods that Python looks up in the class of an object
+_SPECIAL = frozenset(
+    [
+        "__call__",
+        "__len__",
+        "__getitem__",
+        "__setitem__",
+        "__delitem__",
+        "__contains__",
+        "__next__",
+        "__enter__",
+        "__exit__",
+    ]
+)
+for _name in _SPECIAL:
+    setattr(MethodProxy, _name, _special(_name))
 
 
 def _call_remotely(

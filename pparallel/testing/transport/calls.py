@@ -88,9 +88,9 @@ def timeouts(rt: Runtime) -> None:
         future = group.rpc_async(1, wait_at_gate, timeout=0.05)
         with pytest.raises(TimeoutError):
             future.wait()
-        with pytest.raises(ValueError, match="-1 for the default"):
+        with pytest.raises(ValueError, match="None for no limit"):
             group.rpc_sync(1, add, timeout=-2, args=(1, 1))
-        unlimited = group.rpc_async(1, wait_at_gate, timeout=0)
+        unlimited = group.rpc_async(1, wait_at_gate, timeout=None)
         group.rpc_sync(1, open_gate)
         assert unlimited.wait(PATIENCE) == rt.members[1]
 
@@ -141,10 +141,10 @@ def end_while_others_wait(rt: Runtime, directory: str) -> None:
         error: BaseException | None = None
         try:
             if thread == 0:
-                error = group.rpc_async(1, wait_at_gate, timeout=0).exception(PATIENCE)
+                error = group.rpc_async(1, wait_at_gate, timeout=None).exception(PATIENCE)
             else:
                 calling.set()
-                group.rpc_sync(1, wait_at_gate, timeout=0)
+                group.rpc_sync(1, wait_at_gate, timeout=None)
         except Exception as raised:  # noqa: BLE001 - its type is what is looked at
             error = raised  # at once, where the end has come before the call
         return type(error).__name__

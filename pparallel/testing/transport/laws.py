@@ -92,11 +92,11 @@ def under_back_pressure(rt: Runtime) -> None:
     group = rt.group()
     if rt.rank == 0:
         large = bytes(60_000)
-        waiting = group.rpc_async(1, wait_at_gate, PATIENCE)
-        stuck = group.rpc_async(1, _held, PATIENCE, (large,))
-        _raises_in_time(lambda: group.rpc_sync(1, give_back, 0.3, (large,)), 0.3)
-        _raises_in_time(lambda: group.rpc_async(1, give_back, 0.3, (large,)).wait(), 0.3)
-        _raises_in_time(lambda: group.rpc_sync(1, wait_at_gate, 0.3), 0.3)
+        waiting = group.rpc_async(1, wait_at_gate, timeout=PATIENCE)
+        stuck = group.rpc_async(1, _held, (large,), timeout=PATIENCE)
+        _raises_in_time(lambda: group.rpc_sync(1, give_back, (large,), timeout=0.3), 0.3)
+        _raises_in_time(lambda: group.rpc_async(1, give_back, (large,), timeout=0.3).wait(), 0.3)
+        _raises_in_time(lambda: group.rpc_sync(1, wait_at_gate, timeout=0.3), 0.3)
         assert group.rpc_sync(2, add, timeout=PATIENCE, args=(1, 2)) == 3, "another member waits"
         group.rpc_sync(1, open_gate)
         waiting.wait()
@@ -114,13 +114,15 @@ def beside_a_slow_one(rt: Runtime) -> None:
     group = rt.group()
     if rt.rank == 0:
         large = bytes(60_000)
-        stuck = [group.rpc_async(1, _held, PATIENCE, (large,)) for _ in "1"]
+        stuck = [group.rpc_async(1, _held, (large,), timeout=PATIENCE) for _ in "1"]
         threads = [threading.Thread(target=group.rpc_async, args=(1, _held, PATIENCE, (large,)))]
         for each in threads:
             each.start()
         for _ in range(20):
-            assert len(group.rpc_sync(2, give_back, PATIENCE, (large,))) == len(large)
-            assert len(group.rpc_async(2, give_back, PATIENCE, (large,)).wait()) == len(large)
+            assert len(group.rpc_sync(2, give_back, (large,), timeout=PATIENCE)) == len(large)
+            assert len(group.rpc_async(2, give_back, (large,), timeout=PATIENCE).wait()) == len(
+                large
+            )
         group.rpc_sync(1, open_gate)
         for future in stuck:
             future.wait()
@@ -133,8 +135,8 @@ def in_queues(rt: Runtime) -> None:
     group = rt.group()
     group.barrier(PATIENCE)
     if rt.rank == 0:
-        held = group.rpc_async(1, hold, PATIENCE, (1.0,))
-        queued = [group.rpc_async(1, note, 0.2, (number,)) for number in range(5)]
+        held = group.rpc_async(1, hold, (1.0,), timeout=PATIENCE)
+        queued = [group.rpc_async(1, note, (number,), timeout=0.2) for number in range(5)]
         for each in queued:
             _raises_in_time(each.wait, 0.2)
         held.wait()

@@ -15,6 +15,7 @@ from pparallel.runtime import rpc
 from pparallel.runtime.rpc import RemoteRef, context
 from pparallel.runtime.rpc.directory import WORLD
 from pparallel.runtime.rpc.future import RpcFuture
+from pparallel.runtime.rpc.timeouts import DEFAULT
 
 Kwargs = Mapping[str, Any] | None
 
@@ -55,7 +56,7 @@ class RpcGroup:
         self.native: rpc.RpcGroup
         if first_create:
             self._check_is_member(get_cur_name())
-            self.native = joined_world().runtime.group(name, self._members, timeout=0)
+            self.native = joined_world().runtime.group(name, self._members, timeout=None)
         else:
             self.native = rpc.RpcGroup(context.endpoint(), name, self._members)
 
@@ -94,7 +95,7 @@ class RpcGroup:
             SerializationError: the call or its result cannot be sent.
         """
         run = (sendable(func), args, kwargs)
-        return self.native.rpc_sync(self._member(to), calls.guarded, timeout, run)
+        return self.native.rpc_sync(self._member(to), calls.guarded, run, timeout=_seconds(timeout))
 
     def rpc_async(
         self,
@@ -106,7 +107,9 @@ class RpcGroup:
     ) -> RpcFuture[Any]:
         """As :meth:`rpc_sync`, but return a future with ``wait()``."""
         run = (sendable(func), args, kwargs)
-        return self.native.rpc_async(self._member(to), calls.guarded, timeout, run)
+        return self.native.rpc_async(
+            self._member(to), calls.guarded, run, timeout=_seconds(timeout)
+        )
 
     def remote(
         self,
@@ -118,7 +121,7 @@ class RpcGroup:
     ) -> RemoteRef[Any]:
         """As :meth:`rpc_sync`, but leave the result there and return a reference at once."""
         run = (sendable(func), args, kwargs)
-        return self.native.remote(self._member(to), calls.guarded, timeout, run)
+        return self.native.remote(self._member(to), calls.guarded, run, timeout=_seconds(timeout))
 
     # -- values that all know by name ---------------------------------------------------------
 
@@ -261,3 +264,8 @@ class RpcGroup:
         if name not in self._members:
             message = f"{name!r} is not in group {self._name!r} of {sorted(self._members)}"
             raise RuntimeError(message)
+
+
+def _seconds(timeout: float) -> float | None:
+    """Return a time-out of the seed's as the native group takes it."""
+    return DEFAULT if timeout == -1 else timeout or None

@@ -1,0 +1,203 @@
+"""The arguments of calls, futures and references, as programs of torch and of pools type them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import pparallel
+from pparallel.errors import CallTimeoutError
+from pparallel.testing.patience import PATIENCE
+
+if TYPE_CHECKING:
+    from pparallel.builder import Runtime
+    from pparallel.runtime.rpc import RpcGroup
+
+GATE = threading.Event()
+
+
+class Numbers:
+    """A value with what Python looks up in a class."""
+
+    def __init__(self, *numbers: int) -> None:
+        self.numbers = list(numbers)
+        self.entered = 0
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, at: int) -> int:
+        return self.numbers[at]
+
+    def __setitem__(self, at: int, value: int) -> None:
+        self.numbers[at] = value
+
+    def __contains__(self, value: int) -> bool:
+        return value in self.numbers
+
+    def __call__(self, by: int) -> list[int]:
+        return [each * by for each in self.numbers]
+
+    def __next__(self) -> int:
+        return self.numbers.pop(0)
+
+    def __enter__(self) -> int:
+        self.entered += 1
+        return self.entered
+
+    def __exit__(self, *_: object) -> None:
+        self.entered -= 1
+
+    def add(self, value: int) -> None:
+        self.numbers.append(value)
+
+
+def two(work: Callable[[RpcGroup], None]) -> None:
+    """Do *work* in the first of two members."""
+    GATE.clear()
+
+    def program(rt: Runtime) -> None:
+        group = rt.group()
+        if rt.rank == 0:
+            try:
+                work(group)
+            finally:
+                GATE.set()
+        group.barrier(PATIENCE)
+
+    pparallel.launch({"members": 2, "reducer": {"backend": "local"}}, program)
+
+
+def wait_at_gate() -> int:
+    GATE.wait(PATIENCE)
+    return 3
+
+
+CALLS = ["rpc_sync", "rpc_async", "remote"]
+
+
+@pytest.mark.parametrize("how", CALLS)
+def test_arguments_have_the_order_of_torch(how: str) -> None:
+    def work(group: RpcGroup) -> None:
+        call: Any = getattr(group, how)
+        found = call(1, divmod, (7, 2))
+        found = found.to_here() if how == "remote" else found
+        assert (found if how == "rpc_sync" or how == "remote" else found.wait()) == (3, 1)
+        found = call(1, sorted, ([1, 2],), {"reverse": True}, timeout=PATIENCE)
+        found = found.to_here() if how == "remote" else found
+        assert (found if how != "rpc_async" else found.wait()) == [2, 1]
+
+    two(work)
+
+
+@pytest.mark.parametrize("how", CALLS)
+def test_a_number_in_the_place_of_the_arguments_is_refused_by_name(how: str) -> None:
+    def work(group: RpcGroup) -> None:
+        call: Any = getattr(group, how)
+        with pytest.raises(TypeError, match=r"args is -1: give .* as a tuple, .*\(-1,\)"):
+            call(1, abs, -1)
+        with pytest.raises(TypeError, match=r"args is 'text': .* timeout=\.\.\."):
+            call(1, len, "text")
+        with pytest.raises(TypeError, match=r"kwargs is 5: .* as a dict"):
+            call(1, abs, (-1,), 5)
+        with pytest.raises(TypeError, match="positional"):
+            call(1, abs, (-1,), None, 5)
+
+    two(work)
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan")])
+def test_a_timeout_of_nothing_says_what_has_no_limit(timeout: float) -> None:
+    def work(group: RpcGroup) -> None:
+        ref = group.remote(1, dict)
+        uses: list[Callable[..., Any]] = [
+            lambda **kw: group.rpc_sync(1, abs, (1,), **kw),
+            lambda **kw: group.rpc_async(1, abs, (1,), **kw),
+            lambda **kw: group.remote(1, abs, (1,), **kw),
+            group.barrier,
+            ref.to_here,
+            ref.rpc_sync,
+        ]
+        for use in uses:
+            with pytest.raises(ValueError, match="more than 0, or None for no limit"):
+                use(timeout=timeout)
+        assert group.rpc_sync(1, abs, (-1,), timeout=None) == 1
+        assert ref.to_here(None) == {}
+
+    two(work)
+
+
+def test_a_future_has_what_handles_of_pools_and_futures_of_torch_have() -> None:
+    def work(group: RpcGroup) -> None:
+        future = group.rpc_async(1, wait_at_gate)
+        with pytest.raises(CallTimeoutError, match=r"'member-1' was not answered within 0\.01 s"):
+            future.wait(0.01)
+        assert not future.ready()
+        with pytest.raises(ValueError, match="not ended"):
+            future.successful()
+        later = future.then(lambda done: done.value() + 1)
+        GATE.set()
+        assert future.get(PATIENCE) == future.value() == future.wait() == 3
+        assert future.ready()
+        assert future.successful()
+        assert later.result(PATIENCE) == 4
+        failed = group.rpc_async(1, divmod, (1, 0))
+        with pytest.raises(ZeroDivisionError):
+            failed.get(PATIENCE)
+        assert not failed.successful()
+        with pytest.raises(ZeroDivisionError):
+            failed.then(lambda done: done.value()).result(PATIENCE)
+
+        async def gather() -> list[int]:
+            return [await group.rpc_async(1, abs, (n,)) for n in (-1, -2)]
+
+        assert asyncio.run(gather()) == [1, 2]
+
+    two(work)
+
+
+def test_special_methods_of_a_remote_value() -> None:
+    def work(group: RpcGroup) -> None:
+        ref = group.remote(1, Numbers, (1, 2, 3))
+        proxy: Any = ref.rpc_sync()
+        assert proxy(2) == [2, 4, 6]
+        assert len(proxy) == 3
+        assert proxy[1] == 2
+        proxy[1] = 5
+        assert 5 in proxy
+        assert next(proxy) == 1
+        with proxy as entered:
+            assert entered == 1
+        assert proxy
+        later: Any = ref.rpc_async()
+        assert later(2).wait() == [10, 6]
+        assert later[0].wait() == 5
+
+    two(work)
+
+
+def test_what_a_reference_does_not_do_says_what_to_type() -> None:
+    def work(group: RpcGroup) -> None:
+        ref: Any = group.remote(1, Numbers, (1,))
+        with pytest.raises(AttributeError, match=r"ref\.rpc_sync\(\)\.add\(\.\.\.\)"):
+            ref.add(1)
+        with pytest.raises(AttributeError, match="'numbers' of a remote value is not set"):
+            ref.rpc_sync().numbers = [1]
+        with pytest.raises(TypeError, match=r"group\.pair\(key, value\)"):
+            pparallel.RemoteRef({})  # type: ignore[arg-type]
+        assert not hasattr(ref, "_private")
+
+    two(work)
+
+
+def test_register_takes_functions_alone() -> None:
+    def work(group: RpcGroup) -> None:
+        with pytest.raises(TypeError, match=r"a dict cannot be called: .* pair\(\) for values"):
+            group.register("values", {})  # type: ignore[arg-type]
+        assert not group.is_registered("values")
+
+    two(work)
