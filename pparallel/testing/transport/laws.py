@@ -115,7 +115,7 @@ def beside_a_slow_one(rt: Runtime) -> None:
     if rt.rank == 0:
         large = bytes(60_000)
         stuck = [group.rpc_async(1, _held, (large,), timeout=PATIENCE) for _ in "1"]
-        threads = [threading.Thread(target=group.rpc_async, args=(1, _held, PATIENCE, (large,)))]
+        threads = [threading.Thread(target=group.rpc_async, args=(1, _held, (large,)))]
         for each in threads:
             each.start()
         for _ in range(20):
