@@ -12,6 +12,7 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 from functools import partial
 from time import monotonic
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, cast
 
 from typing_extensions import Buffer
@@ -59,6 +60,7 @@ from pparallel.runtime.state_lock import refuse_reentry
 from pparallel.runtime.timers import Timers
 
 if TYPE_CHECKING:
+    from pparallel.runtime.rpc.loop import Loop
     from pparallel.runtime.shm import Arena, SharesMemory
 
 logger = logging.getLogger(__name__)
@@ -70,6 +72,7 @@ FOR_EVER = 1e9  #: seconds from which on a time-out is none
 MOST = 64  #: callbacks, and services that may block, that run at once
 
 _NONE: Frames = ()
+_LATER = (Future, CoroutineType)  #: what a called function returns whose result comes later
 #: a call, when it came, and what keeps its result, if that stays here
 _Job = tuple[Peer, Item, Frames, float, "Future[Any] | None"]
 
@@ -143,6 +146,7 @@ class Endpoint:
         self._when_lost: list[Callable[[str, str], None]] = []
         self._when_ended: list[Callable[[BaseException], None]] = []
         self._lost: dict[str, str] = {}
+        self._loop: Loop | None = None
         self.refs = RefTable(self)
         self._directory = Directory(self) if member.rank == 0 else None
         self.serve(FAILING, self._other_is_failing)
@@ -220,6 +224,8 @@ class Endpoint:
             with suppress(PparallelError):
                 peer.flush()  # results of this member, and what nobody waits for
         self.executor.close()
+        if self._loop is not None:
+            self._loop.close()
         for peer in self._peers.values():
             peer.end(self._why)
         self._transport.close()
@@ -521,9 +527,14 @@ class Endpoint:
         try:
             if peer.is_overtaken(item):  # its caller has given it up
                 return self._head(self._codec.failed(item[1], self._expired(limit)))
-            return self._head(self._answer(peer, item, frames[1:]))
+            answer = self._answer(peer, item, frames[1:])
         finally:
             self.executor.leave()
+        if not isinstance(answer, Future):
+            return self._head(answer)
+        reply: LeanFuture[Frames] = LeanFuture()
+        answer.add_done_callback(lambda done: settle(reply, self._head(done.result())))
+        return reply
 
     def on_reset(self, name: str, error: BaseException) -> None:
         """As :meth:`Receiver.on_reset`."""
@@ -583,7 +594,11 @@ class Endpoint:
         elif kept is not None:
             self._keep(peer, item, frames, kept)
         else:
-            peer.post(self._answer(peer, item, frames))
+            answer = self._answer(peer, item, frames)
+            if isinstance(answer, Future):
+                answer.add_done_callback(lambda done: peer.post(done.result()))
+            else:
+                peer.post(answer)
 
     def _drop(self, job: _Job, error: BaseException) -> None:
         """Have a call end with *error* instead of running it."""
@@ -604,8 +619,8 @@ class Endpoint:
     def _expired(self, limit: float) -> CallTimeoutError:
         return CallTimeoutError(f"a call to {self.name!r} that waited there for a thread", limit)
 
-    def _answer(self, peer: Peer, item: Item, frames: Frames) -> Encoded:
-        """Run a call and return its result; never raises."""
+    def _answer(self, peer: Peer, item: Item, frames: Frames) -> Encoded | Future[Encoded]:
+        """Run a call and return its result, or a future of it; never raises."""
         number = item[1]
         try:
             function, args, kwargs = self._codec.read_call(item[4], item[6], frames, peer.name)
@@ -616,9 +631,35 @@ class Endpoint:
                 function = service
             self.executor.starts()
             value = function(*args, **kwargs) if kwargs else function(*args)
+            if isinstance(value, _LATER):
+                return self._encode_later(number, self._source(value, item[3]))
             return self._codec.result(number, value)
         except BaseException as error:  # noqa: BLE001 - goes back to the caller
             return self._codec.failed(number, error)
+
+    def _source(self, value: Any, limit: float) -> Future[Any]:
+        """Return the future of a result that comes later, *limit* seconds at most from now."""
+        if isinstance(value, Future):
+            return value
+        if self._loop is None:
+            from pparallel.runtime.rpc.loop import Loop  # asyncio is slow to load
+
+            with self._changed:
+                self._loop = self._loop or Loop(self.name)
+        return self._loop.run(value, limit)
+
+    def _encode_later(self, number: int, source: Future[Any]) -> Future[Encoded]:
+        encoded: LeanFuture[Encoded] = LeanFuture()
+
+        def ended(done: Future[Any]) -> None:
+            try:
+                found = self._codec.result(number, done.result())
+            except BaseException as error:  # noqa: BLE001 - goes back to the caller
+                found = self._codec.failed(number, error)
+            settle(encoded, found)
+
+        source.add_done_callback(ended)
+        return encoded
 
     def _keep(self, peer: Peer, item: Item, frames: Frames, kept: Future[Any]) -> None:
         """Run a call, tell the caller before, and keep the result."""
@@ -641,7 +682,11 @@ class Endpoint:
             with methods_value(self.refs, function, args):
                 peer.post(((RESULT, number, OK, None, 0, 0), _NONE))
                 self.executor.starts()
-                settle(kept, function(*args, **kwargs))
+                value = function(*args, **kwargs)
+                if isinstance(value, _LATER):
+                    self._source(value, 0.0).add_done_callback(partial(_copy_outcome, kept))
+                else:
+                    settle(kept, value)
         except BaseException as error:  # noqa: BLE001 - raised where the value is asked for
             fail(kept, ended_by(error))
 
@@ -773,6 +818,13 @@ class _RegisteredCall:
             asked.add_done_callback(found)
         except PparallelError as error:
             self._future.fail(error)
+
+
+def _copy_outcome(to: Future[Any], done: Future[Any]) -> None:
+    try:
+        settle(to, done.result())
+    except BaseException as error:  # noqa: BLE001 - raised where the value is asked for
+        fail(to, ended_by(error))
 
 
 def _now(answer: Encoded | Future[Encoded]) -> Encoded:

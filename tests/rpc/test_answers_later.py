@@ -1,0 +1,148 @@
+"""Called functions that answer later: by a future, or as coroutines."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import pparallel
+from pparallel.errors import CallTimeoutError
+from pparallel.runtime.rpc import RpcGroup, context
+from pparallel.testing.patience import PATIENCE, until
+
+if TYPE_CHECKING:
+    from pparallel.builder import Runtime
+
+WAITING: list[tuple[int, Future[int]]] = []
+CANCELLED: list[str] = []
+THREADS: set[int] = set()
+
+
+def two(work: Callable[[RpcGroup], None], transport: str = "local", **options: Any) -> None:
+    """Do *work* in the first of two members, each of which runs one function at a time."""
+    for each in (WAITING, CANCELLED, THREADS):
+        each.clear()
+
+    def program(rt: Runtime) -> None:
+        group = rt.group()
+        if rt.rank == 0:
+            work(group)
+        group.barrier(PATIENCE)
+
+    chosen = {"backend": transport, "handler_threads": 1, **options}
+    job = {"members": 2, "reducer": {"backend": "local"}, "transport": chosen}
+    pparallel.launch(job, program)
+
+
+def batched(number: int) -> Future[int]:
+    """Answer all callers together, once all are there."""
+    future: Future[int] = Future()
+    WAITING.append((number, future))
+    if len(WAITING) == 200:
+        total = sum(each for each, _ in WAITING)
+        for _, waiting in WAITING:
+            waiting.set_result(total)
+    return future
+
+
+async def slowly(number: int) -> int:
+    THREADS.add(threading.get_ident())
+    await asyncio.sleep(0.01)
+    if number < 0:
+        raise LookupError("a coroutine that fails")
+    return number + 1
+
+
+async def for_ever(name: str) -> None:
+    try:
+        await asyncio.Event().wait()
+    finally:
+        CANCELLED.append(name)
+
+
+async def through(to: str, number: int) -> int:
+    endpoint = context.endpoint()
+    group = RpcGroup(endpoint, "world", endpoint.member.names)
+    found: int = await group.rpc_async(to, slowly, (number,))
+    return found + 1
+
+
+class Server:
+    """A value whose methods answer later."""
+
+    def __init__(self) -> None:
+        self.future: Future[str] = Future()
+
+    def wait(self) -> Future[str]:
+        return self.future
+
+    def give(self, value: str) -> None:
+        self.future.set_result(value)
+
+    async def double(self, number: int) -> int:
+        return 2 * await slowly(number)
+
+
+TRANSPORTS = ["local", "ipc"]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_callers_that_wait_hold_no_handler_thread(transport: str) -> None:
+    def work(group: RpcGroup) -> None:
+        futures = [group.rpc_async(1, batched, (n,)) for n in range(199)]
+        assert group.rpc_sync(1, abs, (-1,)) == 1
+        assert group.rpc_sync(1, batched, (199,)) == sum(range(200))
+        assert {each.wait(PATIENCE) for each in futures} == {sum(range(200))}
+
+    two(work, transport)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_coroutines_run_on_one_loop(transport: str) -> None:
+    def work(group: RpcGroup) -> None:
+        futures = [group.rpc_async(1, slowly, (n,)) for n in range(50)]
+        assert group.rpc_sync(1, slowly, (7,)) == 8
+        assert [each.wait(PATIENCE) for each in futures] == [*range(1, 51)]
+        assert len(THREADS) == 1
+        for call in (group.rpc_sync, lambda *args: group.rpc_async(*args).wait()):
+            with pytest.raises(LookupError, match="a coroutine that fails"):
+                call(1, slowly, (-1,))
+        assert group.rpc_sync(1, through, ("member-0", 1)) == 3
+        assert group.remote(1, slowly, (1,)).to_here(PATIENCE) == 2
+
+    two(work, transport)
+
+
+def test_methods_of_a_reference_answer_later() -> None:
+    def work(group: RpcGroup) -> None:
+        server = group.remote(1, Server)
+        waiting = server.rpc_async().wait()
+        assert server.rpc_sync().double(3) == 8
+        server.rpc_sync().give("here")
+        assert waiting.wait(PATIENCE) == "here"
+        assert server.rpc_sync().wait() == "here"
+
+    two(work)
+
+
+def test_a_coroutine_is_cancelled_when_its_time_is_over() -> None:
+    def work(group: RpcGroup) -> None:
+        with pytest.raises(CallTimeoutError):
+            group.rpc_sync(1, for_ever, ("late",), timeout=0.05)
+        until(lambda: CANCELLED == ["late"], "it runs on")
+
+    two(work)
+
+
+def test_the_close_cancels_coroutines() -> None:
+    def work(group: RpcGroup) -> None:
+        group.rpc_async(1, for_ever, ("closed",), timeout=None)
+        assert group.rpc_sync(1, slowly, (1,)) == 2
+
+    two(work)
+    assert CANCELLED == ["closed"]
