@@ -11,7 +11,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from pparallel.runtime.resources import start_thread
-from pparallel_ipc.spin import Spin
+from pparallel_ipc.direct import Spin
 
 logger = logging.getLogger(__name__)
 

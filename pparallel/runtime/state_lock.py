@@ -12,7 +12,7 @@ import threading
 
 state_lock = threading.RLock()
 
-_is_held_here = state_lock._is_owned  # type: ignore[attr-defined] # as threading.Condition asks it
+is_held_here = state_lock._is_owned  # type: ignore[attr-defined] # as threading.Condition asks it
 
 
 def refuse_reentry() -> None:
@@ -21,7 +21,7 @@ def refuse_reentry() -> None:
     Raises:
         RuntimeError: a finalizer or a signal's handler calls.
     """
-    if _is_held_here():
+    if is_held_here():
         message = (
             "a call from a finalizer (__del__, weakref.finalize, gc.callbacks) or a signal's"
             " handler has interrupted another call of its thread: have it put the work on a"

@@ -56,7 +56,7 @@ from pparallel.runtime.rpc.link import RequestLink
 from pparallel.runtime.rpc.peer import Peer
 from pparallel.runtime.rpc.refs import RefTable, RemoteRef, methods_value
 from pparallel.runtime.rpc.service import Reply, Request, Service
-from pparallel.runtime.state_lock import refuse_reentry
+from pparallel.runtime.state_lock import is_held_here, refuse_reentry
 from pparallel.runtime.timers import Timers
 
 if TYPE_CHECKING:
@@ -415,7 +415,8 @@ class Endpoint:
         Raises:
             RuntimeError: others wait for the calling thread.
         """
-        context.refuse_to_wait()
+        if context.here.internal or is_held_here():
+            context.refuse_to_wait()
         if self._is_forked:
             raise self._why()
         self._peers[to].flush()

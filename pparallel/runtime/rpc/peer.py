@@ -42,7 +42,7 @@ from pparallel.runtime.rpc.codec import (
     size_of,
 )
 from pparallel.runtime.rpc.executor import Delays
-from pparallel.runtime.state_lock import refuse_reentry, state_lock
+from pparallel.runtime.state_lock import is_held_here, refuse_reentry, state_lock
 
 logger = logging.getLogger(__name__)
 
@@ -230,7 +230,8 @@ class Peer:
         """
         thread = get_ident()
         size = (0 if data is None else data[3]) + (size_of(frames) if frames else 0)
-        refuse_reentry()
+        if is_held_here():
+            refuse_reentry()
         found = None
         with state_lock:
             number = 0
@@ -273,7 +274,8 @@ class Peer:
         """
         thread = get_ident()
         size = OVERHEAD + (0 if data is None else data[3]) + (size_of(frames) if frames else 0)
-        refuse_reentry()
+        if is_held_here():
+            refuse_reentry()
         left, again, ticks = timeout, None, False
         with state_lock:
             if self._used + size > self._limit:
@@ -305,7 +307,8 @@ class Peer:
         self, key: str, body: object, buffers: Sequence[Buffer], timeout: float | None
     ) -> tuple[Item, Frames] | None:
         """Ask a service, in this thread; None: it has no way of its own for that now."""
-        refuse_reentry()
+        if is_held_here():
+            refuse_reentry()
         with state_lock:
             if self._end is not None:
                 raise self._end()
@@ -324,7 +327,8 @@ class Peer:
         timeout: float | None,
     ) -> None:
         """Ask a service, and have *sink* take the result."""
-        refuse_reentry()
+        if is_held_here():
+            refuse_reentry()
         item, frames = self._codec.service(0, key, body, buffers)
         with state_lock:
             if self._end is not None:

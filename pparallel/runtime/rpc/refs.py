@@ -355,15 +355,15 @@ class RemoteRef(Generic[T]):
 
     def rpc_sync(self, timeout: float | None = DEFAULT) -> MethodProxy:
         """Return a proxy whose methods run on the value and return their result."""
-        return MethodProxy(self, "call", seconds(timeout))
+        return MethodProxy(self, "call", -1 if timeout is DEFAULT else seconds(timeout))
 
     def rpc_async(self, timeout: float | None = DEFAULT) -> MethodProxy:
         """Return a proxy whose methods run on the value and return a future."""
-        return MethodProxy(self, "call_async", seconds(timeout))
+        return MethodProxy(self, "call_async", -1 if timeout is DEFAULT else seconds(timeout))
 
     def remote(self, timeout: float | None = DEFAULT) -> MethodProxy:
         """Return a proxy whose methods run on the value and return a reference."""
-        return MethodProxy(self, "remote", seconds(timeout))
+        return MethodProxy(self, "remote", -1 if timeout is DEFAULT else seconds(timeout))
 
     def _check(self, limit: float | None) -> float | None:
         """Raise why the owner does not hold the value; return what is left of *limit* seconds."""
