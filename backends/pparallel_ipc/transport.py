@@ -225,7 +225,9 @@ class IpcTransport(Transport):
     def _approach(self, name: str, sock: socket.socket) -> Connection:
         """Begin the handshake; messages that are sent meanwhile wait in the connection."""
         dispatcher = self._dispatcher
-        assert dispatcher is not None
+        if dispatcher is None:  # closed meanwhile
+            sock.close()
+            raise ClosedError(f"transport of {self.name!r}")
         try:
             caller = Caller(self._me, self._key(), peer(sock), name)
             connection = Connection(sock, dispatcher, calling=True)
@@ -463,14 +465,15 @@ class IpcTransport(Transport):
 
     @override
     def close(self) -> None:
-        with self._closing:
-            is_first = not self._closed
+        with self._closing:  # of two threads that close, the second waits for the first
             self._closed = True
-        _opened.discard(self)
-        self._membership.close()
-        dispatcher = self._dispatcher
-        if dispatcher is None or not is_first:
-            return
+            _opened.discard(self)
+            self._membership.close()
+            dispatcher, self._dispatcher = self._dispatcher, None
+            if dispatcher is not None:
+                self._disconnect_all(dispatcher)
+
+    def _disconnect_all(self, dispatcher: Dispatcher) -> None:
         connections = [each for found in self._peers.values() for each in found.connections]
         deadline = time.monotonic() + FLUSH
         for connection in connections:
@@ -494,7 +497,7 @@ class IpcTransport(Transport):
 
     def arena(self, of: str) -> Arena | None:
         """As :meth:`SharesMemory.arena`."""
-        return self._arenas.of(of, of == self.name) if self._dispatcher is not None else None
+        return self._arenas.of(of, of == self.name)
 
     @classmethod
     @override
