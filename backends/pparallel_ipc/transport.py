@@ -476,12 +476,11 @@ class IpcTransport(Transport):
     def _disconnect_all(self, dispatcher: Dispatcher) -> None:
         connections = [each for found in self._peers.values() for each in found.connections]
         deadline = time.monotonic() + FLUSH
-        for connection in connections:
+        _wait_until_empty(connections, deadline)
+        for connection in connections:  # after the last message by any of them
             with suppress(ResourceExhaustedError):
                 connection.send((messages.BYE,))
-        pause = threading.Event()
-        while not all(each.is_empty() for each in connections) and time.monotonic() < deadline:
-            pause.wait(0.001)
+        _wait_until_empty(connections, deadline)
         dispatcher.close()
         if self._listener is not None:
             self._listener.close()
@@ -538,6 +537,13 @@ class IpcTransport(Transport):
             )
             raise ConfigError(message, path="transport.key")
         return key.get_secret_value().encode()
+
+
+def _wait_until_empty(connections: Sequence[Connection], deadline: float) -> None:
+    """Wait until all that was sent has left."""
+    pause = threading.Event()
+    while not all(each.is_empty() for each in connections) and time.monotonic() < deadline:
+        pause.wait(0.001)
 
 
 def _checked(folder: Path) -> Path:
