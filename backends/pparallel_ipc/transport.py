@@ -96,6 +96,7 @@ class IpcTransport(Transport):
         self._refusal: Exception | None = None
         self._have_met = False
         self._lock = threading.RLock()  # guards the connections of peers
+        self._connected_to = threading.Condition(self._lock)
         self._connecting = threading.RLock()  # one thread connects at a time
         self._closing = threading.RLock()
         self._pid = 0
@@ -163,11 +164,18 @@ class IpcTransport(Transport):
                 raise
             raise explained(shortage, f"letting members in: {error}") from shortage
         with self._lock:
+            # They were admitted a moment before their connections can be used.
+            self._connected_to.wait_for(
+                lambda: self._closed or not membership.is_first or self._is_connected(), _PATIENCE
+            )
             self._have_met = True
             connections = [each.connection for each in self._peers.values()]
         for connection in connections:
             if membership.is_first and connection is not None:
                 self._send_roster(connection)
+
+    def _is_connected(self) -> bool:
+        return all(each.connection or each.has_ended for each in self._peers.values())
 
     def _send_roster(self, connection: Connection) -> None:
         hellos = [each.pack() for each in self._membership.hellos()]
@@ -256,7 +264,7 @@ class IpcTransport(Transport):
 
     def _let_in(self, connection: Connection, hello: Hello, fds: list[int]) -> None:
         """Exchange messages with a member from now on."""
-        name, is_last = hello.name, False
+        name = hello.name
         try:
             connection.parcels = self._arenas.parcels(hello, fds, calling=connection.calling)
             fds = []  # they are closed
@@ -266,12 +274,13 @@ class IpcTransport(Transport):
             messages.close(fds)
             self._turned_away(connection, name, error)
             return
+        connection.serve(partial(self._take, name, connection), self._connection_ended)
+        found = self._peers[name]
         with self._lock:
-            found = self._peers[name]
             if found.connection is None:
                 found.connection = connection
             is_last = self._have_met and self._membership.is_first
-        connection.serve(partial(self._take, name, connection), self._connection_ended)
+            self._connected_to.notify_all()
         if is_last and not connection.calling:  # it was let in after the others had the roster
             self._send_roster(connection)
 
@@ -426,6 +435,7 @@ class IpcTransport(Transport):
     def _disconnect(self, found: _Peer, *, peer_reads: bool = False) -> None:
         with self._lock:
             found.has_ended = True
+            self._connected_to.notify_all()
             direct, idle = list(found.direct), list(found.idle)
             servers, connections = list(found.servers), list(found.connections)
             found.idle.clear()
@@ -466,7 +476,9 @@ class IpcTransport(Transport):
     @override
     def close(self) -> None:
         with self._closing:  # of two threads that close, the second waits for the first
-            self._closed = True
+            with self._lock:
+                self._closed = True
+                self._connected_to.notify_all()
             _opened.discard(self)
             self._membership.close()
             dispatcher, self._dispatcher = self._dispatcher, None
