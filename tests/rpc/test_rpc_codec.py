@@ -95,6 +95,14 @@ def test_what_is_shared_among_arguments_is_shared_there() -> None:
     assert args[0] is args[1] is kwargs["again"]
 
 
+def test_arguments_are_those_of_the_moment_of_the_call() -> None:
+    kwargs = {"a": 1}
+    _, data, _ = DILL.call(there, (), kwargs)
+    kwargs["a"] = 2
+    assert data is not None
+    assert data[2] == {"a": 1}
+
+
 def test_large_plain_data_is_a_frame() -> None:
     flags, data, frames = DILL.call(there, (bytes(SMALL + 1),), None)
     assert (flags, data, len(frames)) == (IS_PLAIN, None, 1)
