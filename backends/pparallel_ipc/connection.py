@@ -85,7 +85,7 @@ class Connection:
                     self.sock.send(data, _HOW)
                     return
                 except BlockingIOError:
-                    self.dispatcher.watch(self.sock.fileno(), READ | WRITE)
+                    pass  # it waits
                 except OSError as error:
                     if is_exhausted(error):
                         raise explained(error, "the message") from error

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,6 +15,7 @@ from rpc_members import Gates, add, between, launch, same, wait_at_gate
 from pparallel import Runtime
 from pparallel.errors import CallTimeoutError, PparallelError
 from pparallel.runtime.rpc import RpcGroup, context
+from pparallel.runtime.rpc.codec import CALL, CALL_EXCHANGE, FAILED
 from pparallel.runtime.state_lock import state_lock
 from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.threads import in_threads
@@ -53,6 +56,42 @@ def test_a_call_that_was_given_up_does_not_overtake_the_next(backend: str, is_di
         assert ran[1:] in (["second"], ["first", "second"]), "the first has overtaken the second"
 
     launch(between(program), backend=backend, handler_threads=1)
+
+
+def test_a_direct_call_is_not_run_once_its_thread_has_called_again() -> None:
+    """Its caller was interrupted while it waited for a slot, and nothing says so but the next."""
+
+    def program(rt: Runtime) -> None:
+        group = rt.group()
+        ran.clear()
+        Gates.opened.clear()
+        group.barrier(PATIENCE)
+        if rt.rank == 1:
+            endpoint = context.endpoint()
+            codec, peer = endpoint._codec, endpoint._peers[rt.members[0]]
+            held = group.rpc_async(rt.rank, hold)
+            until(lambda: bool(ran), "it does not start")
+            flags, data, _ = codec.call(note, ("given up",), None)
+            item = (CALL, 10**6, 7, 0.0, flags, None, data, 0)
+
+            def exchange(_: int) -> Any:
+                found = endpoint.on_exchange(rt.members[0], [codec.head(item, CALL_EXCHANGE)])
+                assert not isinstance(found, Future)
+                return codec.items(found[0])
+
+            threads: list[Any] = []
+            thread = threading.Thread(target=lambda: threads.append(exchange(0)))
+            thread.start()
+            until(lambda: endpoint.executor._direct == 1, "it does not wait for a slot")
+            peer.note((CALL, 10**6 + 1, 7, 0.0, flags, None, data, 0))
+            Gates.opened.set()
+            held.wait(PATIENCE)
+            thread.join(PATIENCE)
+            assert threads[0][2] == FAILED
+            assert ran == ["held"]
+        group.barrier(PATIENCE)
+
+    launch(program, handler_threads=1)
 
 
 # -- locks ------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from pparallel.runtime.rpc import RpcGroup, context
 from pparallel.runtime.shm import Arena, Parcels
 from pparallel.testing import TransportSuite
 from pparallel.testing.patience import PATIENCE, until
-from pparallel_ipc import IpcTransportConfig
+from pparallel_ipc import IpcTransportConfig, messages
 from pparallel_ipc.connection import Connection
 from pparallel_ipc.transport import IpcTransport
 
@@ -225,6 +225,56 @@ def test_the_end_is_reported_after_the_last_message() -> None:
         until(lambda: bool(there.at_b.lost), "its end is not reported")
         assert len(there.at_b.messages) == 50
         assert there.at_b.lost == [("a", "has left")]
+
+
+def test_the_end_is_reported_after_messages_that_have_not_been_read() -> None:
+    with pair() as there:
+        there.at_b.gate.clear()
+        for n in range(200):
+            there.a.send("b", [b"%d" % n])
+        until(lambda: there.at_b.thread != 0, "nothing is read")
+        there.b._membership.lose("a", "has died")
+        there.at_b.gate.set()
+        until(lambda: bool(there.at_b.lost), "its end is not reported")
+        assert [int(bytes(frames[0])) for _, frames in there.at_b.messages] == [*range(200)]
+
+
+def test_a_message_leaves_after_those_that_wait_for_room() -> None:
+    with pair() as there:
+        there.at_a.gate.clear()
+        there.b.send("a", [b"busy"])  # a's dispatcher sends nothing from now on
+        until(lambda: there.at_a.thread != 0, "nothing is read")
+        there.at_b.gate.clear()
+        peer, sent = there.a._peers["b"], 0
+        assert peer.connection is not None
+        while peer.connection.is_empty():
+            there.a.send("b", [b"%d" % sent, bytes(20_000)])
+            sent += 1
+        there.at_b.gate.set()
+        there.at_b.has(sent - 1)  # there is room now
+        there.a.send("b", [b"%d" % sent])
+        there.at_a.gate.set()
+        assert [int(frames[0]) for frames in there.at_b.has(sent + 1)] == [*range(sent + 1)]
+
+
+def test_memory_that_a_dead_member_has_not_read_is_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def nothing(_: object) -> None:
+        raise BlockingIOError
+
+    with pair() as there:
+        arena = there.a.arena("a")
+        assert arena is not None
+        there.at_b.gate.clear()
+        there.a.send("b", [b"first"])
+        until(lambda: there.at_b.thread != 0, "nothing is read")
+        there.a.send("b", [b"", bytes(1 << 20)])
+        assert arena.usage().blocks == 1
+        there.a._membership.lose("b", "has died")
+        until(lambda: arena.usage().blocks == 0, "its block is not given back")
+        monkeypatch.setattr(messages, "receive", nothing)  # it is dead, and reads no more
+        there.at_b.gate.set()
 
 
 # -- descriptors and threads that run out -------------------------------------------------------

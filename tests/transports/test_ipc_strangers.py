@@ -335,7 +335,12 @@ def test_more_strangers_than_are_let_wait(
     monkeypatch.setattr(listener, "PATIENCE", 0.5)
     with ExitStack() as stack:
         waiting = [stack.enter_context(stranger(folder, 1)) for _ in range(7)]
-        answers(*pair)  # its first call: the connection has to be let in behind them
+        listening = pair[1]._listener
+        assert listening is not None
+        until(lambda: len(listening._strangers) >= 4, "nobody came in")
+        assert len(listening._strangers) == 4
+        pair[0]._peers["b"].connection = None  # as of members that have not met
+        answers(*pair)  # the connection has to be let in behind them
         for each in waiting:
             assert hear(each).startswith(b"-")
 
