@@ -385,7 +385,8 @@ def test_a_dispatcher_that_cannot_be_made_leaves_no_descriptor(
 ) -> None:
     before = psutil.Process().num_fds()
     fail_next(monkeypatch, os, "eventfd", NONE)
-    with pytest.raises(OSError, match="Too many open files"), pair():
+    config = IpcTransportConfig(rendezvous_timeout=0.5)  # the other member waits in vain
+    with pytest.raises(OSError, match="Too many open files"), pair(config=config):
         raise AssertionError("it is there")
     until(lambda: psutil.Process().num_fds() == before, "a descriptor is left")
 
