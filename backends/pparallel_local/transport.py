@@ -99,7 +99,8 @@ class LocalTransport(Transport):
         self._hub: _Hub | None = None
         self._receiver: Receiver | None = None
         self._lock = threading.Lock()  # guards what has arrived
-        self._arrived: dict[str, deque[Frames]] = {name: deque() for name in member.names}
+        #: messages, by sender, and then None: its end
+        self._arrived: dict[str, deque[Frames | None]] = {name: deque() for name in member.names}
         self._taking: set[str] = set()  # senders of whom a thread passes messages on
         self.closed = False
 
@@ -133,40 +134,40 @@ class LocalTransport(Transport):
             raise PeerLostError(to, "is no other member")
         peer.take(self.name, own(frames))
 
-    def take(self, sender: str, frames: Frames) -> None:
-        """Pass a message on, after those before it of the same sender."""
-        arrived = self._arrived[sender]
+    def take(self, sender: str, frames: Frames | None) -> None:
+        """Pass on a message, or with None the end of *sender*, after what came before of it."""
         with self._lock:
-            arrived.append(frames)
+            self._arrived[sender].append(frames)
             if sender in self._taking:
                 return  # another thread, or this one further up, passes it on
             self._taking.add(sender)
         try:
-            while (found := self._next(sender, arrived)) is not None:
-                self._pass_on(sender, found)
+            while self._take_next(sender):
+                pass
         except BaseException:
             self._taking.discard(sender)
             raise
 
-    def _next(self, sender: str, arrived: deque[Frames]) -> Frames | None:
+    def _take_next(self, sender: str) -> bool:
+        """Pass on what has waited longest of *sender*; return False when nothing waits."""
         with self._lock:
-            if arrived:
-                return arrived.popleft()
-            self._taking.discard(sender)
-            return None
-
-    def _pass_on(self, sender: str, frames: Frames) -> None:
-        if self._receiver is None or self.closed:
-            return
-        try:
-            self._receiver.on_message(sender, frames)
-        except Exception:
-            logger.exception("%s could not take a message of %s", self.name, sender)
+            if not self._arrived[sender]:
+                self._taking.discard(sender)
+                return False
+            frames = self._arrived[sender].popleft()
+        if self._receiver is not None and not self.closed:
+            try:
+                if frames is None:
+                    self._receiver.on_lost(sender, "has left")
+                else:
+                    self._receiver.on_message(sender, frames)
+            except Exception:
+                logger.exception("%s could not take a message of %s", self.name, sender)
+        return True
 
     def peer_left(self, name: str) -> None:
         """Report the end of a member."""
-        if self._receiver is not None and not self.closed:
-            self._receiver.on_lost(name, "has left")
+        self.take(name, None)
 
     @classmethod
     @override
