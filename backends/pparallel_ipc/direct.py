@@ -32,6 +32,7 @@ _pays = (os.cpu_count() or 1) > 1
 
 T = TypeVar("T")
 
+_SERVED = b"S"  #: the first packet of the end that answers
 _WITH_DESCRIPTORS = b"F"  #: says that the packet that follows brings some
 _HOW = int(socket.MSG_NOSIGNAL)  # to look up Python's own takes longer
 _LOOK = int(socket.MSG_DONTWAIT)
@@ -81,11 +82,12 @@ class DirectConnection:
     """The caller's end.
 
     Attributes:
-        has_answered: whether the other end is known to be served.
+        is_served: whether a thread answers at the other end. Nothing is sent before, so that what
+            was sent may have been received, and an end that comes later is an error.
     """
 
     def __init__(self, sock: socket.socket) -> None:
-        self._sock, self.has_answered = sock, False
+        self._sock, self.is_served = sock, False
         self._poll = select.poll()
         self._poll.register(sock.fileno(), select.POLLIN)
         self._until: float | None = None
@@ -99,25 +101,21 @@ class DirectConnection:
             ResourceExhaustedError: there is no room for the request.
         """
         self._until = until = None if timeout is None else monotonic() + timeout
-        head: bytes | None = None
         try:
+            if not self.is_served:
+                self.is_served = self._receive() == _SERVED
+                if not self.is_served:
+                    return None
             if are_small(frames):
                 self._sock.send(dumps((frames, (), until), VERSION), _HOW)
             else:
                 body, writable, fds = pack([frames], parcels)
-                head = body if isinstance(body, bytes) and not fds else None
                 _send(self._sock, dumps((body, writable, until), VERSION), fds)
             data = self._receive()
         except (BrokenPipeError, ConnectionResetError):
-            data = b""
-        except BaseException:
-            head = None  # the other end may read it yet
-            raise
-        if not data:
-            if head is not None and not self.has_answered:
-                parcels.drop(head)
             return None
-        self.has_answered = True
+        if not data:
+            return None
         found: list[int] = []
         if data == _WITH_DESCRIPTORS:
             data, found = messages.receive(self._sock)
@@ -188,6 +186,7 @@ class DirectServer:
     def _serve(self) -> None:
         receive = Spin(self._wait, self._look).receive
         try:
+            self._sock.send(_SERVED, _HOW)
             while data := receive():
                 fds: Sequence[int] = ()
                 if data == _WITH_DESCRIPTORS:

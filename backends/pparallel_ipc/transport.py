@@ -334,7 +334,7 @@ class IpcTransport(Transport):
                 with self._lock:
                     found.direct.discard(direct)
                 direct.close()
-        if reply is None and direct.has_answered:
+        if reply is None and direct.is_served:
             raise self._why_ended(to)
         return reply
 
