@@ -75,7 +75,7 @@ class Transport(ABC):
         - A message arrives once or, where :meth:`Receiver.on_reset` or :meth:`Receiver.on_lost`
           says so, perhaps not at all (``test_each_message_arrives_once``).
         - No member that does not read holds up messages to others
-          (``test_one_slow_member_holds_up_no_other``).
+          (``test_a_member_that_does_not_read_holds_up_no_other``).
         - Any thread may send (``test_many_threads``), and sending does not wait for the receiver
           (``test_sending_does_not_block``).
         - Frames arrive as the receiver's own memory: writable where they were sent writable,
@@ -84,8 +84,8 @@ class Transport(ABC):
         - The reply to an exchange is the reply to it and no other
           (``test_each_reply_is_that_to_its_request``); its time-out is kept
           (``test_an_exchange_ends_with_its_timeout``).
-        - A receiver that raises, which is a defect, makes no member deaf
-          (``test_nobody_is_deaf_after_an_error``).
+        - A receiver that raises, which is a defect, makes no member deaf, and is not asked again
+          (``test_a_receiver_that_raises_makes_nobody_deaf``).
         - A member that ends is reported once to each of the others, who then cannot send to it,
           and :meth:`members` names it no more (``test_a_member_that_leaves``,
           ``test_exchanges_end_with_their_member``).

@@ -7,11 +7,11 @@ from typing_extensions import override
 
 import pparallel
 from pparallel.builder import Runtime
-from pparallel.interfaces.launcher import LauncherConfig
 from pparallel.interfaces.transport import TransportConfig
 from pparallel.testing import TransportSuite
 from pparallel.testing.patience import PATIENCE
 from pparallel.testing.suite import overrides
+from pparallel.testing.transport.base import Run
 from pparallel_ray import RayLauncherConfig, RayTransportConfig
 from pparallel_ray.cluster import RayConnection
 from ray_clusters import OnRunningCluster
@@ -44,7 +44,7 @@ class TestRayTransportAmongThreads(OnRunningCluster, RayTransportSuite):
 
     @overrides("a thread may lose its turn between the start of a call and its note")
     @override
-    def test_order(self, config: TransportConfig, launcher: LauncherConfig) -> None:
+    def test_order(self, run: Run) -> None:
         pytest.skip("in the soak: see test_requests_arrive_in_order")
 
 

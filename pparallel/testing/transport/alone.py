@@ -1,18 +1,19 @@
-"""A transport by itself: two members in one process, without the RPC layer."""
+"""A transport by itself: members in one process, without the RPC layer."""
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import pytest
 from typing_extensions import Buffer
 
-from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
+from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError, PparallelError
 from pparallel.interfaces.transport import Frames, Transport, TransportConfig
 from pparallel.registry import default_registry
 from pparallel.runtime.member import Member
@@ -26,6 +27,8 @@ from pparallel.testing.transport.base import TransportTests
 HUGE = 70_000_000  #: bytes; more than a socket or a ZeroMQ message of one piece should be given
 MANY = 70_000  #: frames: more than a number of 16 bits counts
 ASK = bytes([CALL_EXCHANGE])  #: the first frame of an exchange
+DEFECT = b"defect"  #: the first frame of a message at which the receiver raises
+SOON = 2.0  #: seconds beyond a time-out within which it must have been kept, on a busy computer
 
 Answer = Callable[[str, Frames], "Frames | Future[Frames]"]
 
@@ -41,20 +44,26 @@ class Received:
         messages: the frames of each, with its sender.
         asked: the exchanges that have begun.
         lost: members that have ended, with the reasons.
+        before: how many messages had come before the end of the first of them.
+        gate: a message waits for it.
+        thread: that took the last message.
     """
 
     def __init__(self, answer: Answer) -> None:
         self.messages: list[tuple[str, list[Buffer]]] = []
         self.asked: list[str] = []
         self.lost: list[tuple[str, str]] = []
-        self._answer = answer
-        self.gate = threading.Event()  # a message waits for it
+        self.before = 0
+        self.gate = threading.Event()
         self.gate.set()
-        self.thread = 0  # that took the last message
+        self.thread = 0
+        self._answer = answer
 
     def on_message(self, sender: str, frames: Frames) -> None:
         self.thread = threading.get_ident()
         self.gate.wait(PATIENCE)
+        if frames and bytes(frames[0]) == DEFECT:
+            raise LookupError("a defect")
         self.messages.append((sender, list(frames)))
 
     def on_exchange(self, sender: str, frames: Frames) -> Frames | Future[Frames]:
@@ -65,6 +74,7 @@ class Received:
         raise AssertionError(f"messages of {name} were lost: {error}")
 
     def on_lost(self, name: str, reason: str) -> None:
+        self.before = self.before or len(self.messages)
         self.lost.append((name, reason))
 
     def has(self, count: int) -> list[list[bytes]]:
@@ -74,16 +84,21 @@ class Received:
 
 
 class Link(NamedTuple):
-    """Two members that are open: the transport of the first, and what either receives."""
+    """Members that are open: two transports, and what both and the last member receive."""
 
     transport: Transport
     to: str
     here: Received
     there: Received
     other: Transport
+    last: Received
 
 
 Open = Callable[..., Link]
+
+
+def copied(frames: Frames) -> list[bytes]:
+    return [bytes(each) for each in frames]
 
 
 def are_same(found: Frames, expected: Frames) -> bool:
@@ -91,8 +106,42 @@ def are_same(found: Frames, expected: Frames) -> bool:
     return copied(found) == copied(expected)
 
 
-def copied(frames: Frames) -> list[bytes]:
-    return [bytes(each) for each in frames]
+def overwrite(frames: Frames, value: int) -> None:
+    """Fill what may be written to."""
+    for each in frames:
+        if not (view := memoryview(each)).readonly:
+            view[:] = bytes([value]) * view.nbytes
+
+
+def values_in(frames: Frames) -> set[int]:
+    return {value for each in frames for value in set(bytes(each))}
+
+
+def unless_empty(_: str, frames: Frames) -> Frames | Future[Frames]:
+    """Answer an exchange with what was sent, and one without data never."""
+    return copied(frames) if frames and bytes(frames[0]) else Future()
+
+
+@contextmanager
+def signals(period: float) -> Iterator[None]:
+    """Interrupt the main thread by a signal again and again."""
+    if threading.current_thread() is not threading.main_thread():
+        pytest.skip("signals come to the main thread alone")
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    main, ended = threading.get_ident(), threading.Event()
+
+    def interrupt() -> None:
+        while not ended.wait(period):
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+    thread = threading.Thread(target=interrupt, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
 
 
 class AloneTests(TransportTests):
@@ -100,25 +149,36 @@ class AloneTests(TransportTests):
 
     @pytest.fixture
     def open_transport(self, config: TransportConfig) -> Iterator[Open]:
-        """Open two members; *answer* answers their exchanges."""
+        """Open members of this process, two by default; *answer* answers their exchanges."""
         record = default_registry().find("transport", config.backend)
         if "threads" not in record.reach:
             pytest.skip("there cannot be two members in one process")
+        cls: Any = default_registry().load(record)
         with ExitStack() as opened:
 
-            def open_transport(answer: Answer = echo) -> Link:
-                transports = _transports(config, default_registry().load(record), opened)
-                receivers = [Received(answer) for _ in transports]
-                in_threads(2, lambda n: transports[n].open(receivers[n]))
-                (a, b), (here, there) = transports, receivers
-                return Link(a, b.name, here, there, b)
+            def open_transport(answer: Answer = echo, count: int = 2) -> Link:
+                names = tuple(f"m{rank}" for rank in range(count))
+                meeting = opened.enter_context(cls.meeting(config, names))
+                found = []
+                for rank, name in enumerate(names):
+                    keys = meeting.keys.get(name, {})
+                    member = Member(name, rank, rank, count, names, meeting.address, keys)
+                    each = cls(config, member=member)
+                    found.append(RequestLink(each) if isinstance(each, RequestTransport) else each)
+                    opened.callback(found[-1].close)
+                receivers = [Received(answer) for _ in names]
+                for each in receivers:
+                    opened.callback(each.gate.set)
+                in_threads(count, lambda n: found[n].open(receivers[n]))
+                here, there, last = receivers[0], receivers[1], receivers[-1]
+                return Link(found[0], names[1], here, there, found[1], last)
 
             yield open_transport
 
     # -- messages -----------------------------------------------------------------------------
 
     def test_frames_arrive_as_sent(self, open_transport: Open) -> None:
-        transport, to, _, there, _ = open_transport()
+        transport, to, _, there, *_ = open_transport()
         many = [bytes([n % 251]) * n for n in range(300)]
         small: list[Buffer] = [b"", bytearray(), b"x", b""]
         large: list[Buffer] = [bytes(range(250)) * 12_000, b"!", bytearray(range(250)) * 400]
@@ -134,7 +194,7 @@ class AloneTests(TransportTests):
         assert not memoryview(larges[2]).readonly
 
     def test_huge_frames_arrive_as_sent(self, open_transport: Open) -> None:
-        transport, to, _, there, _ = open_transport()
+        transport, to, _, there, *_ = open_transport()
         huge = bytes(range(250)) * (HUGE // 250)
         transport.send(to, [b"", huge, b"!"])
         transport.send(to, [b"small"])
@@ -143,7 +203,7 @@ class AloneTests(TransportTests):
         assert second == [b"small"]
 
     def test_many_frames_arrive(self, open_transport: Open) -> None:
-        transport, to, _, there, _ = open_transport()
+        transport, to, _, there, *_ = open_transport()
         transport.send(to, [b"x"] * MANY)
         transport.send(to, [b"small"])
         many, small = there.has(2)
@@ -151,15 +211,15 @@ class AloneTests(TransportTests):
         assert small == [b"small"]
 
     def test_each_message_arrives_once(self, open_transport: Open) -> None:
-        transport, to, _, there, _ = open_transport()
-        numbers = [[str(number).encode()] for number in range(1000)]
+        transport, to, _, there, *_ = open_transport()
+        numbers = [[b"%d" % number] for number in range(1000)]
         for each in numbers:
             transport.send(to, each)
         transport.send(to, [b"last"])
         assert there.has(1001) == [*numbers, [b"last"]]
 
     def test_messages_of_each_thread_arrive_in_order(self, open_transport: Open) -> None:
-        transport, to, _, there, _ = open_transport()
+        transport, to, _, there, *_ = open_transport()
 
         def send(thread: int) -> None:
             for number in range(200):
@@ -168,107 +228,178 @@ class AloneTests(TransportTests):
         in_threads(4, send)
         found = there.has(800)
         for thread in range(4):
-            sent = [int(number) for of, number in found if int(of) == thread]
-            assert sent == [*range(200)]
+            assert [int(number) for of, number in found if int(of) == thread] == [*range(200)]
 
     def test_sending_does_not_block(self, open_transport: Open) -> None:
-        transport, to, _, there, _ = open_transport()
-        transport.send(to, [b"first"])
-        there.has(1)
-        if there.thread == threading.get_ident():
-            pytest.skip("the receiver takes a message in the sender's thread")
-        there.gate.clear()
-        large = bytes(1_000_000)
+        link = open_transport()
+        self._skip_if_a_receiver_is_called_by_the_sender(link)
+        link.there.gate.clear()
         for _ in range(20):
-            transport.send(to, [b"", large])
-        assert len(there.messages) == 1
-        there.gate.set()
-        assert len(there.has(21)) == 21
+            link.transport.send(link.to, [b"", bytes(1_000_000)])
+        assert len(link.there.messages) == 1
+        link.there.gate.set()
+        link.there.has(21)
+
+    def test_a_member_that_does_not_read_holds_up_no_other(self, open_transport: Open) -> None:
+        link = open_transport(count=3)
+        slow, other = link.there, link.last
+        slow.gate.clear()
+        large = bytes(1_000_000)
+
+        def send() -> None:
+            for _ in range(20):
+                link.transport.send(link.to, [large])
+
+        stuck = threading.Thread(target=send, daemon=True)  # where the receiver is called by it
+        stuck.start()
+        until(lambda: bool(slow.thread), "nothing arrived at the slow member")
+        for number in range(20):
+            link.transport.send("m2", [b"%d" % number, large])
+        assert [int(frames[0]) for frames in other.has(20)] == [*range(20)]
+        slow.gate.set()
+        slow.has(20)
+        stuck.join(PATIENCE)
 
     def test_messages_sent_before_the_close_arrive(self, open_transport: Open) -> None:
-        transport, to, _, there, _ = open_transport()
-        for number in range(100):
+        transport, to, _, there, *_ = open_transport()
+        there.gate.clear()
+        first = threading.Thread(target=transport.send, args=(to, [b"0"]), daemon=True)
+        first.start()
+        until(lambda: bool(there.thread), "the first did not arrive")
+        for number in range(1, 100):
             transport.send(to, [b"%d" % number])
-        transport.close()
+        in_threads(2, lambda n: there.gate.set() if n else transport.close())
         assert [int(frames[0]) for frames in there.has(100)] == [*range(100)]
         until(lambda: bool(there.lost), "the end is not reported")
         assert [name for name, _ in there.lost] == [transport.name]
+        assert there.before == 100, "the end is reported before the last message"
+
+    def _skip_if_a_receiver_is_called_by_the_sender(self, link: Link) -> None:
+        link.transport.send(link.to, [b"first"])
+        link.there.has(1)
+        if link.there.thread == threading.get_ident():
+            pytest.skip("the receiver takes a message in the sender's thread")
+
+    def test_a_receiver_that_raises_makes_nobody_deaf(self, open_transport: Open) -> None:
+        def answer(_: str, frames: Frames) -> Frames:
+            if bytes(frames[0]) == DEFECT:
+                raise LookupError("a defect")
+            return copied(frames)
+
+        link = open_transport(answer)
+        link.transport.send(link.to, [DEFECT])
+        link.transport.send(link.to, [b"next"])
+        assert link.there.has(1) == [[b"next"]]
+        for _ in range(2):
+            with pytest.raises(PparallelError):
+                self._ask(link, [DEFECT])
+            assert self._ask(link, [b"next"]) == [b"next"]
+
+    def test_what_arrives_is_the_receivers_own(self, open_transport: Open) -> None:
+        answered: list[Frames] = []
+
+        def answer(_: str, frames: Frames) -> Frames:
+            overwrite(frames, 2)
+            answered.append(frames)
+            return frames
+
+        link = open_transport(answer, count=3)
+        mine = [bytearray(b"\1" * size) for size in (0, 1, 100, 3_000_000, 100_000)]
+        whole = memoryview(mine[-1])
+        sent: list[Buffer] = [*mine, whole[10:-10], bytes(whole), whole.toreadonly()]
+        before = copied(sent)
+        for to in (link.to, link.to, "m2"):
+            link.transport.send(to, sent)
+        reply = link.transport.exchange(link.to, [ASK, *sent], PATIENCE)
+        link.there.has(2)
+        link.last.has(1)
+        received = [frames for _, frames in (*link.there.messages, *link.last.messages)]
+        assert all(are_same(each, before) for each in received)
+        if reply is not None:
+            assert values_in(reply) <= {1, 2}
+            received += [list(answered[0]), list(reply)]
+        for number, frames in enumerate(received, 3):
+            assert not any(memoryview(each).readonly for each in frames[: len(mine) + 1])
+            overwrite(frames, number)
+        assert are_same(sent, before), "the sender saw a change"
+        overwrite(mine, 0)
+        for number, frames in enumerate(received, 3):
+            assert values_in(frames) <= {1, number}, "a receiver saw a change"
 
     # -- exchanges ----------------------------------------------------------------------------
 
-    def _ask(self, link: Link, frames: Frames, timeout: float | None = PATIENCE) -> Frames:
+    def _ask(self, link: Link, frames: Frames, timeout: float | None = PATIENCE) -> list[bytes]:
         found = link.transport.exchange(link.to, [ASK, *frames], timeout)
-        if found is None:
+        if found is None and not link.there.asked:
             pytest.skip("there are no exchanges")
-        return found
+        assert found is not None, "what may have arrived would be sent again"
+        return copied(found)
 
     def test_each_reply_is_that_to_its_request(self, open_transport: Open) -> None:
-        link = open_transport(lambda _, frames: copied(frames))
+        link = open_transport(unless_empty)
         self._ask(link, [b"first"])
 
         def ask(thread: int) -> None:
             for number in range(50):
                 sent = [b"%d" % thread, bytes(number * 1000)]
-                assert copied(self._ask(link, sent)) == sent
+                assert self._ask(link, sent) == sent
 
         in_threads(4, ask)
 
     def test_a_reply_may_come_later(self, open_transport: Open) -> None:
-        replies: list[Future[Frames]] = []
-
         def answer(_: str, frames: Frames) -> Future[Frames]:
             reply: Future[Frames] = Future()
-            replies.append(reply)
             timer = threading.Timer(0.01, reply.set_result, [[bytes(frames[0]) + b"!"]])
             timer.daemon = True
             timer.start()
             return reply
 
         link = open_transport(answer)
-        assert copied(self._ask(link, [b"later"])) == [b"later!"]
+        assert self._ask(link, [b"later"]) == [b"later!"]
+
+    def _ends_in_time(self, link: Link) -> None:
+        began = time.monotonic()
+        with pytest.raises(CallTimeoutError, match=r"0\.4 s"):
+            self._ask(link, [b""], 0.4)
+        assert time.monotonic() - began < 0.4 + SOON
 
     def test_an_exchange_ends_with_its_timeout(self, open_transport: Open) -> None:
-        def answer(_: str, frames: Frames) -> Frames | Future[Frames]:
-            return Future() if bytes(frames[0]) == b"never" else copied(frames)
-
-        link = open_transport(answer)
+        link = open_transport(unless_empty)
         for _ in range(3):  # those that have been quick are tried too
-            assert copied(self._ask(link, [b"x"]))[0] == b"x"
-        began = time.monotonic()
-        with pytest.raises(CallTimeoutError, match=r"0\.3 s"):
-            self._ask(link, [b"never"], 0.3)
-        assert time.monotonic() - began < 2.0
-        assert copied(self._ask(link, [b"y"]))[0] == b"y"
+            assert self._ask(link, [b"x"]) == [b"x"]
+        self._ends_in_time(link)
+        assert self._ask(link, [b"y"]) == [b"y"]
+
+    def test_a_timeout_is_kept_under_signals(self, open_transport: Open) -> None:
+        link = open_transport(unless_empty)
+        for _ in range(3):
+            assert self._ask(link, [b"x"]) == [b"x"]
+        with signals(0.05):
+            self._ends_in_time(link)
 
     def test_close_ends_what_waits(self, open_transport: Open) -> None:
-        self._ends(open_transport, lambda link: link.transport.close(), ClosedError)
+        self._ends(open_transport(unless_empty), lambda link: link.transport, ClosedError)
 
     def test_exchanges_end_with_their_member(self, open_transport: Open) -> None:
-        self._ends(open_transport, lambda link: link.other.close(), PeerLostError)
+        self._ends(open_transport(unless_empty), lambda link: link.other, PeerLostError)
 
-    def _ends(
-        self, open_transport: Open, end: Callable[[Link], object], kind: type[Exception]
-    ) -> None:
-        link = open_transport(lambda *_: Future())
-        if type(link.transport).exchange is Transport.exchange:
-            pytest.skip("there are no exchanges")
-        errors: list[Exception | None] = []
+    def _ends(self, link: Link, closes: Callable[[Link], Transport], kind: type[Exception]) -> None:
+        found: list[object] = []
 
         def ask() -> None:
             try:
-                if link.transport.exchange(link.to, [ASK], None) is None:
-                    errors.append(None)
+                found.append(link.transport.exchange(link.to, [ASK], None))
             except Exception as error:  # noqa: BLE001 - looked at below
-                errors.append(error)
+                found.append(error)
 
         caller = threading.Thread(target=ask, daemon=True)
         caller.start()
-        until(lambda: bool(link.there.asked or errors), "nothing was asked")
-        end(link)
-        caller.join(PATIENCE)
-        if errors == [None]:
+        until(lambda: bool(link.there.asked or found), "nothing was asked")
+        if found == [None] and not link.there.asked:
             pytest.skip("there are no exchanges")
-        assert [type(each) for each in errors] == [kind]
+        closes(link).close()
+        caller.join(PATIENCE)
+        assert [type(each) for each in found] == [kind]
 
     # -- ends ---------------------------------------------------------------------------------
 
@@ -278,7 +409,7 @@ class AloneTests(TransportTests):
         with pytest.raises(ClosedError):
             unopened.members()
         unopened.close()
-        transport, to, _, there, _ = open_transport()
+        transport, to, _, there, *_ = open_transport()
         assert sorted(transport.members()) == sorted({transport.name, to})
         with pytest.raises(PeerLostError, match="nobody"):
             transport.send("nobody", [b"?"])
@@ -288,22 +419,3 @@ class AloneTests(TransportTests):
             with pytest.raises(ClosedError):
                 use()
         until(lambda: bool(there.lost), "the end is not reported")
-
-
-def _transports(config: TransportConfig, cls: Any, opened: ExitStack) -> list[Transport]:
-    """Return the transports of two members that will meet, to be closed at the end."""
-    names = ("m0", "m1")
-    meeting = opened.enter_context(cls.meeting(config, names))
-    transports = [
-        cls(
-            config,
-            member=Member(name, rank, rank, 2, names, meeting.address, meeting.keys.get(name, {})),
-        )
-        for rank, name in enumerate(names)
-    ]
-    transports = [
-        RequestLink(each) if isinstance(each, RequestTransport) else each for each in transports
-    ]
-    for each in transports:
-        opened.callback(each.close)
-    return transports

@@ -3,16 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
 import pparallel
 from pparallel.interfaces.launcher import LauncherConfig
 from pparallel.interfaces.transport import TransportConfig
+from pparallel.runtime.rpc import RpcGroup
 from pparallel.testing.patience import PATIENCE
 from pparallel.testing.suite import Suite, changed
 from pparallel.testing.transport.called import GATES, SEEN
+
+if TYPE_CHECKING:
+    from pparallel.builder import Runtime
+
+Run = Callable[..., list[Any]]
+
+
+def first_member(program: Callable[..., None]) -> Callable[..., None]:
+    """Have the first member run *program*, with the group of all, until which the others wait."""
+
+    @wraps(program)
+    def run(rt: Runtime, *args: Any) -> None:
+        group: RpcGroup = rt.group()
+        group.barrier(PATIENCE)
+        if rt.rank == 0:
+            program(group, *args)
+        group.barrier(PATIENCE)
+
+    return run
 
 
 class TransportTests(Suite):
@@ -25,40 +46,37 @@ class TransportTests(Suite):
         SEEN.clear()
         GATES.clear()
 
-    def launch(
-        self,
-        launcher: LauncherConfig,
-        config: TransportConfig,
-        size: int,
-        target: Callable[..., Any],
-        *args: Any,
-    ) -> list[Any]:
-        """Run *target* in *size* members connected by the transport."""
-        return self.launch_named(
-            launcher, config, [f"m{rank}" for rank in range(size)], target, args
-        )
+    @pytest.fixture
+    def run(self, config: TransportConfig, launcher: LauncherConfig) -> Run:
+        """Run a program in members, as many or as a config describes them; return its results.
 
-    def launch_named(
-        self,
-        launcher: LauncherConfig,
-        config: TransportConfig,
-        members: list[Any],
-        target: Callable[..., Any],
-        args: tuple[Any, ...] = (),
-        serializer: str = "dill",
-    ) -> list[Any]:
-        """Run *target* in members described as a config describes them."""
-        raw: dict[str, Any] = {
-            "members": members,
-            "serializer": {"backend": serializer},
-            "close_timeout": PATIENCE,
-            "reducer": {"backend": "local"},
-        }
-        # A request that a broken transport loses must fail before the test's own limit.
-        parts = {"launcher": launcher, "transport": changed(config, timeout=PATIENCE)}
-        try:
-            return pparallel.launch(pparallel.RuntimeConfig(**raw, **parts), target, args)
-        finally:
-            for gate in list(GATES.values()):
-                gate.set()
-            SEEN.clear()  # what arrived may lie in memory that lives as long as it does
+        What is given by other names are changes of the transport's config.
+        """
+
+        def run(
+            program: Callable[..., Any],
+            *args: Any,
+            members: Any = 2,
+            serializer: str = "dill",
+            transport: TransportConfig = config,
+            **changes: Any,
+        ) -> list[Any]:
+            if isinstance(members, int):
+                members = [f"m{rank}" for rank in range(members)]
+            # A request that a broken transport loses must fail before the test's own limit.
+            parts: dict[str, Any] = {
+                "launcher": launcher,
+                "transport": changed(transport, timeout=PATIENCE, **changes),
+                "members": members,
+                "serializer": {"backend": serializer},
+                "close_timeout": PATIENCE,
+                "reducer": {"backend": "local"},
+            }
+            try:
+                return pparallel.launch(pparallel.RuntimeConfig(**parts), program, args)
+            finally:
+                for gate in list(GATES.values()):
+                    gate.set()
+                SEEN.clear()  # what arrived may lie in memory that lives as long as it does
+
+        return run

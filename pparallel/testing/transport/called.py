@@ -8,12 +8,22 @@ from typing import Any
 from pparallel.runtime.rpc import RemoteRef, RpcGroup, context
 from pparallel.testing.patience import PATIENCE
 
-#: What functions called in a member leave for the test that looks there.
-SEEN: dict[str, list[Any]] = {}
+SEEN: dict[str, list[Any]] = {}  #: values that were noted, by the member
+GATES: dict[str, threading.Event] = {}  #: by the member
 
 
 def _here() -> list[Any]:
     return SEEN.setdefault(context.endpoint().name + str(id(context.endpoint())), [])
+
+
+def note(value: object) -> None:
+    """Remember *value* in the member where this runs."""
+    _here().append(value)
+
+
+def noted() -> list[Any]:
+    """Return the values that were noted in the member where this runs."""
+    return list(_here())
 
 
 def add(a: int, b: int) -> int:
@@ -23,27 +33,12 @@ def add(a: int, b: int) -> int:
 
 def add_late(a: int, b: int) -> int:
     """Return the sum, after a moment."""
-    threading.Event().wait(0.1)
+    hold(0.1)
     return a + b
 
 
-def give_back(value: Any) -> Any:
-    """Return *value*."""
-    return value
-
-
-def note(value: object) -> None:
-    """Remember *value* in the member where this runs."""
-    _here().append(value)
-
-
-def noted() -> list[Any]:
-    """Return what was noted in the member where this runs."""
-    return list(_here())
-
-
 def add_and_note(a: int, b: int) -> int:
-    """Return the sum, and remember what was added."""
+    """Return the sum, and remember the two numbers."""
     note((a, b))
     return a + b
 
@@ -53,42 +48,36 @@ def add_listed(numbers: list[int]) -> int:
     return add_and_note(*numbers)
 
 
+def hold(seconds: float) -> None:
+    """Keep a handler thread."""
+    threading.Event().wait(seconds)
+
+
+def give_back(value: Any) -> Any:
+    """Return *value*."""
+    return value
+
+
 def fail(message: str) -> None:
     """Raise."""
     raise LookupError(message)
 
 
-class UnfriendlyError(Exception):
-    """Cannot be rebuilt from its arguments."""
-
-    def __init__(self, one: int, two: int) -> None:
-        super().__init__(f"{one} and {two}")
-
-
-def fail_unfriendly() -> None:
-    """Raise what pickle cannot rebuild."""
-    raise UnfriendlyError(1, 2)
-
-
-def bounce(to: str, depth: int) -> list[str]:
-    """Call back and forth between this member and *to*."""
+def bounce(to: str, depth: int, payload: bytes) -> list[str]:
+    """Call back and forth between this member and *to*; return who has been called."""
     endpoint = context.endpoint()
     if depth == 0:
         return [endpoint.name]
     group = RpcGroup(endpoint, "world", endpoint.member.names)
-    rest: list[str] = group.rpc_sync(to, bounce, args=(endpoint.name, depth - 1))
+    rest: list[str] = group.rpc_sync(to, bounce, args=(endpoint.name, depth - 1, payload))
     return [endpoint.name, *rest]
 
 
-GATES: dict[str, threading.Event] = {}
-
-
-def wait_at_gate() -> str:
-    """Block until the gate of this member is opened."""
+def wait_at_gate(value: Any = None) -> Any:
+    """Block until the gate of this member is opened; return *value*, or the member's name."""
     name = context.endpoint().name
-    gate = GATES.setdefault(name, threading.Event())
-    assert gate.wait(PATIENCE)
-    return name
+    assert GATES.setdefault(name, threading.Event()).wait(PATIENCE)
+    return name if value is None else value
 
 
 def open_gate() -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pparallel.errors import CallTimeoutError, ClosedError, DirectoryError
-from pparallel.interfaces.launcher import LauncherConfig
-from pparallel.interfaces.transport import TransportConfig
 from pparallel.runtime.rpc import RpcGroup
 from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.threads import in_threads
-from pparallel.testing.transport.base import TransportTests
+from pparallel.testing.transport.base import Run, TransportTests, first_member
 from pparallel.testing.transport.called import (
     Holder,
     add,
@@ -22,30 +21,29 @@ from pparallel.testing.transport.called import (
     noted,
     read_ref,
 )
+from pparallel.testing.transport.calls import LEAVES
 
 if TYPE_CHECKING:
     from pparallel.builder import Runtime
 
 
-def references(rt: Runtime) -> None:
-    group = rt.group()
-    if rt.rank == 0:
-        ref = group.remote(1, Holder, args=(5,))
-        assert (ref.owner_name(), ref.owner(), ref.is_owner()) == (rt.members[1], 1, False)
-        assert ref.rpc_sync().add(2) == 7
-        assert ref.rpc_async().add(2).wait() == 9
-        assert ref.remote().add(2).to_here() == 11
-        assert ref.to_here().value == 11
-        assert ref.confirmed_by_owner()
-        with pytest.raises(RuntimeError, match="to_here"):
-            ref.local_value()
-        assert group.rpc_sync(2, read_ref, args=(ref,)).value == 11
-        assert group.rpc_sync(1, read_ref, args=(ref,)).value == 11
-        passed = group.remote(2, read_ref, args=(group.remote(1, add, args=(20, 3)),))
-        assert passed.to_here() == 23
-        del ref, passed
-        until(lambda: group.rpc_sync(1, kept_values) == 0, "a value nobody holds was kept")
-    group.barrier(PATIENCE)
+@first_member
+def references(group: RpcGroup) -> None:
+    ref = group.remote(1, Holder, args=(5,))
+    assert (ref.owner_name(), ref.owner(), ref.is_owner()) == ("m1", 1, False)
+    assert ref.rpc_sync().add(2) == 7
+    assert ref.rpc_async().add(2).wait() == 9
+    assert ref.remote().add(2).to_here() == 11
+    assert ref.to_here().value == 11
+    assert ref.confirmed_by_owner()
+    with pytest.raises(RuntimeError, match="to_here"):
+        ref.local_value()
+    assert group.rpc_sync(2, read_ref, args=(ref,)).value == 11
+    assert group.rpc_sync(1, read_ref, args=(ref,)).value == 11
+    passed = group.remote(2, read_ref, args=(group.remote(1, add, args=(20, 3)),))
+    assert passed.to_here() == 23
+    del ref, passed
+    until(lambda: group.rpc_sync(1, kept_values) == 0, "a value nobody holds was kept")
 
 
 def pairs_and_services(rt: Runtime) -> None:
@@ -58,16 +56,16 @@ def pairs_and_services(rt: Runtime) -> None:
     if rt.rank == 0:
         assert group.is_paired("holder")
         assert group.get_paired("holder").to_here().value == 1
-        with pytest.raises(DirectoryError, match="already paired to Group"):
-            group.pair("holder", 2)
-        with pytest.raises(DirectoryError, match="not paired to"):
-            group.unpair("holder")
-        with pytest.raises(DirectoryError, match="not found on Group"):
-            group.get_paired("nothing")
-        with pytest.raises(DirectoryError, match="already registered in Group"):
-            group.register("add", add)
-        with pytest.raises(DirectoryError, match="not registered in"):
-            group.deregister("add")
+        refused: list[tuple[str, Callable[[], object]]] = [
+            ("already paired to Group", lambda: group.pair("holder", 2)),
+            ("not paired to", lambda: group.unpair("holder")),
+            ("not found on Group", lambda: group.get_paired("nothing")),
+            ("already registered in Group", lambda: group.register("add", add)),
+            ("not registered in", lambda: group.deregister("add")),
+        ]
+        for message, act in refused:
+            with pytest.raises(DirectoryError, match=message):
+                act()
         assert group.registered_sync("add", args=(1, 2)) == 3
         assert group.registered_async("add", kwargs={"a": 1, "b": 4}).wait() == 5
         assert group.registered_remote("add", args=(3, 4)).to_here() == 7
@@ -160,21 +158,17 @@ def names_of_a_member_that_leaves(rt: Runtime) -> None:
 class GroupTests(TransportTests):
     """Tests of what members do together."""
 
-    def test_references(self, config: TransportConfig, launcher: LauncherConfig) -> None:
-        assert self.launch(launcher, config, 3, references) == [None] * 3
+    def test_references(self, run: Run) -> None:
+        run(references, members=3)
 
-    def test_pairs_and_services(self, config: TransportConfig, launcher: LauncherConfig) -> None:
-        assert self.launch(launcher, config, 3, pairs_and_services) == [None] * 3
+    def test_pairs_and_services(self, run: Run) -> None:
+        run(pairs_and_services, members=3)
 
-    def test_names_of_a_member_that_leaves(
-        self, config: TransportConfig, launcher: LauncherConfig
-    ) -> None:
-        members = ["m0", "m1", {"name": "m2", "override": {"close_timeout": 0.05}}]
-        target = names_of_a_member_that_leaves
-        assert self.launch_named(launcher, config, members, target) == [None] * 3
+    def test_names_of_a_member_that_leaves(self, run: Run) -> None:
+        run(names_of_a_member_that_leaves, members=["m0", "m1", LEAVES])
 
-    def test_groups(self, config: TransportConfig, launcher: LauncherConfig) -> None:
-        assert self.launch(launcher, config, 3, groups) == ["pair", "pair", None]
+    def test_groups(self, run: Run) -> None:
+        assert run(groups, members=3) == ["pair", "pair", None]
 
-    def test_barriers(self, config: TransportConfig, launcher: LauncherConfig) -> None:
-        assert self.launch(launcher, config, 3, barriers, 20) == [None] * 3
+    def test_barriers(self, run: Run) -> None:
+        run(barriers, 20, members=3)

@@ -1,82 +1,21 @@
-"""What arrives is the receiver's own, whatever the serializer."""
+"""Tensors that arrive are the receiver's own, whatever the serializer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from typing_extensions import Buffer
 
-from pparallel.interfaces.launcher import LauncherConfig
-from pparallel.interfaces.transport import TransportConfig
 from pparallel.registry import default_registry
-from pparallel.runtime.rpc import Reply, Request
 from pparallel.testing.patience import PATIENCE
 from pparallel.testing.serializer import make_tensors
-from pparallel.testing.transport.base import TransportTests
+from pparallel.testing.transport.base import Run, TransportTests
 from pparallel.testing.transport.called import note, noted
 
 if TYPE_CHECKING:
     import torch
 
     from pparallel.builder import Runtime
-
-SIZES = (0, 1, 100, 100_000, 3_000_000)
-
-
-def raw_memory(rt: Runtime) -> None:
-    """Send raw buffers to every member, itself among them, and look who sees which change."""
-    group = rt.group()
-    kept: list[list[Buffer]] = []
-
-    def keep(request: Request) -> Reply:
-        read_only = [memoryview(each).readonly for each in request.buffers]
-        contents = [bytes(each) for each in request.buffers]
-        _overwrite(request.buffers, 2)
-        kept.append(request.buffers)
-        return Reply((request.sender, read_only, contents), request.buffers)
-
-    group.serve("keep", keep)
-    group.serve("look", lambda _: Reply(_values_in(each for kept_one in kept for each in kept_one)))
-    group.barrier(PATIENCE)
-    if rt.rank == 0:
-        mine = [bytearray(b"\1" * size) for size in SIZES]
-        whole = memoryview(mine[3])
-        sent: list[Buffer] = [*mine, whole[10:-10], bytes(whole), whole.toreadonly()]
-        expected = [bytes(each) for each in sent]
-        for to in (*rt.members, *rt.members):
-            body, buffers = group.ask(to, "keep", buffers=sent, timeout=PATIENCE)
-            assert body[0] == rt.name
-            assert not _different(body[2], expected), "something else arrived than was sent"
-            assert not any(body[1][: len(mine) + 1]), "what was writable arrived read-only"
-            assert _values_in(buffers) <= {1, 2}
-            _overwrite(buffers, 3)
-            now = [bytes(each) for each in sent]
-            assert not _different(now, expected), "the sender saw a change"
-        _overwrite(mine, 4)
-        for to in rt.members:  # what came later may have been put where the first came
-            found = group.ask(to, "look", timeout=PATIENCE).body
-            assert set(found) <= {1, 2}, "a receiver saw a change, or lost its memory"
-    group.barrier(PATIENCE)
-
-
-def _different(found: Sequence[bytes], expected: Sequence[bytes]) -> list[int]:
-    """Return which are not as expected; pytest would take minutes to explain megabytes."""
-    pairs = zip(found, expected, strict=True)
-    return [number for number, (one, other) in enumerate(pairs) if one != other]
-
-
-def _overwrite(buffers: Sequence[Buffer], value: int) -> None:
-    for each in buffers:
-        view = memoryview(each)
-        if not view.readonly:
-            view[:] = bytes([value]) * view.nbytes
-
-
-def _values_in(buffers: Iterable[Buffer]) -> set[int]:
-    contents = [bytes(each) for each in buffers]
-    return {value for value in range(5) for each in contents if bytes([value]) in each}
 
 
 def make_values() -> dict[str, torch.Tensor]:
@@ -202,15 +141,6 @@ class OwnershipTests(TransportTests):
         if "serializer" in metafunc.fixturenames:
             metafunc.parametrize("serializer", installed_serializers())
 
-    def test_what_arrives_is_the_receivers_own(
-        self, config: TransportConfig, launcher: LauncherConfig
-    ) -> None:
-        assert self.launch(launcher, config, 3, raw_memory) == [None] * 3
-
-    def test_tensors_are_the_receivers_own(
-        self, config: TransportConfig, launcher: LauncherConfig, serializer: str
-    ) -> None:
+    def test_tensors_are_the_receivers_own(self, run: Run, serializer: str) -> None:
         pytest.importorskip("torch")
-        members = ["m0", "m1", "m2"]
-        results = self.launch_named(launcher, config, members, own_tensors, (), serializer)
-        assert results == [None] * 3
+        run(own_tensors, members=3, serializer=serializer)

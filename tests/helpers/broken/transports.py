@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import queue
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from typing_extensions import override
 
 import pparallel_local
 from broken.harness import Backends, rejected_by
+from pparallel.errors import PparallelError
 from pparallel.interfaces.transport import Frames
 from pparallel.plugin import Backend, hookimpl
+from pparallel.runtime.flat_views import own
 from pparallel.testing import TransportSuite
 from pparallel_local import LocalTransportConfig
 from pparallel_local.transport import LocalTransport
@@ -111,3 +115,28 @@ class ForgetsToReportTheLost(LocalTransport):
 @rejected_by("test_a_member_that_leaves")
 class TestForgetsToReportTheLost(TransportSuite):
     config = backends.config(ForgetsToReportTheLost)
+
+
+class SendsByOneThread(LocalTransport):
+    """Has one queue for messages to all members, which waits for each to take its own."""
+
+    def __init__(self, config: LocalTransportConfig, *, member: Any) -> None:
+        super().__init__(config, member=member)
+        self._queue: queue.SimpleQueue[tuple[str, Frames]] = queue.SimpleQueue()
+        threading.Thread(target=self._send, daemon=True).start()
+
+    @override
+    def send(self, to: str, frames: Frames) -> None:
+        self._opened().find(to)
+        self._queue.put((to, own(frames)))
+
+    def _send(self) -> None:
+        while True:
+            to, frames = self._queue.get()
+            with suppress(PparallelError):
+                super().send(to, frames)
+
+
+@rejected_by("test_a_member_that_does_not_read_holds_up_no_other")
+class TestSendsByOneThread(TransportSuite):
+    config = backends.config(SendsByOneThread)
