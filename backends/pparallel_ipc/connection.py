@@ -88,6 +88,8 @@ class Connection:
                     pass  # it waits
                 except OSError as error:
                     if is_exhausted(error):
+                        if head is not None and self.parcels is not None:
+                            self.parcels.drop(self._large.pop())
                         raise explained(error, "the message") from error
                     self._is_dead = True
                     return

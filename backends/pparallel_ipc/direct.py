@@ -19,6 +19,7 @@ from time import monotonic, perf_counter
 from typing import Generic, TypeVar
 
 from pparallel.interfaces.transport import Frames, Receiver
+from pparallel.runtime.resources import is_exhausted
 from pparallel.runtime.shm import Parcels
 from pparallel.runtime.timers import milliseconds
 from pparallel_ipc import messages
@@ -197,10 +198,8 @@ class DirectServer:
                     return
                 self._answer(body, writable, fds)
                 del data, body
-        except OSError:  # the caller is gone, or has given the request up
-            logger.debug("a direct connection has ended", exc_info=True)
-        except Exception:
-            logger.exception("A request of %s could not be answered", self._sender)
+        except Exception as error:  # noqa: BLE001 - logged, and the caller sees the end
+            self._log(error)
         finally:
             self.close()
 
@@ -232,8 +231,15 @@ class DirectServer:
     def _reply_later(self, done: Future[Frames]) -> None:
         try:
             self._reply([done.result()])
-        except OSError:
-            logger.debug("a reply is not wanted any more", exc_info=True)
+        except BaseException as error:  # noqa: BLE001 - the caller sees the end
+            self._log(error)
+            self.end()
+
+    def _log(self, error: BaseException) -> None:
+        if isinstance(error, OSError) and not is_exhausted(error):
+            logger.debug("a caller is gone, or has given up", exc_info=error)
+        else:
+            logger.error("A request of %s could not be answered", self._sender, exc_info=error)
 
     def _reply(self, box: list[Frames]) -> None:
         body, writable, fds = pack(box, self._parcels, move=True)

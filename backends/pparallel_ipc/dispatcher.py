@@ -123,7 +123,7 @@ class Dispatcher:
                     self._do_calls()
                 elif (event := self._events.get(descriptor)) is not None:
                     self._do(event, mask)
-            self._ticks = self._tick()
+            self._ticks = bool(self._do(self._tick))
 
     def _wait(self) -> list[tuple[int, int]]:
         return self._epoll.poll(TICK if self._ticks else None)
@@ -136,8 +136,9 @@ class Dispatcher:
             while True:
                 self._do(self._calls.get_nowait())
 
-    def _do(self, act: Callable[..., object], *args: object) -> None:
+    def _do(self, act: Callable[..., object], *args: object) -> object:
         try:
-            act(*args)
+            return act(*args)
         except Exception:
             logger.exception("An event of the dispatcher failed")
+            return None

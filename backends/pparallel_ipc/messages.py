@@ -51,6 +51,8 @@ Packed = tuple["Sequence[Buffer] | bytes", Sequence[int], Sequence[int]]
 dumps: Callable[[Any, int], bytes] = marshal.dumps  #: a packet, VERSION
 loads = marshal.loads
 
+_DIRECT = dumps((DIRECT,), VERSION)
+
 
 def are_small(frames: Frames) -> bool:
     """Return whether *frames* travel as they are: all are ``bytes``, and few."""
@@ -117,16 +119,19 @@ def send_with(sock: socket.socket, packet: bytes, fds: Sequence[int]) -> None:
 def receive(sock: socket.socket) -> tuple[bytes, list[int]]:
     """Return the next packet and the descriptors that came with it; the first is empty at the end.
 
+    A direct connection for which this process has no descriptor comes without it: the system has
+    closed that end, which the other one sees.
+
     Raises:
         OSError: it is longer than any that is sent.
-        ResourceExhaustedError: this process had no room for a descriptor that came with it.
+        ResourceExhaustedError: this process had no room for a descriptor that the packet needs.
     """
     data, ancillary, flags, _ = sock.recvmsg(PACKET, _ROOM, _HOW)
     fds = array("i", b"".join(each for _, _, each in ancillary)).tolist() if ancillary else []
     if flags & _IS_SHORT:
         close(fds)
         raise OSError("a packet is longer than allowed")
-    if flags & _LACKS_DESCRIPTORS:
+    if flags & _LACKS_DESCRIPTORS and data != _DIRECT:
         close(fds)
         advice = "raise the limit (ulimit -n)"
         raise ResourceExhaustedError("a packet with a descriptor", "descriptors", 24, advice)

@@ -382,6 +382,9 @@ class IpcTransport(Transport):
         found, receiver, parcels = self._peers[name], self._receiver, connection.parcels
         assert receiver is not None
         assert parcels is not None
+        if not fds:
+            logger.warning("%s has no descriptor for requests of %s", self.name, name)
+            return  # its caller sees that, and sends a message
         sock = socket.socket(fileno=fds[0])
         server = DirectServer(sock, name, receiver, parcels, found.servers.discard)
         with self._lock:
@@ -436,14 +439,14 @@ class IpcTransport(Transport):
         with self._lock:
             found.has_ended = True
             self._connected_to.notify_all()
-            direct, idle = list(found.direct), list(found.idle)
+            direct = list(found.direct)
             servers, connections = list(found.servers), list(found.connections)
-            found.idle.clear()
             found.connections.clear()
         for each in direct:
             each.end()
-        for each in idle:
-            each.close()
+        with suppress(IndexError):  # one that a thread takes meanwhile, that thread closes
+            while True:
+                found.idle.pop().close()
         for server in servers:
             server.keeps = peer_reads
             server.end()
@@ -475,6 +478,8 @@ class IpcTransport(Transport):
 
     @override
     def close(self) -> None:
+        if self._is_forked():
+            return  # the connections, what epoll watches and the address are the parent's
         with self._closing:  # of two threads that close, the second waits for the first
             with self._lock:
                 self._closed = True
@@ -521,9 +526,13 @@ class IpcTransport(Transport):
     def _check_open(self) -> None:
         if self._closed or self._receiver is None:
             why = "is closed" if self._closed else "is not open"
-            if self._closed and self._pid not in (0, os.getpid()):
+            if self._is_forked():
                 why = f"belongs to process {self._pid}, of which this one is a fork"
             raise ClosedError(f"transport of {self.name!r}", why)
+
+    def _is_forked(self) -> bool:
+        """Return whether another process has opened this, of which this one is a fork."""
+        return self._pid not in (0, os.getpid())
 
     def _address(self, name: str) -> Path:
         return self._folder / str(self._member.names.index(name))

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -26,6 +27,7 @@ from pparallel.runtime.rpc import RpcGroup, context
 from pparallel.runtime.shm import Arena, Parcels
 from pparallel.testing import TransportSuite
 from pparallel.testing.patience import PATIENCE, until
+from pparallel.testing.threads import in_threads
 from pparallel_ipc import IpcTransportConfig, messages
 from pparallel_ipc.connection import Connection
 from pparallel_ipc.transport import IpcTransport
@@ -148,6 +150,21 @@ def test_a_request_that_was_given_up_before_it_was_read_is_not_answered(
         assert len(there.at_b.asked) == 1
 
 
+def test_a_caller_sees_that_a_later_reply_has_failed() -> None:
+    def answer(_: str, frames: Frames) -> Frames | Future[Frames]:
+        if bytes(frames[0]) != b"fail":
+            return frames
+        failed: Future[Frames] = Future()
+        failed.set_exception(LookupError("for a test"))
+        return failed
+
+    with pair(answer) as there:
+        assert ask(there, b"?") == [b"?"]
+        with pytest.raises(PeerLostError, match="has dropped the call"):
+            ask(there, b"fail")
+        assert ask(there, b"?") == [b"?"]
+
+
 def test_a_large_frame_that_goes_back_is_the_same_memory() -> None:
     with pair() as there:
         content = os.urandom(1 << 20)
@@ -257,6 +274,45 @@ def test_a_message_leaves_after_those_that_wait_for_room() -> None:
         assert [int(frames[0]) for frames in there.at_b.has(sent + 1)] == [*range(sent + 1)]
 
 
+def test_memory_of_a_message_that_finds_no_room_is_given_back() -> None:
+    class Full:
+        def send(self, *_: object) -> int:
+            raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
+
+    with pair() as there:
+        arena, connection = there.a.arena("a"), there.a._peers["b"].connection
+        assert arena is not None
+        assert connection is not None
+        sock, connection.sock = connection.sock, Full()  # type: ignore[assignment]
+        with pytest.raises(ResourceExhaustedError):
+            there.a.send("b", [b"", bytes(1 << 20)])
+        connection.sock = sock
+        assert arena.usage().blocks == 0
+        there.a.send("b", [b"next"])
+        assert there.at_b.has(1) == [[b"next"]]
+
+
+def test_an_error_in_its_tick_does_not_end_the_dispatcher(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pair() as there:
+        listener = there.b._listener
+        assert listener is not None
+        has_failed = threading.Event()
+
+        def fail() -> bool:
+            has_failed.set()
+            raise LookupError("for a test")
+
+        monkeypatch.setattr(listener, "tick", fail)
+        there.a.send("b", [b"first"])
+        assert has_failed.wait(PATIENCE)
+        monkeypatch.undo()
+        there.a.send("b", [b"second"])
+        assert there.at_b.has(2) == [[b"first"], [b"second"]]
+    assert "for a test" in caplog.text
+
+
 def test_memory_that_a_dead_member_has_not_read_is_given_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -343,6 +399,44 @@ def test_a_member_without_descriptors_is_reached_later() -> None:
         assert ask(there, b"?") == [b"?"]
 
 
+def exhaust() -> None:
+    """Leave this member no descriptor until :func:`relax` is called."""
+    EXHAUSTED.enter_context(no_descriptors())
+
+
+def relax() -> None:
+    EXHAUSTED.close()
+
+
+def meet_others() -> int:
+    """Return when all callers have come, each by a way of its own."""
+    return TOGETHER.wait(PATIENCE)
+
+
+EXHAUSTED, TOGETHER = ExitStack(), threading.Barrier(4)
+
+
+def call_one_that_is_exhausted(rt: Runtime) -> list[int]:
+    group = rt.group()
+    found: list[int] = []
+    if rt.rank == 0:
+        group.rpc_sync(1, exhaust)
+        in_threads(TOGETHER.parties, lambda _: found.append(group.rpc_sync(1, meet_others)))
+        group.rpc_sync(1, relax)
+    group.barrier(PATIENCE)
+    return sorted(found)
+
+
+def test_a_member_without_descriptors_is_called_by_messages() -> None:
+    job = {
+        "members": 2,
+        "launcher": {"backend": "process"},
+        "transport": {"backend": "ipc"},
+        "reducer": {"backend": "local"},
+    }
+    assert pparallel.launch(job, call_one_that_is_exhausted) == [[0, 1, 2, 3], []]
+
+
 def test_a_member_without_descriptors_lets_others_in_later_and_says_so_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -399,19 +493,21 @@ def add(a: int, b: int) -> int:
 
 
 def fork_and_call(rt: Runtime) -> int:
-    """Have a child that was forked in the midst of the job try a call; return how it ends."""
+    """Have a forked child try a call and a close; return how it ends."""
     group = rt.group()
     result = group.rpc_sync(1 - rt.rank, add, args=(1, 2))
     assert result == 3
     child = os.fork()
     if not child:
-        code = 1
-        try:
-            group.rpc_sync(1 - rt.rank, add, args=(1, 2))
-        except ClosedError:
-            code = 7
-        finally:
-            os._exit(code)
+        code = 0
+        for use in (lambda: group.rpc_sync(1 - rt.rank, add, args=(1, 2)), rt.close):
+            try:
+                use()
+            except ClosedError:
+                code += 7
+            except BaseException:  # noqa: BLE001 - a child that is forked ends here
+                code += 1
+        os._exit(code)
     _, status = os.waitpid(child, 0)
     assert group.rpc_sync(1 - rt.rank, add, args=(2, 2)) == 4
     group.barrier(PATIENCE)
@@ -420,7 +516,7 @@ def fork_and_call(rt: Runtime) -> int:
 
 def test_a_member_may_fork() -> None:
     job = {"members": 2, "launcher": {"backend": "process"}, "reducer": {"backend": "local"}}
-    assert pparallel.launch(job, fork_and_call) == [7, 7]
+    assert pparallel.launch(job, fork_and_call) == [14, 14]
 
 
 def ask_own_member(me: int) -> list[int]:
