@@ -143,7 +143,7 @@ class Connection:
         self.dispatcher.unregister(number)
         with self._lock:
             self._drop()
-            self.sock.close()
+            messages.disconnect(self.sock)
         while self._large and not peer_reads and self.parcels is not None:
             self.parcels.drop(self._large.popleft())
 

@@ -7,7 +7,6 @@ closed, for it may come yet.
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import select
@@ -145,11 +144,11 @@ class DirectConnection:
 
     def end(self) -> None:
         """Wake the thread that waits on it; any thread may call this, and again."""
-        shut_down(self._sock)
+        messages.shut_down(self._sock)
 
     def close(self) -> None:
         """Close it; no thread may be waiting on it."""
-        self._sock.close()
+        messages.disconnect(self._sock)
 
 
 class DirectServer:
@@ -174,12 +173,12 @@ class DirectServer:
 
     def end(self) -> None:
         """Have the thread end once it has answered; any thread may call this."""
-        shut_down(self._sock)
+        messages.shut_down(self._sock)
 
     def close(self) -> None:
         """Give back what it has: called by its thread, or where that could not start."""
         with self._replying:
-            self._sock.close()
+            messages.disconnect(self._sock)
             if self._last is not None and not self.keeps:
                 self._parcels.drop(self._last)
         self._ended(self)
@@ -272,15 +271,6 @@ class DirectServer:
             return None
         except ConnectionResetError:
             return b""
-
-
-def shut_down(sock: socket.socket) -> None:
-    """Wake whoever waits on a socket."""
-    try:
-        sock.shutdown(socket.SHUT_RDWR)
-    except OSError as error:  # the other end, or this one, is closed
-        if error.errno not in (errno.ENOTCONN, errno.EBADF):
-            raise
 
 
 def _send(sock: socket.socket, packet: bytes, fds: Sequence[int]) -> None:

@@ -7,6 +7,7 @@ a parcel, of which the packet holds the head.
 
 from __future__ import annotations
 
+import errno
 import marshal
 import os
 import socket
@@ -136,6 +137,21 @@ def receive(sock: socket.socket) -> tuple[bytes, list[int]]:
         advice = "raise the limit (ulimit -n)"
         raise ResourceExhaustedError("a packet with a descriptor", "descriptors", 24, advice)
     return data, fds
+
+
+def shut_down(sock: socket.socket) -> None:
+    """Wake whoever waits on a socket, here and at the other end."""
+    try:
+        sock.shutdown(socket.SHUT_RDWR)
+    except OSError as error:  # the other end, or this one, is closed
+        if error.errno not in (errno.ENOTCONN, errno.EBADF):
+            raise
+
+
+def disconnect(sock: socket.socket) -> None:
+    """Close a socket; the other end sees that even if a forked child of this process has it too."""
+    shut_down(sock)
+    sock.close()
 
 
 def close(fds: Sequence[int]) -> None:

@@ -150,6 +150,20 @@ def test_a_request_that_was_given_up_before_it_was_read_is_not_answered(
         assert len(there.at_b.asked) == 1
 
 
+def test_what_is_given_up_ends_although_a_forked_child_has_it_too() -> None:
+    with pair(lambda _, frames: Future() if bytes(frames[0]) == b"hold" else frames) as there:
+        assert ask(there, b"?") == [b"?"]
+        server = next(iter(there.b._peers["a"].servers))
+        copy = os.dup(there.a._peers["b"].idle[0]._sock.fileno())  # as in a child
+        try:
+            with pytest.raises(CallTimeoutError):
+                ask(there, b"hold", timeout=0.01)
+            server.thread.join(PATIENCE)
+            assert not server.thread.is_alive()
+        finally:
+            os.close(copy)
+
+
 def test_a_caller_sees_that_a_later_reply_has_failed() -> None:
     def answer(_: str, frames: Frames) -> Frames | Future[Frames]:
         if bytes(frames[0]) != b"fail":
