@@ -34,7 +34,8 @@ class Connection:
 
     Attributes:
         calling: whether this end has connected.
-        parcels: carries large frames, once both ends have let one another in.
+        parcels: carries large frames; it knows the other end's arena once both ends have let one
+            another in.
         problem: why this end has ended it, if it has: a packet that came cannot be served.
     """
 
@@ -43,7 +44,7 @@ class Connection:
         sock.setblocking(False)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, messages.SENDING)
         self.sock, self.dispatcher = sock, dispatcher
-        self.parcels: Parcels | None = None
+        self.parcels = Parcels(None, {})
         # Guards what waits, and has packets leave in the order in which they were sent.
         self._lock = threading.RLock()
         self._waiting: deque[tuple[bytes, Sequence[int]]] = deque()
@@ -88,7 +89,7 @@ class Connection:
                     pass  # it waits
                 except OSError as error:
                     if is_exhausted(error):
-                        if head is not None and self.parcels is not None:
+                        if head is not None:
                             self.parcels.drop(self._large.pop())
                         raise explained(error, "the message") from error
                     self._is_dead = True
@@ -144,7 +145,7 @@ class Connection:
         with self._lock:
             self._drop()
             messages.disconnect(self.sock)
-        while self._large and not peer_reads and self.parcels is not None:
+        while self._large and not peer_reads:
             self.parcels.drop(self._large.popleft())
 
     def fail(self, error: BaseException) -> None:

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from time import monotonic, perf_counter
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from pparallel.interfaces.transport import Frames, Receiver
 from pparallel.runtime.resources import is_exhausted
@@ -23,6 +23,9 @@ from pparallel.runtime.shm import Parcels
 from pparallel.runtime.timers import milliseconds
 from pparallel_ipc import messages
 from pparallel_ipc.messages import PACKET, VERSION, are_small, dumps, loads, pack, unpack
+
+if TYPE_CHECKING:
+    from pparallel_ipc.connection import Connection
 
 logger = logging.getLogger(__name__)
 
@@ -93,14 +96,21 @@ class DirectConnection:
         self._until: float | None = None
         self._receive = Spin(self._wait, self._look).receive
 
-    def exchange(self, frames: Frames, parcels: Parcels, timeout: float | None) -> Frames | None:
+    def exchange(self, frames: Frames, shared: Connection, timeout: float | None) -> Frames | None:
         """Send a request, and return the reply; None: the other end is gone.
+
+        Args:
+            frames: the request.
+            shared: the connection to the same member; it may learn of that one's arena before the
+                reply is there.
+            timeout: seconds.
 
         Raises:
             TimeoutError: no reply came within *timeout* seconds.
             ResourceExhaustedError: there is no room for the request.
         """
         self._until = until = None if timeout is None else monotonic() + timeout
+        head: bytes | None = None
         try:
             if not self.is_served:
                 self.is_served = self._receive() == _SERVED
@@ -109,12 +119,15 @@ class DirectConnection:
             if are_small(frames):
                 self._sock.send(dumps((frames, (), until), VERSION), _HOW)
             else:
-                body, writable, fds = pack([frames], parcels)
+                body, writable, fds = pack([frames], shared.parcels)
+                head = body if isinstance(body, bytes) and not fds else None
                 _send(self._sock, dumps((body, writable, until), VERSION), fds)
             data = self._receive()
         except (BrokenPipeError, ConnectionResetError):
-            return None
+            data = b""
         if not data:
+            if head is not None:
+                shared.parcels.drop(head)
             return None
         found: list[int] = []
         if data == _WITH_DESCRIPTORS:
@@ -122,7 +135,7 @@ class DirectConnection:
         reply, writable = loads(data)
         if type(reply) is list and not writable:
             return reply
-        return unpack(reply, writable, parcels, found)
+        return unpack(reply, writable, shared.parcels, found)
 
     def _look(self) -> bytes | None:
         try:

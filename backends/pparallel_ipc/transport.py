@@ -303,7 +303,6 @@ class IpcTransport(Transport):
         if messages.are_small(frames):
             connection.send((messages.MESSAGE, frames, ()))
             return
-        assert connection.parcels is not None
         body, writable, fds = messages.pack([frames], connection.parcels)
         head = body if isinstance(body, bytes) and not fds else None
         connection.send((messages.MESSAGE, body, writable), fds, head)
@@ -318,10 +317,9 @@ class IpcTransport(Transport):
             if made is None:
                 return None
             direct = made
-        assert connection.parcels is not None
         keeps, reply = False, None
         try:
-            reply = direct.exchange(frames, connection.parcels, timeout)
+            reply = direct.exchange(frames, connection, timeout)
             keeps = reply is not None and not found.has_ended and len(found.idle) < KEPT
         except TimeoutError as error:
             if type(error) is not TimeoutError or error.args:
@@ -357,7 +355,6 @@ class IpcTransport(Transport):
         """Take a packet of a member."""
         kind, receiver, parcels = packet[0], self._receiver, connection.parcels
         assert receiver is not None
-        assert parcels is not None
         if kind == messages.MESSAGE:
             _, body, writable = packet
             if writable or fds or type(body) is not list:
@@ -381,7 +378,6 @@ class IpcTransport(Transport):
     def _serve_direct(self, name: str, connection: Connection, fds: list[int]) -> None:
         found, receiver, parcels = self._peers[name], self._receiver, connection.parcels
         assert receiver is not None
-        assert parcels is not None
         if not fds:
             logger.warning("%s has no descriptor for requests of %s", self.name, name)
             return  # its caller sees that, and sends a message

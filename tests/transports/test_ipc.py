@@ -194,6 +194,28 @@ def test_a_large_frame_that_goes_back_is_the_same_memory() -> None:
             del found
 
 
+def make_large(size: int) -> bytes:
+    return bytes(size)
+
+
+def ask_one_not_met(rt: Runtime) -> int:
+    """Have the first request to a member, other than the first, answered by a large frame."""
+    group = rt.group()
+    found = len(group.rpc_sync(2, make_large, args=(1 << 20,))) if rt.rank == 1 else 0
+    group.barrier(PATIENCE)
+    return found
+
+
+def test_a_large_reply_by_a_connection_that_is_being_made() -> None:
+    job = {
+        "members": 3,
+        "launcher": {"backend": "process"},
+        "transport": {"backend": "ipc"},
+        "reducer": {"backend": "local"},
+    }
+    assert pparallel.launch(job, ask_one_not_met) == [0, 1 << 20, 0]
+
+
 def test_memory_of_requests_and_replies_is_given_back() -> None:
     with pair() as there:
         large = os.urandom(1 << 18)
