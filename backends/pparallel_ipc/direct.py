@@ -206,8 +206,9 @@ class DirectServer:
                     data, fds = messages.receive(self._sock)
                 body, writable, until = loads(data)
                 if until is not None and until < monotonic() and self._is_given_up():
-                    messages.close(fds)  # its caller's next request may have been first
-                    return
+                    if isinstance(body, bytes):
+                        self._parcels.drop(body, fds)
+                    return  # its caller's next request may have been first
                 self._answer(body, writable, fds)
                 del data, body
         except Exception as error:  # noqa: BLE001 - logged, and the caller sees the end

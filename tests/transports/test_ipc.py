@@ -30,6 +30,7 @@ from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.threads import in_threads
 from pparallel_ipc import IpcTransportConfig, messages
 from pparallel_ipc.connection import Connection
+from pparallel_ipc.direct import DirectServer
 from pparallel_ipc.transport import IpcTransport
 
 if TYPE_CHECKING:
@@ -290,6 +291,20 @@ def test_the_end_is_reported_after_messages_that_have_not_been_read() -> None:
         there.at_b.gate.set()
         until(lambda: bool(there.at_b.lost), "its end is not reported")
         assert [int(bytes(frames[0])) for _, frames in there.at_b.messages] == [*range(200)]
+
+
+def test_memory_of_a_request_that_was_given_up_is_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pair() as there:
+        assert ask(there, b"?") == [b"?"]
+        monkeypatch.setattr(DirectServer, "_is_given_up", lambda self: True)
+        with pytest.raises((CallTimeoutError, PeerLostError)):
+            ask(there, bytes(1 << 20), timeout=1e-9)
+        arena = there.a.arena("a")
+        assert arena is not None
+        until(lambda: arena.usage().blocks == 0, "its block is not given back")
+        assert len(there.at_b.asked) == 1
 
 
 def test_a_message_leaves_after_those_that_wait_for_room() -> None:
