@@ -78,6 +78,8 @@ class Connection:
         with self._lock:
             if self._is_dead:
                 messages.close(fds)
+                if head is not None:
+                    self.parcels.drop(head)
                 return  # the end is reported where this connection is read
             if head is not None:
                 self._large.append(head)

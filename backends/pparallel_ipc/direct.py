@@ -87,10 +87,11 @@ class DirectConnection:
     Attributes:
         is_served: whether a thread answers at the other end. Nothing is sent before, so that what
             was sent may have been received, and an end that comes later is an error.
+        keeps: whether the memory of a request is left to the other end as this one ends.
     """
 
     def __init__(self, sock: socket.socket) -> None:
-        self._sock, self.is_served = sock, False
+        self._sock, self.is_served, self.keeps = sock, False, False
         self._poll = select.poll()
         self._poll.register(sock.fileno(), select.POLLIN)
         self._until: float | None = None
@@ -126,7 +127,7 @@ class DirectConnection:
         except (BrokenPipeError, ConnectionResetError):
             data = b""
         if not data:
-            if head is not None:
+            if head is not None and not self.keeps:
                 shared.parcels.drop(head)
             return None
         found: list[int] = []

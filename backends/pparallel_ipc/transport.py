@@ -439,6 +439,7 @@ class IpcTransport(Transport):
             servers, connections = list(found.servers), list(found.connections)
             found.connections.clear()
         for each in direct:
+            each.keeps = peer_reads
             each.end()
         with suppress(IndexError):  # one that a thread takes meanwhile, that thread closes
             while True:

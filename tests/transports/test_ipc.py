@@ -325,6 +325,48 @@ def test_a_message_leaves_after_those_that_wait_for_room() -> None:
         assert [int(frames[0]) for frames in there.at_b.has(sent + 1)] == [*range(sent + 1)]
 
 
+def test_memory_of_a_request_that_a_dead_member_has_not_read_is_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reads, dead = threading.Event(), threading.Event()
+
+    def read_nothing(*_: object) -> None:
+        reads.set()
+        dead.wait(PATIENCE)
+
+    with pair() as there:
+        assert ask(there, b"?") == [b"?"]
+        monkeypatch.setattr(DirectServer, "_answer", read_nothing)
+        asking: Future[Any] = Future()
+
+        def ask_large() -> None:
+            try:
+                asking.set_result(ask(there, bytes(1 << 20)))
+            except PeerLostError as error:
+                asking.set_exception(error)
+
+        threading.Thread(target=ask_large).start()
+        assert reads.wait(PATIENCE)
+        there.a._membership.lose("b", "has died")
+        with pytest.raises(PeerLostError, match="has died"):
+            asking.result(PATIENCE)
+        arena = there.a.arena("a")
+        assert arena is not None
+        assert arena.usage().blocks == 0
+        dead.set()
+
+
+def test_memory_of_a_message_to_a_member_that_has_ended_is_given_back() -> None:
+    with pair() as there:
+        arena, connection = there.a.arena("a"), there.a._peers["b"].connection
+        assert arena is not None
+        assert connection is not None
+        connection._is_dead = True  # the end of it is not known yet where it is read
+        there.a.send("b", [b"", bytes(1 << 20)])
+        assert arena.usage().blocks == 0
+        connection._is_dead = False
+
+
 def test_memory_of_a_message_that_finds_no_room_is_given_back() -> None:
     class Full:
         def send(self, *_: object) -> int:
