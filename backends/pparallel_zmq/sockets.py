@@ -60,7 +60,7 @@ class Sockets:
         _check_descriptors()
         self._context: zmq.Context[Any] = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, self._context.get(zmq.SOCKET_LIMIT))
-        self._open: set[Socket] = set()
+        self._open: dict[Socket, None] = {}
 
     def bound(self, address: Address) -> tuple[Socket, Address]:
         """Return a socket, not bound yet, by which others reach this member, and make the judge.
@@ -143,29 +143,28 @@ class Sockets:
         return descriptor
 
     def close(self, *sockets: Socket) -> None:
-        """Close a socket, and the one that reports what becomes of it; safe to call again.
+        """Close sockets, each with the one that reports what becomes of it; safe to call again.
 
-        Closing takes libzmq a while. If the connection breaks meanwhile, its thread, which serves
-        all sockets of the context, would wait for a monitor that is closed to take that in.
+        No monitor may be closed before its socket reports nothing any more: libzmq would wait for
+        the monitor to take a report in, its thread too, which serves all sockets of the context.
         """
-        for each in sockets[:1]:
-            with suppress(zmq.ZMQError):  # it is closed, or has no monitor
+        for each in sockets:
+            with suppress(zmq.ZMQError):  # it is closed
                 each.disable_monitor()
         for each in sockets:
             if each in self._open:
-                self._open.discard(each)
+                del self._open[each]
                 self._io.unregister(each.fileno())
                 each.close()
 
     def end(self) -> None:
         """Close all sockets and the context, once the answers have left."""
-        for each in list(self._open):
-            self.close(each)
+        self.close(*list(self._open))  # together, so that no monitor goes before its socket
         self._context.term()
 
     def _socket(self, kind: int, address: Address | None = None) -> Socket:
         socket = Socket(self._context, kind)
-        self._open.add(socket)
+        self._open[socket] = None
         socket.linger = 0
         if address is not None:
             socket.maxmsgsize = self._limits.part + _SEALED
