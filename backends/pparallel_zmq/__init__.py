@@ -1,4 +1,4 @@
-"""Transport between processes and machines on ZeroMQ, authenticated, and encrypted on TCP."""
+"""Transport between processes and machines on ZeroMQ, authenticated and encrypted."""
 
 from __future__ import annotations
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import secrets
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,77 +16,43 @@ from pparallel.runtime.exchange import Exchange
 from pparallel.runtime.member import Member
 from pparallel_zmq.config import ZmqTransportConfig
 
-SECRET, PUBLIC, SHARED = "secret", "public:", "shared:"
+SECRET, PUBLIC = "secret", "public:"
 
 
 def fresh(names: Sequence[str]) -> dict[str, dict[str, SecretStr]]:
     """Return new keys for members *names*: each one's own, by name.
 
-    Each has the secret half of a pair for CURVE and the public halves of all; and with each other
-    member a key that these two share, to know one another by where nothing need be encrypted.
+    Each has the secret half of a pair for CURVE and the public halves of all.
     """
     pairs = {name: zmq.curve_keypair() for name in names}
-    keys = {name: {SECRET: SecretStr(pairs[name][1].decode())} for name in names}
-    for number, one in enumerate(names):
-        for other in names:
-            keys[one][PUBLIC + other] = SecretStr(pairs[other][0].decode())
-        for other in names[number + 1 :]:
-            shared = SecretStr(secrets.token_hex(32))
-            keys[one][SHARED + other] = keys[other][SHARED + one] = shared
-    return keys
+    publics = {PUBLIC + name: SecretStr(pair[0].decode()) for name, pair in pairs.items()}
+    return {name: {SECRET: SecretStr(pair[1].decode()), **publics} for name, pair in pairs.items()}
 
 
 class Keyring:
     """The keys that one member has; nothing of it is ever shown.
 
-    Args:
-        me: the member's name.
-        names: those of all members.
-        keys: as :func:`fresh` makes them.
-        shared: whether keys that two members share are among them, which Unix sockets ask for.
-
     Attributes:
-        me: the member's name.
         secret: the secret half of its pair.
         publics: the public half of each member's pair, by name.
         owners: whose public key it is, by its 32 bytes.
     """
 
-    def __init__(
-        self, me: str, names: Sequence[str], keys: Mapping[str, SecretStr], *, shared: bool = True
-    ) -> None:
+    def __init__(self, names: Sequence[str], keys: Mapping[str, SecretStr]) -> None:
         """Take out the keys.
+
+        Args:
+            names: those of all members.
+            keys: as :func:`fresh` makes them.
 
         Raises:
             ConfigError: one is missing, or is none.
         """
-        self.me = me
-        self.secret = _curve(_found(keys, SECRET), SECRET)
-        self.publics = {name: _curve(_found(keys, PUBLIC + name), PUBLIC + name) for name in names}
-        others = [name for name in names if name != me and shared]
-        self._shared = {name: _found(keys, SHARED + name).encode() for name in others}
+        self.secret = _curve(keys, SECRET)
+        self.publics = {name: _curve(keys, PUBLIC + name) for name in names}
         self.owners = {z85.decode(key): name for name, key in self.publics.items()}
         if len(self.owners) != len(names):
             raise ConfigError("two members have the same public key: write new keys")
-
-    def password(self, client: str, server: str) -> str:
-        """Return what member *client* says to *server* to be let in."""
-        return self._digest(client, server, b"client")
-
-    def proof(self, client: str, server: str, challenge: bytes) -> bytes:
-        """Return what member *server* answers to the challenge of *client*."""
-        return self._digest(client, server, b"server" + challenge).encode()
-
-    def admits(self, client: str, password: bytes) -> bool:
-        """Return whether *password* is what member *client* would say to this one."""
-        if client not in self._shared:
-            return False
-        return hmac.compare_digest(self.password(client, self.me).encode(), password)
-
-    def _digest(self, client: str, server: str, what: bytes) -> str:
-        shared = self._shared[server if client == self.me else client]
-        text = b"\0".join((b"pparallel zmq 1", client.encode(), server.encode(), what))
-        return hmac.new(shared, text, hashlib.sha256).hexdigest()
 
 
 def keyring(
@@ -112,7 +75,7 @@ def keyring(
     else:
         keys = config.keys or member.keys
     if keys:
-        return Keyring(member.name, member.names, keys)
+        return Keyring(member.names, keys)
     if config.allow_insecure:
         return None
     if exchange is not None:
@@ -142,18 +105,15 @@ def _exchanged(config: ZmqTransportConfig, member: Member, exchange: Exchange) -
     if found[PUBLIC + member.name].get_secret_value() != public.decode():
         message = f"another process is {member.name!r} in torchrun's store, or has written there"
         raise AuthenticationError(message)
-    return Keyring(member.name, member.names, found, shared=False)
+    return Keyring(member.names, found)
 
 
-def _found(keys: Mapping[str, SecretStr], name: str) -> str:
+def _curve(keys: Mapping[str, SecretStr], name: str) -> bytes:
     try:
-        return keys[name].get_secret_value()
+        key = keys[name].get_secret_value()
     except KeyError:
         message = f"the keys lack {name!r}: write them for all members with 'pparallel keys new'"
         raise ConfigError(message) from None
-
-
-def _curve(key: str, name: str) -> bytes:
     try:
         is_key = len(key) == 40 and len(z85.decode(key.encode())) == 32
     except (ValueError, KeyError, struct.error):

@@ -13,7 +13,7 @@ from typing_extensions import Buffer
 
 LEAST = 2**20  #: bytes; below it the allocator has pages at hand itself
 KEPT = 256 * 2**20  #: bytes that are kept for the next message
-IDLE = 5.0  #: seconds after which they are given back
+IDLE = 1.0  #: seconds after which they are given back
 
 
 class Memory:

@@ -2,54 +2,81 @@
 
 from __future__ import annotations
 
-import itertools
+import logging
 import os
 import threading
+import time
+import weakref
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import contextmanager
-from threading import get_ident
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
-from typing_extensions import override
+import zmq
+from typing_extensions import Buffer, override
 
-from pparallel.errors import ClosedError, PeerLostError, ResourceExhaustedError
-from pparallel.interfaces.transport import Frames, Meeting
-from pparallel.runtime.delivery import Delivery
-from pparallel.runtime.future import LeanFuture
-from pparallel.runtime.pending import Pending
-from pparallel.runtime.request_transport import Handler, RequestTransport
-from pparallel_zmq import address, keys, wire
+from pparallel.errors import (
+    AuthenticationError,
+    CallTimeoutError,
+    ClosedError,
+    ConfigError,
+    PeerLostError,
+    ResourceExhaustedError,
+)
+from pparallel.interfaces.transport import Frames, Meeting, Receiver, Transport
+from pparallel.runtime.exchange import Exchange
+from pparallel.runtime.links import Hello, Membership, ProcessId, RefusedError
+from pparallel.runtime.resources import is_exhausted
+from pparallel_zmq import address, keys, messages
+from pparallel_zmq.address import TORCHRUN, Address
 from pparallel_zmq.config import ZmqTransportConfig
-from pparallel_zmq.network import Network
-from pparallel_zmq.wire import Kind
+from pparallel_zmq.connection import MORE_BACK, Connection
+from pparallel_zmq.iothread import IoThread
+from pparallel_zmq.listener import BATCH, Listener
+from pparallel_zmq.memory import IDLE, Memory
+from pparallel_zmq.messages import BadMessageError, Incoming, Limits
+from pparallel_zmq.sockets import Sockets, making
 
 if TYPE_CHECKING:
     from pparallel.runtime.member import Member
 
+logger = logging.getLogger(__name__)
 
-class ZmqTransport(RequestTransport):
-    """Carries requests by ZeroMQ.
+FLUSH = 1.0  #: seconds that closing waits for what has been sent to arrive
+LAST = 0.25  #: seconds that the last messages of a member that has ended may take to come
+AGAIN = 0.1  #: seconds until it is tried again to connect to a member, for want of descriptors
 
-    Each member has one socket where all others reach it, read by one thread, and a connection to
-    each member that it calls, its link, read by another. A synchronous call has a connection to
-    itself, its lane, on which the calling thread sends and waits.
+_LEFT = "has left"
+_BROKE = "broke the connection; whether it has run what was asked of it is not known"
 
-    What one thread sends to one member arrives in order: a call takes the link, too, until the last
-    request before it has been answered.
+
+class ZmqTransport(Transport):
+    """Carries messages by ZeroMQ.
+
+    Each member has one socket where all others reach it, and a connection to each other one, by
+    which its messages to that member leave. One thread receives.
     """
-
-    has_lanes = True
 
     def __init__(self, config: ZmqTransportConfig, *, member: Member) -> None:
         self._config, self._member = config, member
-        self._pending: Pending[Frames] = Pending(f"transport of {member.name!r}")
-        self._to_self: Delivery | None = None
-        self._network: Network | None = None
-        self._numbers = itertools.count(1)
+        self._membership = Membership(
+            member.name, member.names, config.liveness_bound, self._member_ended
+        )
+        self._limits = Limits(config.max_frames, config.max_message, config.piece_size)
+        self._store: Exchange | None = None
+        self._receiver: Receiver | None = None
+        self._place = Address()  # where the first member is met
+        self._io: IoThread | None = None
+        self._connections: dict[str, Connection] = {}
+        self._incoming: dict[str, Incoming] = {}  # large messages, by sender
+        self._memory, self._trims = Memory(), False
+        self._greeted: set[str] = set()  # whose hello has come here
+        self._ending: dict[str, str] = {}  # why members have ended whose last messages may come yet
+        self._leaving: set[str] | None = None  # who has not confirmed that this member leaves
+        self._refusal: Exception | None = None
+        self._have_met = self._closed = False
+        self._lock = threading.RLock()  # one thread connects at a time, or closes
         self._pid = 0
-        self._lock = threading.RLock()
-        self._closed = False
 
     @property
     @override
@@ -58,85 +85,373 @@ class ZmqTransport(RequestTransport):
 
     @override
     def members(self) -> list[str]:
-        self._opened()
-        return [self.name] if self._network is None else self._network.membership.names()
+        self._check_open()
+        return self._membership.names()
+
+    # -- opening ------------------------------------------------------------------------------
 
     @override
-    def open(self, handler: Handler) -> None:
-        self._pid = os.getpid()
-        if self._member.world_size > 1:
-            with self._lock:
-                if self._closed:
-                    raise ClosedError(f"transport of {self.name!r}")
-                self._network = Network(
-                    self._config, self._member, handler, self._pending, self.lost
+    def open(self, receiver: Receiver) -> None:
+        with self._lock:
+            if self._closed:
+                self._check_open()
+            self._pid, self._receiver = os.getpid(), receiver
+            _opened.add(self)
+            if self._member.world_size == 1:
+                return
+            self._listen()
+        self._meet(self._config.rendezvous_timeout)
+
+    def _listen(self) -> None:
+        """Have others reach this member.
+
+        Raises:
+            ConfigError: there are no keys, or the address cannot be had.
+            ResourceExhaustedError: there are too few descriptors; nothing is left open.
+        """
+        config, member = self._config, self._member
+        if config.address is None and (member.rendezvous or "").startswith(TORCHRUN):
+            where, timeout = str(member.rendezvous), config.rendezvous_timeout
+            self._store = Exchange(where, member.rank, member.world_size, timeout)
+        keyring = keys.keyring(config, member, self._store)
+        if self._store is None:
+            self._place = address.meeting_place(config, member)
+        else:
+            self._place = address.torchrun_place(config, member, self._store)
+        self._place.prepare()
+        mine, is_first = self._place, self._membership.is_first
+        if not is_first:
+            mine = mine.of_another(member, config.host)
+        with ExitStack() as undo, making(f"the sockets of member {self.name!r}"):
+            io = IoThread(f"{self.name}-zmq")
+            undo.callback(io.close)
+            self._sockets = Sockets(self.name, keyring, config, self._limits, io)
+            undo.callback(self._sockets.end)
+            try:
+                self._listener = Listener(
+                    mine, self._sockets, io, self._take, self._disconnected, is_open=not keyring
                 )
-        self._to_self = Delivery(self.name, handler)
-        if self._network is not None:
-            self._network.meet()
+            except zmq.ZMQError as error:
+                if is_exhausted(OSError(error.errno, "")):
+                    raise
+                message = f"member {self.name!r} cannot be met at {mine}: {error.strerror}"
+                raise ConfigError(message, path="transport.address") from None
+            mine = self._listener.address
+            self._me = Hello(self.name, os.urandom(16), ProcessId.here(), str(mine))
+            self._first = messages.pack([self._me.pack()], self._limits, messages.HELLO)
+            io.start(self._finish)
+            self._io = io
+            undo.pop_all()
+        if is_first:
+            self._place = mine
+            if self._store is not None:
+                self._store.put("zmq", str(mine).encode())
+
+    def _meet(self, timeout: float) -> None:
+        """Wait until all members are here; the first one tells the others who is.
+
+        Raises:
+            CallTimeoutError: some did not come in time; it names them.
+            PeerLostError: one ended meanwhile.
+            AuthenticationError: the first member does not know this one's key.
+        """
+        membership, first = self._membership, self._membership.first
+        if not membership.is_first:
+            self._connect(first, self._place)
+        try:
+            membership.wait_for_all(timeout)
+        except CallTimeoutError:
+            if membership.is_first or membership.hello(first) is not None:
+                raise
+            trouble = self._connections[first].trouble
+            what = f"the hello to the first member, {first!r} at {self._place}"
+            what += f" ({trouble})" if trouble else ","
+            raise CallTimeoutError(what, timeout) from None
+        except (PeerLostError, ClosedError) as error:
+            raise self._refusal or error from None
+        self._have_met = True
+        if membership.is_first:
+            roster = [self._me, *membership.hellos()]
+            for each in roster[1:]:
+                self._connect(each.name, Address.parse(each.address))
+            self._send_to_all(messages.ROSTER, *(each.pack() for each in roster))
+
+    # -- connections --------------------------------------------------------------------------
+
+    def _connect(self, to: str, place: Address) -> Connection:
+        """Return the connection to member *to*, which is made if there is none.
+
+        Raises:
+            ClosedError: this member is leaving.
+            ResourceExhaustedError: there are no descriptors or no memory for it.
+        """
+        io = self._io
+        assert io is not None
+        with self._lock, making(f"a connection to member {to!r}"):
+            if self._closed:
+                self._check_open()
+            found = self._connections.get(to)
+            if found is None or found.is_closed:
+                bound, window = self._config.liveness_bound, self._config.window
+                found = Connection(to, place, self._sockets, io, self, bound, window, self._first)
+                self._connections[to] = found
+            return found
+
+    def _connection(self, to: str) -> Connection:
+        self._check_open()
+        self._membership.check(to)
+        hello = self._membership.hello(to)
+        if hello is None:
+            raise PeerLostError(to, "is no other member")
+        # The first is met at the address that this member was given, whatever it is called there.
+        is_first = to == self._membership.first
+        return self._connect(to, self._place if is_first else Address.parse(hello.address))
+
+    def came_back(self, connection: Connection) -> None:
+        """As :meth:`Owner.came_back`."""
+        connection.send(self._first)
+        self._reset(connection.to, _BROKE)
+
+    def refused(self, connection: Connection, why: str) -> None:
+        """As :meth:`Owner.refused`."""
+        if connection.to == self._membership.first and not self._have_met and not self._refusal:
+            message = f"the first member, {connection.to!r} at {self._place}, refuses this one"
+            self._refusal = AuthenticationError(f"{message}: {why}")
+        whom = "the first" if self._membership.is_first else "this"
+        self._give_up(connection, f"refuses {whom} member: {why}")
+
+    def unreachable(self, connection: Connection, why: str) -> None:
+        """As :meth:`Owner.unreachable`."""
+        is_first = connection.to == self._membership.first
+        if is_first and not self._have_met and not connection.was_up:
+            return  # it may be yet to come
+        self._give_up(connection, why, f" from member {self.name!r}")
+
+    def _give_up(self, connection: Connection, why: str, whence: str = "") -> None:
+        """Give up a member that the first cannot reach, or the first; or just the connection."""
+        to = connection.to
+        if self._membership.first in (self.name, to):
+            self._membership.lose(to, why)
+        else:
+            connection.close()
+            self._reset(to, why + whence)
+
+    def answered(self, connection: Connection, part: bytes) -> None:
+        """As :meth:`Owner.answered`."""
+        kind = part[:1]
+        if kind == bytes([messages.LEFT]):
+            self._confirmed(connection.to)
+            return
+        why = b"".join(bytes(each) for each in self._frames(part))
+        if kind == bytes([messages.REFUSED]):
+            self.refused(connection, bytes(why).decode(errors="replace"))
+        elif kind == bytes([messages.LOST]) and connection.to == self._membership.first:
+            self._membership.lose(self.name, bytes(why).decode(errors="replace"))
+
+    def _send_to_all(self, kind: int, *frames: bytes) -> None:
+        parts = messages.pack(frames, self._limits, kind)
+        for each in list(self._connections.values()):
+            each.send(parts)
+
+    def _frames(self, part: bytes) -> list[Buffer]:
+        found = messages.unpack(part, self._limits, self._memory)
+        return [] if isinstance(found, Incoming) else found
+
+    def _answer(self, route: bytes, kind: int, *frames: bytes) -> None:
+        self._listener.answer(route, bytes(messages.pack(frames, self._limits, kind)[0][0]))
+
+    # -- messages -----------------------------------------------------------------------------
+
+    @override
+    def send(self, to: str, frames: Frames) -> None:
+        connection = self._connections.get(to)
+        if connection is None or connection.is_closed or self._closed:
+            connection = self._connection(to)
+        connection.send(messages.pack(frames, self._limits))
+
+    def _take(self, sender: str, route: bytes, part: bytes, rest: Iterator[Buffer]) -> None:
+        """Take a message in."""
+        kind = part[0] if part else 0
+        found: list[Buffer] | Incoming
+        try:
+            if kind == messages.PIECE:
+                self._listener.answer(route, MORE_BACK)
+                incoming = self._incoming[sender]
+                if not incoming.feed(part, memoryview(next(rest, b""))):
+                    return
+                kind, found = incoming.kind, self._incoming.pop(sender).frames()
+            else:
+                self._incoming.pop(sender, None)
+                found = messages.unpack(part, self._limits, self._memory)
+        except KeyError:
+            return  # of a message whose head did not come
+        except BadMessageError as error:
+            self._incoming.pop(sender, None)
+            logger.warning("A message of %s was dropped: %s", sender, error)
+            return
+        if isinstance(found, Incoming):
+            self._incoming[sender] = found
+            if not self._trims:
+                self._trims = True
+                self._trim()
+        else:
+            self._act(kind, sender, route, found)
+
+    def _trim(self) -> None:
+        self._memory.trim()
+        if self._io is not None:
+            self._io.call_at(time.monotonic() + IDLE, self._trim)
+
+    def _act(self, kind: int, sender: str, route: bytes, frames: list[Buffer]) -> None:
+        receiver = self._receiver
+        assert receiver is not None
+        if kind in (messages.FRAME, messages.FRAMES):
+            if not (self._membership.expects(sender) or sender in self._ending):
+                self._answer_lost(sender, route, self._membership.reason(sender))
+            elif not self._closed:
+                receiver.on_message(sender, frames)
+        elif kind == messages.HELLO and len(frames) == 1:
+            self._take_hello(sender, route, bytes(frames[0]))
+        elif kind == messages.BYE:
+            self._bye(sender, route)
+        elif sender == self._membership.first and kind in (messages.ROSTER, messages.LOST):
+            self._take_news(kind, [bytes(each) for each in frames])
+
+    def _take_hello(self, sender: str, route: bytes, data: bytes) -> None:
+        membership = self._membership
+        try:
+            hello = Hello.unpack(data)
+            if hello.name != sender:
+                message = f"it says that it is {hello.name!r}, and its key is that of {sender!r}"
+                raise RefusedError(message)
+            membership.admit(hello)
+            if membership.is_first:
+                self._connect(sender, Address.parse(hello.address))
+        except (RefusedError, ConfigError) as error:
+            membership.refused(sender, str(error))
+            self._answer(route, messages.REFUSED, str(error).encode())
+        except ResourceExhaustedError:
+            logger.exception("It is tried again to connect to %s", sender)
+            again = partial(self._take_hello, sender, route, data)
+            if self._io is not None:
+                self._io.call_at(time.monotonic() + AGAIN, again)
+        except ClosedError:
+            return
+        else:
+            if sender in self._greeted:
+                self._reset(sender, _BROKE)
+            self._greeted.add(sender)
+
+    def _answer_lost(self, name: str, route: bytes | None, reason: str) -> None:
+        """As the first member, answer one that was given up, should it live."""
+        if self._membership.is_first and reason != _LEFT and route is not None:
+            self._answer(route, messages.LOST, reason.encode())
+
+    def _take_news(self, kind: int, frames: list[bytes]) -> None:
+        """Take the news of the first member."""
+        membership = self._membership
+        if kind == messages.LOST:
+            name, reason = (each.decode() for each in frames)
+            membership.lose(name, reason)
+            return
+        for hello in map(Hello.unpack, frames):
+            if hello.name != self.name and membership.expects(hello.name):
+                try:
+                    membership.admit(hello)
+                except RefusedError as error:  # it has ended just now
+                    logger.info("A member in the roster is not let in: %s", error)
+
+    def _reset(self, name: str, why: str) -> None:
+        if self._receiver is not None and not self._closed:
+            self._receiver.on_reset(name, PeerLostError(name, why))
+
+    # -- ends ---------------------------------------------------------------------------------
+
+    def _member_ended(self, name: str, reason: str) -> None:
+        """Have the end of a member reported after the last of its messages; in any thread."""
+        if self._io is not None:
+            self._io.call(partial(self._await_end, name, reason))
+
+    def _await_end(self, name: str, reason: str) -> None:
+        self._ending[name] = reason
+        if self._membership.is_first:
+            told = name.encode(), reason.encode()
+            for each in list(self._connections.values()):
+                if each.to != name:
+                    each.send(messages.pack(told, self._limits, messages.LOST))
+        if self._listener.is_connected(name) and self._io is not None:
+            longest = FLUSH if reason == _LEFT else LAST
+            self._io.call_at(time.monotonic() + longest, partial(self._lose, name))
+        else:
+            self._lose(name)
+
+    def _disconnected(self, name: str) -> None:
+        """Have the end of a member reported, as no more comes from it."""
+        if name in self._ending and self._io is not None:
+            self._io.call(partial(self._lose, name))
+
+    def _lose(self, name: str) -> None:
+        if name not in self._ending:
+            return
+        for _ in range(BATCH):  # others may send without end
+            if not self._listener.empty():
+                break
+        reason = self._ending.pop(name)
+        self._answer_lost(name, self._listener.route(name), reason)
+        self._incoming.pop(name, None)
+        connection = self._connections.pop(name, None)
+        if connection is not None:
+            connection.close()
+        if self._receiver is not None and not self._closed:
+            self._receiver.on_lost(name, reason)
+
+    def _bye(self, sender: str, route: bytes) -> None:
+        self._answer(route, messages.LEFT)
+        self._listener.forget(sender)
+        self._confirmed(sender)
+        self._membership.lose(sender, _LEFT)
 
     @override
     def close(self) -> None:
         with self._lock:
-            if self._closed or self._pid not in (0, os.getpid()):
-                return  # in a child that was forked it is the parent's
-            self._closed = True
-        if self._to_self is not None:
-            self._to_self.finish()
-        self._pending.close()  # first: what others answer to our leaving is no answer to a request
-        if self._network is not None:
-            self._network.close()
+            is_first, self._closed = not self._closed, True
+        _opened.discard(self)
+        self._membership.close()
+        if self._io is not None:
+            if is_first:
+                self._io.call(self._leave)
+            self._io.join()
 
-    @override
-    def request(self, to: str, frames: Frames, timeout: float | None = None) -> Future[Frames]:
-        future: Future[Frames] = LeanFuture()
-        self.send(to, frames, timeout, future)
-        return future
+    def _leave(self) -> None:
+        """Send a farewell, and end once all have confirmed that everything has come."""
+        assert self._io is not None
+        live = {name for name, each in self._connections.items() if not each.is_closed}
+        self._leaving = live - self._ending.keys()
+        self._send_to_all(messages.BYE)
+        self._io.call_at(time.monotonic() + FLUSH, self._io.end)
+        self._confirmed("")
 
-    @override
-    def send(self, to: str, frames: Frames, timeout: float | None, future: Future[Frames]) -> None:
-        to_self, network = self._opened(), self._network
-        if to == self._member.name:
-            self._pending.watch(future, to, timeout)
-            to_self.deliver(to, frames, future)
-            return
-        if network is None:
-            raise PeerLostError(to, "is not a member")
-        network.membership.check(to)
-        link = network.link_to(to)
-        number = next(self._numbers)
-        part, raws = wire.pack(Kind.REQUEST, number, frames, network.limits)
-        self._pending.watch(future, to, timeout)
-        link.note(number)
-        link.request(part, raws, number, future)
-        if link.is_over:
-            link.fail_all(lambda: network.why_over(to))
+    def _confirmed(self, name: str) -> None:
+        if self._leaving is not None and self._io is not None:
+            self._leaving.discard(name)
+            if not self._leaving:
+                self._io.end()
 
-    @override
-    def call(self, to: str, frames: Frames, timeout: float | None = None) -> Frames:
-        network = self._network
-        link = None if network is None else network.links.get(to)
-        if (
-            network is None
-            or link is None
-            or link.is_over
-            or not link.is_welcome
-            or link.last.get(get_ident()) in link.unanswered
-            or self._closed
-            or self._pid != os.getpid()
-        ):
-            return self.request(to, frames, timeout).result()
-        network.membership.check(to)
-        number = next(self._numbers)
-        part, raws = wire.pack(Kind.REQUEST, number, frames, network.limits)
-        try:
-            lane = link.take()
-        except ResourceExhaustedError:
-            return self.request(to, frames, timeout).result()
-        try:
-            return lane.call(link, part, raws, number, timeout)
-        finally:
-            link.keep(lane, number)
+    def _finish(self) -> None:
+        """Close the sockets; the thread that receives has ended."""
+        is_failing, self._closed = not self._closed, True
+        for each in list(self._connections.values()):
+            each.close()
+        if is_failing and self._receiver is not None:
+            for name in self._membership.names():
+                if name != self.name:
+                    self._receiver.on_lost(
+                        name, "cannot be reached: the thread that receives has ended"
+                    )
+        self._sockets.end()
+        self._memory.close()
+
+    # -- inside -------------------------------------------------------------------------------
 
     @classmethod
     @override
@@ -145,10 +460,21 @@ class ZmqTransport(RequestTransport):
         with address.held(config) as place:
             yield Meeting(str(place), keys.fresh(names))
 
-    def _opened(self) -> Delivery:
-        if self._closed or self._to_self is None or self._pid != os.getpid():
+    def _check_open(self) -> None:
+        if self._closed or self._receiver is None:
             why = "is closed" if self._closed else "is not open"
-            if self._pid not in (0, os.getpid()):
-                why = "is that of the process that this one was forked from"
+            if self._closed and self._pid not in (0, os.getpid()):
+                why = f"belongs to process {self._pid}, of which this one is a fork"
             raise ClosedError(f"transport of {self.name!r}", why)
-        return self._to_self
+
+
+_opened: weakref.WeakSet[ZmqTransport] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for each in list(_opened):
+        each._closed, each._io = True, None
+    _opened.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -11,7 +11,7 @@ import zmq
 from hypothesis import strategies as st
 
 from pparallel.interfaces.transport import Meeting
-from pparallel_zmq import wire
+from pparallel_zmq import messages
 from pparallel_zmq.address import Address
 
 
@@ -63,18 +63,17 @@ garbage = st.one_of(
 
 
 head = st.builds(
-    lambda kind, flags, zero, count, number, tail: (
-        wire.HEAD.pack(kind, flags, zero, count, number) + tail
+    lambda kind, zero, count, number, tail: (
+        struct.pack("<BB2xII", kind, zero, count, number) + tail
     ),
-    st.integers(0, 14),
-    st.integers(0, 3),
+    st.sampled_from([0, *range(messages.FRAMES, messages.MORE + 2)]),
     st.sampled_from([0, 0, 0, 1]),
     st.one_of(st.integers(0, 5), st.sampled_from([2**16, 2**32 - 1])),
-    st.integers(1000, 1005),  # what it says of requests that it has made is believed
+    st.integers(1000, 1005),
     st.one_of(
         st.binary(max_size=60),
         st.lists(st.integers(0, 2**64 - 1), max_size=5).map(
             lambda sizes: struct.pack(f"<{len(sizes)}Q", *sizes)
         ),
     ),
-)
+).filter(lambda part: part[0] != messages.BYE)  # which is believed

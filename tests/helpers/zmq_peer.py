@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,9 +17,9 @@ from typing import Any
 
 from pydantic import SecretStr
 
+from pparallel.errors import CallTimeoutError, PeerLostError
 from pparallel.interfaces.transport import Frames, Meeting
 from pparallel.runtime.member import Member
-from pparallel.runtime.request_transport import Handler
 from pparallel.testing.patience import until
 from pparallel_zmq import ZmqTransportConfig
 from pparallel_zmq.transport import ZmqTransport
@@ -26,11 +27,14 @@ from pparallel_zmq.transport import ZmqTransport
 BOUND = 1.0
 
 
-def handle(sender: str, frames: Frames) -> Frames | Future[Frames]:
-    """Do what the first frame says."""
+Handler = Callable[[str, Frames], Frames | None]
+
+
+def handle(sender: str, frames: Frames) -> Frames | None:
+    """Do what the first frame says; ``None``: never answer."""
     what, _, value = bytes(frames[0]).decode(errors="replace").partition(" ")
     if what == "never":
-        return Future()
+        return None
     if what == "gil":
         threading.Timer(0.05, hold_the_gil, [float(value)]).start()
     if what == "environment":
@@ -52,17 +56,69 @@ def transport(name: str, names: Sequence[str], meeting: Meeting, **options: obje
     return ZmqTransport(config, member=member)
 
 
-class Heard:
-    """The members that a transport has reported lost, with the reasons."""
+class Asking:
+    """What a transport reports, and requests by messages: each is answered by its handler.
 
-    def __init__(self, of: ZmqTransport) -> None:
-        self.all: list[tuple[str, str]] = []
-        of.when_lost(lambda name, reason: self.all.append((name, reason)))
+    Attributes:
+        own: the transport.
+        lost: the members that it has reported lost, with the reasons.
+        resets: the members to whom messages may have been lost.
+        asked: who has asked something, in order.
+    """
+
+    def __init__(self, own: ZmqTransport, handler: Handler = handle) -> None:
+        self.own, self._handler = own, handler
+        self.lost: list[tuple[str, str]] = []
+        self.resets: list[str] = []
+        self.asked: list[str] = []
+        self._numbers = itertools.count()
+        self._waiting: dict[int, tuple[str, Future[Frames]]] = {}
+
+    def request(self, to: str, frames: Frames) -> Future[Frames]:
+        """Ask, and return a future of the answer."""
+        number, future = next(self._numbers), Future[Frames]()
+        self._waiting[number] = to, future
+        self.own.send(to, [b"?", b"%d" % number, *frames])
+        return future
+
+    def call(self, to: str, frames: Frames, timeout: float = 20.0) -> Frames:
+        """Ask, and wait for the answer."""
+        try:
+            return self.request(to, frames).result(timeout)
+        except TimeoutError:
+            raise CallTimeoutError(f"a request to {to!r}", timeout) from None
 
     def expect(self, name: str) -> str:
-        """Wait until *name* has been reported, and return why."""
-        until(lambda: name in dict(self.all), f"{name} was not reported lost")
-        return dict(self.all)[name]
+        """Wait until *name* has been reported lost, and return why."""
+        until(lambda: name in dict(self.lost), f"{name} was not reported lost")
+        return dict(self.lost)[name]
+
+    def on_message(self, sender: str, frames: Frames) -> None:
+        kind, number, *rest = frames
+        if kind == b"?":
+            self.asked.append(sender)
+            answer = self._handler(sender, rest)
+            if answer is not None:
+                self.own.send(sender, [b"!", number, *answer])
+        elif int(bytes(memoryview(number))) in self._waiting:
+            self._waiting.pop(int(bytes(memoryview(number))))[1].set_result(rest)
+
+    def on_exchange(self, sender: str, frames: Frames) -> Frames:
+        raise AssertionError("there are no exchanges here")
+
+    def on_reset(self, name: str, error: BaseException) -> None:
+        self.resets.append(name)
+        self._fail(name, error)
+
+    def on_lost(self, name: str, reason: str) -> None:
+        self.lost.append((name, reason))
+        self._fail(name, PeerLostError(name, reason))
+
+    def _fail(self, name: str, error: BaseException) -> None:
+        for number, (to, future) in list(self._waiting.items()):
+            if to == name:
+                del self._waiting[number]
+                future.set_exception(error)
 
 
 class Peer:
@@ -147,12 +203,12 @@ def peers(names: Sequence[str], every: Sequence[str], meeting: Meeting) -> Itera
 
 
 @contextmanager
-def opened(own: ZmqTransport, handler: Handler = handle) -> Iterator[Heard]:
+def opened(own: ZmqTransport, handler: Handler = handle) -> Iterator[Asking]:
     """Open a transport in this process."""
-    heard = Heard(own)
+    found = Asking(own, handler)
     try:
-        own.open(handler)
-        yield heard
+        own.open(found)
+        yield found
     finally:
         own.close()
 
@@ -161,7 +217,7 @@ def _say(what: object) -> None:
     print(json.dumps(what), flush=True)  # noqa: T201 - the test reads it
 
 
-def _called(own: ZmqTransport, to: str, what: str, timeout: float) -> object:
+def _called(own: Asking, to: str, what: str, timeout: float) -> object:
     try:
         return [bytes(memoryview(each)).decode() for each in own.call(to, [what.encode()], timeout)]
     except Exception as error:  # noqa: BLE001 - told to the test
@@ -171,17 +227,17 @@ def _called(own: ZmqTransport, to: str, what: str, timeout: float) -> object:
 def _run(name: str, names: list[str], address: str, keys: Mapping[str, str], options: Any) -> None:
     secret = {key: SecretStr(each) for key, each in keys.items()}
     own = transport(name, names, Meeting(address, {name: secret}), **options)
-    heard = Heard(own)
+    asking = Asking(own)
     _say("begins")
     try:
-        own.open(handle)
+        own.open(asking)
     except Exception as error:  # noqa: BLE001 - told to the test
         _say(f"{type(error).__name__}: {error}")
     else:
         _say("open")
     for line in sys.stdin:
         what, *args = json.loads(line)
-        _say(heard.all if what == "lost" else _called(own, *args))
+        _say(asking.lost if what == "lost" else _called(asking, *args))
     own.close()
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import threading
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,44 +28,44 @@ def test_a_member_that_is_killed() -> None:
     names = ["m0", "m1", "m2"]
     with meeting(names, PLACES[1]) as met, peers(names[1:], names, met) as (one, two):
         own = transport("m0", names, met)
-        with opened(own) as heard:
+        with opened(own) as asking:
             assert (one.opened(), two.opened()) == ("open", "open")
-            waiting = own.request("m1", [b"never"])
+            waiting = asking.request("m1", [b"never"])
             errors: list[BaseException] = []
 
             def call() -> None:
                 try:
-                    own.call("m1", [b"never"])
+                    asking.call("m1", [b"never"])
                 except PeerLostError as error:
                     errors.append(error)
 
-            own.call("m1", [b"here"], 5)
+            asking.call("m1", [b"here"], 5)
             caller = threading.Thread(target=call)
             caller.start()
             os.kill(one.pid, signal.SIGKILL)
             ends_in_time(caller)
             assert "has died" in str(errors[0])
             assert isinstance(waiting.exception(5 * BOUND), PeerLostError)
-            assert heard.expect("m1")
+            assert asking.expect("m1")
             assert own.members() == ["m0", "m2"]
             until(lambda: [each[0] for each in two.lost()] == ["m1"], "m2 was not told")
             assert two.call("m0", "still") == ["m2", "still"]
-            assert len(heard.all) == 1
+            assert len(asking.lost) == 1
             with pytest.raises(PeerLostError):
-                own.call("m1", [b"again"], 5)
+                asking.call("m1", [b"again"], 5)
 
 
 def test_a_member_of_another_machine_that_is_killed(unwatched: None) -> None:
     names = ["m0", "m1"]
     with meeting(names, PLACES[1]) as met, peers(names[1:], names, met) as (one,):
         own = transport("m0", names, met)
-        with opened(own) as heard:
+        with opened(own) as asking:
             assert one.opened() == "open"
-            waiting = own.request("m1", [b"never"])
-            own.call("m1", [b"here"], 5)
+            waiting = asking.request("m1", [b"never"])
+            asking.call("m1", [b"here"], 5)
             os.kill(one.pid, signal.SIGKILL)
             assert isinstance(waiting.exception(5 * BOUND), PeerLostError)
-            assert "cannot be reached" in heard.expect("m1")
+            assert "cannot be reached" in asking.expect("m1")
 
 
 def test_a_member_that_is_stopped_is_given_up(unwatched: None) -> None:
@@ -71,13 +73,13 @@ def test_a_member_that_is_stopped_is_given_up(unwatched: None) -> None:
     names = ["m0", "m1"]
     with meeting(names) as met, peers(names[1:], names, met) as (one,):
         own = transport("m0", names, met)
-        with opened(own) as heard:
+        with opened(own) as asking:
             assert one.opened() == "open"
-            waiting = own.request("m1", [b"never"])
+            waiting = asking.request("m1", [b"never"])
             os.kill(one.pid, signal.SIGSTOP)
             try:
                 assert isinstance(waiting.exception(5 * BOUND), PeerLostError)
-                assert heard.expect("m1")
+                assert asking.expect("m1")
             finally:
                 os.kill(one.pid, signal.SIGCONT)
             until(lambda: bool(one.lost()), "it did not find out that it was given up")
@@ -90,15 +92,34 @@ def test_what_the_queue_has_no_room_for_is_sent_later_and_in_order() -> None:
     names = ["m0", "m1"]
     with meeting(names) as met, peers(names[1:], names, met) as (one,):
         own = transport("m0", names, met, high_water_mark=10, liveness_bound=5.0)
-        with opened(own) as heard:
+        with opened(own) as asking:
             assert one.opened() == "open"
-            own.call("m1", [b"here"], 5)
+            asking.call("m1", [b"here"], 5)
             os.kill(one.pid, signal.SIGSTOP)
-            sent = [own.request("m1", [bytes(30_000), b"%d" % n], 30) for n in range(300)]
+            sent = [asking.request("m1", [bytes(30_000), b"%d" % n]) for n in range(300)]
             os.kill(one.pid, signal.SIGCONT)
             replies = [int(bytes(memoryview(each.result(20)[2]))) for each in sent]
             assert replies == [*range(300)]
-            assert not heard.all
+            assert not asking.lost
+
+
+def _note(order: list[int], number: int, _: object) -> None:
+    order.append(number)
+
+
+def test_the_order_of_a_thread_is_kept_among_all_sizes() -> None:
+    names, chance = ["m0", "m1"], random.Random(0)
+    sizes = [chance.choice([1, 1, 1, 2048, 2**17, 3 * 2**20]) for _ in range(60)]
+    with meeting(names) as met, peers(names[1:], names, met) as (one,):
+        own = transport("m0", names, met, liveness_bound=5.0, high_water_mark=4)
+        with opened(own) as asking:
+            assert one.opened() == "open"
+            answers = [asking.request("m1", [bytes(size)]) for size in sizes]
+            order: list[int] = []
+            for number, each in enumerate(answers):
+                each.add_done_callback(partial(_note, order, number))
+            asking.call("m1", [b"last"])
+            assert order == [*range(len(sizes))]
 
 
 def test_queue_of_one_message_is_enough_to_open_and_to_call() -> None:
@@ -108,13 +129,13 @@ def test_queue_of_one_message_is_enough_to_open_and_to_call() -> None:
         own = transport("m0", names, met, high_water_mark=1, liveness_bound=5.0)
         with ExitStack() as stack:
             stack.callback(one.end)
-            heard = stack.enter_context(opened(own))
+            asking = stack.enter_context(opened(own))
             assert one.opened() == "open"
             assert one.call("m0", "back") == ["m1", "back"]
-            sent = [own.request("m1", [b"%d" % n, bytes(2**17)], 20) for n in range(20)]
+            sent = [asking.request("m1", [b"%d" % n, bytes(2**17)]) for n in range(20)]
             assert [int(bytes(memoryview(each.result()[1]))) for each in sent] == [*range(20)]
-            assert own.call("m1", [b"here"], 5)
-            assert not heard.all
+            assert asking.call("m1", [b"here"], 5)
+            assert not asking.lost
 
 
 def test_the_first_member_is_missing() -> None:
@@ -138,30 +159,14 @@ def test_members_that_torchrun_starts_meet_in_its_store(tmp_path: Path) -> None:
         members.close()
 
 
-def test_closing_with_calls_under_way() -> None:
-    names = ["m0", "m1"]
-    with meeting(names) as met, peers(names[1:], names, met) as (one,):
-        own = transport("m0", names, met)
-        with opened(own):
-            assert one.opened() == "open"
-            waiting = [own.request("m1", [b"never"]) for _ in range(50)]
-            own.call("m1", [b"here"], 5)
-            threading.Timer(0.1, own.close).start()
-            with pytest.raises(ClosedError):
-                own.call("m1", [b"never"])
-            assert all(isinstance(each.exception(5), ClosedError) for each in waiting)
-        until(lambda: [each[1] for each in one.lost()] == ["has left"], "it was not told")
-
-
-def test_who_leaves_in_the_main_thread_says_so_first() -> None:
+def test_who_leaves_says_so_after_what_it_has_sent() -> None:
     names = ["m0", "m1"]
     with meeting(names) as met, peers(names[1:], names, met) as (one,):
         own = transport("m0", names, met, liveness_bound=5.0)
-        with opened(own):
+        with opened(own) as asking:
             assert one.opened() == "open"
-            network = own._network
-            assert network is not None
-            until(lambda: "m1" in network._routes, "its hello has not come")
+            waiting = [asking.request("m1", [bytes(30_000)]) for _ in range(100)]
+        assert not [each for each in waiting if each.done() and each.exception()]
         until(lambda: one.lost() == [["m0", "has left"]], "it takes this member for lost")
 
 
@@ -169,16 +174,16 @@ def test_a_child_that_is_forked_uses_nothing() -> None:
     names = ["m0", "m1"]
     with meeting(names) as met, peers(names[1:], names, met) as (one,):
         own = transport("m0", names, met)
-        with opened(own):
+        with opened(own) as asking:
             assert one.opened() == "open"
-            own.call("m1", [b"before"], 5)
+            asking.call("m1", [b"before"], 5)
             pid = os.fork()
             if pid == 0:
                 try:
-                    own.call("m1", [b"in the child"], 1)
+                    own.send("m1", [b"in the child"])
                 except ClosedError:
                     own.close()
                     os._exit(7)
                 os._exit(1)
             assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
-            assert own.call("m1", [b"after"], 5)
+            assert asking.call("m1", [b"after"], 5)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
+import zmq
 from zmq_meetings import PLACES, meeting
 from zmq_peer import BOUND, Peer, opened, peers, transport
 
@@ -18,8 +19,9 @@ from pparallel.errors import PeerLostError
 from pparallel.testing.patience import until
 from pparallel_zmq import ZmqTransportConfig
 from pparallel_zmq.address import Address
-from pparallel_zmq.sockets import Connection, Sockets
-from pparallel_zmq.wire import Limits
+from pparallel_zmq.iothread import IoThread
+from pparallel_zmq.messages import Limits
+from pparallel_zmq.sockets import Socket, Sockets
 
 
 class Relay:
@@ -77,62 +79,58 @@ class Relay:
 
 
 def test_a_connection_that_breaks_and_comes_back() -> None:
-    names, never = ["m0", "m1"], [b"never", bytes(100_000)]
+    names = ["m0", "m1"]
     with meeting(names, PLACES[1]) as met, peers(["m0"], names, met) as (first,):
         relay = Relay(int(met.address.rpartition(":")[2]))
         own = transport("m1", names, met, address=f"tcp://127.0.0.1:{relay.port}")
         try:
-            with opened(own) as heard:
+            with opened(own) as asking:
                 assert first.opened() == "open"
-                waiting = own.request("m0", never)
-                errors = []
-
-                def call() -> None:
-                    with pytest.raises(PeerLostError, match="broke the connection") as caught:
-                        own.call("m0", never)
-                    errors.append(caught.value)
-
-                callers = [threading.Thread(target=call) for _ in range(3)]
-                for each in callers:
-                    each.start()
+                waiting = [asking.request("m0", [b"never", bytes(100_000)]) for _ in range(4)]
                 until(lambda: relay.passed > 4 * 100_000, "not all calls have come")
                 relay.cut()
-                assert isinstance(waiting.exception(5), PeerLostError)
-                for each in callers:
-                    each.join(5)
-                assert len(errors) == 3
+                for each in waiting:
+                    with pytest.raises(PeerLostError, match="broke the connection"):
+                        each.result(5)
                 for n in range(5):
-                    assert own.call("m0", [b"%d" % n], 5)
-                    assert own.request("m0", [b"%d" % n], 5).result()
-                assert not heard.all
+                    assert asking.call("m0", [b"%d" % n], 5)
+                assert set(asking.resets) == {"m0"}
+                assert not asking.lost
         finally:
             relay.close()
 
 
 def test_connections_that_break_while_they_are_closed() -> None:
     """libzmq's thread must not wait for a monitor that is closed: it serves all other members."""
-    place = Address("127.0.0.1", 0)
     config = ZmqTransportConfig(allow_insecure=True)
     limits = Limits(config.max_frames, config.max_message, config.piece_size)
-    sockets = Sockets("m0", None, config, limits)
+    io = IoThread("io")
+    sockets = Sockets("m0", None, config, limits, io)
 
-    def reached(count: int) -> list[Connection]:
-        bound, where = sockets.bound(place)
-        own, _ = bound.made
-        ends = [sockets.connected("m1", where) for _ in range(count)]
+    def reached(count: int) -> list[tuple[Socket, Socket]]:
+        bound, _ = sockets.bound(Address("127.0.0.1", 0))
+        bound.bind("tcp://127.0.0.1:0")
+        where = Address.parse(bound.get_string(zmq.LAST_ENDPOINT))
+        ends = [sockets.connecting("m1", where) for _ in range(count)]
+        monitors = [
+            sockets.monitor(each, zmq.EVENT_ALL, lambda *_: None)[0] for each in (bound, *ends)
+        ]
         for each in ends:
-            each.made[0].send(b"here")
+            each.connect(str(where))
+            each.send(b"here")
         for _ in ends:
-            assert own.poll(10_000), "a message did not arrive"
-            own.recv_multipart()
-        return [bound, *ends]
+            assert bound.poll(10_000), "a message did not arrive"
+            bound.recv_multipart()
+        return list(zip([bound, *ends], monitors, strict=True))
 
     try:
         for _ in range(5):
             for each in reached(16):
-                each.close()
+                sockets.close(*each)
+        reached(16)
     finally:
-        sockets.close()
+        sockets.end()  # the last ones, too
+        io.close()
 
 
 # -- networks -----------------------------------------------------------------------------------
@@ -188,7 +186,7 @@ def across(machines: Sequence[str]) -> Iterator[list[Peer]]:
         try:
             assert [each.opened() for each in started] == ["open"] * len(names)
             for each in started:
-                for name in names:
+                for name in [other for other in names if other != each.name]:
                     assert each.call(name, "there") == [each.name, "there"]
             yield started
         finally:

@@ -10,7 +10,7 @@ import secrets
 import struct
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -24,30 +24,31 @@ from pydantic import SecretStr
 from typer.testing import CliRunner
 from zmq.utils import z85
 from zmq_bytes import connect, curve, garbage, greeting, head, second
-from zmq_peer import Peer, handle, opened, peers, transport
+from zmq_peer import Asking, Peer, opened, peers, transport
 
 import pparallel
 from pparallel.cli import app
-from pparallel.errors import AuthenticationError, ConfigError, PeerLostError
-from pparallel.interfaces.transport import Frames, Meeting
+from pparallel.errors import AuthenticationError, CallTimeoutError, ConfigError, PeerLostError
+from pparallel.interfaces.transport import Meeting
 from pparallel.runtime.member import Member
 from pparallel.testing.patience import until
 from pparallel.testing.threads import in_threads
-from pparallel_zmq import ZmqTransportConfig, wire
+from pparallel_zmq import ZmqTransportConfig, messages
 from pparallel_zmq.address import Address
-from pparallel_zmq.keys import Keyring, fresh
+from pparallel_zmq.keys import fresh
 from pparallel_zmq.transport import ZmqTransport
 
 NAMES = ["m0", "m1"]
 PLACES = ["ipc", "tcp://127.0.0.1:0"]
+LIMITS = messages.Limits(99, 9999, 9999)
 
 
 class Job:
     """Two members, the first of which runs in this process; counts what its handler is asked."""
 
-    def __init__(self, met: Meeting, own: ZmqTransport, peer: Peer) -> None:
+    def __init__(self, met: Meeting, own: Asking, peer: Peer) -> None:
         self.met, self.own, self.peer = met, own, peer
-        self.asked: list[str] = []
+        self.asked = own.asked
 
     def answers(self) -> None:
         """Check that the members still talk."""
@@ -60,17 +61,10 @@ def job(place: str) -> Iterator[Job]:
     with (
         ZmqTransport.meeting(ZmqTransportConfig(address=place), NAMES) as met,
         peers(NAMES[1:], NAMES, met) as (peer,),
+        opened(transport("m0", NAMES, met, liveness_bound=5.0)) as asking,
     ):
-        own = transport("m0", NAMES, met, liveness_bound=5.0)
-        found = Job(met, own, peer)
-
-        def handler(sender: str, frames: Frames) -> Frames | Future[Frames]:
-            found.asked.append(sender)
-            return handle(sender, frames)
-
-        with opened(own, handler):
-            assert peer.opened() == "open"
-            yield found
+        assert peer.opened() == "open"
+        yield Job(met, asking, peer)
 
 
 @pytest.fixture(params=PLACES)
@@ -95,10 +89,11 @@ def client(address: str, **options: object) -> Iterator[tuple[zmq.Socket[bytes],
         happened: list[str] = []
         with own.get_monitor_socket() as monitor:
             own.connect(address)
-            part, _ = wire.pack(wire.Kind.REQUEST, 1, [b"let me in"], wire.Limits(9, 999, 999))
             with suppress(zmq.Again):  # who is refused before it sends has nowhere to send to
-                own.send(wire.say(wire.Kind.HELLO, b"x" * 90), zmq.NOBLOCK)
-                own.send(part, zmq.NOBLOCK)
+                hello = messages.pack([b"x" * 90], LIMITS, messages.HELLO)[0][0]
+                own.send(hello, zmq.NOBLOCK)
+                asked = messages.pack([b"?", b"1", b"let me in"], LIMITS)[0][0]
+                own.send(asked, zmq.NOBLOCK)
             end = time.monotonic() + 1.5
             while time.monotonic() < end and not {"AUTH", "SUCCEEDED"} & {*happened}:
                 if monitor.poll(50):
@@ -119,56 +114,44 @@ def are_refused(address: str, clients: list[dict[str, object]]) -> list[bool]:
     return in_threads(len(clients), is_refused)
 
 
-def test_wrong_keys_are_refused_on_tcp(on_tcp: Job) -> None:
+def test_wrong_keys_are_refused(members: Job) -> None:
     stranger = dict(zip(("curve_publickey", "curve_secretkey"), zmq.curve_keypair(), strict=True))
-    before = len(on_tcp.asked)
+    before = len(members.asked)
     wrong = {"curve_serverkey": zmq.curve_keypair()[0]}
     clients: list[dict[str, object]] = [
         {},  # none at all
-        {**curve(on_tcp.met), **stranger},  # one that nobody knows
-        {**curve(on_tcp.met), **wrong},  # of another server
+        {**curve(members.met), **stranger},  # one that nobody knows
+        {**curve(members.met), **wrong},  # of another server
         {"plain_username": b"m1", "plain_password": b"x"},
         {"routing_id": b"m1\0" + bytes(16)},
     ]
 
-    assert are_refused(on_tcp.met.address, clients) == [True] * len(clients)
-    on_tcp.answers()
-    assert on_tcp.asked[before:] == ["m1"], "who was refused was heard"
+    assert are_refused(members.met.address, clients) == [True] * len(clients)
+    members.answers()
+    assert members.asked[before:] == ["m1"], "who was refused was heard"
 
 
-def test_wrong_passwords_are_refused_on_unix_sockets() -> None:
-    with job(PLACES[0]) as found:
-        ring = Keyring("m1", NAMES, found.met.keys["m1"])
-        before = len(found.asked)
-        right = ring.password("m1", "m0").encode()
-        pairs = [
-            (b"m1", b"x"),
-            (b"m1", b"0" * 64),
-            (b"m0", right),  # a known key under another's name
-            (b"m9", right),
-            (b"\xff", b"\xff"),
-        ]
-        clients: list[dict[str, object]] = [
-            {"plain_username": name, "plain_password": password} for name, password in pairs
-        ]
-        assert are_refused(found.met.address, [{}, *clients]) == [True] * 6
-        directory = Path(found.met.address.removeprefix("ipc://")).parent
+def test_the_directory_of_unix_sockets_is_the_users_own() -> None:
+    with ZmqTransport.meeting(ZmqTransportConfig(), NAMES) as met:
+        directory = Path(met.address.removeprefix("ipc://")).parent
         assert directory.stat().st_mode & 0o777 == 0o700
-        found.answers()
-        assert found.asked[before:] == ["m1"]
 
 
-def test_a_member_that_does_not_prove_itself_is_sent_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(Keyring, "proof", lambda *_: b"0" * 64)  # in this process alone
-    with ZmqTransport.meeting(ZmqTransportConfig(address="ipc"), NAMES) as met:
-        peer = Peer("m1", NAMES, met, rendezvous_timeout=1.0)
-        with ThreadOpened(transport("m0", NAMES, met, rendezvous_timeout=1.0)):
-            peer.opened()
-            answer = peer.call("m0", "there", 1.0)
-            peer.end()
-        assert isinstance(answer, str), f"it was answered: {answer}"
+def test_a_member_that_does_not_prove_itself_is_sent_nothing() -> None:
+    """Whoever answers where the first member is met and has no key of its."""
+    with (
+        ZmqTransport.meeting(ZmqTransportConfig(address=PLACES[1]), NAMES) as met,
+        zmq.Context() as context,
+        context.socket(zmq.ROUTER) as liar,
+    ):
+        liar.linger = 0
+        liar.curve_server = True
+        liar.curve_secretkey = zmq.curve_keypair()[1]
+        liar.bind(met.address)
+        own = transport("m1", NAMES, met, rendezvous_timeout=1.0)
+        with pytest.raises(CallTimeoutError, match="hello to the first member"), opened(own):
+            pass
+        assert not liar.poll(0), "it was sent something"
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -179,7 +162,6 @@ def test_a_known_key_under_anothers_name_is_refused(place: str) -> None:
         keys = dict(met.keys["m2"])
         # m2 says that it is m1: its keys are its own, only the names are changed
         keys |= {"public:m1": keys["public:m2"], "public:m2": keys["public:m1"]}
-        keys |= {"shared:m2": keys["shared:m1"]}
         liar = transport("m1", names, Meeting(met.address, {"m1": keys}), rendezvous_timeout=1.0)
         with ThreadOpened(own) as first:
             with pytest.raises((AuthenticationError, PeerLostError)) as caught, opened(liar):
@@ -196,7 +178,7 @@ class ThreadOpened:
         self._own, self._pool = own, ThreadPoolExecutor(1)
 
     def __enter__(self) -> ThreadOpened:
-        self._future = self._pool.submit(self._own.open, handle)
+        self._future = self._pool.submit(self._own.open, Asking(self._own))
         return self
 
     def error(self) -> BaseException | None:
@@ -205,34 +187,6 @@ class ThreadOpened:
     def __exit__(self, *_: object) -> None:
         self._own.close()
         self._pool.shutdown()
-
-
-def test_what_one_gives_up_is_nobody_elses() -> None:
-    """Each member counts its own requests: several have the same number."""
-    names, large = ["m0", "m1", "m2"], bytes(2**20)
-    with (
-        ZmqTransport.meeting(ZmqTransportConfig(address=PLACES[1]), names) as met,
-        peers(names[1:], names, met) as others,
-        opened(transport("m0", names, met, piece_size=2**16, window=1), lambda *_: [large]),
-    ):
-        assert [each.opened() for each in others] == ["open", "open"]
-        limits = wire.Limits(9, 2**30, 2**16)
-        for number, whose in ((9000, "m1"), (9100, "m2")):
-            with second(met) as one, second(met, whose) as other:
-                one.send(wire.pack(wire.Kind.REQUEST, number, [b"how much?"], limits)[0])
-                _, flags, *_ = wire.unpack(one.recv(), limits)
-                assert flags & wire.LARGE
-                got = len(one.recv_multipart()[1])
-                other.send(wire.say(wire.Kind.ABORT, number=number))
-                other.send(wire.pack(wire.Kind.REQUEST, number + 1, [b"heard?"], limits)[0])
-                assert other.poll(10_000), "it was not taken in"
-                while got < len(large):
-                    one.send(wire.say(wire.Kind.MORE, number=number))
-                    if not one.poll(500 if whose == "m1" else 10_000):
-                        break
-                    got += len(one.recv_multipart()[1])
-            # A member's calls go by several connections, and one of them says what is given up.
-            assert (got == len(large)) == (whose == "m2")
 
 
 # -- garbage ------------------------------------------------------------------------------------
@@ -312,8 +266,8 @@ def test_what_is_too_large_is_refused_before_it_is_there(on_tcp: Job) -> None:
     before = me.memory_info().rss
     with second(on_tcp.met) as own:
         for number in range(50):  # each announces eight gigabytes, and one more byte
-            table = struct.pack("<Q", (8 * 2**30 + 1) << 1)
-            own.send(wire.HEAD.pack(wire.Kind.REQUEST, wire.LARGE, 0, 1, 9000 + number) + table)
+            head = struct.pack("<B3xII", messages.FRAMES, 1, number)
+            own.send(head + struct.pack("<Q", (8 * 2**30 + 1) << 1))
         on_tcp.answers()
         own.send(bytes(5 * 2**20))  # more than a piece: libzmq ends the connection
         on_tcp.answers()
@@ -333,12 +287,12 @@ def test_secrets_are_told_to_nobody(place: str, caplog: pytest.LogCaptureFixture
             for name, each in keys.items()
             if not name.startswith("public:")
         }
-        assert len(hidden) == 3
+        assert len(hidden) == 2
         with peers(NAMES[1:], NAMES, met) as (peer,):
             own = transport("m0", NAMES, met)
-            with opened(own):
+            with opened(own) as asking:
                 assert peer.opened() == "open"
-                environment = own.call("m1", [b"environment"], 5)
+                environment = asking.call("m1", [b"environment"], 5)
                 config = ZmqTransportConfig(keys=dict(met.keys["m0"]))
                 member = Member("m0", 0, 0, 2, tuple(NAMES), met.address, met.keys["m0"])
                 told = [repr(config), str(config), config.model_dump_json(), repr(member)]
@@ -355,7 +309,7 @@ def test_it_opens_only_with_keys() -> None:
     for place in ("tcp://127.0.0.1:5999", "ipc:///tmp/nowhere/m"):
         own = transport("m0", NAMES, Meeting(place))
         with pytest.raises(ConfigError, match=r"pparallel keys new.*allow_insecure: true"):
-            own.open(handle)
+            own.open(Asking(own))
         own.close()
 
 
@@ -382,15 +336,15 @@ def test_key_files(tmp_path: Path) -> None:
     assert not (tmp_path / "m2.keys").exists()
     place = f"ipc://{tmp_path}/private/meet"
     owned = [transport(name, NAMES, Meeting(""), address=place, keys=files[name]) for name in NAMES]
-    with ThreadOpened(owned[1]), opened(owned[0]):
-        assert owned[0].call("m1", [b"by hand"], 5)
+    with ThreadOpened(owned[1]), opened(owned[0]) as asking:
+        assert asking.call("m1", [b"by hand"], 5)
     wrong = transport("m0", NAMES, Meeting(place), keys=files["m1"])
     with pytest.raises(ConfigError, match="keys of member 'm1'"):
-        wrong.open(handle)
+        wrong.open(Asking(wrong))
     Path(files["m0"]).chmod(0o644)
     open_to_all = transport("m0", NAMES, Meeting(place), keys=files["m0"])
     with pytest.raises(ConfigError, match="chmod 600"):
-        open_to_all.open(handle)
+        open_to_all.open(Asking(open_to_all))
 
 
 def test_keys_new_says_what_is_wrong(tmp_path: Path) -> None:
@@ -411,7 +365,7 @@ def test_bad_keys_are_not_shown() -> None:
     for changed in ({"secret": "no key at all"}, {"secret": keys["secret"][:39]}):
         own = transport("m0", NAMES, Meeting("ipc:///tmp/x/y", {}), keys={**keys, **changed})
         with pytest.raises(ConfigError) as caught:
-            own.open(handle)
+            own.open(Asking(own))
         assert keys["secret"][:39] not in str(caught.value)
     with pytest.raises(ConfigError) as caught:
         ZmqTransportConfig(keys={"secret": [keys["secret"]]})
@@ -426,7 +380,7 @@ def test_a_directory_that_others_can_enter_is_refused(tmp_path: Path) -> None:
         place = Meeting(f"ipc://{tmp_path}/m", met.keys)
         own = transport("m0", NAMES, place)
         with pytest.raises(ConfigError, match="chmod 700"):
-            own.open(handle)
+            own.open(Asking(own))
         own.close()
 
 

@@ -13,12 +13,11 @@ from typing import NamedTuple, TextIO
 import pytest
 from idle_strangers import Strangers, few_descriptors, has_room, strangers
 from zmq_meetings import meeting
-from zmq_peer import Peer, opened, peers, transport
+from zmq_peer import Asking, Peer, opened, peers, transport
 
 from pparallel.interfaces.transport import Meeting
 from pparallel.testing.patience import until
 from pparallel_zmq.address import Address
-from pparallel_zmq.transport import ZmqTransport
 
 NAMES = ["m0", "m1", "m2"]
 PLACE = "tcp://127.0.0.1:0"
@@ -49,7 +48,7 @@ def waiting(met: Meeting, connections: TextIO) -> int:
 class Besieged(NamedTuple):
     """A member to which strangers hold connections, and another one."""
 
-    own: ZmqTransport
+    own: Asking
     other: Peer
     met: Meeting
     strangers: Strangers
@@ -59,11 +58,11 @@ class Besieged(NamedTuple):
 def besieged() -> Iterator[Besieged]:
     with meeting(NAMES, PLACE) as met, peers(["m1", "m2"], NAMES, met) as others:
         own = transport("m0", NAMES, met, liveness_bound=5.0)
-        with opened(own) as heard:
+        with opened(own) as asking:
             assert [each.opened() for each in others] == ["open", "open"]
             with strangers(met.address) as held:
-                yield Besieged(own, others[1], met, held)
-            assert not heard.all
+                yield Besieged(asking, others[1], met, held)
+            assert not asking.lost
 
 
 def test_calls_pass_while_strangers_hold_connections(few_descriptors: None) -> None:
@@ -98,9 +97,9 @@ def test_member_joins_while_strangers_hold_connections(few_descriptors: None) ->
         joining = threading.Thread(target=join)
         joining.start()
         try:
-            with opened(own):
+            with opened(own) as asking:
                 joining.join(20)
                 assert one.opened() == "open"
-                assert own.call("m2", [b"here"], 10)
+                assert asking.call("m2", [b"here"], 10)
         finally:
             joining.join(20)

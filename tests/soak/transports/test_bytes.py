@@ -47,7 +47,7 @@ def test_strangers_on_ipc(rounds: Iterable[random.Random]) -> None:
 def test_strangers_on_zmq(place: str, rounds: Iterable[random.Random]) -> None:
     with meeting(NAMES, place) as met, peers(NAMES[1:], NAMES, met) as (other,):
         own = transport("m0", NAMES, met, liveness_bound=5.0)
-        with opened(own):
+        with opened(own) as asking:
             assert other.opened() == "open"
             for chance in rounds:
 
@@ -63,14 +63,14 @@ def test_strangers_on_zmq(place: str, rounds: Iterable[random.Random]) -> None:
                                 continue
 
                 said()
-                assert own.call("m1", [b"here"], PATIENCE)
+                assert asking.call("m1", [b"here"], PATIENCE)
                 assert other.call("m0", "there") == ["m1", "there"]
 
 
 def test_members_on_zmq(rounds: Iterable[random.Random]) -> None:
     with meeting(NAMES, PLACES[1]) as met, peers(NAMES[1:], NAMES, met) as (other,):
         own = transport("m0", NAMES, met, liveness_bound=5.0)
-        with opened(own), second(met) as hostile:
+        with opened(own) as asking, second(met) as hostile:
             assert other.opened() == "open"
             for chance in rounds:
 
@@ -81,5 +81,5 @@ def test_members_on_zmq(rounds: Iterable[random.Random]) -> None:
                     hostile.send_multipart(parts)
 
                 said()
-                assert own.call("m1", [b"here"], PATIENCE)
+                assert asking.call("m1", [b"here"], PATIENCE)
                 assert other.call("m0", "there") == ["m1", "there"]

@@ -1,0 +1,108 @@
+"""The binary form of ZeroMQ's messages, and large ones, which travel in pieces."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Sequence
+
+import psutil
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typing_extensions import Buffer
+
+from pparallel.errors import SerializationError
+from pparallel_zmq import messages
+from pparallel_zmq.memory import Memory
+from pparallel_zmq.messages import BadMessageError, Incoming, Limits
+
+LIMITS = Limits(frames=16, size=2**24, piece=2**16)
+MEMORY = Memory()
+
+small = st.binary(max_size=100)
+frames = st.lists(small | small.map(bytearray), max_size=5)
+
+
+def unpacked(parts: Sequence[messages.Parts]) -> list[Buffer]:
+    """Return what a receiver makes of a message and its pieces."""
+    (head,), *pieces = parts
+    found = messages.unpack(bytes(head), LIMITS, MEMORY)
+    if not isinstance(found, Incoming):
+        assert not pieces
+        return found
+    ends = [found.feed(bytes(of), memoryview(piece)) for of, piece in pieces]
+    assert ends == [False] * (len(pieces) - 1) + [True]
+    return found.frames()
+
+
+@settings(max_examples=30)
+@given(frames)
+def test_what_is_packed_is_unpacked(sent: list[bytes | bytearray]) -> None:
+    received = unpacked(messages.pack(sent, LIMITS))
+    assert received == sent
+    assert [type(each) for each in received] == [type(each) for each in sent]
+
+
+@settings(max_examples=30)
+@given(small, small, st.data())
+def test_damaged_messages_are_refused(one: bytes, two: bytes, data: st.DataObject) -> None:
+    part = bytes(messages.pack([one, two], LIMITS)[0][0])
+    cut = data.draw(st.integers(0, len(part) - 1))
+    for damaged in (part[:cut], part + b"x"):
+        with pytest.raises(BadMessageError):
+            messages.unpack(damaged, LIMITS, MEMORY)
+
+
+def test_large_message_of_frames_of_all_sizes_arrives_as_it_was_sent() -> None:
+    sizes = [0, 1, 2**16, 0, 2**20 - 1, 2**20, 3 * 2**20 + 5, 7, 0]
+    sent = [bytearray(os.urandom(size)) if size % 2 else os.urandom(size) for size in sizes]
+    received = unpacked(messages.pack(sent, LIMITS))
+    assert [bytes(memoryview(each)) for each in received] == sent
+    assert [memoryview(each).readonly for each in received] == [
+        type(each) is bytes for each in sent
+    ]
+
+
+def test_frames_that_are_large_together_travel_in_pieces() -> None:
+    half = bytes(messages.INLINE // 2)
+    assert len(messages.pack([half, half], LIMITS)) == 1
+    (head,), *pieces = messages.pack([half, half + b"x"], LIMITS)
+    assert [piece for _, piece in pieces] == [half, half + b"x"]
+    incoming = messages.unpack(bytes(head), LIMITS, MEMORY)
+    assert isinstance(incoming, Incoming)
+    of = bytes(pieces[0][0])
+    for head_of, piece in ((b"another", half), (of, b""), (of, half * 3)):
+        with pytest.raises(BadMessageError):
+            incoming.feed(head_of, memoryview(piece))
+
+
+def test_more_than_the_limits_allow_is_refused() -> None:
+    with pytest.raises(SerializationError, match=r"transport\.max_frames"):
+        messages.pack([b""] * 17, LIMITS)
+    with pytest.raises(SerializationError, match=r"transport\.max_message"):
+        messages.pack([bytes(2**24 + 1)], LIMITS)
+    few = Limits(frames=1, size=2**10, piece=2**16)
+    for sent in ([b"", b""], [bytearray(2**11)]):
+        with pytest.raises(BadMessageError):
+            messages.unpack(bytes(messages.pack(sent, LIMITS)[0][0]), few, MEMORY)
+
+
+def test_announced_frames_cost_nothing_until_their_bytes_arrive() -> None:
+    me, memory = psutil.Process(), Memory()
+    before = me.memory_info().rss
+    table = [(2**20 - 2) << 1] * 250 + [64 * 2**20 << 1] * 4
+    kept = [Incoming(messages.FRAMES, 1, table, memory) for _ in range(4)]
+    for each in kept:
+        assert not each.feed(struct.pack("<B3xII", messages.PIECE, 0, 1), memoryview(b"x"))
+    assert me.memory_info().rss - before < 20 * 2**20
+
+
+def test_memory_that_comes_back_after_the_end_is_given_back_at_once() -> None:
+    memory = Memory()
+    lent = [memory.take(2**20) for _ in range(3)]
+    memory.close()
+    last = lent.pop()  # which keeps what it was taken from
+    lent.clear()
+    assert not memory._free
+    assert len(memoryview(last)) == 2**20
