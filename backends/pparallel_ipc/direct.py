@@ -8,18 +8,18 @@ closed, for it may come yet.
 from __future__ import annotations
 
 import logging
-import os
 import select
 import socket
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from time import monotonic, perf_counter
-from typing import TYPE_CHECKING, Generic, TypeVar
+from time import monotonic
+from typing import TYPE_CHECKING
 
 from pparallel.interfaces.transport import Frames, Receiver
 from pparallel.runtime.resources import is_exhausted
 from pparallel.runtime.shm import Parcels
+from pparallel.runtime.spin import Spin
 from pparallel.runtime.timers import milliseconds
 from pparallel_ipc import messages
 from pparallel_ipc.messages import PACKET, VERSION, are_small, dumps, loads, pack, unpack
@@ -29,48 +29,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SPIN = 150e-6  #: seconds for which a thread looks before it sleeps
-
-_pays = (os.cpu_count() or 1) > 1
-
-T = TypeVar("T")
-
 _SERVED = b"S"  #: the first packet of the end that answers
 _WITH_DESCRIPTORS = b"F"  #: says that the packet that follows brings some
 _HOW = int(socket.MSG_NOSIGNAL)  # to look up Python's own takes longer
 _LOOK = int(socket.MSG_DONTWAIT)
-
-
-class Spin(Generic[T]):
-    """Receives from one source, by one thread at a time.
-
-    The thread looks again and again for :data:`SPIN` seconds, and lets others run in between, if
-    what it received last came within that time; otherwise it waits.
-    """
-
-    __slots__ = ("_is_quick", "_look", "_wait")
-
-    def __init__(self, wait: Callable[[], T], look: Callable[[], T | None]) -> None:
-        """Know how to receive.
-
-        Args:
-            wait: returns what comes next.
-            look: returns what has come, ``None`` if nothing has.
-        """
-        self._wait, self._look, self._is_quick = wait, look, False
-
-    def receive(self) -> T:
-        """Return what comes next; raises what *wait* and *look* do."""
-        began, look, found = perf_counter(), self._look, None
-        if self._is_quick:
-            found = look()
-            while found is None and perf_counter() - began < SPIN:
-                os.sched_yield()
-                found = look()
-        if found is None:
-            found = self._wait()
-        self._is_quick = _pays and perf_counter() - began < SPIN
-        return found
 
 
 def new_pair() -> tuple[socket.socket, socket.socket]:

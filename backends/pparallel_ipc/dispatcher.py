@@ -11,7 +11,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from pparallel.runtime.resources import start_thread
-from pparallel_ipc.direct import Spin
+from pparallel.runtime.spin import Spin
 
 logger = logging.getLogger(__name__)
 

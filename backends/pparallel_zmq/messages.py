@@ -36,6 +36,8 @@ BYE = 7  #: the sender leaves
 LEFT = 8  #: back: all that it has sent has arrived
 PIECE = 9  #: bytes of a large message
 MORE = 10  #: back: a piece has been taken, send another
+DIRECT = 11  #: where the sender waits for a direct connection
+SERVED = 12  #: the first message of a direct connection, of the end that answers
 
 _HEAD = struct.Struct("<B3xII")
 _FRAME = bytes([FRAME])

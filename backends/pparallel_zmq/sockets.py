@@ -72,16 +72,13 @@ class Sockets:
             judge = self._socket(zmq.ROUTER)
             judge.bind("inproc://zeromq.zap.01")
             self.watch(judge, lambda: self._judge(judge))
-        socket = self._socket(zmq.ROUTER, address)
+        socket = self._server(self._socket(zmq.ROUTER, address))
         socket.linger = int(_LINGER * 1000)
         socket.router_mandatory = True  # an error for who has gone, not silence
         # libzmq counts what a peer is let in by as a message that is never read (pipe.cpp).
         socket.rcvhwm = self._config.high_water_mark + 1
         socket.sndhwm = 0
         socket.backlog = 128
-        if self._keyring is not None:
-            socket.curve_server = True
-            socket.curve_secretkey = self._keyring.secret
         return socket, address
 
     def connecting(self, to: str, address: Address) -> Socket:
@@ -93,23 +90,73 @@ class Sockets:
             OSError, ZMQError: there are no descriptors or no memory for it.
         """
         _check_descriptors()
-        socket = self._socket(zmq.DEALER, address)
+        socket = self._asking(self._client(zmq.DEALER, to, address))
+        bound = self._config.liveness_bound
+        socket.sndhwm = self._config.high_water_mark
+        socket.reconnect_ivl = max(10, int(bound * _RETRY * 1000))
+        socket.reconnect_ivl_max = max(100, int(bound * 1000))
+        if self._keyring is None:
+            socket.routing_id = self._name.encode() + b"\0" + secrets.token_bytes(16)
+        return socket
+
+    def direct(self, address: Address) -> tuple[Socket, str]:
+        """Return a socket that one other end can connect to, and where.
+
+        It asks for signs of life, as that of :meth:`connecting` does.
+
+        Raises:
+            OSError, ZMQError: there are no descriptors or no memory for it, or no address.
+        """
+        _check_descriptors()
+        socket = self._asking(self._server(self._socket(zmq.PAIR, address)))
+        socket.sndhwm = 0
+        path = address.path and f"{address.path}.{next(self._numbers)}"
+        try:
+            socket.bind(str(Address(address.host, path=path)))
+            return socket, socket.get_string(zmq.LAST_ENDPOINT)
+        except BaseException:
+            self.close(socket)
+            raise
+
+    def direct_to(self, to: str, address: str) -> Socket:
+        """Return a socket connected to that which *to* has made by :meth:`direct`.
+
+        Raises:
+            OSError, ZMQError: there are no descriptors or no memory for it.
+        """
+        _check_descriptors()
+        socket = self._client(zmq.PAIR, to, Address.parse(address))
+        socket.rcvhwm = socket.sndhwm = 0
+        socket.reconnect_ivl = -1  # one that has ended does not come back
+        try:
+            socket.connect(address)
+        except BaseException:
+            self.close(socket)
+            raise
+        return socket
+
+    def _asking(self, socket: Socket) -> Socket:
         bound = self._config.liveness_bound
         # libzmq 4.3.5 aborts the process (stream_engine_base.cpp, !_io_error) if it is time to ask
         # while a connection has ended of which nothing more could be taken in: there is always room
         # for what comes here, nothing is waited for on closing, and no other socket asks.
         socket.rcvhwm = socket.linger = 0
-        socket.sndhwm = self._config.high_water_mark
         socket.heartbeat_ivl = max(1, int(bound * BEAT * 1000))
         socket.heartbeat_timeout = max(1, int(bound * SILENCE * 1000))
         socket.heartbeat_ttl = max(100, int(bound * 1000))
-        socket.reconnect_ivl = max(10, int(bound * _RETRY * 1000))
-        socket.reconnect_ivl_max = max(100, int(bound * 1000))
-        if self._keyring is None:
-            socket.routing_id = self._name.encode() + b"\0" + secrets.token_bytes(16)
-        else:
+        return socket
+
+    def _client(self, kind: int, to: str, address: Address) -> Socket:
+        socket = self._socket(kind, address)
+        if self._keyring is not None:
             socket.curve_serverkey = self._keyring.publics[to]
             socket.curve_publickey = self._keyring.publics[self._name]
+            socket.curve_secretkey = self._keyring.secret
+        return socket
+
+    def _server(self, socket: Socket) -> Socket:
+        if self._keyring is not None:
+            socket.curve_server = True
             socket.curve_secretkey = self._keyring.secret
         return socket
 

@@ -26,11 +26,12 @@ from pparallel.errors import (
 from pparallel.interfaces.transport import Frames, Meeting, Receiver, Transport
 from pparallel.runtime.exchange import Exchange
 from pparallel.runtime.links import Hello, Membership, ProcessId, RefusedError
-from pparallel.runtime.resources import is_exhausted
+from pparallel.runtime.resources import is_exhausted, start_thread
 from pparallel_zmq import address, keys, messages
 from pparallel_zmq.address import TORCHRUN, Address
 from pparallel_zmq.config import ZmqTransportConfig
 from pparallel_zmq.connection import MORE_BACK, Connection
+from pparallel_zmq.direct import DirectConnections, DirectServer, EndedError, Outgoing
 from pparallel_zmq.iothread import IoThread
 from pparallel_zmq.listener import BATCH, Listener
 from pparallel_zmq.memory import IDLE, Memory
@@ -68,6 +69,7 @@ class ZmqTransport(Transport):
         self._place = Address()  # where the first member is met
         self._io: IoThread | None = None
         self._connections: dict[str, Connection] = {}
+        self._direct: dict[str, DirectConnections] = {}
         self._incoming: dict[str, Incoming] = {}  # large messages, by sender
         self._memory, self._trims = Memory(), False
         self._greeted: set[str] = set()  # whose hello has come here
@@ -137,10 +139,13 @@ class ZmqTransport(Transport):
                 message = f"member {self.name!r} cannot be met at {mine}: {error.strerror}"
                 raise ConfigError(message, path="transport.address") from None
             mine = self._listener.address
+            for each in member.names:
+                known = each if keyring is not None else None
+                self._direct[each] = DirectConnections(known, config.liveness_bound)
             self._me = Hello(self.name, os.urandom(16), ProcessId.here(), str(mine))
             self._first = messages.pack([self._me.pack()], self._limits, messages.HELLO)
+            self._io = io  # before anything comes
             io.start(self._finish)
-            self._io = io
             undo.pop_all()
         if is_first:
             self._place = mine
@@ -269,6 +274,77 @@ class ZmqTransport(Transport):
             connection = self._connection(to)
         connection.send(messages.pack(frames, self._limits))
 
+    @override
+    def exchange(self, to: str, frames: Frames, timeout: float | None) -> Frames | None:
+        message = messages.pack(frames, self._limits)
+        connection = self._connections.get(to)
+        if connection is None or connection.is_closed or self._closed:
+            connection = self._connection(to)
+        found = self._direct[to]
+        if len(message) > 1:
+            return None  # signs of life would wait behind it
+        direct = found.take(partial(self._new_direct, connection))
+        if direct is None:
+            return None
+        is_over = True
+        try:
+            reply = direct.exchange(message, timeout)
+            is_over = False
+            return reply
+        except EndedError:
+            raise self._why_ended(to) from None
+        except TimeoutError as error:
+            if type(error) is not TimeoutError or error.args:
+                raise  # of a signal's handler
+            raise CallTimeoutError(f"a request to {to!r}", timeout or 0.0) from None
+        finally:
+            (found.drop if is_over else found.give_back)(direct)
+
+    def _new_direct(self, connection: Connection) -> Outgoing | None:
+        """Return the end of a new direct connection, and ask the other one to connect."""
+        try:
+            with making(f"a direct connection to {connection.to!r}"):
+                socket, where = self._sockets.direct(self._listener.address)
+                direct = Outgoing(socket, where, self._sockets, self._limits, self._memory)
+        except (OSError, zmq.ZMQError) as error:
+            logger.debug("requests to %s go without direct connections: %s", connection.to, error)
+            return None
+        connection.send(messages.pack([where.encode()], self._limits, messages.DIRECT))
+        return direct
+
+    def _serve_direct(self, sender: str, where: str) -> None:
+        """Answer requests of a member by a direct connection, which it has asked for."""
+        found, receiver = self._direct[sender], self._receiver
+        assert receiver is not None
+        try:
+            with making(f"a direct connection of {sender!r}"):
+                socket = self._sockets.direct_to(sender, where)
+                server = DirectServer(
+                    socket,
+                    self._sockets,
+                    self._limits,
+                    self._memory,
+                    sender,
+                    receiver,
+                    found.drop,
+                )
+                if found.add(server):
+                    start_thread(server.thread)
+                else:
+                    server.close()
+        except (OSError, zmq.ZMQError, ConfigError) as error:
+            logger.warning("%s cannot answer requests of %s: %s", self.name, sender, error)
+
+    def _why_ended(self, to: str) -> Exception:
+        """Return why a direct connection to *to* has ended."""
+        if not self._closed:
+            self._membership.wait_for_end(to)
+        if self._closed:
+            return ClosedError(f"transport of {self.name!r}")
+        if to in self._membership.names():
+            return PeerLostError(to, "has dropped the call; its log says why")
+        return PeerLostError(to, self._membership.reason(to))
+
     def _take(self, sender: str, route: bytes, part: bytes, rest: Iterator[Buffer]) -> None:
         """Take a message in."""
         kind = part[0] if part else 0
@@ -312,6 +388,8 @@ class ZmqTransport(Transport):
                 receiver.on_message(sender, frames)
         elif kind == messages.HELLO and len(frames) == 1:
             self._take_hello(sender, route, bytes(frames[0]))
+        elif kind == messages.DIRECT and self._membership.expects(sender):
+            self._serve_direct(sender, bytes(frames[0]).decode())
         elif kind == messages.BYE:
             self._bye(sender, route)
         elif sender == self._membership.first and kind in (messages.ROSTER, messages.LOST):
@@ -399,6 +477,7 @@ class ZmqTransport(Transport):
         reason = self._ending.pop(name)
         self._answer_lost(name, self._listener.route(name), reason)
         self._incoming.pop(name, None)
+        self._direct[name].close()
         connection = self._connections.pop(name, None)
         if connection is not None:
             connection.close()
@@ -440,7 +519,7 @@ class ZmqTransport(Transport):
     def _finish(self) -> None:
         """Close the sockets; the thread that receives has ended."""
         is_failing, self._closed = not self._closed, True
-        for each in list(self._connections.values()):
+        for each in [*self._connections.values(), *self._direct.values()]:
             each.close()
         if is_failing and self._receiver is not None:
             for name in self._membership.names():

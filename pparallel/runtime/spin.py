@@ -1,0 +1,46 @@
+"""A short look for what is about to come, before a thread sleeps."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from time import perf_counter
+from typing import Generic, TypeVar
+
+SPIN = 150e-6  #: seconds for which a thread looks before it sleeps
+
+_pays = (os.cpu_count() or 1) > 1
+
+T = TypeVar("T")
+
+
+class Spin(Generic[T]):
+    """Receives from one source, by one thread at a time.
+
+    The thread looks again and again for :data:`SPIN` seconds, and lets others run in between, if
+    what it received last came within that time; otherwise it waits.
+    """
+
+    __slots__ = ("_is_quick", "_look", "_wait")
+
+    def __init__(self, wait: Callable[[], T], look: Callable[[], T | None]) -> None:
+        """Know how to receive.
+
+        Args:
+            wait: returns what comes next.
+            look: returns what has come, ``None`` if nothing has.
+        """
+        self._wait, self._look, self._is_quick = wait, look, False
+
+    def receive(self) -> T:
+        """Return what comes next; raises what *wait* and *look* do."""
+        began, look, found = perf_counter(), self._look, None
+        if self._is_quick:
+            found = look()
+            while found is None and perf_counter() - began < SPIN:
+                os.sched_yield()
+                found = look()
+        if found is None:
+            found = self._wait()
+        self._is_quick = _pays and perf_counter() - began < SPIN
+        return found
