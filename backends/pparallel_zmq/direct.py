@@ -60,7 +60,7 @@ class DirectConnection:
         except BaseException:
             sockets.close(socket)
             raise
-        self._next = Spin(self._wait, self._look).receive
+        self._next: Callable[[], Any] = Spin(self._wait, self._look).receive
 
     def send(self, message: list[Parts]) -> None:
         """Send a message and its pieces.
@@ -104,7 +104,8 @@ class DirectConnection:
             if not self._is_closed:
                 self._is_closed = True
                 self._sockets.close(self._socket)
-                self._wake.set()
+                self._wake.set()  # its descriptor is closed with the last that refers to this
+                self._next = _ended
 
     def _look(self) -> Any:
         with self._lock:
@@ -126,6 +127,10 @@ class DirectConnection:
             if not self._poll.poll(milliseconds(left)) and left == 0.0:
                 raise TimeoutError
         return part
+
+
+def _ended() -> Any:
+    raise EndedError
 
 
 class Outgoing(DirectConnection):
