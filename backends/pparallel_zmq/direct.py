@@ -50,7 +50,7 @@ class DirectConnection:
         """
         self._socket, self._sockets, self._limits, self._memory = socket, sockets, limits, memory
         self._lock = threading.Lock()  # guards the socket
-        self._is_closed = False
+        self._is_closed = self._waits = False
         self._until: float | None = None
         try:
             self._wake = EventFd()
@@ -104,33 +104,47 @@ class DirectConnection:
             if not self._is_closed:
                 self._is_closed = True
                 self._sockets.close(self._socket)
-                self._wake.set()  # its descriptor is closed with the last that refers to this
-                self._next = _ended
+                self._wake.set()
+                self._close_wake()
+
+    def _close_wake(self) -> None:
+        """Close the descriptor, unless a thread waits for it; called with the lock held."""
+        if self._is_closed and not self._waits:
+            self._wake.close()
 
     def _look(self) -> Any:
         with self._lock:
-            while not self._is_closed:
-                try:
-                    return self._socket.recv(NOW, copy=False)
-                except zmq.Again:
-                    # Only this has the socket look at all that its descriptor has reported.
-                    events = int(self._socket.getsockopt(_EVENTS))
-                    if not events & _POLLOUT:
-                        break
-                    if not events & _POLLIN:
-                        return None
+            return self._take()
+
+    def _take(self) -> Any:
+        """Return a part if one has come; called with the lock held."""
+        while not self._is_closed:
+            try:
+                return self._socket.recv(NOW, copy=False)
+            except zmq.Again:
+                # Only this has the socket look at all that its descriptor has reported.
+                events = int(self._socket.getsockopt(_EVENTS))
+                if not events & _POLLOUT:
+                    break
+                if not events & _POLLIN:
+                    return None
         raise EndedError
 
     def _wait(self) -> Any:
-        while (part := self._look()) is None:
-            left = None if self._until is None else max(0.0, self._until - monotonic())
-            if not self._poll.poll(milliseconds(left)) and left == 0.0:
-                raise TimeoutError
-        return part
-
-
-def _ended() -> Any:
-    raise EndedError
+        while True:
+            with self._lock:
+                part = self._take()
+                if part is not None:
+                    return part
+                self._waits = True
+            try:
+                left = None if self._until is None else max(0.0, self._until - monotonic())
+                if not self._poll.poll(milliseconds(left)) and left == 0.0:
+                    raise TimeoutError
+            finally:
+                with self._lock:
+                    self._waits = False
+                    self._close_wake()
 
 
 class Outgoing(DirectConnection):

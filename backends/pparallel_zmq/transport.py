@@ -214,6 +214,7 @@ class ZmqTransport(Transport):
 
     def came_back(self, connection: Connection) -> None:
         """As :meth:`Owner.came_back`."""
+        logger.info("CAMEBACK %s %s", self.name, connection.to)
         connection.send(self._first)
         self._reset(connection.to, _BROKE)
 
@@ -417,6 +418,7 @@ class ZmqTransport(Transport):
             return
         else:
             if sender in self._greeted:
+                logger.info("GREETED %s %s", self.name, sender)
                 self._reset(sender, _BROKE)
             self._greeted.add(sender)
 
