@@ -14,12 +14,10 @@ import zmq
 
 from pparallel_zmq.address import Address
 from pparallel_zmq.iothread import IoThread
-from pparallel_zmq.messages import MORE, Parts
+from pparallel_zmq.messages import MORE_BACK, Parts
 from pparallel_zmq.sockets import NOW, RETURN, Sockets
 
 logger = logging.getLogger(__name__)
-
-MORE_BACK = bytes([MORE])
 
 _MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 _EVENTS, _POLLIN, _POLLOUT = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.POLLOUT)

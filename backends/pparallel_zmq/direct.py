@@ -12,24 +12,26 @@ import select
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from time import monotonic
 from typing import Any
 
 import zmq
 from typing_extensions import Buffer
 
-from pparallel.interfaces.transport import Frames, Receiver
+from pparallel.interfaces.transport import Frames
 from pparallel.runtime.event_fd import EventFd
+from pparallel.runtime.resources import start_thread
 from pparallel.runtime.spin import Spin
 from pparallel.runtime.timers import milliseconds
 from pparallel_zmq import messages
-from pparallel_zmq.memory import Memory
-from pparallel_zmq.messages import BadMessageError, Incoming, Limits, Parts
+from pparallel_zmq.messages import MORE_BACK, BadMessageError, Incoming, Part
 from pparallel_zmq.sockets import NOW, Socket, Sockets
 
 logger = logging.getLogger(__name__)
 
 MOST = 8  #: direct connections to one member
+WINDOW = 4  #: pieces that are under way
 
 _MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 _EVENTS, _POLLIN, _POLLOUT = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.POLLOUT)
@@ -40,58 +42,62 @@ class EndedError(Exception):
 
 
 class DirectConnection:
-    """One end: one thread at a time waits on it, and any closes it."""
+    """One end: one thread at a time uses it, and any closes it."""
 
-    def __init__(self, socket: Socket, sockets: Sockets, limits: Limits, memory: Memory) -> None:
-        """Take a socket, which is closed if that fails.
+    def __init__(self, sockets: Sockets, *mine: Socket) -> None:
+        """Take a socket, and its monitor if it has one: they are closed if that fails.
 
         Raises:
             OSError: there is no descriptor for it.
         """
-        self._socket, self._sockets, self._limits, self._memory = socket, sockets, limits, memory
+        self._sockets, self._mine, self._socket = sockets, mine, mine[0]
+        self._limits, self._memory = sockets.limits, sockets.memory
         self._lock = threading.Lock()  # guards the socket
         self._is_closed = self._waits = False
         self._until: float | None = None
         try:
             self._wake = EventFd()
             self._poll = select.poll()
-            for each in (socket.fileno(), self._wake.fd):
+            for each in (self._socket.fileno(), self._wake.fd):
                 self._poll.register(each, select.POLLIN)
         except BaseException:
-            sockets.close(socket)
+            sockets.close(*mine)
             raise
-        self._next: Callable[[], Any] = Spin(self._wait, self._look).receive
+        self._next = Spin(self._wait, self._look).receive
 
-    def send(self, message: list[Parts]) -> None:
-        """Send a message and its pieces.
+    def send(self, frames: Frames, kind: int = messages.FRAMES) -> None:
+        """Send a message; of a large one a few pieces at a time.
 
         Raises:
+            TimeoutError: the other end did not take it in time.
             EndedError: the other end is gone.
         """
-        with self._lock:
-            if self._is_closed:
-                raise EndedError
-            try:
-                for head, *pieces in message:
-                    self._socket.send(head, _MORE if pieces else NOW)
-                    for each in pieces:
-                        self._socket.send(each, NOW)
-            except zmq.Again:
-                raise EndedError from None  # there is room for all that is sent
+        under_way = 0
+        for parts in messages.pack(frames, self._limits, kind):
+            if len(parts) > 1:
+                if under_way == WINDOW:
+                    if self._next().bytes != MORE_BACK:
+                        raise EndedError
+                    under_way -= 1
+                under_way += 1
+            self._send(*parts)
 
-    def receive(self, until: float | None) -> list[Buffer]:
-        """Return the next message, by *until*, a time of :func:`time.monotonic`.
+    def receive(self) -> list[Buffer]:
+        """Return the next message.
 
         Raises:
             TimeoutError: none came in time.
             EndedError: the other end is gone, or has sent what is no message.
         """
-        self._until = until
+        while (part := self._next().bytes) == MORE_BACK:
+            pass
         try:
-            found = messages.unpack(self._next().bytes, self._limits, self._memory)
+            found = messages.unpack(part, self._limits, self._memory)
             while isinstance(found, Incoming):
                 head = self._next().bytes
-                if found.feed(head, memoryview(self._next().buffer)):
+                is_last = found.feed(head, memoryview(self._next().buffer))
+                self._send(MORE_BACK)
+                if is_last:
                     found = found.frames()
         except BadMessageError as error:
             logger.warning("A direct connection is closed: %s", error)
@@ -103,7 +109,7 @@ class DirectConnection:
         with self._lock:
             if not self._is_closed:
                 self._is_closed = True
-                self._sockets.close(self._socket)
+                self._sockets.close(*self._mine)
                 self._wake.set()
                 self._close_wake()
 
@@ -111,6 +117,17 @@ class DirectConnection:
         """Close the descriptor, unless a thread waits for it; called with the lock held."""
         if self._is_closed and not self._waits:
             self._wake.close()
+
+    def _send(self, *parts: Part) -> None:
+        with self._lock:
+            if self._is_closed:
+                raise EndedError
+            try:
+                for each in parts[:-1]:
+                    self._socket.send(each, _MORE)
+                self._socket.send(parts[-1], NOW)
+            except zmq.Again:  # there is room for all that is sent
+                raise EndedError from None
 
     def _look(self) -> Any:
         with self._lock:
@@ -130,8 +147,9 @@ class DirectConnection:
                     return None
         raise EndedError
 
-    def _wait(self) -> Any:
-        while True:
+    def _wait(self, is_done: Callable[[], bool] = lambda: False) -> Any:
+        """Return the next part; None: *is_done* before one has come."""
+        while not is_done():
             with self._lock:
                 part = self._take()
                 if part is not None:
@@ -145,21 +163,11 @@ class DirectConnection:
                 with self._lock:
                     self._waits = False
                     self._close_wake()
+        return None
 
 
-class Outgoing(DirectConnection):
-    """The caller's end, which is bound.
-
-    Attributes:
-        address: where it is bound.
-        since: when it was, by :func:`time.monotonic`.
-    """
-
-    def __init__(
-        self, socket: Socket, address: str, sockets: Sockets, limits: Limits, memory: Memory
-    ) -> None:
-        super().__init__(socket, sockets, limits, memory)
-        self.address, self.since = address, monotonic()
+class DirectCaller(DirectConnection):
+    """The caller's end, which is bound."""
 
     def is_served(self, name: str | None) -> bool:
         """Return whether a thread of member *name* answers at the other end.
@@ -168,7 +176,7 @@ class Outgoing(DirectConnection):
         later is an error.
 
         Raises:
-            EndedError: another one is there, or nobody any more.
+            EndedError: another one is there.
         """
         with self._lock:
             if self._is_closed:
@@ -179,18 +187,19 @@ class Outgoing(DirectConnection):
                 return False
         if name is not None and found.get("User-Id") != name:
             raise EndedError
+        self._sockets.strangers.proven(int(found.get(zmq.SRCFD)))
         return True
 
-    def exchange(self, message: list[Parts], timeout: float | None) -> Frames:
+    def exchange(self, frames: Frames, timeout: float | None) -> Frames:
         """Send a request, and return the reply.
 
         Raises:
             TimeoutError: none came within *timeout* seconds.
             EndedError: the other end is gone.
         """
-        until = None if timeout is None else monotonic() + timeout
-        self.send(message)
-        return self.receive(until)
+        self._until = None if timeout is None else monotonic() + timeout
+        self.send(frames)
+        return self.receive()
 
 
 class DirectServer(DirectConnection):
@@ -198,55 +207,50 @@ class DirectServer(DirectConnection):
 
     def __init__(
         self,
-        socket: Socket,
         sockets: Sockets,
-        limits: Limits,
-        memory: Memory,
-        sender: str,
-        receiver: Receiver,
+        socket: Socket,
+        answer: Callable[[Frames], Frames | Future[Frames]],
+        name: str,
         ended: Callable[[DirectServer], object],
     ) -> None:
-        """Know whom to ask.
+        """Take a socket.
 
         Args:
-            sender: the member at the other end.
-            receiver: answers its requests.
+            sockets: closes it.
+            socket: connected to the caller's end.
+            answer: called with each request.
+            name: of the thread.
             ended: called last.
 
         Raises:
             OSError: there is no descriptor for it.
         """
-        super().__init__(socket, sockets, limits, memory)
-        self._sender, self._receiver, self._ended = sender, receiver, ended
-        name = f"direct-of-{sender}"
+        super().__init__(sockets, socket)
+        self._answer, self._ended = answer, ended
         self.thread = threading.Thread(target=self._serve, name=name, daemon=True)
 
     def _serve(self) -> None:
         try:
-            self.send(messages.pack([], self._limits, messages.SERVED))
+            self.send((), messages.SERVED)
             while True:
-                reply = self._receiver.on_exchange(self._sender, self.receive(None))
-                if isinstance(reply, Future):
-                    reply.add_done_callback(self._reply_later)
-                else:
-                    self.send(messages.pack(reply, self._limits))
-                del reply
+                self.send(self._reply(self.receive()))
         except EndedError:
             logger.debug("a caller is gone, or has given up")
         except Exception:
-            logger.exception("A request of %s could not be answered", self._sender)
+            logger.exception("A request could not be answered")
         finally:
             self.close()
             self._ended(self)
 
-    def _reply_later(self, done: Future[Frames]) -> None:
-        try:
-            self.send(messages.pack(done.result(), self._limits))
-        except EndedError:
-            self._wake.set()  # the use of a socket takes what its descriptor reports
-        except BaseException:
-            logger.exception("A request of %s could not be answered", self._sender)
-            self.close()
+    def _reply(self, request: Frames) -> Frames:
+        reply = self._answer(request)
+        if not isinstance(reply, Future):
+            return reply
+        reply.add_done_callback(lambda _: self._wake.set())
+        if self._wait(reply.done) is not None:
+            raise EndedError  # it sends before it is answered
+        self._wake.clear()
+        return reply.result()
 
 
 class DirectConnections:
@@ -260,14 +264,15 @@ class DirectConnections:
             patience: seconds that the other end may take to connect.
         """
         self._name, self._patience = name, patience
-        self._idle: list[Outgoing] = []
-        self._all: set[DirectConnection] = set()
-        self._coming: Outgoing | None = None  # the other end of which has not connected yet
+        self._idle: list[DirectCaller] = []
+        self._callers: set[DirectConnection] = set()
+        self._servers: set[DirectConnection] = set()
+        self._coming: DirectCaller | None = None  # the other end of which has not connected yet
         self._not_before = 0.0  # when another is made
-        self._lock = threading.RLock()  # guards all but the idle ones
         self._has_ended = False
+        self._lock = threading.RLock()  # guards all but the idle ones
 
-    def take(self, make: Callable[[], Outgoing | None]) -> Outgoing | None:
+    def take(self, make: Callable[[], DirectCaller | None]) -> DirectCaller | None:
         """Return one that is idle; None: there is none now, and one may be on its way.
 
         Args:
@@ -278,51 +283,57 @@ class DirectConnections:
         except IndexError:
             return self._new(make)
 
-    def _new(self, make: Callable[[], Outgoing | None]) -> Outgoing | None:
+    def _new(self, make: Callable[[], DirectCaller | None]) -> DirectCaller | None:
         with self._lock:
-            now, coming = monotonic(), self._coming
+            coming, now, is_served = self._coming, monotonic(), False
             if coming is not None:
-                try:
-                    if coming.is_served(self._name):
-                        self._coming = None
-                        return coming
-                except EndedError:
-                    pass
-                else:
-                    if now < coming.since + self._patience:
+                with suppress(EndedError):
+                    is_served = coming.is_served(self._name)
+                    if not is_served and now < self._not_before:
                         return None
+                self._coming = None
+                if is_served:
+                    self._not_before = 0.0
+                    return coming
                 self.drop(coming)
-            elif now >= self._not_before and len(self._all) < MOST and not self._has_ended:
+            elif now >= self._not_before and len(self._callers) < MOST and not self._has_ended:
+                self._not_before = now + self._patience
                 self._coming = make()
                 if self._coming is not None:
-                    self._all.add(self._coming)
-                    return None
-            self._coming, self._not_before = None, now + self._patience
+                    self._callers.add(self._coming)
             return None
 
-    def give_back(self, connection: Outgoing) -> None:
+    def give_back(self, connection: DirectCaller) -> None:
         """Keep one that a thread has used."""
         self._idle.append(connection)
-        if self._has_ended:
-            self.close()
 
-    def add(self, server: DirectServer) -> bool:
-        """Take note of one that serves the other member; False: that has ended."""
+    def start(self, server: DirectServer) -> None:
+        """Have the other member served, unless it has ended.
+
+        Raises:
+            ResourceExhaustedError: there is no thread for it.
+        """
         with self._lock:
-            if not self._has_ended:
-                self._all.add(server)
-            return not self._has_ended
+            self._servers.add(server)
+            try:
+                if not self._has_ended:
+                    start_thread(server.thread)
+                    return
+            except BaseException:
+                self.drop(server)
+                raise
+            self.drop(server)
 
     def drop(self, connection: DirectConnection) -> None:
         """Close one that is of no use any more."""
         connection.close()
         with self._lock:
-            self._all.discard(connection)
+            self._callers.discard(connection)
+            self._servers.discard(connection)
 
     def close(self) -> None:
         """Close all: the threads that wait on them see it."""
         with self._lock:
             self._has_ended = True
-            found, self._all = self._all, set()
-        for each in found:
-            each.close()
+            for each in [*self._callers, *self._servers]:
+                each.close()

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import resource
-import socket as system
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -17,15 +13,13 @@ from typing_extensions import Buffer
 from pparallel_zmq.address import Address
 from pparallel_zmq.iothread import IoThread
 from pparallel_zmq.sockets import NOW, Sockets
+from pparallel_zmq.strangers import WATCHED
 
 logger = logging.getLogger(__name__)
 
 BATCH = 256  #: messages that are taken before other sockets are looked at
-STRANGERS = 256  #: connections that have proven nothing, at the most
-SELDOM = 10.0  #: seconds between two warnings of them
 
 _RCVMORE = int(zmq.RCVMORE)
-_WATCHED = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
 
 #: called with the sender, its route, the first part of a message, and the others
 Take = Callable[[str, bytes, bytes, Iterator[Buffer]], None]
@@ -61,11 +55,11 @@ class Listener:
             OSError, ZMQError: the address cannot be had, or there are no descriptors.
         """
         self._take, self._ended, self._io, self._is_open = take, ended, io, is_open
-        self._strangers = Strangers()
+        self._strangers = sockets.strangers
         self._names: dict[bytes, str] = {}
         self._routes: dict[str, tuple[bytes, int]] = {}  # and the descriptor, by name
         self._socket, self.address = sockets.bound(address)
-        _, self._look_at_monitor = sockets.monitor(self._socket, _WATCHED, self._happened)
+        _, self._look_at_monitor = sockets.monitor(self._socket, WATCHED, self._happened)
         self._socket.bind(str(address))
         if address.is_tcp:
             found = Address.parse(self._socket.get_string(zmq.LAST_ENDPOINT))
@@ -144,45 +138,3 @@ class Listener:
             for name, (_, of) in list(self._routes.items()):
                 if of == descriptor:
                     self.forget(name)
-
-
-class Strangers:
-    """Closes connections that have proven nothing: the oldest, where there are many.
-
-    libzmq accepts in a thread of its own, without a limit, and burns a core once no descriptor is
-    left (``tcp_listener.cpp``: the pending connection wakes it again at once). A connection is a
-    member's from its first message on, which shows its descriptor. A handshake takes milliseconds:
-    a member that comes is not among the oldest for as long.
-    """
-
-    def __init__(self) -> None:
-        self._unproven: dict[int, int] = {}  # inode of the socket, by descriptor, in order
-        self._most = min(STRANGERS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
-        self._warned = -SELDOM
-
-    def proven(self, descriptor: int) -> None:
-        """Keep a connection: it is a member's."""
-        self._unproven.pop(descriptor, None)
-
-    def happened(self, event: int, descriptor: int) -> None:
-        """Count a connection that was accepted, or has ended."""
-        self._unproven.pop(descriptor, None)
-        if event == zmq.EVENT_ACCEPTED:
-            with suppress(OSError):  # it is closed already
-                self._unproven[descriptor] = os.fstat(descriptor).st_ino
-        if len(self._unproven) > self._most:
-            self._shut(next(iter(self._unproven)))
-
-    def _shut(self, descriptor: int) -> None:
-        inode = self._unproven.pop(descriptor)
-        with suppress(OSError):
-            if os.fstat(descriptor).st_ino == inode:  # the number is not another's by now
-                other = system.socket(fileno=descriptor)
-                try:
-                    other.shutdown(system.SHUT_RDWR)  # libzmq closes it
-                finally:
-                    other.detach()
-        if time.monotonic() - self._warned >= SELDOM:
-            self._warned = time.monotonic()
-            message = "Over %d connections have proven nothing: the oldest are closed"
-            logger.warning(message, self._most)

@@ -7,6 +7,7 @@ import functools
 import mmap
 import time
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 
 from typing_extensions import Buffer
@@ -25,7 +26,9 @@ class Memory:
     A list's own operations are all the protection there is: finalizers append, anywhere.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, begin: Callable[[], object]) -> None:
+        """Have none; *begin* is called once some is lent, and has it trimmed from then on."""
+        self._begin: Callable[[], object] | None = begin
         self._free: list[tuple[float, mmap.mmap]] = []  # when each came back, in that order
         self._closed = False
 
@@ -37,6 +40,9 @@ class Memory:
         # Rounded up to one of four sizes between two powers of two, so that blocks fit again.
         step = 1 << max(size.bit_length() - 3, 16)
         capacity = -(-size // step) * step
+        begin, self._begin = self._begin, None
+        if begin is not None:
+            begin()
         self.trim()
         block = self._found(capacity) or mmap.mmap(-1, capacity)
         lent = _kind(capacity).from_buffer(block)

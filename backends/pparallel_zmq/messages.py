@@ -41,6 +41,7 @@ SERVED = 12  #: the first message of a direct connection, of the end that answer
 
 _HEAD = struct.Struct("<B3xII")
 _FRAME = bytes([FRAME])
+MORE_BACK = bytes([MORE])
 _numbers = itertools.count(1)
 
 Part = bytes | memoryview

@@ -7,6 +7,7 @@ import logging
 import secrets
 import select
 import struct
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -18,7 +19,9 @@ from pparallel_zmq.address import Address
 from pparallel_zmq.config import ZmqTransportConfig
 from pparallel_zmq.iothread import IoThread
 from pparallel_zmq.keys import Keyring
+from pparallel_zmq.memory import IDLE, Memory
 from pparallel_zmq.messages import Limits
+from pparallel_zmq.strangers import WATCHED, Strangers
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +47,11 @@ class Sockets:
     """A context of the member's own. With keys it admits members alone, without them anybody.
 
     The thread *io* empties the sockets.
+
+    Attributes:
+        limits: of what comes by them.
+        memory: for what comes by them.
+        strangers: closes connections of others.
     """
 
     def __init__(
@@ -55,7 +63,8 @@ class Sockets:
         io: IoThread,
     ) -> None:
         self._name, self._keyring, self._io = name, keyring, io
-        self._config, self._limits = config, limits
+        self._config, self.limits = config, limits
+        self.memory, self.strangers = Memory(lambda: io.call(self._trim)), Strangers()
         self._numbers = itertools.count()
         _check_descriptors()
         self._context: zmq.Context[Any] = zmq.Context()
@@ -99,8 +108,8 @@ class Sockets:
             socket.routing_id = self._name.encode() + b"\0" + secrets.token_bytes(16)
         return socket
 
-    def direct(self, address: Address) -> tuple[Socket, str]:
-        """Return a socket that one other end can connect to, and where.
+    def direct(self, address: Address) -> tuple[list[Socket], str]:
+        """Return a socket that one other end can connect to, with its monitor, and where.
 
         It asks for signs of life, as that of :meth:`connecting` does.
 
@@ -108,14 +117,16 @@ class Sockets:
             OSError, ZMQError: there are no descriptors or no memory for it, or no address.
         """
         _check_descriptors()
-        socket = self._asking(self._server(self._socket(zmq.PAIR, address)))
-        socket.sndhwm = 0
+        made = [self._asking(self._server(self._socket(zmq.PAIR, address)))]
+        made[0].sndhwm = 0
         path = address.path and f"{address.path}.{next(self._numbers)}"
         try:
-            socket.bind(str(Address(address.host, path=path)))
-            return socket, socket.get_string(zmq.LAST_ENDPOINT)
+            if address.is_tcp:
+                made.append(self.monitor(made[0], WATCHED, self.strangers.happened)[0])
+            made[0].bind(str(Address(address.host, path=path)))
+            return made, made[0].get_string(zmq.LAST_ENDPOINT)
         except BaseException:
-            self.close(socket)
+            self.close(*made)
             raise
 
     def direct_to(self, to: str, address: str) -> Socket:
@@ -127,6 +138,7 @@ class Sockets:
         _check_descriptors()
         socket = self._client(zmq.PAIR, to, Address.parse(address))
         socket.rcvhwm = socket.sndhwm = 0
+        socket.linger = int(_LINGER * 1000)
         socket.reconnect_ivl = -1  # one that has ended does not come back
         try:
             socket.connect(address)
@@ -208,13 +220,18 @@ class Sockets:
         """Close all sockets and the context, once the answers have left."""
         self.close(*list(self._open))  # together, so that no monitor goes before its socket
         self._context.term()
+        self.memory.close()
+
+    def _trim(self) -> None:
+        self.memory.trim()
+        self._io.call_at(time.monotonic() + IDLE, self._trim)
 
     def _socket(self, kind: int, address: Address | None = None) -> Socket:
         socket = Socket(self._context, kind)
         self._open[socket] = None
         socket.linger = 0
         if address is not None:
-            socket.maxmsgsize = self._limits.part + _SEALED
+            socket.maxmsgsize = self.limits.part + _SEALED
             socket.handshake_ivl = int(self._config.handshake_timeout * 1000)
             socket.ipv6 = ":" in address.host
         return socket

@@ -26,16 +26,15 @@ from pparallel.errors import (
 from pparallel.interfaces.transport import Frames, Meeting, Receiver, Transport
 from pparallel.runtime.exchange import Exchange
 from pparallel.runtime.links import Hello, Membership, ProcessId, RefusedError
-from pparallel.runtime.resources import is_exhausted, start_thread
+from pparallel.runtime.resources import is_exhausted
 from pparallel_zmq import address, keys, messages
 from pparallel_zmq.address import TORCHRUN, Address
 from pparallel_zmq.config import ZmqTransportConfig
-from pparallel_zmq.connection import MORE_BACK, Connection
-from pparallel_zmq.direct import DirectConnections, DirectServer, EndedError, Outgoing
+from pparallel_zmq.connection import Connection
+from pparallel_zmq.direct import DirectCaller, DirectConnections, DirectServer, EndedError
 from pparallel_zmq.iothread import IoThread
 from pparallel_zmq.listener import BATCH, Listener
-from pparallel_zmq.memory import IDLE, Memory
-from pparallel_zmq.messages import BadMessageError, Incoming, Limits
+from pparallel_zmq.messages import MORE_BACK, BadMessageError, Incoming, Limits
 from pparallel_zmq.sockets import Sockets, making
 
 if TYPE_CHECKING:
@@ -71,7 +70,6 @@ class ZmqTransport(Transport):
         self._connections: dict[str, Connection] = {}
         self._direct: dict[str, DirectConnections] = {}
         self._incoming: dict[str, Incoming] = {}  # large messages, by sender
-        self._memory, self._trims = Memory(), False
         self._greeted: set[str] = set()  # whose hello has come here
         self._ending: dict[str, str] = {}  # why members have ended whose last messages may come yet
         self._leaving: set[str] | None = None  # who has not confirmed that this member leaves
@@ -214,7 +212,6 @@ class ZmqTransport(Transport):
 
     def came_back(self, connection: Connection) -> None:
         """As :meth:`Owner.came_back`."""
-        logger.info("CAMEBACK %s %s", self.name, connection.to)
         connection.send(self._first)
         self._reset(connection.to, _BROKE)
 
@@ -260,7 +257,7 @@ class ZmqTransport(Transport):
             each.send(parts)
 
     def _frames(self, part: bytes) -> list[Buffer]:
-        found = messages.unpack(part, self._limits, self._memory)
+        found = messages.unpack(part, self._limits, self._sockets.memory)
         return [] if isinstance(found, Incoming) else found
 
     def _answer(self, route: bytes, kind: int, *frames: bytes) -> None:
@@ -277,21 +274,16 @@ class ZmqTransport(Transport):
 
     @override
     def exchange(self, to: str, frames: Frames, timeout: float | None) -> Frames | None:
-        message = messages.pack(frames, self._limits)
         connection = self._connections.get(to)
         if connection is None or connection.is_closed or self._closed:
             connection = self._connection(to)
         found = self._direct[to]
-        if len(message) > 1:
-            return None  # signs of life would wait behind it
         direct = found.take(partial(self._new_direct, connection))
         if direct is None:
             return None
-        is_over = True
+        reply = None
         try:
-            reply = direct.exchange(message, timeout)
-            is_over = False
-            return reply
+            reply = direct.exchange(frames, timeout)
         except EndedError:
             raise self._why_ended(to) from None
         except TimeoutError as error:
@@ -299,16 +291,17 @@ class ZmqTransport(Transport):
                 raise  # of a signal's handler
             raise CallTimeoutError(f"a request to {to!r}", timeout or 0.0) from None
         finally:
-            (found.drop if is_over else found.give_back)(direct)
+            (found.drop if reply is None else found.give_back)(direct)
+        return reply
 
-    def _new_direct(self, connection: Connection) -> Outgoing | None:
+    def _new_direct(self, connection: Connection) -> DirectCaller | None:
         """Return the end of a new direct connection, and ask the other one to connect."""
         try:
             with making(f"a direct connection to {connection.to!r}"):
-                socket, where = self._sockets.direct(self._listener.address)
-                direct = Outgoing(socket, where, self._sockets, self._limits, self._memory)
-        except (OSError, zmq.ZMQError) as error:
-            logger.debug("requests to %s go without direct connections: %s", connection.to, error)
+                mine, where = self._sockets.direct(self._listener.address)
+                direct = DirectCaller(self._sockets, *mine)
+        except OSError as error:
+            logger.debug("%s: requests go with the other messages", error)
             return None
         connection.send(messages.pack([where.encode()], self._limits, messages.DIRECT))
         return direct
@@ -319,22 +312,16 @@ class ZmqTransport(Transport):
         assert receiver is not None
         try:
             with making(f"a direct connection of {sender!r}"):
-                socket = self._sockets.direct_to(sender, where)
                 server = DirectServer(
-                    socket,
                     self._sockets,
-                    self._limits,
-                    self._memory,
-                    sender,
-                    receiver,
+                    self._sockets.direct_to(sender, where),
+                    partial(receiver.on_exchange, sender),
+                    f"direct-of-{sender}",
                     found.drop,
                 )
-                if found.add(server):
-                    start_thread(server.thread)
-                else:
-                    server.close()
-        except (OSError, zmq.ZMQError, ConfigError) as error:
-            logger.warning("%s cannot answer requests of %s: %s", self.name, sender, error)
+                found.start(server)
+        except (OSError, ConfigError) as error:
+            logger.warning("%s answers requests of %s as messages: %s", self.name, sender, error)
 
     def _why_ended(self, to: str) -> Exception:
         """Return why a direct connection to *to* has ended."""
@@ -359,7 +346,7 @@ class ZmqTransport(Transport):
                 kind, found = incoming.kind, self._incoming.pop(sender).frames()
             else:
                 self._incoming.pop(sender, None)
-                found = messages.unpack(part, self._limits, self._memory)
+                found = messages.unpack(part, self._limits, self._sockets.memory)
         except KeyError:
             return  # of a message whose head did not come
         except BadMessageError as error:
@@ -368,16 +355,8 @@ class ZmqTransport(Transport):
             return
         if isinstance(found, Incoming):
             self._incoming[sender] = found
-            if not self._trims:
-                self._trims = True
-                self._trim()
         else:
             self._act(kind, sender, route, found)
-
-    def _trim(self) -> None:
-        self._memory.trim()
-        if self._io is not None:
-            self._io.call_at(time.monotonic() + IDLE, self._trim)
 
     def _act(self, kind: int, sender: str, route: bytes, frames: list[Buffer]) -> None:
         receiver = self._receiver
@@ -418,7 +397,6 @@ class ZmqTransport(Transport):
             return
         else:
             if sender in self._greeted:
-                logger.info("GREETED %s %s", self.name, sender)
                 self._reset(sender, _BROKE)
             self._greeted.add(sender)
 
@@ -521,7 +499,9 @@ class ZmqTransport(Transport):
     def _finish(self) -> None:
         """Close the sockets; the thread that receives has ended."""
         is_failing, self._closed = not self._closed, True
-        for each in [*self._connections.values(), *self._direct.values()]:
+        for direct in self._direct.values():
+            direct.close()
+        for each in list(self._connections.values()):
             each.close()
         if is_failing and self._receiver is not None:
             for name in self._membership.names():
@@ -530,7 +510,6 @@ class ZmqTransport(Transport):
                         name, "cannot be reached: the thread that receives has ended"
                     )
         self._sockets.end()
-        self._memory.close()
 
     # -- inside -------------------------------------------------------------------------------
 
