@@ -18,7 +18,7 @@ from pparallel_zmq.memory import Memory
 from pparallel_zmq.messages import BadMessageError, Incoming, Limits
 
 LIMITS = Limits(frames=16, size=2**24, piece=2**16)
-MEMORY = Memory()
+MEMORY = Memory(lambda: None)
 
 small = st.binary(max_size=100)
 frames = st.lists(small | small.map(bytearray), max_size=5)
@@ -89,7 +89,7 @@ def test_more_than_the_limits_allow_is_refused() -> None:
 
 
 def test_announced_frames_cost_nothing_until_their_bytes_arrive() -> None:
-    me, memory = psutil.Process(), Memory()
+    me, memory = psutil.Process(), Memory(lambda: None)
     before = me.memory_info().rss
     table = [(2**20 - 2) << 1] * 250 + [64 * 2**20 << 1] * 4
     kept = [Incoming(messages.FRAMES, 1, table, memory) for _ in range(4)]
@@ -99,7 +99,7 @@ def test_announced_frames_cost_nothing_until_their_bytes_arrive() -> None:
 
 
 def test_memory_that_comes_back_after_the_end_is_given_back_at_once() -> None:
-    memory = Memory()
+    memory = Memory(lambda: None)
     lent = [memory.take(2**20) for _ in range(3)]
     memory.close()
     last = lent.pop()  # which keeps what it was taken from
