@@ -1,0 +1,228 @@
+"""Direct connections of members on ZeroMQ: requests and replies without other threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+import pytest
+import zmq
+from zmq_meetings import PLACES, meeting
+from zmq_peer import Asking, transport
+
+from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
+from pparallel.interfaces.transport import Frames
+from pparallel.testing.patience import PATIENCE, until
+from pparallel_zmq import messages, sockets
+from pparallel_zmq.sockets import NOW
+from pparallel_zmq.transport import ZmqTransport
+
+Answer = Callable[[Frames], "Frames | Future[Frames]"]
+
+
+class Answering(Asking):
+    """Answers exchanges.
+
+    Attributes:
+        answer: called with each request.
+    """
+
+    answer: Answer = staticmethod(lambda frames: frames)
+
+    def on_exchange(self, sender: str, frames: Frames) -> Any:
+        self.asked.append(sender)
+        return self.answer(frames)
+
+
+class Pair(NamedTuple):
+    """Two members of one process."""
+
+    own: ZmqTransport
+    other: ZmqTransport
+    there: Answering
+
+
+@contextmanager
+def pair(place: str = "ipc", **options: object) -> Iterator[Pair]:
+    names = ["m0", "m1"]
+    with meeting(names, place) as met, ExitStack() as stack:
+        both = [transport(name, names, met, **{"liveness_bound": 5.0, **options}) for name in names]
+        receivers = [Answering(each) for each in both]
+        for each in both:
+            stack.callback(each.close)
+        opens = threading.Thread(target=both[1].open, args=(receivers[1],))
+        opens.start()
+        both[0].open(receivers[0])
+        opens.join(PATIENCE)
+        yield Pair(*both, receivers[1])
+
+
+def asked(own: ZmqTransport, frames: Frames, timeout: float | None = PATIENCE) -> list[bytes]:
+    """Return the reply to an exchange, once there is a way for it."""
+    found: list[Frames] = []
+
+    def has_reply() -> bool:
+        reply = own.exchange("m1", frames, timeout)
+        found.extend([] if reply is None else [reply])
+        return reply is not None
+
+    until(has_reply, "there is no direct connection")
+    return [bytes(each) for each in found[0]]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_requests_and_replies_of_all_sizes(place: str) -> None:
+    sizes = [0, 1, 2**16, 2**16 + 1, 20 * 2**20, 5]
+    with pair(place) as (own, _, there):
+        there.answer = lambda frames: [*frames, b"end"]
+        for size in sizes:
+            sent = bytes(range(256)) * (size // 256) + bytes(size % 256)
+            assert asked(own, [sent, b"", sent[:7]]) == [sent, b"", sent[:7], b"end"]
+        assert asked(own, [bytes(each) for each in sizes]) == [*map(bytes, sizes), b"end"]
+
+
+def test_few_are_made_and_others_wait_for_none() -> None:
+    with pair() as (own, _, there):
+        asked(own, [b"first"])
+        held, waiting = threading.Event(), threading.Semaphore(0)
+
+        def answer(frames: Frames) -> Frames:
+            waiting.release()
+            held.wait(PATIENCE)
+            return frames
+
+        there.answer = answer
+        threads = []
+        for _ in range(8):
+            threads.append(threading.Thread(target=asked, args=(own, [b"x"]), daemon=True))
+            threads[-1].start()
+            assert waiting.acquire(timeout=PATIENCE), "it does not come by"
+        assert [own.exchange("m1", [b"x"], 5.0) for _ in range(20)] == [None] * 20
+        assert len(there.asked) == 9
+        held.set()
+        for each in threads:
+            each.join(PATIENCE)
+        assert asked(own, [b"after"]) == [b"after"]
+
+
+def test_what_comes_too_late_is_not_taken_for_another_reply() -> None:
+    with pair() as (own, _, there):
+        late: Future[Frames] = Future()
+        replies: list[Frames | Future[Frames]] = [[b"first"], late, [b"next"]]
+        there.answer = lambda _: replies.pop(0)
+        assert asked(own, [b"?"]) == [b"first"]
+        with pytest.raises(CallTimeoutError, match=r"0\.2 s"):
+            asked(own, [b"?"], 0.2)
+        late.set_result([b"late"])
+        assert asked(own, [b"?"]) == [b"next"]
+
+
+def test_an_interrupt_leaves_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    import _thread
+
+    with pair() as (own, _, there):
+        asked(own, [b"first"])
+
+        def answer(_: Frames) -> Future[Frames]:
+            _thread.interrupt_main()
+            return Future()
+
+        there.answer = answer
+        with pytest.raises(KeyboardInterrupt):
+            own.exchange("m1", [b"?"], None)
+        there.answer = lambda frames: frames
+        assert asked(own, [b"after"]) == [b"after"]
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_the_end_of_the_other_member_ends_what_waits(later: bool) -> None:
+    with pair() as (own, other, there):
+        asked(own, [b"first"])
+
+        def answer(frames: Frames) -> Frames | Future[Frames]:
+            threading.Thread(target=other.close).start()
+            if later:
+                return Future()
+            until(lambda: own.members() == ["m0"], "it is not lost")
+            return frames
+
+        there.answer = answer
+        with pytest.raises(PeerLostError, match="left"):
+            own.exchange("m1", [b"?"], None)
+
+
+def test_a_defect_there_ends_the_call_alone(caplog: pytest.LogCaptureFixture) -> None:
+    with pair() as (own, _, there):
+        asked(own, [b"first"])
+        there.answer = lambda _: [][0]
+        with pytest.raises(PeerLostError, match="its log says why"):
+            own.exchange("m1", [b"?"], PATIENCE)
+        assert "could not be answered" in caplog.text
+        there.answer = lambda frames: frames
+        assert asked(own, [b"after"]) == [b"after"]
+
+
+def test_without_descriptors_there_is_no_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pair(liveness_bound=0.5) as (own, _, _there):
+
+        def none() -> None:
+            raise OSError(24, "Too many open files")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(sockets, "_check_descriptors", none)
+            assert own.exchange("m1", [b"?"], PATIENCE) is None
+        assert asked(own, [b"later"]) == [b"later"]  # it is tried again after the bound
+
+
+def _direct_of(own: ZmqTransport) -> Any:
+    """Return the caller's end that waits for the other one."""
+    found = own._direct["m1"]
+    until(lambda: own.exchange("m1", [b"?"], 1.0) is None and found._coming, "none is made")
+    return found._coming
+
+
+@pytest.mark.parametrize("kind", [messages.SERVED, messages.FRAMES])
+def test_another_member_is_not_taken_for_the_one_that_is_asked(
+    kind: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["m0", "m1", "m2"]
+    monkeypatch.setattr(ZmqTransport, "_serve_direct", lambda *_: None)
+    with meeting(names, PLACES[1]) as met, ExitStack() as stack:
+        members = [transport(name, names, met, liveness_bound=0.5) for name in names]
+        opens = [threading.Thread(target=each.open, args=(Answering(each),)) for each in members]
+        for each, opening in zip(members, opens, strict=True):
+            stack.callback(each.close)
+            opening.start()
+        for opening in opens:
+            opening.join(PATIENCE)
+        own, *_, false = members
+        coming = _direct_of(own)
+        where = coming._socket.get_string(zmq.LAST_ENDPOINT)
+        socket = false._sockets.direct_to("m0", where)
+        socket.send(messages.pack([], false._limits, kind)[0][0], NOW)
+        until(lambda: own.exchange("m1", [b"?"], 1.0) is None and coming._is_closed, "it is kept")
+        assert own._direct["m1"]._idle == []
+
+
+def test_close_ends_what_waits_for_a_large_request_to_be_taken() -> None:
+    with pair() as (own, other, there):
+        asked(own, [b"first"])
+        there.answer = lambda _: Future()
+        errors: list[BaseException] = []
+
+        def call() -> None:
+            try:
+                own.exchange("m1", [bytes(2**25)], None)
+            except ClosedError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=call, daemon=True)
+        thread.start()
+        until(lambda: len(there.asked) == 2, "it was not asked")
+        own.close()
+        thread.join(PATIENCE)
+        assert len(errors) == 1
+        assert other.members() == ["m1"]
