@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
@@ -31,6 +32,9 @@ class Answering(Asking):
     """
 
     answer: Answer = staticmethod(lambda frames: frames)
+
+    def on_message(self, sender: str, frames: Frames) -> None:
+        self.answer(frames)
 
     def on_exchange(self, sender: str, frames: Frames) -> Any:
         self.asked.append(sender)
@@ -82,6 +86,23 @@ def test_requests_and_replies_of_all_sizes(place: str) -> None:
             sent = bytes(range(256)) * (size // 256) + bytes(size % 256)
             assert asked(own, [sent, b"", sent[:7]]) == [sent, b"", sent[:7], b"end"]
         assert asked(own, [bytes(each) for each in sizes]) == [*map(bytes, sizes), b"end"]
+
+
+def test_what_was_received_is_let_go_of() -> None:
+    received: list[weakref.ref[Any]] = []
+
+    def answer(frames: Frames) -> Frames:
+        received.append(weakref.ref(memoryview(frames[-1]).obj))
+        return [b"%d" % memoryview(frames[-1]).nbytes]
+
+    large = bytearray(3 * 2**20)
+    with pair() as (own, _, there):
+        asked(own, [b"first"])
+        there.answer = answer
+        assert asked(own, [large]) == [b"3145728"]
+        own.send("m1", [b"", large])
+        until(lambda: len(received) == 2, "it has not come")
+        until(lambda: [each() for each in received] == [None] * 2, "what was handled is held")
 
 
 def test_few_are_made_and_others_wait_for_none() -> None:
