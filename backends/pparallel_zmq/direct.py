@@ -31,7 +31,6 @@ from pparallel_zmq.sockets import NOW, Socket, Sockets
 logger = logging.getLogger(__name__)
 
 MOST = 8  #: direct connections to one member
-WINDOW = 4  #: pieces that are under way
 
 _MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 _EVENTS, _POLLIN, _POLLOUT = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.POLLOUT)
@@ -51,7 +50,7 @@ class DirectConnection:
             OSError: there is no descriptor for it.
         """
         self._sockets, self._mine, self._socket = sockets, mine, mine[0]
-        self._limits, self._memory = sockets.limits, sockets.memory
+        self._limits, self._window = sockets.limits, sockets.window
         self._lock = threading.Lock()  # guards the socket
         self._is_closed = self._waits = False
         self._until: float | None = None
@@ -75,7 +74,7 @@ class DirectConnection:
         under_way = 0
         for parts in messages.pack(frames, self._limits, kind):
             if len(parts) > 1:
-                if under_way == WINDOW:
+                if under_way == self._window:
                     if self._next().bytes != MORE_BACK:
                         raise EndedError
                     under_way -= 1
@@ -92,7 +91,7 @@ class DirectConnection:
         while (part := self._next().bytes) == MORE_BACK:
             pass
         try:
-            found = messages.unpack(part, self._limits, self._memory)
+            found = messages.unpack(part, self._limits)
             while isinstance(found, Incoming):
                 head = self._next().bytes
                 is_last = found.feed(head, memoryview(self._next().buffer))

@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 import struct
 from collections.abc import Iterator, Sequence
+from mmap import mmap
 from typing import NamedTuple
 
 from typing_extensions import Buffer
@@ -22,8 +23,8 @@ from typing_extensions import Buffer
 from pparallel.errors import SerializationError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.flat_views import flat
-from pparallel_zmq.memory import LEAST, Memory
 
+LARGE = 2**20  #: bytes of a frame, from which on it has a mapping of its own
 INLINE = 2**16  #: bytes of all frames, up to which they travel with the head
 
 FRAME = 1  #: one small frame
@@ -125,7 +126,7 @@ def _cut(raws: Sequence[Part], size: int) -> Iterator[Part]:
         yield b"".join(small)
 
 
-def unpack(part: bytes, limits: Limits, memory: Memory) -> list[Buffer] | Incoming:
+def unpack(part: bytes, limits: Limits) -> list[Buffer] | Incoming:
     """Return the frames of a message, as memory of the receiver's own, or what will have them.
 
     Raises:
@@ -144,7 +145,7 @@ def unpack(part: bytes, limits: Limits, memory: Memory) -> list[Buffer] | Incomi
     if total > limits.size or at + (total if total <= INLINE else 0) != len(part):
         raise BadMessageError("the frames are not of the sizes announced")
     if total > INLINE:
-        return Incoming(part[0], number, table, memory)
+        return Incoming(part[0], number, table)
     frames: list[Buffer] = []
     for each in table:
         end = at + (each >> 1)
@@ -156,18 +157,17 @@ def unpack(part: bytes, limits: Limits, memory: Memory) -> list[Buffer] | Incomi
 class Incoming:
     """A large message that is being received, into memory of the receiver's own.
 
-    That grows as bytes come, whatever was announced: small frames are extended, and the system
-    gives pages to large ones when they are written to.
+    It is taken as bytes come, whatever was announced: a frame when its first byte does, and the
+    pages of a large one when they are written to.
 
     Attributes:
         kind: that of the message.
     """
 
-    def __init__(self, kind: int, number: int, table: Sequence[int], memory: Memory) -> None:
+    def __init__(self, kind: int, number: int, table: Sequence[int]) -> None:
         self.kind, self._of = kind, _HEAD.pack(PIECE, 0, number)
-        self._table, self._memory = table, memory
-        self._frames: list[Buffer] = []
-        self._view = memoryview(b"")  # of the last frame, if it is large
+        self._table = table
+        self._frames: list[memoryview] = []
         self._room = 0  # bytes of the last frame that are still to come
         self._left = sum(each >> 1 for each in table)
 
@@ -183,24 +183,19 @@ class Incoming:
         self._left -= size
         while piece:
             if self._room == 0:  # the next frame begins
-                self._room = self._table[len(self._frames)] >> 1
-                is_large = self._room >= LEAST
-                self._frames.append(self._memory.take(self._room) if is_large else bytearray())
-                self._view = memoryview(self._frames[-1] if is_large else b"")
+                self._room = room = self._table[len(self._frames)] >> 1
+                is_large = room >= LARGE
+                self._frames.append(memoryview(mmap(-1, room) if is_large else bytearray(room)))
             part, piece = piece[: self._room], piece[self._room :]
-            frame, at = self._frames[-1], len(self._view) - self._room
-            if isinstance(frame, bytearray):
-                frame += part
-            else:
-                self._view[at : at + len(part)] = part
+            at = len(self._frames[-1]) - self._room
+            self._frames[-1][at : at + len(part)] = part
             self._room -= len(part)
         return self._left == 0
 
     def frames(self) -> list[Buffer]:
         """Return the frames, once all is there."""
-        self._view = memoryview(b"")
-        empty = [bytearray() for _ in self._table[len(self._frames) :]]
+        empty = [memoryview(bytearray())] * (len(self._table) - len(self._frames))
         return [
-            frame if entry & 1 else memoryview(frame).toreadonly()
+            frame if entry & 1 else frame.toreadonly()
             for frame, entry in zip([*self._frames, *empty], self._table, strict=True)
         ]

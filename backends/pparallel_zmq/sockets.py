@@ -7,7 +7,6 @@ import logging
 import secrets
 import select
 import struct
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -19,7 +18,6 @@ from pparallel_zmq.address import Address
 from pparallel_zmq.config import ZmqTransportConfig
 from pparallel_zmq.iothread import IoThread
 from pparallel_zmq.keys import Keyring
-from pparallel_zmq.memory import IDLE, Memory
 from pparallel_zmq.messages import Limits
 from pparallel_zmq.strangers import WATCHED, Strangers
 
@@ -50,7 +48,7 @@ class Sockets:
 
     Attributes:
         limits: of what comes by them.
-        memory: for what comes by them.
+        window: pieces of a message that may be under way.
         strangers: closes connections of others.
     """
 
@@ -63,8 +61,8 @@ class Sockets:
         io: IoThread,
     ) -> None:
         self._name, self._keyring, self._io = name, keyring, io
-        self._config, self.limits = config, limits
-        self.memory, self.strangers = Memory(lambda: io.call(self._trim)), Strangers()
+        self._config, self.limits, self.window = config, limits, config.window
+        self.strangers = Strangers()
         self._numbers = itertools.count()
         _check_descriptors()
         self._context: zmq.Context[Any] = zmq.Context()
@@ -220,11 +218,6 @@ class Sockets:
         """Close all sockets and the context, once the answers have left."""
         self.close(*list(self._open))  # together, so that no monitor goes before its socket
         self._context.term()
-        self.memory.close()
-
-    def _trim(self) -> None:
-        self.memory.trim()
-        self._io.call_at(time.monotonic() + IDLE, self._trim)
 
     def _socket(self, kind: int, address: Address | None = None) -> Socket:
         socket = Socket(self._context, kind)

@@ -257,7 +257,7 @@ class ZmqTransport(Transport):
             each.send(parts)
 
     def _frames(self, part: bytes) -> list[Buffer]:
-        found = messages.unpack(part, self._limits, self._sockets.memory)
+        found = messages.unpack(part, self._limits)
         return [] if isinstance(found, Incoming) else found
 
     def _answer(self, route: bytes, kind: int, *frames: bytes) -> None:
@@ -346,7 +346,7 @@ class ZmqTransport(Transport):
                 kind, found = incoming.kind, self._incoming.pop(sender).frames()
             else:
                 self._incoming.pop(sender, None)
-                found = messages.unpack(part, self._limits, self._sockets.memory)
+                found = messages.unpack(part, self._limits)
         except KeyError:
             return  # of a message whose head did not come
         except BadMessageError as error:

@@ -14,11 +14,9 @@ from typing_extensions import Buffer
 
 from pparallel.errors import SerializationError
 from pparallel_zmq import messages
-from pparallel_zmq.memory import Memory
 from pparallel_zmq.messages import BadMessageError, Incoming, Limits
 
 LIMITS = Limits(frames=16, size=2**24, piece=2**16)
-MEMORY = Memory(lambda: None)
 
 small = st.binary(max_size=100)
 frames = st.lists(small | small.map(bytearray), max_size=5)
@@ -27,7 +25,7 @@ frames = st.lists(small | small.map(bytearray), max_size=5)
 def unpacked(parts: Sequence[messages.Parts]) -> list[Buffer]:
     """Return what a receiver makes of a message and its pieces."""
     (head,), *pieces = parts
-    found = messages.unpack(bytes(head), LIMITS, MEMORY)
+    found = messages.unpack(bytes(head), LIMITS)
     if not isinstance(found, Incoming):
         assert not pieces
         return found
@@ -51,7 +49,7 @@ def test_damaged_messages_are_refused(one: bytes, two: bytes, data: st.DataObjec
     cut = data.draw(st.integers(0, len(part) - 1))
     for damaged in (part[:cut], part + b"x"):
         with pytest.raises(BadMessageError):
-            messages.unpack(damaged, LIMITS, MEMORY)
+            messages.unpack(damaged, LIMITS)
 
 
 def test_large_message_of_frames_of_all_sizes_arrives_as_it_was_sent() -> None:
@@ -69,7 +67,7 @@ def test_frames_that_are_large_together_travel_in_pieces() -> None:
     assert len(messages.pack([half, half], LIMITS)) == 1
     (head,), *pieces = messages.pack([half, half + b"x"], LIMITS)
     assert [piece for _, piece in pieces] == [half, half + b"x"]
-    incoming = messages.unpack(bytes(head), LIMITS, MEMORY)
+    incoming = messages.unpack(bytes(head), LIMITS)
     assert isinstance(incoming, Incoming)
     of = bytes(pieces[0][0])
     for head_of, piece in ((b"another", half), (of, b""), (of, half * 3)):
@@ -85,24 +83,14 @@ def test_more_than_the_limits_allow_is_refused() -> None:
     few = Limits(frames=1, size=2**10, piece=2**16)
     for sent in ([b"", b""], [bytearray(2**11)]):
         with pytest.raises(BadMessageError):
-            messages.unpack(bytes(messages.pack(sent, LIMITS)[0][0]), few, MEMORY)
+            messages.unpack(bytes(messages.pack(sent, LIMITS)[0][0]), few)
 
 
 def test_announced_frames_cost_nothing_until_their_bytes_arrive() -> None:
-    me, memory = psutil.Process(), Memory(lambda: None)
+    me = psutil.Process()
     before = me.memory_info().rss
     table = [(2**20 - 2) << 1] * 250 + [64 * 2**20 << 1] * 4
-    kept = [Incoming(messages.FRAMES, 1, table, memory) for _ in range(4)]
+    kept = [Incoming(messages.FRAMES, 1, table) for _ in range(4)]
     for each in kept:
         assert not each.feed(struct.pack("<B3xII", messages.PIECE, 0, 1), memoryview(b"x"))
     assert me.memory_info().rss - before < 20 * 2**20
-
-
-def test_memory_that_comes_back_after_the_end_is_given_back_at_once() -> None:
-    memory = Memory(lambda: None)
-    lent = [memory.take(2**20) for _ in range(3)]
-    memory.close()
-    last = lent.pop()  # which keeps what it was taken from
-    lent.clear()
-    assert not memory._free
-    assert len(memoryview(last)) == 2**20
