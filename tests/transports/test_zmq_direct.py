@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -141,14 +142,13 @@ def test_what_comes_too_late_is_not_taken_for_another_reply() -> None:
         assert asked(own, [b"?"]) == [b"next"]
 
 
-def test_an_interrupt_leaves_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    import _thread
-
+def test_an_interrupt_leaves_the_wait() -> None:
+    main = threading.get_ident()
     with pair() as (own, _, there):
         asked(own, [b"first"])
 
         def answer(_: Frames) -> Future[Frames]:
-            _thread.interrupt_main()
+            signal.pthread_kill(main, signal.SIGINT)
             return Future()
 
         there.answer = answer
