@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, cast
 
 import pparallel
 from pparallel.builder import Runtime
@@ -18,6 +18,7 @@ from pparallel.runtime.links import process
 from pparallel.runtime.member import Member
 from pparallel.testing.patience import PATIENCE, until
 from pparallel_torch import TorchRpcTransportConfig
+from pparallel_torch.rpc import transport
 from pparallel_torch.rpc.agent import Agent
 
 NAMES = ("m0", "m1", "m2")
@@ -148,6 +149,31 @@ def fail_to_send_once(rt: Runtime) -> list[str]:
             found.append(type(error).__name__)
     group.barrier()
     return found
+
+
+def fail_to_take_once(rt: Runtime) -> Any:
+    """Have the second member lack memory for a call; return which errors either side has."""
+    group, module = rt.group(), cast("Any", transport)
+    taking = module.unpack
+    group.barrier(PATIENCE)
+    waiting = group.rpc_async("member-0", never, timeout=None) if rt.rank else None
+    group.barrier(PATIENCE)
+
+    def fail(*parcel: Any) -> Any:
+        module.unpack = taking
+        raise MemoryError("none")
+
+    if rt.rank == 1:
+        module.unpack = fail
+        assert waiting is not None
+        error = waiting.exception(PATIENCE)
+        return f"{type(error).__name__}: {error}"
+    error = None
+    while error is None:  # until the other side has begun to fail
+        error = group.rpc_async("member-1", abs, (1,), timeout=PATIENCE).exception(2 * PATIENCE)
+    return f"{type(error).__name__}: {error}", group.rpc_sync(
+        "member-1", abs, (-2,), timeout=PATIENCE
+    )
 
 
 @contextmanager
