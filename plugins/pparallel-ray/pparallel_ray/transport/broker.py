@@ -1,4 +1,4 @@
-"""The actor where the members of a job meet, and from which they pull what is for them."""
+"""The actor where the members of a job meet, and from which each pulls its messages."""
 
 from __future__ import annotations
 
@@ -11,18 +11,15 @@ import ray
 
 from pparallel.runtime.links import ProcessId
 from pparallel.runtime.links.watch import Watch
-from pparallel_ray.transport.messages import Parcel
 
 NAMESPACE = "pparallel"  #: where Ray finds it by its name
-AT_ONCE = 16  #: parcels and notices that one answer to :meth:`Exchange.pull` has at most
+AT_ONCE = 16  #: items that one answer to :meth:`Broker.pull` has at most
 
-#: What one member has all others know: a plain tuple, see ``link``.
-Notice = tuple[Any, ...]
-Item = tuple[bool, Any]  #: whether it is a notice, and the notice or parcel
+Item = tuple[Any, ...]  #: a parcel, or a notice for all members: see ``connection``
 
 
-class _Box:
-    """What is there for one member. All is done in one thread, and at once but where it waits."""
+class _Mailbox:
+    """The items for one member. All is done in one thread, and at once but where it waits."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -32,7 +29,7 @@ class _Box:
         self.arrived = self.ended = False
 
     def put(self, item: Item, size: int = 0) -> None:
-        """Leave something."""
+        """Put an item in."""
         if not self.ended:
             self._size += size
             self._items.append((item, size))
@@ -44,7 +41,7 @@ class _Box:
             await self._change()
 
     async def take(self) -> list[Item] | None:
-        """Return what is there, once there is something; ``None``: the member has ended."""
+        """Return items, once there are some; ``None``: the member has ended."""
         while not self._items and not self.ended:
             await self._change()
         if self.ended:
@@ -55,7 +52,7 @@ class _Box:
         return [item for item, _ in taken]
 
     def end(self) -> None:
-        """Throw away what is there, and what will come."""
+        """Drop what is there, and what will come."""
         self.ended = True
         self._items.clear()
         self._wake()
@@ -72,12 +69,11 @@ class _Box:
                 each.set_result(None)
 
 
-class Exchange:
-    """Passes on what it is given, and looks into nothing of it.
+class Broker:
+    """Passes items on, and looks into none.
 
-    It has what every member is to know, in the order in which it was said, for those too that
-    arrive later; and a box for each member, from which that pulls. A member on another machine has
-    an exchange for its parcels alone, beside it.
+    It has a mailbox for each member, from which that pulls, and keeps all notices, for members that
+    arrive later. A member on another machine has a broker for its parcels alone, beside it.
     """
 
     def __init__(self, names: Sequence[str], limit: int) -> None:
@@ -85,36 +81,36 @@ class Exchange:
 
         Args:
             names: of the members.
-            limit: bytes in a box from which on who brings more is kept waiting.
+            limit: bytes in a mailbox from which on a push is answered late.
         """
-        self._boxes = {name: _Box(limit) for name in names}
-        self._told: list[Notice] = []
+        self._mailboxes = {name: _Mailbox(limit) for name in names}
+        self._notices: list[Item] = []
 
-    async def arrive(self, name: str, notice: Notice) -> str:
-        """Be there from now on, and have the others know; return why not, or nothing."""
-        box = self._boxes.get(name)
+    async def arrive(self, name: str, notice: Item) -> str:
+        """Let a member in, and report it to the others; return why not, or nothing."""
+        box = self._mailboxes.get(name)
         if box is None:
-            return f"is no member of this job; its members: {', '.join(self._boxes)}"
+            return f"is no member of this job; its members: {', '.join(self._mailboxes)}"
         if box.arrived:
             return "has been here already: names are given once, so launch the job again"
         box.arrived = True
-        for each in self._told:
-            box.put((True, each))
-        self._tell(notice)
+        for each in self._notices:
+            box.put(each)
+        self._notify(notice)
         return ""
 
-    async def tell(self, notice: Notice) -> None:
-        """Have all members know something."""
-        self._tell(notice)
+    async def notify(self, notice: Item) -> None:
+        """Pass a notice on to all members."""
+        self._notify(notice)
 
-    async def push(self, to: str, parcel: Parcel, size: int) -> None:
-        """Leave a parcel for member *to*; return when there is room for more."""
-        self._boxes[to].put((False, parcel), size)
-        await self._boxes[to].room()
+    async def push(self, to: str, item: Item, size: int) -> None:
+        """Leave an item of *size* bytes for member *to*; return when there is room for more."""
+        self._mailboxes[to].put(item, size)
+        await self._mailboxes[to].room()
 
     async def pull(self, name: str) -> list[Item] | None:
-        """Return what there is for member *name*, once there is something; ``None``: no more."""
-        return await self._boxes[name].take()
+        """Return items for member *name*, once there are some; ``None``: it has left."""
+        return await self._mailboxes[name].take()
 
     async def node(self) -> str:
         """Return on which machine this is, as Ray calls it."""
@@ -140,13 +136,13 @@ class Exchange:
         finally:
             await loop.run_in_executor(None, watch.close)
 
-    async def leave(self, name: str, notice: Notice) -> None:
-        """Be there no more, and have the others know."""
-        self._boxes[name].end()
-        self._tell(notice)
+    async def leave(self, name: str, notice: Item) -> None:
+        """Forget a member, and pass its notice on to the others."""
+        self._mailboxes[name].end()
+        self._notify(notice)
 
-    def _tell(self, notice: Notice) -> None:
-        self._told.append(notice)
-        for box in self._boxes.values():
+    def _notify(self, notice: Item) -> None:
+        self._notices.append(notice)
+        for box in self._mailboxes.values():
             if box.arrived:
-                box.put((True, notice))
+                box.put(notice)
