@@ -11,12 +11,15 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, cast
 
+from typing_extensions import override
+
 import pparallel
 from pparallel.builder import Runtime
 from pparallel.errors import ClosedError, PparallelError
 from pparallel.runtime.links import process
 from pparallel.runtime.member import Member
 from pparallel.testing.patience import PATIENCE, until
+from pparallel.testing.transport.alone import Received, echo
 from pparallel_torch import TorchRpcTransportConfig
 from pparallel_torch.rpc import transport
 from pparallel_torch.rpc.agent import Agent
@@ -129,6 +132,34 @@ def listening(rank: int, folder: Path) -> list[str]:
         found = psutil.Process().net_connections("inet")
         rt.group().barrier(PATIENCE)
         return [each.laddr.ip for each in found if each.status == psutil.CONN_LISTEN]
+
+
+class Counted(Received):
+    """Keeps with each end how many messages came before it."""
+
+    def __init__(self) -> None:
+        super().__init__(echo)
+        self.ends: list[tuple[str, str, int]] = []
+
+    @override
+    def on_lost(self, name: str, reason: str) -> None:
+        self.ends.append((name, reason, len(self.messages)))
+
+
+def send_and_leave(rank: int, folder: Path, count: int) -> Any:
+    """As member 1, send so many messages and close; as member 0, return what came."""
+    member = Member(NAMES[rank], rank, rank, 2, NAMES[:2], f"file://{folder}/store")
+    own, receiver = transport.TorchRpcTransport(TorchRpcTransportConfig(), member=member), Counted()
+    own.open(receiver)
+    try:
+        if rank:
+            for number in range(count):
+                own.send("m0", [b"%d" % number, bytes(20_000 * (number % 20 == 9))])
+        else:
+            until(lambda: bool(receiver.ends), "the end was not reported")
+    finally:
+        own.close()
+    return [int(bytes(frames[0])) for _, frames in receiver.messages], receiver.ends
 
 
 def fail_to_send_once(rt: Runtime) -> list[str]:

@@ -115,6 +115,15 @@ def test_the_death_of_the_first_ends_the_job(launcher: Launcher, tmp_path: Path)
         context.join()
 
 
+def test_the_last_messages_arrive_in_order_before_the_end(
+    launcher: Launcher, tmp_path: Path
+) -> None:
+    given = (tmp_path, 200)
+    (found, lost), _ = launcher.spawn(members.send_and_leave, given, 2, start_method="forkserver")
+    assert found == [*range(200)]
+    assert lost == [("m1", "has left", 200)]
+
+
 def test_several_machines_must_be_allowed(launcher: Launcher, tmp_path: Path) -> None:
     given = (tmp_path, 2, True, dict[str, Any]())
     found = launcher.spawn(members.come, given, 2, start_method="forkserver")

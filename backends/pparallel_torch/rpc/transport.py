@@ -21,8 +21,8 @@ from pparallel.runtime.resources import explaining, start_thread
 from pparallel_torch.rpc import agent as torch_agent
 from pparallel_torch.rpc.agent import Agent, Done
 from pparallel_torch.rpc.arrival import far_members, meet
-from pparallel_torch.rpc.far import FarWatch
 from pparallel_torch.rpc.frames import pack, unpack
+from pparallel_torch.rpc.heartbeat import Heartbeat
 
 if TYPE_CHECKING:
     from pparallel.runtime.member import Member
@@ -66,7 +66,7 @@ class TorchRpcTransport(Transport):
     """Carries each message as a call of torch's that returns nothing.
 
     Members meet in a store of torch's and say there who they are. Ends are seen by
-    :class:`~pparallel.runtime.links.Membership` on this machine, and by :class:`FarWatch` on
+    :class:`~pparallel.runtime.links.Membership` on this machine, and by :class:`Heartbeat` on
     others; the first member reports each to all others.
     """
 
@@ -78,7 +78,7 @@ class TorchRpcTransport(Transport):
         self._peers = {
             name: _Peer(rank) for rank, name in enumerate(member.names) if name != member.name
         }
-        self._far = FarWatch(config.liveness_bound, self._ping, self._membership.lose)
+        self._heartbeat = Heartbeat(config.liveness_bound, self._ping, self._membership.lose)
         self._receiver: Receiver | None = None
         self._agent: Agent | None = None
         self._opening = threading.Lock()
@@ -138,7 +138,7 @@ class TorchRpcTransport(Transport):
         except RuntimeError as error:
             membership.wait_for_all(0)  # one may have ended meanwhile
             raise CallTimeoutError("the connection of all members", CONNECT) from error
-        self._far.start([each for each in far if membership.first in (self.name, each)])
+        self._heartbeat.start([each for each in far if membership.first in (self.name, each)])
 
     # -- messages -----------------------------------------------------------------------------
 
@@ -277,7 +277,7 @@ class TorchRpcTransport(Transport):
         """Take leave and disconnect; no thread of torch can, for it would wait for itself."""
         with self._opening:  # which ends soon
             agent = self._agent
-        self._far.close()
+        self._heartbeat.close()
         if agent is not None:
             self._leave()
             agent.close()

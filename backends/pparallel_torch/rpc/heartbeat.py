@@ -20,7 +20,7 @@ _SILENT = 0.8  #: part of the bound after which one that does not answer is give
 _LATE = 3  #: times that between two looks after which this process itself was held up
 
 
-class FarWatch:
+class Heartbeat:
     """Asks each member on another machine for a sign of life, in one thread.
 
     A connection that breaks is seen at the next look; silence, as of a machine that is stopped or
@@ -39,7 +39,7 @@ class FarWatch:
         """Watch these members."""
         if names:
             self._asked = {name: (self._ask(name), time.monotonic()) for name in names}
-            thread = threading.Thread(target=self._run, name="pparallel-far", daemon=True)
+            thread = threading.Thread(target=self._run, name="pparallel-heartbeat", daemon=True)
             self._thread = start_thread(thread)
 
     def close(self) -> None:
