@@ -26,6 +26,7 @@ from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.threads import in_threads
 from pparallel_ray import RayTransportConfig
 from pparallel_ray.cluster import RayConnection
+from pparallel_ray.transport import transport as module
 from pparallel_ray.transport.broker import NAMESPACE
 from pparallel_ray.transport.connection import LOST
 from pparallel_ray.transport.keys import JobKey, fresh
@@ -178,6 +179,25 @@ def test_a_member_that_is_killed_amid_large_frames() -> None:
             assert set(seen) == {3_000_000, 0}, "half a request was handled"
             large = own.call("m2", [b"large 3000000"], 20)
             assert len(memoryview(large[0])) == 3_000_000
+
+
+def test_closing_waits_until_the_last_messages_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FLUSH", PATIENCE)
+    names, sizes = ["m0", "m1"], [0, 300_000, 1, 2_000_000, 2]
+    with meeting(names) as met:
+        seen = list[int]()
+        other, own = (transport(name, names, met) for name in names)
+        coming = threading.Thread(target=other.open)
+        coming.start()
+        with opened(own, lambda _, frames: seen.append(len(memoryview(frames[0])))) as heard:
+            coming.join()
+            for size in sizes:
+                other.request("m1", [bytes(size)])
+            other.close()
+            assert not other.transport._leaving, "it was not confirmed"
+            assert seen == sizes
+            assert heard.expect("m0") == "has left"
+            assert not heard.resets
 
 
 def test_what_is_too_much_waits_at_its_sender_and_nothing_is_dropped() -> None:
