@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed import autograd, rpc
@@ -16,6 +16,8 @@ from pparallel.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
+
+    from pparallel_torch.rpc.transport import TorchRpcTransport
 
 Done = torch.futures.Future[Any]
 
@@ -27,22 +29,11 @@ _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 _INTERFACE = "TP_SOCKET_IFNAME"  #: where TensorPipe reads on which interface to listen
 
 
-class Holder(Protocol):
-    """The transport that has this process's agent."""
-
-    @property
-    def is_closing(self) -> bool:
-        """Whether it gives the agent back soon."""
-
-    def arrived(self, sender: int, numbers: list[int], kind: int, parcel: Any) -> None:
-        """Take a message of the member of rank *sender*."""
-
-
 _changed = threading.Condition()
-_holder: Holder | None = None
+_holder: TorchRpcTransport | None = None  #: the transport that has the agent
 
 
-def claim(holder: Holder) -> None:
+def claim(holder: TorchRpcTransport) -> None:
     """Reserve this process's agent, and hand what arrives to *holder*.
 
     Raises:
@@ -60,7 +51,7 @@ def claim(holder: Holder) -> None:
         _holder = holder
 
 
-def give_back(holder: Holder) -> None:
+def give_back(holder: TorchRpcTransport) -> None:
     """Undo :func:`claim`, if *holder* has the agent."""
     global _holder
     with _changed:

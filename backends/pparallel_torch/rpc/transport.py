@@ -199,7 +199,14 @@ class TorchRpcTransport(Transport):
             self._membership.lose(to, f"cannot be reached: {failed}")
 
     def arrived(self, sender: int, numbers: list[int], kind: int, parcel: Any) -> None:
-        """As :meth:`~pparallel_torch.rpc.agent.Holder.arrived`."""
+        """Take a message; a thread of torch's calls it.
+
+        Args:
+            sender: the member's rank.
+            numbers: that of the message, and those of others that will not come.
+            kind: of the message.
+            parcel: its frames.
+        """
         name = self._member.names[sender]
         order = self._peers[name].order
         with self._in_callback():
@@ -228,40 +235,40 @@ class TorchRpcTransport(Transport):
 
     def _member_ended(self, name: str, reason: str) -> None:
         """Have the end of a member reported after the last of its messages."""
+        if self._membership.is_first:
+            others = [each.name for each in self._membership.hellos()]
+            if reason != _LEFT:
+                others.append(name)  # which may only have been stopped
+            self._send_all(others, LOST, [name.encode(), reason.encode()])
+        end = partial(self._end, name, reason)
+        try:
+            if self._agent is None or reason == _LEFT:
+                raise RuntimeError("nothing more comes")
+            # What torch has read of that member by now is handled before this is answered.
+            self._agent.ping(self._member.rank, LAST).add_done_callback(end)
+        except RuntimeError:
+            end()
+
+    def _end(self, name: str, reason: str, _: Done | None = None) -> None:
         with self._in_callback():
-            if self._membership.is_first:
-                told = [each.name for each in self._membership.hellos()]
-                if reason != _LEFT:
-                    told.append(name)  # which may only have been stopped
-                self._send_all(told, LOST, [name.encode(), reason.encode()])
-            report = partial(self._report, name, reason)
-            try:
-                if self._agent is None or reason == _LEFT:
-                    raise RuntimeError("nothing more comes")
-                # What torch has read of that member by now is handled before this is answered.
-                seen = self._agent.ping(self._member.rank, LAST)
-            except RuntimeError:
-                self._peers[name].order.end(report)
-            else:
-                seen.add_done_callback(lambda _: self._peers[name].order.end(report))
+            self._peers[name].order.end(partial(self._report, name, reason))
 
     def _report(self, name: str, reason: str) -> None:
         if self._receiver is not None and not self._closed:
-            with self._in_callback():
-                self._receiver.on_lost(name, reason)
+            self._receiver.on_lost(name, reason)
 
     def _send_all(self, names: Iterable[str], kind: int, frames: Frames = ()) -> None:
         for name in names:
             try:
                 self._send(name, kind, frames)
             except (ClosedError, RuntimeError) as error:
-                logger.debug("%s is not told: %s", name, error)
+                logger.debug("a notice to %s could not be sent: %s", name, error)
 
     # -- closing ------------------------------------------------------------------------------
 
     @property
     def is_closing(self) -> bool:
-        """As :attr:`~pparallel_torch.rpc.agent.Holder.is_closing`."""
+        """Whether it gives torch's agent back soon."""
         return self._closed
 
     @override

@@ -1,4 +1,4 @@
-"""What the transport ``ray`` is told."""
+"""The config of the transport ``ray``."""
 
 from __future__ import annotations
 

@@ -126,14 +126,15 @@ class BrokerConnection:
         try:
             push = (self._own or self._broker).push
             pushed = push.remote(self._member.name, self._notice(LAST, name, b""), 0)
-        except (AttributeError, RayError, RuntimeError) as error:
-            self._last(name, None, error)
-        else:
-            self._dispatcher.when_done(pushed, partial(self._last, name))
-
-    def _last(self, name: str, _: object, error: BaseException | None) -> None:
-        if error is not None:
+        except (AttributeError, RayError, RuntimeError):
             self._dispatcher.call(partial(self._end, name))
+        else:
+            # The notice itself comes back by a pull, unless it could not be left there.
+            self._dispatcher.when_done(pushed, partial(self._left_notice, name))
+
+    def _left_notice(self, name: str, _: object, error: BaseException | None) -> None:
+        if error is not None:
+            self._end(name)
 
     def _end(self, name: str) -> None:
         if name in self._ending:
@@ -187,7 +188,7 @@ class BrokerConnection:
         try:
             hello = Hello.unpack(text)
             if (hello.name, hello.address) != (name, _identity(broker)):
-                raise RefusedError("it is not who it says")
+                raise RefusedError("its hello is of another member")
         except RefusedError as error:
             self._membership.refused(name, str(error))
             return
