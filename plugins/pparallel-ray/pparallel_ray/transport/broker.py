@@ -25,7 +25,7 @@ class _Mailbox:
         self._limit = limit
         self._items: deque[tuple[Item, int]] = deque()
         self._size = 0
-        self._waiting: list[asyncio.Future[None]] = []
+        self._changed = asyncio.Event()
         self.arrived = self.ended = False
 
     def put(self, item: Item, size: int = 0) -> None:
@@ -38,12 +38,12 @@ class _Mailbox:
     async def room(self) -> None:
         """Wait until there is room for more."""
         while self._size > self._limit and not self.ended:
-            await self._change()
+            await self._changed.wait()
 
     async def take(self) -> list[Item] | None:
         """Return items, once there are some; ``None``: the member has ended."""
         while not self._items and not self.ended:
-            await self._change()
+            await self._changed.wait()
         if self.ended:
             return None
         taken = [self._items.popleft() for _ in range(min(AT_ONCE, len(self._items)))]
@@ -57,16 +57,9 @@ class _Mailbox:
         self._items.clear()
         self._wake()
 
-    async def _change(self) -> None:
-        change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(change)
-        await change
-
     def _wake(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for each in waiting:
-            if not each.done():
-                each.set_result(None)
+        self._changed.set()
+        self._changed = asyncio.Event()
 
 
 class Broker:
@@ -96,12 +89,15 @@ class Broker:
         box.arrived = True
         for each in self._notices:
             box.put(each)
-        self._notify(notice)
+        await self.notify(notice)
         return ""
 
     async def notify(self, notice: Item) -> None:
         """Pass a notice on to all members."""
-        self._notify(notice)
+        self._notices.append(notice)
+        for box in self._mailboxes.values():
+            if box.arrived:
+                box.put(notice)
 
     async def push(self, to: str, item: Item, size: int) -> None:
         """Leave an item of *size* bytes for member *to*; return when there is room for more."""
@@ -139,10 +135,4 @@ class Broker:
     async def leave(self, name: str, notice: Item) -> None:
         """Forget a member, and pass its notice on to the others."""
         self._mailboxes[name].end()
-        self._notify(notice)
-
-    def _notify(self, notice: Item) -> None:
-        self._notices.append(notice)
-        for box in self._mailboxes.values():
-            if box.arrived:
-                box.put(notice)
+        await self.notify(notice)
