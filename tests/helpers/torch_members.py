@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, cast
+
+from typing_extensions import override
 
 import pparallel
 from pparallel.builder import Runtime
@@ -17,7 +19,9 @@ from pparallel.errors import ClosedError, PparallelError
 from pparallel.runtime.links import process
 from pparallel.runtime.member import Member
 from pparallel.testing.patience import PATIENCE, until
+from pparallel.testing.transport.alone import Received, echo
 from pparallel_torch import TorchRpcTransportConfig
+from pparallel_torch.rpc import transport
 from pparallel_torch.rpc.agent import Agent
 
 NAMES = ("m0", "m1", "m2")
@@ -130,6 +134,34 @@ def listening(rank: int, folder: Path) -> list[str]:
         return [each.laddr.ip for each in found if each.status == psutil.CONN_LISTEN]
 
 
+class Counted(Received):
+    """Keeps with each end how many messages came before it."""
+
+    def __init__(self) -> None:
+        super().__init__(echo)
+        self.ends: list[tuple[str, str, int]] = []
+
+    @override
+    def on_lost(self, name: str, reason: str) -> None:
+        self.ends.append((name, reason, len(self.messages)))
+
+
+def send_and_leave(rank: int, folder: Path, count: int) -> Any:
+    """As member 1, send so many messages and close; as member 0, return what came."""
+    member = Member(NAMES[rank], rank, rank, 2, NAMES[:2], f"file://{folder}/store")
+    own, receiver = transport.TorchRpcTransport(TorchRpcTransportConfig(), member=member), Counted()
+    own.open(receiver)
+    try:
+        if rank:
+            for number in range(count):
+                own.send("m0", [b"%d" % number, bytes(20_000 * (number % 20 == 9))])
+        else:
+            until(lambda: bool(receiver.ends), "the end was not reported")
+    finally:
+        own.close()
+    return [int(bytes(frames[0])) for _, frames in receiver.messages], receiver.ends
+
+
 def fail_to_send_once(rt: Runtime) -> list[str]:
     """Have the second of three calls not leave; return what became of each."""
     group, found = rt.group(), list[str]()
@@ -148,6 +180,31 @@ def fail_to_send_once(rt: Runtime) -> list[str]:
             found.append(type(error).__name__)
     group.barrier()
     return found
+
+
+def fail_to_take_once(rt: Runtime) -> Any:
+    """Have the second member lack memory for a call; return which errors either side has."""
+    group, module = rt.group(), cast("Any", transport)
+    taking = module.unpack
+    group.barrier(PATIENCE)
+    waiting = group.rpc_async("member-0", never, timeout=None) if rt.rank else None
+    group.barrier(PATIENCE)
+
+    def fail(*parcel: Any) -> Any:
+        module.unpack = taking
+        raise MemoryError("none")
+
+    if rt.rank == 1:
+        module.unpack = fail
+        assert waiting is not None
+        error = waiting.exception(PATIENCE)
+        return f"{type(error).__name__}: {error}"
+    error = None
+    while error is None:  # until the other side has begun to fail
+        error = group.rpc_async("member-1", abs, (1,), timeout=PATIENCE).exception(2 * PATIENCE)
+    return f"{type(error).__name__}: {error}", group.rpc_sync(
+        "member-1", abs, (-2,), timeout=PATIENCE
+    )
 
 
 @contextmanager
