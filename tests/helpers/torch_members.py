@@ -15,7 +15,7 @@ from typing_extensions import override
 
 import pparallel
 from pparallel.builder import Runtime
-from pparallel.errors import ClosedError, PparallelError
+from pparallel.errors import ClosedError, PeerLostError, PparallelError
 from pparallel.runtime.links import process
 from pparallel.runtime.member import Member
 from pparallel.testing.patience import PATIENCE, until
@@ -147,19 +147,35 @@ class Counted(Received):
 
 
 def send_and_leave(rank: int, folder: Path, count: int) -> Any:
-    """As member 1, send so many messages and close; as member 0, return what came."""
+    """Send so many messages, and close as member 1; as member 0, return what came."""
     member = Member(NAMES[rank], rank, rank, 2, NAMES[:2], f"file://{folder}/store")
     own, receiver = transport.TorchRpcTransport(TorchRpcTransportConfig(), member=member), Counted()
     own.open(receiver)
     try:
-        if rank:
+        with suppress(PeerLostError):  # member 1 has left meanwhile
             for number in range(count):
-                own.send("m0", [b"%d" % number, bytes(20_000 * (number % 20 == 9))])
-        else:
+                own.send(NAMES[1 - rank], [b"%d" % number, bytes(20_000 * (number % 20 == 9))])
+        if not rank:
             until(lambda: bool(receiver.ends), "the end was not reported")
     finally:
         own.close()
     return [int(bytes(frames[0])) for _, frames in receiver.messages], receiver.ends
+
+
+def count_calls(rt: Runtime, count: int) -> int:
+    """Call the second member so often; return how many calls of torch's this member has made."""
+    group, call, made = rt.group(), Agent.call, list[int]()
+
+    def counted(agent: Agent, rank: int, *args: Any) -> Any:
+        made.append(rank)
+        return call(agent, rank, *args)
+
+    group.barrier(PATIENCE)
+    Agent.call = counted  # type: ignore[assignment, method-assign]
+    for number in range(count if rt.rank == 0 else 0):
+        assert group.rpc_sync(1, abs, (-number,)) == number
+    group.barrier(PATIENCE)
+    return len(made)
 
 
 def fail_to_send_once(rt: Runtime) -> list[str]:
@@ -170,7 +186,7 @@ def fail_to_send_once(rt: Runtime) -> list[str]:
         for n in range(3):
             error: BaseException | None
             try:
-                with suppress_sending(n == 1):
+                with suppress_sending(rt, n == 1):
                     future = group.rpc_async("member-1", abs, args=(complex(n),), timeout=PATIENCE)
                 error = future.exception(2 * PATIENCE)
             except (
@@ -208,7 +224,7 @@ def fail_to_take_once(rt: Runtime) -> Any:
 
 
 @contextmanager
-def suppress_sending(fails: bool) -> Iterator[None]:
+def suppress_sending(rt: Runtime, fails: bool) -> Iterator[None]:
     """Have the first call inside fail as torch does for want of memory."""
     call = Agent.call
 
@@ -217,5 +233,6 @@ def suppress_sending(fails: bool) -> Iterator[None]:
         raise RuntimeError("torch could not send it")
 
     if fails:
+        cast("Any", rt.transport)._peers["member-1"].calls.clear()  # else it is an answer
         Agent.call = fail  # type: ignore[assignment, method-assign]
     yield

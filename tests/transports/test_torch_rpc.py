@@ -200,6 +200,15 @@ def test_frames_of_every_kind() -> None:
     assert not any(memoryview(each).readonly for each in found)
 
 
+def test_a_result_is_the_answer_to_a_call_of_torch() -> None:
+    config = {
+        "members": 2,
+        "launcher": ProcessLauncherConfig(preload=PRELOAD),
+        "transport": TorchRpcTransportConfig(),
+    }
+    assert sum(pparallel.launch(config, members.count_calls, (100,))) < 120
+
+
 def test_a_message_that_cannot_be_sent_fails_alone() -> None:
     config = {
         "members": 2,
@@ -218,7 +227,9 @@ def test_a_message_that_cannot_be_taken_is_reported_on_both_sides() -> None:
     }
     (there, behind), here = pparallel.launch(config, members.fail_to_take_once)
     assert there == "PeerLostError: member 'member-1' could not take a message: MemoryError('none')"
-    assert here.startswith("PeerLostError: member 'member-0' sent a message that did not arrive")
+    assert here.startswith(
+        "PeerLostError: member 'member-0' sent a message that could not be taken"
+    )
     assert behind == 2
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed import autograd, rpc
+from torch.distributed.rpc.functions import async_execution
 
 from pparallel.errors import ConfigError
 
@@ -60,11 +61,16 @@ def give_back(holder: TorchRpcTransport) -> None:
             _changed.notify_all()
 
 
-def deliver(sender: int, numbers: list[int], kind: int, *parcel: Any) -> None:
-    """Take a message: other members call it here."""
+@async_execution  # type: ignore[untyped-decorator]
+def deliver(*message: Any) -> Done:
+    """Take a message: other members call it here. The answer is nothing, or a message back."""
+    answer: Done = torch.futures.Future()
     holder = _holder
-    if holder is not None:  # else it has just been closed, which the sender learns
-        holder.arrived(sender, numbers, kind, parcel)
+    if holder is None:  # it has just been closed, which the sender learns
+        answer.set_result(None)
+    else:
+        holder.arrived(answer, *message)
+    return answer
 
 
 class Agent:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -34,12 +35,11 @@ FLUSH = 1.0  #: seconds that closing waits for what was sent to arrive
 LAST = 1.0  #: seconds within which the last messages of a member that has died are looked for
 CONNECT = 30.0  #: seconds in which all that have come are to connect
 
+HELD = 16  #: calls of one member that wait here at most for a message that answers them
+
 MESSAGE, RESET, LOST, BYE = range(4)  #: kinds of messages
 
 _LEFT = "has left"
-_RAISED_THERE = (
-    "On WorkerInfo"  #: in torch's account of an exception in the receiver, a line before it
-)
 
 
 class _Peer:
@@ -51,10 +51,10 @@ class _Peer:
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
-        self.lock = threading.Lock()  # guards the numbers
+        self.lock = threading.Lock()  # guards the numbers and calls
         self.number = 0  # of the next message
         self.missing: list[int] = []
-        self.unconfirmed: set[int] = set()
+        self.calls: deque[Done] = deque()  # of it, that have no answer yet
         self.order = Ordering()
 
     def was_used(self) -> bool:
@@ -63,7 +63,7 @@ class _Peer:
 
 
 class TorchRpcTransport(Transport):
-    """Carries each message as a call of torch's that returns nothing.
+    """Carries each message as a call of torch's, or as the answer to a call of the other member.
 
     Members meet in a store of torch's and say there who they are. Ends are seen by
     :class:`~pparallel.runtime.links.Membership` on this machine, and by :class:`Heartbeat` on
@@ -156,7 +156,8 @@ class TorchRpcTransport(Transport):
             self._check_open()
             raise SerializationError(what, error) from error
 
-    def _send(self, to: str, kind: int, frames: Frames) -> None:
+    def _send(self, to: str, kind: int, frames: Frames) -> Done | None:
+        """Send a message; return the call that it is, or ``None`` if it is an answer."""
         agent, peer = self._agent, self._peers[to]
         if agent is None:
             raise ClosedError(f"transport of {self.name!r}", "is not open")
@@ -164,68 +165,76 @@ class TorchRpcTransport(Transport):
         with peer.lock:
             number, peer.number = peer.number, peer.number + 1
             peer.missing.append(number)  # unless nothing is raised
-            numbers = peer.missing[::-1]
-            sent = agent.call(
-                peer.rank, torch_agent.deliver, self._member.rank, numbers, kind, *parcel
-            )
-            peer.unconfirmed.add(number)
+            message = self._member.rank, peer.missing[::-1], kind, *parcel
+            sent = None
+            if peer.calls and kind != BYE:  # whose answer says that all has been taken
+                peer.calls.popleft().set_result(message)
+            else:
+                sent = agent.call(peer.rank, torch_agent.deliver, *message)
             peer.missing.clear()
-        sent.add_done_callback(partial(self._confirmed, to, kind, numbers))
+        if sent is not None:
+            sent.add_done_callback(partial(self._answered, to))
+        return sent
 
-    def _confirmed(self, to: str, kind: int, numbers: list[int], sent: Done) -> None:
-        """Take note that a message has arrived, or why it has not."""
-        peer = self._peers[to]
-        peer.unconfirmed.discard(numbers[0])
+    def _answered(self, to: str, call: Done) -> None:
+        """Take the message that has come as the answer to a call, if any."""
         try:
-            sent.value()
+            message = call.value()
         except Exception as error:  # noqa: BLE001 - torch raises whatever it was given
             with self._in_callback():
-                self._not_delivered(to, kind, numbers, error)
+                if not self._closed:
+                    self._membership.lose(to, f"cannot be reached: {error}")
+        else:
+            if message is not None:
+                self.arrived(None, *message)
 
-    def _not_delivered(self, to: str, kind: int, numbers: list[int], error: Exception) -> None:
-        if self._closed:
-            return
-        _, raised_there, rest = str(error).partition(_RAISED_THERE)
-        if kind != MESSAGE or not raised_there:
-            self._membership.lose(to, f"cannot be reached: {error}")
-            return
-        peer, why = self._peers[to], rest.partition("\n")[2].partition("\n")[0]
-        with peer.lock:
-            peer.missing += numbers
-        self._reset(to, f"could not take a message: {why}")
-        try:
-            self._send(to, RESET, [why.encode()])
-        except (RuntimeError, MemoryError) as failed:
-            self._membership.lose(to, f"cannot be reached: {failed}")
-
-    def arrived(self, sender: int, numbers: list[int], kind: int, parcel: Any) -> None:
+    def arrived(
+        self, call: Done | None, sender: int, numbers: list[int], kind: int, *parcel: Any
+    ) -> None:
         """Take a message; a thread of torch's calls it.
 
         Args:
+            call: that it is, to be answered.
             sender: the member's rank.
             numbers: that of the message, and those of others that will not come.
             kind: of the message.
             parcel: its frames.
         """
         name = self._member.names[sender]
-        order = self._peers[name].order
+        peer = self._peers[name]
         with self._in_callback():
-            frames = unpack(*parcel)
+            if call is not None and kind != BYE:
+                with peer.lock:
+                    peer.calls.append(call)
+                    if len(peer.calls) > HELD:
+                        peer.calls.popleft().set_result(None)
+            act: Callable[[], None]
+            try:
+                act = partial(self._take, name, kind, unpack(*parcel), call)
+            except Exception as error:  # noqa: BLE001 - as for want of memory
+                act = partial(self._unread, name, error)
             for each in numbers[1:]:
-                order.arrived(each, _nothing)
-            order.arrived(numbers[0], partial(self._take, name, kind, frames))
+                peer.order.arrived(each, _nothing)
+            peer.order.arrived(numbers[0], act)
 
-    def _take(self, name: str, kind: int, frames: Frames) -> None:
+    def _take(self, name: str, kind: int, frames: Frames, call: Done | None) -> None:
         assert self._receiver is not None
         if kind == MESSAGE:
             if not self._closed:
                 self._receiver.on_message(name, frames)
         elif kind == RESET:
-            self._reset(name, f"sent a message that did not arrive: {_text(frames[0])}")
+            self._reset(name, f"could not take a message: {_text(frames[0])}")
         elif kind == BYE:
+            assert call is not None
+            call.set_result(None)
             self._membership.lose(name, _LEFT)
         elif name == self._membership.first:
             self._membership.lose(*map(_text, frames))
+
+    def _unread(self, name: str, error: Exception) -> None:
+        self._reset(name, f"sent a message that could not be taken: {error!r}")
+        if not self._send_all([name], RESET, [repr(error).encode()]) and not self._closed:
+            self._membership.lose(name, f"cannot be reached: {error!r}")
 
     def _reset(self, name: str, why: str) -> None:
         if self._receiver is not None and not self._closed:
@@ -257,12 +266,14 @@ class TorchRpcTransport(Transport):
         if self._receiver is not None and not self._closed:
             self._receiver.on_lost(name, reason)
 
-    def _send_all(self, names: Iterable[str], kind: int, frames: Frames = ()) -> None:
+    def _send_all(self, names: Iterable[str], kind: int, frames: Frames = ()) -> list[Done | None]:
+        sent = []
         for name in names:
             try:
-                self._send(name, kind, frames)
-            except (ClosedError, RuntimeError) as error:
+                sent.append(self._send(name, kind, frames))
+            except (ClosedError, RuntimeError, MemoryError) as error:
                 logger.debug("a notice to %s could not be sent: %s", name, error)
+        return sent
 
     # -- closing ------------------------------------------------------------------------------
 
@@ -303,9 +314,8 @@ class TorchRpcTransport(Transport):
             others = [name for name in others if self._peers[name].was_used()]
         deadline = time.monotonic() + FLUSH
         for names in (others, [first] if first in here else []):
-            self._send_all(names, BYE)
-            peers = [self._peers[name] for name in names]
-            while any(each.unconfirmed for each in peers) and time.monotonic() < deadline:
+            sent = self._send_all(names, BYE)
+            while any(each and not each.done() for each in sent) and time.monotonic() < deadline:
                 time.sleep(0.001)
 
     def _check_open(self) -> None:
