@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch_members as members
 from exhausted import no_threads
+from forking import fork_and_call
 from late_threads import held_back
 from reduced_transport_suite import ReducedTransportSuite
 from typing_extensions import Buffer, override
@@ -231,6 +232,15 @@ def test_a_message_that_cannot_be_taken_is_reported_on_both_sides() -> None:
         "PeerLostError: member 'member-0' sent a message that could not be taken"
     )
     assert behind == 2
+
+
+def test_a_member_may_fork() -> None:
+    config = {
+        "members": 2,
+        "launcher": ProcessLauncherConfig(preload=PRELOAD),
+        "transport": TorchRpcTransportConfig(),
+    }
+    assert pparallel.launch(config, fork_and_call) == [14, 14]
 
 
 def test_a_transport_whose_closing_thread_cannot_start_closes_later() -> None:

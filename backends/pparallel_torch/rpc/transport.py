@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from threading import get_ident, main_thread
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
@@ -45,15 +46,15 @@ _LEFT = "has left"
 class _Peer:
     """Another member: messages to it, and the order of those from it.
 
-    torch brings messages in any order, so each has a number. The first number is that of the
-    message; the others are of those that will not come.
+    torch brings messages in any order, so each has a number, and says from which one on those
+    before it will not come.
     """
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
         self.lock = threading.Lock()  # guards the numbers and calls
         self.number = 0  # of the next message
-        self.missing: list[int] = []
+        self.sent = 0  # messages that have been, or will not be
         self.calls: deque[Done] = deque()  # of it, that have no answer yet
         self.order = Ordering()
 
@@ -161,17 +162,17 @@ class TorchRpcTransport(Transport):
         agent, peer = self._agent, self._peers[to]
         if agent is None:
             raise ClosedError(f"transport of {self.name!r}", "is not open")
-        parcel = pack(frames)
+        parcel, sent = pack(frames), None
         with peer.lock:
             number, peer.number = peer.number, peer.number + 1
-            peer.missing.append(number)  # unless nothing is raised
-            message = self._member.rank, peer.missing[::-1], kind, *parcel
-            sent = None
-            if peer.calls and kind != BYE:  # whose answer says that all has been taken
+            message = self._member.rank, peer.sent, number, kind, *parcel
+            # torch would swallow what a signal handler raises inside of an answer; and that to a
+            # farewell says that all has been taken.
+            if peer.calls and kind != BYE and get_ident() != main_thread().ident:
                 peer.calls.popleft().set_result(message)
             else:
                 sent = agent.call(peer.rank, torch_agent.deliver, *message)
-            peer.missing.clear()
+            peer.sent = number + 1  # unless something was raised
         if sent is not None:
             sent.add_done_callback(partial(self._answered, to))
         return sent
@@ -189,14 +190,15 @@ class TorchRpcTransport(Transport):
                 self.arrived(None, *message)
 
     def arrived(
-        self, call: Done | None, sender: int, numbers: list[int], kind: int, *parcel: Any
+        self, call: Done | None, sender: int, after: int, number: int, kind: int, *parcel: Any
     ) -> None:
         """Take a message; a thread of torch's calls it.
 
         Args:
             call: that it is, to be answered.
             sender: the member's rank.
-            numbers: that of the message, and those of others that will not come.
+            after: the number from which on those before it will not come.
+            number: of the message.
             kind: of the message.
             parcel: its frames.
         """
@@ -213,9 +215,9 @@ class TorchRpcTransport(Transport):
                 act = partial(self._take, name, kind, unpack(*parcel), call)
             except Exception as error:  # noqa: BLE001 - as for want of memory
                 act = partial(self._unread, name, error)
-            for each in numbers[1:]:
+            for each in range(after, number):
                 peer.order.arrived(each, _nothing)
-            peer.order.arrived(numbers[0], act)
+            peer.order.arrived(number, act)
 
     def _take(self, name: str, kind: int, frames: Frames, call: Done | None) -> None:
         assert self._receiver is not None

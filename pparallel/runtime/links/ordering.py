@@ -51,7 +51,7 @@ class Ordering:
         while (following := self._following()) is not None:
             try:
                 following()
-            except Exception:  # those behind it are to be acted on all the same
+            except BaseException:  # those behind it are to be acted on all the same
                 logger.exception("What a member has sent could not be acted on")
 
     def _following(self) -> Callable[[], None] | None:
