@@ -21,7 +21,7 @@ class TorchRpcTransportConfig(TransportConfig, frozen=True):
         backend: the name of the backend.
         allow_insecure: let members be on several machines, although torch RPC neither encrypts nor
             asks who is there: whoever reaches its ports can run code in every member.
-        num_worker_threads: how many threads of torch's receive requests and replies.
+        num_worker_threads: how many threads of torch's receive messages.
     """
 
     backend: Literal["torch_rpc"] = "torch_rpc"

@@ -9,15 +9,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, cast
+
+from typing_extensions import override
 
 import pparallel
 from pparallel.builder import Runtime
-from pparallel.errors import ClosedError, PparallelError
+from pparallel.errors import ClosedError, PeerLostError, PparallelError
 from pparallel.runtime.links import process
 from pparallel.runtime.member import Member
 from pparallel.testing.patience import PATIENCE, until
+from pparallel.testing.transport.alone import Received, echo
 from pparallel_torch import TorchRpcTransportConfig
+from pparallel_torch.rpc import transport
 from pparallel_torch.rpc.agent import Agent
 
 NAMES = ("m0", "m1", "m2")
@@ -130,6 +134,50 @@ def listening(rank: int, folder: Path) -> list[str]:
         return [each.laddr.ip for each in found if each.status == psutil.CONN_LISTEN]
 
 
+class Counted(Received):
+    """Keeps with each end how many messages came before it."""
+
+    def __init__(self) -> None:
+        super().__init__(echo)
+        self.ends: list[tuple[str, str, int]] = []
+
+    @override
+    def on_lost(self, name: str, reason: str) -> None:
+        self.ends.append((name, reason, len(self.messages)))
+
+
+def send_and_leave(rank: int, folder: Path, count: int) -> Any:
+    """Send so many messages, and close as member 1; as member 0, return what came."""
+    member = Member(NAMES[rank], rank, rank, 2, NAMES[:2], f"file://{folder}/store")
+    own, receiver = transport.TorchRpcTransport(TorchRpcTransportConfig(), member=member), Counted()
+    own.open(receiver)
+    try:
+        with suppress(PeerLostError):  # member 1 has left meanwhile
+            for number in range(count):
+                own.send(NAMES[1 - rank], [b"%d" % number, bytes(20_000 * (number % 20 == 9))])
+        if not rank:
+            until(lambda: bool(receiver.ends), "the end was not reported")
+    finally:
+        own.close()
+    return [int(bytes(frames[0])) for _, frames in receiver.messages], receiver.ends
+
+
+def count_calls(rt: Runtime, count: int) -> int:
+    """Call the second member so often; return how many calls of torch's this member has made."""
+    group, call, made = rt.group(), Agent.call, list[int]()
+
+    def counted(agent: Agent, rank: int, *args: Any) -> Any:
+        made.append(rank)
+        return call(agent, rank, *args)
+
+    group.barrier(PATIENCE)
+    Agent.call = counted  # type: ignore[assignment, method-assign]
+    for number in range(count if rt.rank == 0 else 0):
+        assert group.rpc_sync(1, abs, (-number,)) == number
+    group.barrier(PATIENCE)
+    return len(made)
+
+
 def fail_to_send_once(rt: Runtime) -> list[str]:
     """Have the second of three calls not leave; return what became of each."""
     group, found = rt.group(), list[str]()
@@ -138,7 +186,7 @@ def fail_to_send_once(rt: Runtime) -> list[str]:
         for n in range(3):
             error: BaseException | None
             try:
-                with suppress_sending(n == 1):
+                with suppress_sending(rt, n == 1):
                     future = group.rpc_async("member-1", abs, args=(complex(n),), timeout=PATIENCE)
                 error = future.exception(2 * PATIENCE)
             except (
@@ -150,8 +198,33 @@ def fail_to_send_once(rt: Runtime) -> list[str]:
     return found
 
 
+def fail_to_take_once(rt: Runtime) -> Any:
+    """Have the second member lack memory for a call; return which errors either side has."""
+    group, module = rt.group(), cast("Any", transport)
+    taking = module.unpack
+    group.barrier(PATIENCE)
+    waiting = group.rpc_async("member-0", never, timeout=None) if rt.rank else None
+    group.barrier(PATIENCE)
+
+    def fail(*parcel: Any) -> Any:
+        module.unpack = taking
+        raise MemoryError("none")
+
+    if rt.rank == 1:
+        module.unpack = fail
+        assert waiting is not None
+        error = waiting.exception(PATIENCE)
+        return f"{type(error).__name__}: {error}"
+    error = None
+    while error is None:  # until the other side has begun to fail
+        error = group.rpc_async("member-1", abs, (1,), timeout=PATIENCE).exception(2 * PATIENCE)
+    return f"{type(error).__name__}: {error}", group.rpc_sync(
+        "member-1", abs, (-2,), timeout=PATIENCE
+    )
+
+
 @contextmanager
-def suppress_sending(fails: bool) -> Iterator[None]:
+def suppress_sending(rt: Runtime, fails: bool) -> Iterator[None]:
     """Have the first call inside fail as torch does for want of memory."""
     call = Agent.call
 
@@ -160,5 +233,6 @@ def suppress_sending(fails: bool) -> Iterator[None]:
         raise RuntimeError("torch could not send it")
 
     if fails:
+        cast("Any", rt.transport)._peers["member-1"].calls.clear()  # else it is an answer
         Agent.call = fail  # type: ignore[assignment, method-assign]
     yield

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 from exhausted import no_descriptors
+from forking import fork_and_call
 from ipc_peer import ask, pair
 from reduced_transport_suite import ReducedTransportSuite
 from typing_extensions import override
 
 import pparallel
-from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError, ResourceExhaustedError
+from pparallel.errors import CallTimeoutError, PeerLostError, ResourceExhaustedError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.links import ProcessId
 from pparallel.runtime.rpc import RpcGroup, context
@@ -583,28 +584,6 @@ def test_a_dispatcher_that_cannot_be_made_leaves_no_descriptor(
 
 def add(a: int, b: int) -> int:
     return a + b
-
-
-def fork_and_call(rt: Runtime) -> int:
-    """Have a forked child try a call and a close; return how it ends."""
-    group = rt.group()
-    result = group.rpc_sync(1 - rt.rank, add, args=(1, 2))
-    assert result == 3
-    child = os.fork()
-    if not child:
-        code = 0
-        for use in (lambda: group.rpc_sync(1 - rt.rank, add, args=(1, 2)), rt.close):
-            try:
-                use()
-            except ClosedError:
-                code += 7
-            except BaseException:  # noqa: BLE001 - a child that is forked ends here
-                code += 1
-        os._exit(code)
-    _, status = os.waitpid(child, 0)
-    assert group.rpc_sync(1 - rt.rank, add, args=(2, 2)) == 4
-    group.barrier(PATIENCE)
-    return os.waitstatus_to_exitcode(status)
 
 
 def test_a_member_may_fork() -> None:

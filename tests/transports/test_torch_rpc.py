@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch_members as members
 from exhausted import no_threads
+from forking import fork_and_call
 from late_threads import held_back
 from reduced_transport_suite import ReducedTransportSuite
 from typing_extensions import Buffer, override
@@ -24,12 +25,11 @@ from pparallel.interfaces.launcher import LaunchContext, Launcher, LauncherConfi
 from pparallel.interfaces.transport import TransportConfig
 from pparallel.runtime.links.ordering import Ordering
 from pparallel.runtime.member import Member
+from pparallel.testing.transport.alone import Received, echo
 from pparallel.testing.transport.calls import CallTests
 from pparallel_process import ProcessLauncherConfig
 from pparallel_torch import TorchRpcTransportConfig
 from pparallel_torch.rpc import frames
-from pparallel_torch.rpc.farewells import Farewells
-from pparallel_torch.rpc.quiet import Quiet, _level
 from pparallel_torch.rpc.transport import TorchRpcTransport
 
 PRELOAD = ("pparallel.testing.transport", "pparallel_torch.rpc.transport")
@@ -116,6 +116,15 @@ def test_the_death_of_the_first_ends_the_job(launcher: Launcher, tmp_path: Path)
         context.join()
 
 
+def test_the_last_messages_arrive_in_order_before_the_end(
+    launcher: Launcher, tmp_path: Path
+) -> None:
+    given = (tmp_path, 200)
+    (found, lost), _ = launcher.spawn(members.send_and_leave, given, 2, start_method="forkserver")
+    assert found == [*range(200)]
+    assert lost == [("m1", "has left", 200)]
+
+
 def test_several_machines_must_be_allowed(launcher: Launcher, tmp_path: Path) -> None:
     given = (tmp_path, 2, True, dict[str, Any]())
     found = launcher.spawn(members.come, given, 2, start_method="forkserver")
@@ -162,7 +171,7 @@ def test_closing_from_two_threads() -> None:
         transport = TorchRpcTransport(
             TorchRpcTransportConfig(), member=pparallel.Member("a", 0, 0, 1, ("a",))
         )
-    transport.open(lambda sender, frames: frames)
+    transport.open(Received(echo))
     first, resumes = threading.Thread(target=transport.close), threading.Timer(0.05, goes_on.set)
     first.start()
     assert starting.wait(10)
@@ -192,7 +201,16 @@ def test_frames_of_every_kind() -> None:
     assert not any(memoryview(each).readonly for each in found)
 
 
-def test_a_request_that_cannot_be_sent_fails_alone() -> None:
+def test_a_result_is_the_answer_to_a_call_of_torch() -> None:
+    config = {
+        "members": 2,
+        "launcher": ProcessLauncherConfig(preload=PRELOAD),
+        "transport": TorchRpcTransportConfig(),
+    }
+    assert sum(pparallel.launch(config, members.count_calls, (100,))) < 120
+
+
+def test_a_message_that_cannot_be_sent_fails_alone() -> None:
     config = {
         "members": 2,
         "launcher": ProcessLauncherConfig(preload=PRELOAD),
@@ -202,58 +220,61 @@ def test_a_request_that_cannot_be_sent_fails_alone() -> None:
     assert first == ["NoneType", "SerializationError", "NoneType"]
 
 
-def test_what_fails_blocks_nothing_behind_it() -> None:
-    ordering, done = Ordering(), list[int]()
-    ordering.arrived(1, lambda: done.append(1))
-    ordering.arrived(0, lambda: 1 // 0)  # type: ignore[arg-type]
-    ordering.arrived(2, lambda: done.append(2))
-    assert done == [1, 2]
-    assert not ordering.busy
+def test_a_message_that_cannot_be_taken_is_reported_on_both_sides() -> None:
+    config = {
+        "members": 2,
+        "launcher": ProcessLauncherConfig(preload=PRELOAD),
+        "transport": TorchRpcTransportConfig(),
+    }
+    (there, behind), here = pparallel.launch(config, members.fail_to_take_once)
+    assert there == "PeerLostError: member 'member-1' could not take a message: MemoryError('none')"
+    assert here.startswith(
+        "PeerLostError: member 'member-0' sent a message that could not be taken"
+    )
+    assert behind == 2
+
+
+def test_a_member_may_fork() -> None:
+    config = {
+        "members": 2,
+        "launcher": ProcessLauncherConfig(preload=PRELOAD),
+        "transport": TorchRpcTransportConfig(),
+    }
+    assert pparallel.launch(config, fork_and_call) == [14, 14]
 
 
 def test_a_transport_whose_closing_thread_cannot_start_closes_later() -> None:
     transport = TorchRpcTransport(TorchRpcTransportConfig(), member=Member())
-    transport.open(lambda _, frames: frames)
+    transport.open(Received(echo))
     with no_threads(), pytest.raises(ResourceExhaustedError):
         transport.close()
     transport.close()
 
 
-def test_requests_are_put_in_order() -> None:
+def test_messages_are_put_in_order() -> None:
     ordering, done = Ordering(), list[int]()
 
     def act(number: int) -> None:
         done.append(number)
         if number == 1:  # what is acted on brings the next
             ordering.arrived(2, lambda: done.append(2))
+        if number == 0:  # and fails
+            raise LookupError
 
-    for number in (3, 1, 0):
+    for number in (3, 1, 0, 1):
         ordering.arrived(number, lambda number=number: act(number))  # type: ignore[misc]
     assert done == [0, 1, 2, 3]
-    assert not ordering.busy
 
 
-def test_a_farewell_waits_for_replies() -> None:
-    farewells, gone = Farewells(), list[str]()
-    farewells.received("a")
-    farewells.left("a", 3, lambda: gone.append("a"))
-    farewells.left("b", 0, lambda: gone.append("b"))
-    assert gone == ["b"]
-    for _ in range(3):
-        farewells.received("a")
-    assert gone == ["b", "a"]
-    farewells.met("c")
-    farewells.gave("d")
-    assert farewells.given() == {"c": 0, "d": 1}
+def test_the_end_comes_after_the_last_message_and_nothing_later() -> None:
+    ordering, done = Ordering(), list[str]()
 
+    def leave() -> None:
+        ordering.end(lambda: done.append("end"))
+        done.append("leave")
 
-def test_warnings_of_connections_that_end() -> None:
-    quiet = Quiet()
-    level = _level()
-    assert level is not None
-    assert level.value == 1
-    quiet.begin()
-    quiet.begin()
-    assert level.value == 2
-    quiet.end()
-    assert level.value == 1
+    ordering.arrived(2, lambda: done.append("late"))
+    ordering.arrived(0, leave)
+    ordering.arrived(1, lambda: done.append("late"))
+    ordering.end(lambda: done.append("end again"))
+    assert done == ["leave", "end"]

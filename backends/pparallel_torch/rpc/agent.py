@@ -11,64 +11,66 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed import autograd, rpc
+from torch.distributed.rpc.functions import async_execution
 
 from pparallel.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
-Answered = torch.futures.Future[Any]
+    from pparallel_torch.rpc.transport import TorchRpcTransport
+
+Done = torch.futures.Future[Any]
 
 _rpc: Any = rpc  # what follows is not public
 _autograd: Any = autograd
 
-PATIENCE = 5.0  #: seconds that the transport that was here before has to be gone
+PATIENCE = 5.0  #: seconds in which a transport that is closing gives the agent back
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 _INTERFACE = "TP_SOCKET_IFNAME"  #: where TensorPipe reads on which interface to listen
 
 
-class _Claim:
-    """Who in this process has the agent."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._holder: Callable[[], bool] | None = None
-
-    def take(self, ending: Callable[[], bool]) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._holder is None or not self._holder(), PATIENCE)
-            if self._holder is not None or _rpc.api._is_current_rpc_agent_set():
-                message = (
-                    "this process has torch RPC in use already, and torch allows for one only: "
-                    "close the other runtime first, or give members processes of their own"
-                )
-                raise ConfigError(message, path="transport.backend")
-            self._holder = ending
-
-    def give_back(self) -> None:
-        with self._changed:
-            self._holder = None
-            self._changed.notify_all()
+_changed = threading.Condition()
+_holder: TorchRpcTransport | None = None  #: the transport that has the agent
 
 
-_claim = _Claim()
-
-
-def claim(ending: Callable[[], bool]) -> None:
-    """Reserve this process's agent.
-
-    Args:
-        ending: tells others that wait for it whether waiting is of use.
+def claim(holder: TorchRpcTransport) -> None:
+    """Reserve this process's agent, and hand what arrives to *holder*.
 
     Raises:
-        ConfigError: it is somebody else's.
+        ConfigError: another transport or the program itself has it.
     """
-    _claim.take(ending)
+    global _holder
+    with _changed:
+        _changed.wait_for(lambda: _holder is None or not _holder.is_closing, PATIENCE)
+        if _holder is not None or _rpc.api._is_current_rpc_agent_set():
+            message = (
+                "this process has torch RPC in use already, and torch allows for one only: "
+                "close the other runtime first, or give members processes of their own"
+            )
+            raise ConfigError(message, path="transport.backend")
+        _holder = holder
 
 
-def give_back() -> None:
-    """Undo :func:`claim`."""
-    _claim.give_back()
+def give_back(holder: TorchRpcTransport) -> None:
+    """Undo :func:`claim`, if *holder* has the agent."""
+    global _holder
+    with _changed:
+        if _holder is holder:
+            _holder = None
+            _changed.notify_all()
+
+
+@async_execution  # type: ignore[untyped-decorator]
+def deliver(*message: Any) -> Done:
+    """Take a message: other members call it here. The answer is nothing, or a message back."""
+    answer: Done = torch.futures.Future()
+    holder = _holder
+    if holder is None:  # it has just been closed, which the sender learns
+        answer.set_result(None)
+    else:
+        holder.arrived(answer, *message)
+    return answer
 
 
 class Agent:
@@ -93,20 +95,17 @@ class Agent:
         _rpc.api._init_rpc_states(agent)
         self._probe = torch.zeros(1)
 
-    def call(
-        self, rank: int, function: Callable[..., Any], *args: Any
-    ) -> torch.futures.Future[Any]:
-        """Call *function*, which the other side imports, without a time limit."""
-        answered: Answered = rpc.rpc_async(_name(rank), function, args=args, timeout=0)
-        return answered
+    def call(self, rank: int, function: Callable[..., Any], *args: Any, timeout: float = 0) -> Done:
+        """Call *function*, which the other side imports, within *timeout* seconds; 0: no limit."""
+        done: Done = rpc.rpc_async(_name(rank), function, args=args, timeout=timeout)
+        return done
 
-    def ping(self, rank: int) -> Answered:
+    def ping(self, rank: int, timeout: float = 0) -> Done:
         """Ask for a sign of life; the other side's Python has no part in giving it."""
-        answered: Answered = rpc.rpc_async(_name(rank), torch.add, args=(self._probe, 1), timeout=0)
-        return answered
+        return self.call(rank, torch.add, self._probe, 1, timeout=timeout)
 
     def close(self) -> None:
-        """End torch's threads; whatever is underway fails."""
+        """End torch's threads; calls that are under way fail."""
         rpc.shutdown(graceful=False)
 
 

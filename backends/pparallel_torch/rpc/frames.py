@@ -10,8 +10,8 @@ from typing_extensions import Buffer
 
 from pparallel.interfaces.transport import Frames
 
-#: From this size on a frame is a tensor, which TensorPipe moves without a copy of ours; each tensor
-#: costs it a message of its own.
+#: Bytes from which on a frame is a tensor, which TensorPipe moves without a copy of ours; each
+#: tensor costs it a message of its own.
 LARGE = 16 * 2**10
 
 
@@ -20,7 +20,7 @@ class Parcel(NamedTuple):
 
     Attributes:
         small: the contents of the small ones, one after the other.
-        sizes: the size of each frame, and -1 for one that is a tensor.
+        sizes: the size of each frame in bytes, and -1 for one that is a tensor.
         large: the others; uint8, on the CPU.
     """
 
@@ -49,12 +49,12 @@ def pack(frames: Frames) -> Parcel:
 def unpack(small: bytes, sizes: list[int], large: list[torch.Tensor]) -> list[Buffer]:
     """Return the frames of a parcel that has arrived, writable, in memory of their own."""
     frames: list[Buffer] = []
-    tensors, start = iter(large), 0
+    whole, tensors, start = memoryview(small), iter(large), 0
     for size in sizes:
         if size < 0:
             frames.append(memoryview(cast("Buffer", next(tensors).numpy())))
         else:
-            frames.append(bytearray(small[start : start + size]))
+            frames.append(bytearray(whole[start : start + size]))
             start += size
     return frames
 

@@ -1,86 +1,90 @@
-"""RequestTransport on torch.distributed.rpc."""
+"""Transport on torch.distributed.rpc."""
 
 from __future__ import annotations
 
-import itertools
+import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
+from threading import get_ident, main_thread
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from pparallel.errors import (
-    CallTimeoutError,
-    ClosedError,
-    RemoteError,
-    SerializationError,
-)
-from pparallel.interfaces.transport import Frames, Meeting
-from pparallel.runtime.flat_views import own
-from pparallel.runtime.future import fail, settle
+from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError, SerializationError
+from pparallel.interfaces.transport import Frames, Meeting, Receiver, Transport
 from pparallel.runtime.job_folder import JobFolder
-from pparallel.runtime.links import FAILED, OK, Membership, answer, failure
+from pparallel.runtime.links import Membership
 from pparallel.runtime.links.ordering import Ordering
-from pparallel.runtime.pending import Pending, awaited
-from pparallel.runtime.request_transport import Handler, RequestTransport
-from pparallel.runtime.resources import start_thread
+from pparallel.runtime.resources import explaining, start_thread
 from pparallel_torch.rpc import agent as torch_agent
-from pparallel_torch.rpc import remote
-from pparallel_torch.rpc.agent import Agent
-from pparallel_torch.rpc.arrival import Arrival
-from pparallel_torch.rpc.far import FarWatch, Ping
-from pparallel_torch.rpc.farewells import Farewells
+from pparallel_torch.rpc.agent import Agent, Done
+from pparallel_torch.rpc.arrival import far_members, meet
 from pparallel_torch.rpc.frames import pack, unpack
-from pparallel_torch.rpc.quiet import Quiet
+from pparallel_torch.rpc.heartbeat import Heartbeat
 
 if TYPE_CHECKING:
-    import torch
-
     from pparallel.runtime.member import Member
     from pparallel_torch.config import TorchRpcTransportConfig
 
-GIVEN_UP = 2  #: how a request ended, besides OK and FAILED: its sender is a member no more
-FLUSH = 1.0  #: seconds that closing waits for requests that are handled, and replies underway
+logger = logging.getLogger(__name__)
+
+FLUSH = 1.0  #: seconds that closing waits for what was sent to arrive
+LAST = 1.0  #: seconds within which the last messages of a member that has died are looked for
 CONNECT = 30.0  #: seconds in which all that have come are to connect
 
-_RAISED_THERE = "On WorkerInfo"  #: how torch begins what it says of an exception in the receiver
+HELD = 16  #: calls of one member that wait here at most for a message that answers them
 
-Answer = Callable[[tuple[Any, ...]], None]
-Reply = Callable[[int, Frames], None]
+MESSAGE, RESET, LOST, BYE = range(4)  #: kinds of messages
+
+_LEFT = "has left"
 
 
-class TorchRpcTransport(RequestTransport):
-    """Carries each request as a call of torch's, whose answer is the reply.
+class _Peer:
+    """Another member: messages to it, and the order of those from it.
+
+    torch brings messages in any order, so each has a number, and says from which one on those
+    before it will not come.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.lock = threading.Lock()  # guards the numbers and calls
+        self.number = 0  # of the next message
+        self.sent = 0  # messages that have been, or will not be
+        self.calls: deque[Done] = deque()  # of it, that have no answer yet
+        self.order = Ordering()
+
+    def was_used(self) -> bool:
+        """Return whether any message went to it or came from it."""
+        return self.number > 0 or self.order.has_begun
+
+
+class TorchRpcTransport(Transport):
+    """Carries each message as a call of torch's, or as the answer to a call of the other member.
 
     Members meet in a store of torch's and say there who they are. Ends are seen by
-    :class:`~pparallel.runtime.links.Membership` on this machine, and by :class:`FarWatch` on
-    others; the first member tells all others of each.
+    :class:`~pparallel.runtime.links.Membership` on this machine, and by :class:`Heartbeat` on
+    others; the first member reports each to all others.
     """
 
     def __init__(self, config: TorchRpcTransportConfig, *, member: Member) -> None:
-        self._config = config
-        self._member = member
-        self._ranks = {name: rank for rank, name in enumerate(member.names)}
+        self._config, self._member = config, member
         self._membership = Membership(
-            member.name, member.names, config.liveness_bound, self._peer_ended
+            member.name, member.names, config.liveness_bound, self._member_ended
         )
-        self._pending: Pending[Frames] = Pending(f"transport of {member.name!r}")
-        self._handler: Handler | None = None
-        self._arrival = Arrival(member, self._membership, lambda: self._closed)
-        self._farewells = Farewells()
-        self._quiet = Quiet()
-        self._numbers = {name: itertools.count() for name in member.names}
-        self._orders = {name: Ordering() for name in member.names}
-        self._far = FarWatch(config.liveness_bound, self._ping, self._membership.lose)
+        self._peers = {
+            name: _Peer(rank) for rank, name in enumerate(member.names) if name != member.name
+        }
+        self._heartbeat = Heartbeat(config.liveness_bound, self._ping, self._membership.lose)
+        self._receiver: Receiver | None = None
         self._agent: Agent | None = None
+        self._opening = threading.Lock()
         self._lock = threading.RLock()
-        self._opened = self._claimed = self._closed = False
-        self._settled = threading.Event()  # nothing is being opened
-        self._settled.set()
+        self._closed = False
         self._closer = threading.Thread(target=self._shut, name="pparallel-torch-rpc-close")
         self._inside = threading.local()  # whether this thread must not wait for the closer
 
@@ -94,63 +98,6 @@ class TorchRpcTransport(RequestTransport):
         self._check_open()
         return self._membership.names()
 
-    @override
-    def open(self, handler: Handler) -> None:
-        self._handler = handler
-        self._settled.clear()
-        try:
-            if self._member.world_size > 1:
-                self._connect()
-            with self._lock:
-                if self._closed:
-                    raise ClosedError(f"transport of {self.name!r}")
-                self._opened = True
-        except BaseException:
-            self._settled.set()
-            self.close()
-            raise
-        self._settled.set()
-
-    @override
-    def close(self) -> None:
-        with self._lock:
-            self._closed = True
-            if self._closer.ident is None:  # with the lock: who closes at the same time waits
-                start_thread(self._closer)
-        self._pending.close()
-        if not getattr(self._inside, "callback", False):
-            self._closer.join()
-
-    @override
-    def request(self, to: str, frames: Frames, timeout: float | None = None) -> Future[Frames]:
-        agent = self._check_open()
-        self._membership.check(to)
-        future = self._pending.add(to, timeout)
-        if agent is None or to == self.name:
-            reply = _replier(self.name, future)
-            self._handle(to, own(frames), lambda status, found: reply(status, own(found)))
-            return future
-        try:
-            self._send(agent, to, frames, future)
-        except Exception as error:  # noqa: BLE001 - torch raises anything
-            fail(future, SerializationError(f"a request to {to!r}", error))
-        return future
-
-    def _send(self, agent: Agent, to: str, frames: Frames, future: Future[Frames]) -> None:
-        parcel = pack(frames)
-        number = next(self._numbers[to])
-        rank, mine = self._ranks[to], self._member.rank
-        try:
-            sent = agent.call(rank, remote.deliver, mine, number, *parcel)
-        except BaseException:  # the requests behind it would wait for it
-            agent.call(rank, remote.left_out, mine, number)
-            raise
-        sent.add_done_callback(lambda done: self._answered(to, future, done))
-
-    @override
-    def call(self, to: str, frames: Frames, timeout: float | None = None) -> Frames:
-        return awaited(self.request(to, frames), to, timeout)
-
     @classmethod
     @override
     @contextmanager
@@ -160,168 +107,227 @@ class TorchRpcTransport(RequestTransport):
         with JobFolder() as folder:
             yield Meeting(f"file://{folder.path}/store")
 
-    # -- what torch's threads bring -----------------------------------------------------------
+    # -- opening ------------------------------------------------------------------------------
 
-    def arrived(self, sender: int, number: int, parcel: Any, answered: Answer) -> None:
-        """Handle a request of member *sender*, and call *answered* with the answer."""
-        name = self._member.names[sender]
-
-        def reply(status: int, frames: Frames) -> None:
-            self._farewells.gave(name)
-            try:
-                parcel = pack(frames)
-            except Exception as error:  # noqa: BLE001 - as for want of memory: the caller waits
-                status, parcel = FAILED, pack([type(error).__name__.encode(), str(error).encode()])
-            answered((status, *parcel))
-
-        with self._in_callback():
-            self._farewells.met(name)
-            if name not in self._membership.names():
-                reply(GIVEN_UP, [self._membership.reason(name).encode()])
-                return
-            self._orders[name].arrived(number, partial(self._take, name, parcel, reply))
-
-    def _take(self, name: str, parcel: Any, reply: Reply) -> None:
+    @override
+    def open(self, receiver: Receiver) -> None:
         try:
-            frames = unpack(*parcel)
-        except Exception as error:  # noqa: BLE001 - as for want of memory: the caller waits
-            reply(FAILED, [type(error).__name__.encode(), str(error).encode()])
-        else:
-            self._handle(name, frames, reply)
-
-    def left_out(self, sender: int, number: int) -> None:
-        """Learn that the request of that *number* could not be sent."""
-        with self._in_callback():
-            self._orders[self._member.names[sender]].arrived(number, _nothing)
-
-    def told(self, name: str, reason: str) -> None:
-        """Learn from another member that one has ended."""
-        with self._in_callback():
-            self._membership.lose(name, reason)
-
-    def left(self, sender: int, replies: int, seen: Answer) -> None:
-        """Learn that member *sender* leaves after so many replies; call *seen* when they came."""
-
-        def gone() -> None:
-            self._membership.lose(name, "has left")
-            seen(())
-
-        name = self._member.names[sender]
-        with self._in_callback():
-            self._quiet.begin()
-            self._farewells.left(name, replies, gone)
-
-    def _answered(self, to: str, future: Future[Frames], done: torch.futures.Future[Any]) -> None:
-        with self._in_callback():
-            try:
-                status, *parcel = done.value()
-            except Exception as error:  # noqa: BLE001 - torch raises whatever it was given
-                self._unanswered(to, future, error)
-                return
-            try:
-                frames = unpack(*parcel)
-            except Exception as error:  # noqa: BLE001 - as for want of memory: the caller waits
-                fail(future, SerializationError(f"the reply of {to!r}", error, loading=True))
-                self._farewells.received(to)
-                return
-            if status == GIVEN_UP:
-                judged = to == self._membership.first
-                reason = bytes(frames[0]).decode()
-                self._membership.lose(self.name if judged else to, reason)
-                return
-            _replier(to, future)(status, frames)
-            self._farewells.received(to)
-
-    def _unanswered(self, to: str, future: Future[Frames], error: Exception) -> None:
-        if str(error).startswith(_RAISED_THERE):
-            fail(future, RemoteError(to, type(error).__name__, str(error), ""))
-        elif not self._closed:
-            self._membership.lose(to, f"cannot be reached: {error}")
-
-    def _handle(self, sender: str, frames: Frames, reply: Reply) -> None:
-        assert self._handler is not None
-        answer(self._handler, sender, frames, reply)
-
-    # -- coming -------------------------------------------------------------------------------
+            with self._opening:
+                self._receiver = receiver
+                self._check_open()
+                if self._member.world_size > 1:
+                    self._connect()
+                self._check_open()
+        except BaseException:
+            self.close()
+            raise
 
     def _connect(self) -> None:
-        torch_agent.claim(lambda: self._closed)
-        self._claimed = True
-        remote.receive_for(self)
-        exchange = self._arrival.meet(self._config.rendezvous_timeout)
-        far = self._arrival.far(allowed=self._config.allow_insecure)
+        torch_agent.claim(self)
+        membership, config, me = self._membership, self._config, self._member
+        exchange = meet(me, membership, config.rendezvous_timeout, lambda: self._closed)
+        far = far_members(me, membership, allowed=config.allow_insecure)
         try:
             self._agent = Agent(
                 exchange.store,
-                self._member.rank,
-                self._member.world_size,
-                threads=self._config.num_worker_threads,
-                patience=min(CONNECT, self._config.rendezvous_timeout),
+                me.rank,
+                me.world_size,
+                threads=config.num_worker_threads,
+                patience=min(CONNECT, config.rendezvous_timeout),
                 loopback=not far,
             )
         except RuntimeError as error:
-            self._membership.wait_for_all(0)  # one may have ended meanwhile
+            membership.wait_for_all(0)  # one may have ended meanwhile
             raise CallTimeoutError("the connection of all members", CONNECT) from error
-        first = self._membership.first
-        self._far.start([each for each in far if first in (self.name, each)])
+        self._heartbeat.start([each for each in far if membership.first in (self.name, each)])
 
-    # -- going --------------------------------------------------------------------------------
+    # -- messages -----------------------------------------------------------------------------
 
-    def _peer_ended(self, name: str, reason: str) -> None:
+    @override
+    def send(self, to: str, frames: Frames) -> None:
+        self._check_open()
+        self._membership.check(to)
+        if to == self.name:
+            raise PeerLostError(to, "is no other member")
+        what = f"a message to {to!r}"
+        try:
+            with explaining(what):
+                self._send(to, MESSAGE, frames)
+        except RuntimeError as error:  # of torch's
+            self._check_open()
+            raise SerializationError(what, error) from error
+
+    def _send(self, to: str, kind: int, frames: Frames) -> Done | None:
+        """Send a message; return the call that it is, or ``None`` if it is an answer."""
+        agent, peer = self._agent, self._peers[to]
+        if agent is None:
+            raise ClosedError(f"transport of {self.name!r}", "is not open")
+        parcel, sent = pack(frames), None
+        with peer.lock:
+            number, peer.number = peer.number, peer.number + 1
+            message = self._member.rank, peer.sent, number, kind, *parcel
+            # torch would swallow what a signal handler raises inside of an answer; and that to a
+            # farewell says that all has been taken.
+            if peer.calls and kind != BYE and get_ident() != main_thread().ident:
+                peer.calls.popleft().set_result(message)
+            else:
+                sent = agent.call(peer.rank, torch_agent.deliver, *message)
+            peer.sent = number + 1  # unless something was raised
+        if sent is not None:
+            sent.add_done_callback(partial(self._answered, to))
+        return sent
+
+    def _answered(self, to: str, call: Done) -> None:
+        """Take the message that has come as the answer to a call, if any."""
+        try:
+            message = call.value()
+        except Exception as error:  # noqa: BLE001 - torch raises whatever it was given
+            with self._in_callback():
+                if not self._closed:
+                    self._membership.lose(to, f"cannot be reached: {error}")
+        else:
+            if message is not None:
+                self.arrived(None, *message)
+
+    def arrived(
+        self, call: Done | None, sender: int, after: int, number: int, kind: int, *parcel: Any
+    ) -> None:
+        """Take a message; a thread of torch's calls it.
+
+        Args:
+            call: that it is, to be answered.
+            sender: the member's rank.
+            after: the number from which on those before it will not come.
+            number: of the message.
+            kind: of the message.
+            parcel: its frames.
+        """
+        name = self._member.names[sender]
+        peer = self._peers[name]
         with self._in_callback():
-            if self._membership.is_first:
-                self._tell(name, reason)
-            self._pending.lose(name, reason)
-            self.lost(name, reason)
+            if call is not None and kind != BYE:
+                with peer.lock:
+                    peer.calls.append(call)
+                    if len(peer.calls) > HELD:
+                        peer.calls.popleft().set_result(None)
+            act: Callable[[], None]
+            try:
+                act = partial(self._take, name, kind, unpack(*parcel), call)
+            except Exception as error:  # noqa: BLE001 - as for want of memory
+                act = partial(self._unread, name, error)
+            for each in range(after, number):
+                peer.order.arrived(each, _nothing)
+            peer.order.arrived(number, act)
 
-    def _tell(self, name: str, reason: str) -> None:
-        """Tell the others of an end, and the member itself if it only was stopped."""
-        told = [each.name for each in self._membership.hellos()]
-        ended = self._arrival.hellos.get(name)
-        if ended is not None and not (ended.process.watchable and not ended.process.lives()):
-            told.append(name)
-        if self._agent is not None:
-            self._call_each(self._agent, [(each, remote.ended, name, reason) for each in told])
+    def _take(self, name: str, kind: int, frames: Frames, call: Done | None) -> None:
+        assert self._receiver is not None
+        if kind == MESSAGE:
+            if not self._closed:
+                self._receiver.on_message(name, frames)
+        elif kind == RESET:
+            self._reset(name, f"could not take a message: {_text(frames[0])}")
+        elif kind == BYE:
+            assert call is not None
+            call.set_result(None)
+            self._membership.lose(name, _LEFT)
+        elif name == self._membership.first:
+            self._membership.lose(*map(_text, frames))
+
+    def _unread(self, name: str, error: Exception) -> None:
+        self._reset(name, f"sent a message that could not be taken: {error!r}")
+        if not self._send_all([name], RESET, [repr(error).encode()]) and not self._closed:
+            self._membership.lose(name, f"cannot be reached: {error!r}")
+
+    def _reset(self, name: str, why: str) -> None:
+        if self._receiver is not None and not self._closed:
+            self._receiver.on_reset(name, PeerLostError(name, why))
+
+    # -- ends ---------------------------------------------------------------------------------
+
+    def _member_ended(self, name: str, reason: str) -> None:
+        """Have the end of a member reported after the last of its messages."""
+        if self._membership.is_first:
+            others = [each.name for each in self._membership.hellos()]
+            if reason != _LEFT:
+                others.append(name)  # which may only have been stopped
+            self._send_all(others, LOST, [name.encode(), reason.encode()])
+        end = partial(self._end, name, reason)
+        try:
+            if self._agent is None or reason == _LEFT:
+                raise RuntimeError("nothing more comes")
+            # What torch has read of that member by now is handled before this is answered.
+            self._agent.ping(self._member.rank, LAST).add_done_callback(end)
+        except RuntimeError:
+            end()
+
+    def _end(self, name: str, reason: str, _: Done | None = None) -> None:
+        with self._in_callback():
+            self._peers[name].order.end(partial(self._report, name, reason))
+
+    def _report(self, name: str, reason: str) -> None:
+        if self._receiver is not None and not self._closed:
+            self._receiver.on_lost(name, reason)
+
+    def _send_all(self, names: Iterable[str], kind: int, frames: Frames = ()) -> list[Done | None]:
+        sent = []
+        for name in names:
+            try:
+                sent.append(self._send(name, kind, frames))
+            except (ClosedError, RuntimeError, MemoryError) as error:
+                logger.debug("a notice to %s could not be sent: %s", name, error)
+        return sent
+
+    # -- closing ------------------------------------------------------------------------------
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether it gives torch's agent back soon."""
+        return self._closed
+
+    @override
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            if self._closer.ident is None:  # with the lock: who closes at the same time waits
+                start_thread(self._closer)
+        if not getattr(self._inside, "callback", False):
+            self._closer.join()
 
     def _shut(self) -> None:
-        """Say good-bye and disconnect; no thread of torch can, for it would wait for itself."""
-        self._settled.wait()
-        self._far.close()
-        if self._agent is not None:
-            _wait(lambda: not any(each.busy for each in self._orders.values()))
-            self._say_goodbye(self._agent)
-            self._agent.close()
-            self._quiet.end()
+        """Take leave and disconnect; no thread of torch can, for it would wait for itself."""
+        with self._opening:  # which ends soon
+            agent = self._agent
+        self._heartbeat.close()
+        if agent is not None:
+            self._leave()
+            agent.close()
         self._membership.close()
-        if self._claimed:
-            remote.receive_for(None)
-            torch_agent.give_back()
+        torch_agent.give_back(self)
 
-    def _say_goodbye(self, agent: Agent) -> None:
-        self._quiet.begin()
-        given, first = self._farewells.given(), self._membership.first
-        here = {each.name for each in self._membership.hellos()}
-        tells_all = first not in here  # else the first tells those who have nothing of us
-        early = here - {first} if tells_all else (here & given.keys()) - {first}
-        for names in (early, here & {first}):
-            calls = [(name, remote.left, self._member.rank, given.get(name, 0)) for name in names]
-            goodbyes = self._call_each(agent, calls)
-            _wait(partial(_done, goodbyes))
+    def _leave(self) -> None:
+        """Send a farewell to all that need one, and wait until what was sent has arrived.
 
-    def _call_each(self, agent: Agent, calls: Iterable[tuple[Any, ...]]) -> list[Ping]:
-        with suppress(RuntimeError):  # torch has been shut down meanwhile
-            return [agent.call(self._ranks[name], *rest) for name, *rest in calls]
-        return []
+        Others learn of it from the first member, which has it last if messages to them may be
+        under way.
+        """
+        here, first = [each.name for each in self._membership.hellos()], self._membership.first
+        others = [name for name in here if name != first]
+        if first in here:
+            others = [name for name in others if self._peers[name].was_used()]
+        deadline = time.monotonic() + FLUSH
+        for names in (others, [first] if first in here else []):
+            sent = self._send_all(names, BYE)
+            while any(each and not each.done() for each in sent) and time.monotonic() < deadline:
+                time.sleep(0.001)
 
-    def _ping(self, name: str) -> Ping:
-        assert self._agent is not None
-        return self._agent.ping(self._ranks[name])
-
-    def _check_open(self) -> Agent | None:
-        if not self._opened or self._closed:
+    def _check_open(self) -> None:
+        if self._closed or self._receiver is None:
             why = "is closed" if self._closed else "is not open"
             raise ClosedError(f"transport of {self.name!r}", why)
-        return self._agent
+
+    def _ping(self, name: str) -> Done:
+        assert self._agent is not None
+        return self._agent.ping(self._peers[name].rank)
 
     @contextmanager
     def _in_callback(self) -> Iterator[None]:
@@ -334,26 +340,9 @@ class TorchRpcTransport(RequestTransport):
             self._inside.callback = before
 
 
-def _replier(peer: str, future: Future[Frames]) -> Reply:
-    def reply(status: int, frames: Frames) -> None:
-        if status == OK:
-            settle(future, frames)
-        else:
-            fail(future, failure(peer, frames))
-
-    return reply
+def _text(frame: Any) -> str:
+    return bytes(frame).decode(errors="replace")
 
 
 def _nothing() -> None:
-    """Stand for a request that could not be sent."""
-
-
-def _done(calls: list[Ping]) -> bool:
-    return all(each.done() for each in calls)
-
-
-def _wait(condition: Callable[[], bool]) -> None:
-    """Wait until *condition* holds, for a limited time."""
-    deadline = time.monotonic() + FLUSH
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.001)
+    """Stand for a message that will not come."""

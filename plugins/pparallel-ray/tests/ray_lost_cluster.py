@@ -12,7 +12,7 @@ from pparallel.testing.patience import until
 from pparallel_ray import RayTransportConfig
 from pparallel_ray.cluster import Cluster, RayConnection
 from pparallel_ray.transport.transport import RayTransport
-from ray_peer import handle, opened, transport
+from ray_peer import opened, transport
 
 NAMES = ("m0", "m1")
 
@@ -23,7 +23,7 @@ def main() -> None:
         (daemon,) = (each for each in found if each.name() == "raylet")
         with RayTransport.meeting(RayTransportConfig(), NAMES) as met:
             own, other = (transport(name, NAMES, met) for name in NAMES)
-            coming = threading.Thread(target=other.open, args=(handle,))
+            coming = threading.Thread(target=other.open)
             coming.start()
             with opened(own) as heard:
                 coming.join()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,21 +17,23 @@ from typing import Any
 
 from pydantic import SecretStr
 
+from pparallel.errors import ClosedError, PeerLostError
 from pparallel.interfaces.transport import Frames, Meeting
 from pparallel.runtime.member import Member
-from pparallel.runtime.request_transport import Handler
-from pparallel.testing.patience import until
+from pparallel.testing.patience import PATIENCE, until
 from pparallel_ray import RayTransportConfig
 from pparallel_ray.transport.transport import RayTransport
 
 BOUND = 1.5
 
+Handler = Callable[[str, Frames], Frames | None]
 
-def handle(sender: str, frames: Frames) -> Frames | Future[Frames]:
-    """Do what the first frame says."""
+
+def handle(sender: str, frames: Frames) -> Frames | None:
+    """Do what the first frame says; ``None``: there is no reply."""
     what, _, value = bytes(frames[0]).decode(errors="replace").partition(" ")
     if what == "never":
-        return Future()
+        return None
     if what == "gil":
         threading.Timer(0.05, hold_the_gil, [float(value)]).start()
     if what == "large":
@@ -43,27 +46,82 @@ def hold_the_gil(seconds: float) -> None:
     ctypes.PyDLL(None).usleep(int(seconds * 1e6))
 
 
-def transport(name: str, names: Sequence[str], meeting: Meeting, **options: Any) -> RayTransport:
+class Talker:
+    """A transport with requests and replies, which are messages.
+
+    Attributes:
+        transport: carries them.
+        all: the members that have been reported lost, with the reasons.
+        resets: why messages were lost.
+    """
+
+    def __init__(self, transport: RayTransport) -> None:
+        self.transport = transport
+        self.all: list[tuple[str, str]] = []
+        self.resets: list[str] = []
+        self.members = transport.members
+        self._handler: Handler = handle
+        self._numbers = itertools.count()
+        self._asked: dict[bytes, tuple[str, Future[Frames]]] = {}
+
+    def open(self, handler: Handler = handle) -> None:
+        self._handler = handler
+        self.transport.open(self)
+
+    def close(self) -> None:
+        self.transport.close()
+        for to, _ in list(self._asked.values()):
+            self._fail(to, ClosedError("the transport"))
+
+    def request(self, to: str, frames: Frames) -> Future[Frames]:
+        number, future = b"%d" % next(self._numbers), Future[Frames]()
+        self._asked[number] = to, future
+        self.transport.send(to, [b"?", number, *frames])
+        return future
+
+    def call(self, to: str, frames: Frames, timeout: float = PATIENCE) -> Frames:
+        return self.request(to, frames).result(timeout)
+
+    def expect(self, name: str) -> str:
+        """Wait until *name* has been reported lost, and return why."""
+        until(lambda: name in dict(self.all), f"{name} was not reported lost")
+        return dict(self.all)[name]
+
+    def on_message(self, sender: str, frames: Frames) -> None:
+        kind, number = (bytes(each) for each in frames[:2])
+        if kind == b"!":
+            self._asked.pop(number)[1].set_result(frames[2:])
+            return
+        reply = self._handler(sender, frames[2:])
+        if reply is not None:
+            with suppress(PeerLostError, ClosedError):
+                self.transport.send(sender, [b"!", number, *reply])
+
+    def on_exchange(self, sender: str, frames: Frames) -> Frames:
+        raise AssertionError("there are no exchanges")
+
+    def on_reset(self, name: str, error: BaseException) -> None:
+        self.resets.append(str(error))
+        self._fail(name, error)
+
+    def on_lost(self, name: str, reason: str) -> None:
+        self._fail(name, PeerLostError(name, reason))
+        self.all.append((name, reason))
+
+    def _fail(self, name: str, error: BaseException) -> None:
+        for number, (to, future) in list(self._asked.items()):
+            if to == name and self._asked.pop(number, None) is not None:
+                future.set_exception(error)
+
+
+def transport(name: str, names: Sequence[str], meeting: Meeting, **options: Any) -> Talker:
     """Return the transport of one member."""
     given = {"liveness_bound": BOUND, "rendezvous_timeout": 30.0, **options}
     rank = list(names).index(name)
     member = Member(
         name, rank, rank, len(names), tuple(names), meeting.address, meeting.keys.get(name, {})
     )
-    return RayTransport(RayTransportConfig(**given), member=member)
-
-
-class Heard:
-    """The members that a transport has reported lost, with the reasons."""
-
-    def __init__(self, of: RayTransport) -> None:
-        self.all: list[tuple[str, str]] = []
-        of.when_lost(lambda name, reason: self.all.append((name, reason)))
-
-    def expect(self, name: str) -> str:
-        """Wait until *name* has been reported, and return why."""
-        until(lambda: name in dict(self.all), f"{name} was not reported lost")
-        return dict(self.all)[name]
+    return Talker(RayTransport(RayTransportConfig(**given), member=member))
 
 
 class Peer:
@@ -140,12 +198,11 @@ def peers(
 
 
 @contextmanager
-def opened(own: RayTransport, handler: Handler = handle) -> Iterator[Heard]:
+def opened(own: Talker, handler: Handler = handle) -> Iterator[Talker]:
     """Open a transport in this process."""
-    heard = Heard(own)
     try:
         own.open(handler)
-        yield heard
+        yield own
     finally:
         own.close()
 
@@ -154,25 +211,24 @@ def _say(what: object) -> None:
     print(json.dumps(what), flush=True)  # noqa: T201 - the test reads it
 
 
-def _called(own: RayTransport, to: str, what: str, timeout: float) -> object:
+def _called(own: Talker, to: str, what: str, timeout: float) -> object:
     try:
         return [bytes(memoryview(each)).decode() for each in own.call(to, [what.encode()], timeout)]
     except Exception as error:  # noqa: BLE001 - told to the test
         return f"{type(error).__name__}: {error}"
 
 
-def _send(own: RayTransport, to: str, size: int) -> None:
+def _send(own: Talker, to: str, size: int) -> None:
     _say("sending")
     while True:
-        own.request(to, [b"?", os.urandom(size)])
+        own.call(to, [b"?", os.urandom(size)])
 
 
 def _run(name: str, names: list[str], address: str, keys: Mapping[str, str], options: Any) -> None:
     secret = {key: SecretStr(each) for key, each in keys.items()}
     own = transport(name, names, Meeting(address, {name: secret}), **options)
-    heard = Heard(own)
     try:
-        own.open(handle)
+        own.open()
     except Exception as error:  # noqa: BLE001 - told to the test
         _say(f"{type(error).__name__}: {error}")
     else:
@@ -182,7 +238,7 @@ def _run(name: str, names: list[str], address: str, keys: Mapping[str, str], opt
         if what == "send":
             threading.Thread(target=_send, args=(own, *args), daemon=True).start()
         else:
-            _say(heard.all if what == "lost" else _called(own, *args))
+            _say(own.all if what == "lost" else _called(own, *args))
     own.close()
 
 

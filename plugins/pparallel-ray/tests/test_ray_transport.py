@@ -45,7 +45,7 @@ class TestRayTransportAmongThreads(OnRunningCluster, RayTransportSuite):
     @overrides("a thread may lose its turn between the start of a call and its note")
     @override
     def test_order(self, run: Run) -> None:
-        pytest.skip("in the soak: see test_requests_arrive_in_order")
+        pytest.skip("in the soak: see test_messages_arrive_in_order")
 
 
 def talk(rt: Runtime, count: int) -> tuple[list[int], list[int]]:

@@ -26,13 +26,14 @@ from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.threads import in_threads
 from pparallel_ray import RayTransportConfig
 from pparallel_ray.cluster import RayConnection
-from pparallel_ray.transport.exchange import NAMESPACE
+from pparallel_ray.transport import transport as module
+from pparallel_ray.transport.broker import NAMESPACE
+from pparallel_ray.transport.connection import LOST
 from pparallel_ray.transport.keys import JobKey, fresh
-from pparallel_ray.transport.link import LOST
-from pparallel_ray.transport.messages import LARGE, Kind, pack
+from pparallel_ray.transport.messages import LARGE, pack
 from pparallel_ray.transport.transport import RayTransport
 from ray_clusters import RAY_START
-from ray_peer import BOUND, Peer, opened, peers, transport
+from ray_peer import BOUND, Peer, Talker, opened, peers, transport
 
 pytestmark = pytest.mark.usefixtures("running_cluster")
 
@@ -49,7 +50,7 @@ def meeting(names: Sequence[str], **options: int) -> Iterator[Meeting]:
         yield met
 
 
-def exchange(met: Meeting) -> Any:
+def broker(met: Meeting) -> Any:
     return ray.get_actor(met.address.rpartition("/")[2], NAMESPACE)
 
 
@@ -104,7 +105,7 @@ def test_the_first_member_is_killed() -> None:
 
 @pytest.mark.parametrize("far", [False, True], ids=["this machine", "another"])
 def test_a_member_that_is_stopped_is_given_up(far: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if far:  # as the first member sees it; where the exchange is, it is not
+    if far:  # as the first member sees it; where the broker is, it is not
         monkeypatch.setattr(process, "_place", lambda: b"elsewhere" + bytes(7))
     names = ["m0", "m1"]
     with meeting(names) as met, peers(names[1:], names, met) as (one,):
@@ -125,7 +126,7 @@ def test_a_member_that_is_stopped_is_given_up(far: bool, monkeypatch: pytest.Mon
             assert "gave this member up" in reason
 
 
-def _ends_late(own: RayTransport) -> bool:
+def _ends_late(own: Talker) -> bool:
     """Return whether a call of m1 takes longer than a member may be stopped."""
     began = time.monotonic()
     own.call("m1", [b"after"], 30)
@@ -150,7 +151,7 @@ def test_where_the_members_meet_is_killed() -> None:
         with opened(own) as heard:
             assert one.next() == "open"
             waiting = own.request("m1", [b"never"])
-            ray.kill(exchange(met))
+            ray.kill(broker(met))
             assert isinstance(waiting.exception(PATIENCE), PeerLostError)
             assert "where the members met is no more" in heard.expect("m1")
             until(lambda: [each[0] for each in one.lost()] == ["m0"], "m1 did not see it")
@@ -180,7 +181,26 @@ def test_a_member_that_is_killed_amid_large_frames() -> None:
             assert len(memoryview(large[0])) == 3_000_000
 
 
-def test_who_sends_too_much_waits_and_nothing_is_dropped() -> None:
+def test_closing_waits_until_the_last_messages_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FLUSH", PATIENCE)
+    names, sizes = ["m0", "m1"], [0, 300_000, 1, 2_000_000, 2]
+    with meeting(names) as met:
+        seen = list[int]()
+        other, own = (transport(name, names, met) for name in names)
+        coming = threading.Thread(target=other.open)
+        coming.start()
+        with opened(own, lambda _, frames: seen.append(len(memoryview(frames[0])))) as heard:
+            coming.join()
+            for size in sizes:
+                other.request("m1", [bytes(size)])
+            other.close()
+            assert not other.transport._leaving, "it was not confirmed"
+            assert seen == sizes
+            assert heard.expect("m0") == "has left"
+            assert not heard.resets
+
+
+def test_what_is_too_much_waits_at_its_sender_and_nothing_is_dropped() -> None:
     names = ["m0", "m1"]
     with meeting(names, max_queued=200_000) as met, peers(names[1:], names, met) as (one,):
         own = transport("m0", names, met, max_queued=200_000, liveness_bound=30.0)
@@ -188,48 +208,27 @@ def test_who_sends_too_much_waits_and_nothing_is_dropped() -> None:
             assert one.next() == "open"
             own.call("m1", [b"here"], 20)
             os.kill(one.pid, signal.SIGSTOP)
-            sent: list[Future[Frames]] = []
-
-            def send() -> None:
-                sent.extend(own.request("m1", [b"%d" % n, bytes(30_000)], 60) for n in range(100))
-
-            sender = threading.Thread(target=send)
-            sender.start()
-            sender.join(1)
-            assert sender.is_alive(), "it was not held up"
-            held = len(sent)
-            assert held * 30_000 < 1_000_000
-            with pytest.raises(CallTimeoutError):
-                own.request("m1", [b"?"], 0.1).result()
+            sent = [own.request("m1", [b"%d" % n, bytes(30_000)]) for n in range(100)]
             os.kill(one.pid, signal.SIGCONT)
-            sender.join(30)
             replies = [int(bytes(memoryview(each.result(30)[1]))) for each in sent]
             assert replies == [*range(100)]
             assert not heard.all
 
 
-def test_who_is_held_up_learns_of_the_end() -> None:
+def test_a_message_without_its_large_frames_is_reported_on_both_sides() -> None:
     names = ["m0", "m1"]
-    with meeting(names, max_queued=100_000) as met, peers(names[1:], names, met) as (one,):
-        own = transport("m0", names, met, max_queued=100_000)
+    with meeting(names) as met, peers(names[1:], names, met) as (one,):
+        own = transport("m0", names, met)
         with opened(own) as heard:
             assert one.next() == "open"
-            os.kill(one.pid, signal.SIGSTOP)
-            errors: list[BaseException] = []
-
-            def send() -> None:
-                try:
-                    while True:
-                        own.request("m1", [bytes(30_000)])
-                except PeerLostError as error:
-                    errors.append(error)
-
-            sender = threading.Thread(target=send)
-            sender.start()
-            ends_in_time(sender)
-            os.kill(one.pid, signal.SIGKILL)
-            assert heard.expect("m1")
-            assert errors
+            waiting = own.request("m1", [b"never"])
+            own.transport._outbox("m1").put(pack([bytes(LARGE)])._replace(large=[]))
+            error = waiting.exception(PATIENCE)
+            assert isinstance(error, PeerLostError)
+            assert "could not take a message" in str(error)
+            assert own.call("m1", [b"here"])
+            assert len(heard.resets) == 1
+            assert not heard.all
 
 
 def test_a_member_that_is_started_again_is_refused() -> None:
@@ -251,7 +250,7 @@ def test_a_member_that_is_started_again_is_refused() -> None:
 def test_who_is_missing_is_named() -> None:
     names = ["m0", "m1", "m2"]
     with meeting(names) as met:
-        ray.get(exchange(met).node.remote())  # it is there
+        ray.get(broker(met).node.remote())  # it is there
         own = transport("m0", names, met, rendezvous_timeout=5.0)
         with pytest.raises(CallTimeoutError, match=r"the arrival of m1, m2 .* 5 s"), opened(own):
             pass
@@ -319,13 +318,13 @@ def test_strangers_are_not_heard(caplog: pytest.LogCaptureFixture) -> None:
         own = transport("m0", names, met)
         with opened(own, note) as heard, caplog.at_level(logging.WARNING):
             assert one.next() == "open"
-            met_at, data = exchange(met), pack(Kind.REQUEST, 0, [b"evil"]).data
+            met_at, data = broker(met), pack([b"evil"]).data
             for number, proof in enumerate((b"", stranger.proof(b"parcel"))):
                 ray.get(met_at.push.remote("m0", (1, number, proof, data, []), len(data)))
             lie = LOST, "m1", b"has died", stranger.proof(b"lost", b"m1", b"has died"), None
-            ray.get(met_at.tell.remote(lie))
+            ray.get(met_at.notify.remote(lie))
             for junk in ((), "junk", None, (0, 0, b"", data, [data]), (9, 0, b"", data, [])):
-                ray.get([met_at.push.remote("m0", junk, 0), met_at.tell.remote(junk)])
+                ray.get([met_at.push.remote("m0", junk, 0), met_at.notify.remote(junk)])
             assert one.call("m0", "after") == []
             assert seen == [b"after"]
             assert not heard.all
@@ -353,7 +352,7 @@ def test_a_process_is_watched_from_beside_it(signum: signal.Signals) -> None:
     sleeper = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     with meeting(["m0"]) as met, sleeper as child:
         try:
-            end = exchange(met).end_of.remote(tuple(ProcessId.of(child.pid)), BOUND)
+            end = broker(met).end_of.remote(tuple(ProcessId.of(child.pid)), BOUND)
             os.kill(child.pid, signum)
             how = "has died" if signum == signal.SIGKILL else "was stopped by a signal for"
             assert how in ray.get(end, timeout=BOUND + PATIENCE)
@@ -402,7 +401,7 @@ def _meet_on_another_node() -> None:
             ray.get(task, timeout=30)
 
 
-def test_requests_arrive_in_order() -> None:
+def test_messages_arrive_in_order() -> None:
     names, seen = ["m0", "m1"], list[tuple[int, int]]()
 
     def note(sender: str, frames: Frames) -> Frames:
@@ -418,7 +417,7 @@ def test_requests_arrive_in_order() -> None:
         def send(thread: int) -> list[Future[Frames]]:
             sizes = ((LARGE + 1) * (number % 20 == 9) for number in range(100))
             return [
-                own.request("m1", [b"%d" % thread, b"%d" % number, bytes(size)], 60)
+                own.request("m1", [b"%d" % thread, b"%d" % number, bytes(size)])
                 for number, size in enumerate(sizes)
             ]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 from pydantic import SecretStr
 from typing_extensions import Buffer
@@ -9,71 +11,93 @@ from typing_extensions import Buffer
 import pparallel
 from pparallel.errors import ConfigError
 from pparallel.interfaces.transport import Frames
-from pparallel.runtime.links.ordering import Ordering
 from pparallel.runtime.member import Member
 from pparallel_ray import RayTransportConfig
 from pparallel_ray.cluster import RayConnection
+from pparallel_ray.transport.dispatcher import Dispatcher, Then
 from pparallel_ray.transport.keys import JobKey, fresh
 from pparallel_ray.transport.meeting import Place
-from pparallel_ray.transport.messages import LARGE, Kind, pack, unpack
+from pparallel_ray.transport.messages import LARGE, MESSAGE, RESET, Packed, Parcel, pack, unpack
+from pparallel_ray.transport.outbox import Outbox
 
 
 def test_messages_of_every_kind() -> None:
     strided = memoryview(bytearray(range(100)))[::3]
     table = memoryview(bytearray(range(100))).cast("B", (10, 10))
     several: list[Frames] = [[b"", b"x", bytearray(3)], [], [strided, table], [bytes(LARGE - 1)]]
-    packed = [pack(Kind.REQUEST, number, frames) for number, frames in enumerate(several)]
-    found = list(unpack(b"".join(each.data for each in packed), []))
-    assert [(each.kind, each.number) for each in found] == [(Kind.REQUEST, n) for n in range(4)]
-    for message, sent in zip(found, several, strict=True):
-        assert message.frames is not None
-        assert [bytes(each) for each in message.frames] == [
-            memoryview(each).tobytes() for each in sent
-        ]
-        assert not any(memoryview(each).readonly for each in message.frames)
+    for sent in several:
+        packed = pack(sent, RESET)
+        assert not packed.large
+        kind, frames = unpack(packed.data, [])
+        assert kind == RESET
+        assert [bytes(each) for each in frames] == [memoryview(each).tobytes() for each in sent]
+        assert not any(memoryview(each).readonly for each in frames)
 
 
 def test_large_frames_lie_elsewhere(running_cluster: RayConnection) -> None:
     import ray
 
     sent: list[Buffer] = [bytearray(b"a" * LARGE), b"small", bytes(2 * LARGE)]
-    packed = pack(Kind.REPLY, 7, sent)
+    packed = pack(sent)
     assert len(packed.data) < 100
     assert packed.size > 3 * LARGE
-    (message,) = unpack(packed.data, [ray.get(packed.large)])
-    assert message.frames is not None
-    assert [bytes(each) for each in message.frames] == [bytes(each) for each in sent]
-    assert not any(memoryview(each).readonly for each in message.frames)
-    (lost,) = unpack(packed.data, [None])
-    assert lost.frames is None
+    kind, frames = unpack(packed.data, ray.get(packed.large[0]))
+    assert kind == MESSAGE
+    assert [bytes(each) for each in frames] == [bytes(each) for each in sent]
+    assert not any(memoryview(each).readonly for each in frames)
+    with pytest.raises(ValueError, match="no message"):
+        unpack(packed.data, [])
 
 
-@pytest.mark.parametrize("cut", [1, 12, 13, 20, 29, 30])
+@pytest.mark.parametrize("cut", [0, 1, 4, 5, 12, 20, 21, 25])
 def test_what_is_cut_short_is_refused(cut: int) -> None:
-    data = pack(Kind.REQUEST, 1, [b"0", b"12345"]).data
-    with pytest.raises(ValueError, match=r"parcel|message"):
-        list(unpack(data[:cut], []))
-    assert len(list(unpack(data, []))) == 1
+    data = pack([b"0", b"12345"]).data
+    with pytest.raises(ValueError, match="message"):
+        unpack(data[:cut], [])
+    assert unpack(data, [])[1] == [b"0", b"12345"]
 
 
 def test_a_count_of_frames_that_is_a_lie() -> None:
-    data = bytearray(pack(Kind.REQUEST, 1, [b"0"]).data)
-    data[9:13] = b"\xff\xff\xff\xff"
+    data = bytearray(pack([b"0"]).data)
+    data[1:5] = b"\xff\xff\xff\xff"
     with pytest.raises(ValueError, match="more frames than it is long"):
-        list(unpack(bytes(data), []))
+        unpack(bytes(data), [])
 
 
-def test_parcels_are_put_in_order_and_opened_once() -> None:
-    sequence, done = Ordering(), list[int]()
+def test_so_many_bytes_are_on_their_way() -> None:
+    pushed, dispatcher = list[tuple[int, int, Done]](), Calls()
 
-    def act(number: int) -> None:
-        done.append(number)
-        if number == 1:  # what is acted on brings the next
-            sequence.arrived(2, lambda: done.append(2))
+    def push(parcel: Parcel, size: int) -> Done:
+        pushed.append((parcel[1], size, Done()))
+        return pushed[-1][2]
 
-    for number in (3, 1, 1, 0, 0, 3):
-        sequence.arrived(number, lambda number=number: act(number))  # type: ignore[misc]
-    assert done == [0, 1, 2, 3]
+    failed = list[BaseException]()
+    outbox = Outbox(0, b"", push, failed.append, cast("Dispatcher", dispatcher), 100)
+    for _ in range(4):
+        outbox.put(Packed(b"", [], 50))
+    outbox.put(Packed(b"", [], 500))  # more than the limit: alone
+    assert [number for number, _, _ in pushed] == [0, 1]
+    for at in range(4):
+        pushed[at][2].then(None, None)
+    assert [number for number, _, _ in pushed] == [0, 1, 2, 3, 4]
+    outbox.put(Packed(b"", [], 1))
+    outbox.end()
+    pushed[4][2].then(None, None)
+    assert len(pushed) == 5
+    assert not failed
+
+
+class Done:
+    """A call of an actor, which the test ends."""
+
+    then: Then
+
+
+class Calls:
+    """Takes the place of a dispatcher."""
+
+    def when_done(self, done: Done, then: Then) -> None:
+        done.then = then
 
 
 def test_who_knows_the_key_proves_it() -> None:

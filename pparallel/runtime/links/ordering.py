@@ -16,36 +16,53 @@ class Ordering:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # signal handlers may send, too
+        self._lock = threading.Lock()
         self._early: dict[int, Callable[[], None]] = {}
+        self._last: Callable[[], None] | None = None
         self._next = 0
-        self._busy = False
+        self._ended = self._busy = False
 
     @property
-    def busy(self) -> bool:
-        """Whether something is acted on now."""
-        return self._busy
+    def has_begun(self) -> bool:
+        """Whether anything has been acted on."""
+        return self._next > 0
 
     def arrived(self, number: int, act: Callable[[], None]) -> None:
         """Have *act* called when all with a lower number have been; it must not block or raise."""
         with self._lock:
-            if number < self._next or number in self._early:  # it came twice
+            if number < self._next or number in self._early or self._ended:  # it came twice
                 return
             self._early[number] = act
+        self._go_on()
+
+    def end(self, act: Callable[[], None]) -> None:
+        """Have *act* called after what can be acted on now, and nothing else later."""
+        with self._lock:
+            if self._ended:
+                return
+            self._ended, self._last = True, act
+        self._go_on()
+
+    def _go_on(self) -> None:
+        with self._lock:
             if self._busy:
                 return
             self._busy = True
         while (following := self._following()) is not None:
             try:
                 following()
-            except Exception:  # those behind it are to be acted on all the same
+            except BaseException:  # those behind it are to be acted on all the same
                 logger.exception("What a member has sent could not be acted on")
 
     def _following(self) -> Callable[[], None] | None:
         with self._lock:
             found = self._early.pop(self._next, None)
-            if found is None:
-                self._busy = False
-            else:
+            if found is not None:
                 self._next += 1
+                return found
+            found, self._last = self._last, None
+            if found is not None:
+                self._early.clear()
+            else:
+                self._busy = False
             return found

@@ -186,6 +186,8 @@ class Endpoint:
     def close(self) -> None:
         """Disconnect and end the threads; safe to call again."""
         refuse_reentry()
+        if self._is_forked:
+            return  # threads and connections are the parent's
         self.end(ClosedError("the runtime"))
         self._transport.close()  # a thread of its own may have begun to, and not be done with it
         context.closed(self)

@@ -1,4 +1,4 @@
-"""What the transport ``ray`` is told."""
+"""The config of the transport ``ray``."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class RayTransportConfig(TransportConfig, frozen=True):
         backend: selects this backend.
         cluster: the Ray cluster to use; members that were launched use that of the launching
             process.
-        max_queued: bytes on their way from one member to another, or in the box of one that does
-            not take them; who would send more waits.
+        max_queued: bytes on their way from one member to another, or in the mailbox of one that
+            does not take them; what is more waits at its sender.
     """
 
     backend: Literal["ray"] = "ray"

@@ -1,65 +1,63 @@
-"""What comes from other members."""
+"""Messages from other members."""
 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from ray import ObjectRef
+from typing_extensions import Buffer
 
 from pparallel.runtime.links.ordering import Ordering
-from pparallel_ray.transport.messages import Message, Parcel, unpack
-from pparallel_ray.transport.post import Post
+from pparallel_ray.transport.dispatcher import Dispatcher
+from pparallel_ray.transport.messages import Parcel, unpack
 
 logger = logging.getLogger(__name__)
 
-EARLY = 100  #: parcels that are kept of one member whose arrival has not been heard of
+EARLY = 100  #: messages that are kept of one member that has not been admitted yet
 
-Handle = Callable[[str, Message], None]
+#: (sender, kind, frames); of kind -1, with the reason, where the large frames could not be had
+Handle = Callable[[str, int, list[Buffer]], None]
 
-_TYPES = (int, int, bytes, bytes, list)  #: of what a parcel has
+UNREAD = -1
+
+_TYPES = (int, int, bytes, bytes, list)  #: of the parts of a parcel
 
 
 class _Source:
-    """What is known of one member that sends."""
-
-    def __init__(self, name: str, proof: Callable[[object], bool]) -> None:
-        self.name, self.proved = name, proof
-        self.ordered = Ordering()
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.holds: Callable[[object], bool] | None = None  # whether a proof is that of the member
+        self.order = Ordering()
+        self.early: list[Parcel] = []
 
 
 class Inbound:
-    """Takes parcels, of which it opens those of members, each once and in order.
+    """Takes parcels, and opens those that prove to be of members, each once and in order.
 
-    What a parcel has in the object store is waited for in no thread, and those behind it from the
-    same member wait with it.
+    Frames in the object store are waited for in no thread, and later messages of the same member
+    wait with them. All is done in the dispatcher's thread.
     """
 
-    def __init__(self, names: Sequence[str], handle: Handle, post: Post) -> None:
-        self._names, self._handle, self._post = names, handle, post
-        self._lock = threading.Lock()
-        self._sources: dict[int, _Source] = {}
-        self._early: dict[int, list[Parcel]] = {}
-        self._gone: set[int] = set()
+    def __init__(self, names: Sequence[str], handle: Handle, dispatcher: Dispatcher) -> None:
+        self._handle, self._dispatcher = handle, dispatcher
+        self._sources = [_Source(name) for name in names]
+        self._ranks = {name: rank for rank, name in enumerate(names)}
 
-    def admit(self, name: str, proved: Callable[[object], bool]) -> None:
-        """Take what member *name* sends, where *proved* says that it does."""
-        rank = self._names.index(name)
-        with self._lock:
-            # A stranger may repeat what the member said: its numbers go on all the same.
-            self._sources.setdefault(rank, _Source(name, proved))
-            early = self._early.pop(rank, [])
-        for parcel in early:
-            self.arrived(parcel)
+    def admit(self, name: str, holds: Callable[[object], bool]) -> None:
+        """Take messages of member *name*, with proofs for which *holds* is true."""
+        source = self._sources[self._ranks[name]]
+        if source.holds is None:  # a stranger may repeat what the member sent: its numbers go on
+            source.holds = holds
+            early, source.early = source.early, []
+            for parcel in early:
+                self.arrived(parcel)
 
-    def forget(self, name: str) -> None:
-        """Take no more of member *name*."""
-        with self._lock:
-            self._sources.pop(self._names.index(name), None)
-            self._gone.add(self._names.index(name))
+    def end(self, name: str, act: Callable[[], None]) -> None:
+        """Call *act* after the messages of member *name* that are here, and take no more."""
+        self._sources[self._ranks[name]].order.end(act)
 
     def arrived(self, parcel: Parcel) -> None:
         """Take a parcel, or whatever somebody has sent as one."""
@@ -67,47 +65,38 @@ class Inbound:
             logger.warning("dropped what somebody sent that is no parcel of a member")
             return
         rank, number, proof, data, large = parcel
-        with self._lock:
-            source = self._sources.get(rank)
-            if rank in self._gone:
-                return
-            if source is None:  # its arrival is on another way, and may be a moment later
-                early = self._early.setdefault(rank, [])
-                if len(early) < EARLY:
-                    early.append(parcel)
-                return
-        if not source.proved(proof):
+        source = self._sources[rank]
+        if source.holds is None:  # its arrival is on another way, and may be a moment later
+            if len(source.early) < EARLY:
+                source.early.append(parcel)
+        elif not source.holds(proof):
             logger.warning("dropped a parcel that %s has not sent, as it says", source.name)
         elif large:
-            self._fetch(source, number, data, large)
+            self._dispatcher.when_done(large[0], partial(self._fetched, source, number, data))
         else:
-            source.ordered.arrived(number, partial(self._open, source.name, data, []))
+            source.order.arrived(number, partial(self._open, source.name, data, []))
 
     def _is_parcel(self, found: object) -> bool:
         if not isinstance(found, tuple) or tuple(map(type, found)) != _TYPES:
             return False
-        return 0 <= found[0] < len(self._names) and all(
+        return 0 <= found[0] < len(self._sources) and all(
             type(each) is ObjectRef for each in found[4]
         )
 
-    def _fetch(self, source: _Source, number: int, data: bytes, large: list[Any]) -> None:
-        found: list[Any] = [None] * len(large)
-        missing = set(range(len(large)))
+    def _fetched(
+        self, source: _Source, number: int, data: bytes, found: Any, error: BaseException | None
+    ) -> None:
+        if error is None:
+            act = partial(self._open, source.name, data, found)
+        else:
+            why = f"its large frames were lost in Ray's object store ({error})"
+            act = partial(self._handle, source.name, UNREAD, [why.encode()])
+        source.order.arrived(number, act)
 
-        def here(which: int, value: Any, error: BaseException | None) -> None:
-            if error is not None:
-                logger.warning("large frames of %s could not be had: %s", source.name, error)
-            found[which] = value
-            missing.discard(which)
-            if not missing:
-                source.ordered.arrived(number, partial(self._open, source.name, data, found))
-
-        for which, ref in enumerate(large):
-            self._post.when_done(ref, partial(here, which))
-
-    def _open(self, name: str, data: bytes, large: Sequence[Any]) -> None:
+    def _open(self, name: str, data: bytes, large: Sequence[Buffer]) -> None:
         try:
-            for message in unpack(data, large):
-                self._handle(name, message)
-        except ValueError as error:
-            logger.error("what %s sent is not understood: %s", name, error)
+            kind, frames = unpack(data, large)
+        except (ValueError, MemoryError) as error:
+            logger.error("a message of %s cannot be read: %s", name, error)
+            kind, frames = UNREAD, [f"it cannot be read: {error}".encode()]
+        self._handle(name, kind, frames)

@@ -21,7 +21,7 @@ def fresh(names: Sequence[str]) -> dict[str, dict[str, SecretStr]]:
 
 
 class JobKey:
-    """Proves that something was said by a member of this job; the key itself is never shown."""
+    """Proves that bytes are of a member of this job; the key itself is never shown."""
 
     def __init__(self, keys: Mapping[str, SecretStr]) -> None:
         """Take out the key.
@@ -41,11 +41,11 @@ class JobKey:
             )
             raise ConfigError(message, path="transport")
 
-    def proof(self, *said: bytes) -> bytes:
-        """Return what proves that a member has said this."""
-        whole = b"".join(len(each).to_bytes(8, "little") + each for each in said)
+    def proof(self, *parts: bytes) -> bytes:
+        """Return the proof that *parts* are of a member."""
+        whole = b"".join(len(each).to_bytes(8, "little") + each for each in parts)
         return hmac.digest(self._key, whole, "sha256")
 
-    def holds(self, proof: object, *said: bytes) -> bool:
-        """Return whether *proof* is that of what was said."""
-        return isinstance(proof, bytes) and hmac.compare_digest(proof, self.proof(*said))
+    def holds(self, proof: object, *parts: bytes) -> bool:
+        """Return whether *proof* is that of *parts*."""
+        return isinstance(proof, bytes) and hmac.compare_digest(proof, self.proof(*parts))

@@ -14,10 +14,10 @@ from typing_extensions import override
 from pparallel.errors import CallTimeoutError, ClosedError, ConfigError
 from pparallel.runtime.member import Member
 from pparallel_ray.cluster.config import RayConnection
-from pparallel_ray.transport.exchange import NAMESPACE, Exchange
+from pparallel_ray.transport.broker import NAMESPACE, Broker
 
-PAUSE = 0.05  #: seconds between two looks for an exchange that is not there yet
-MANY = 1_000_000  #: calls of the exchange at once; each member keeps a few waiting
+PAUSE = 0.05  #: seconds between two looks for a broker that is not there yet
+MANY = 1_000_000  #: calls of the broker at once; each member keeps a few waiting
 
 _REFUSED = ("torchrun://", "tcp://", "file://")
 
@@ -67,12 +67,12 @@ class Place(NamedTuple):
 
 
 def start(place: Place | None, names: Sequence[str], limit: int) -> Any:
-    """Return a new exchange, on this machine; it ends with this process at the latest.
+    """Return a new broker, on this machine; it ends with this process at the latest.
 
     Args:
         place: where it can be found; ``None``: nowhere.
-        names: of the members whose boxes it has.
-        limit: bytes in a box from which on who brings more is kept waiting.
+        names: of the members whose mailboxes it has.
+        limit: bytes in a mailbox from which on a push is answered late.
     """
     here = ray.get_runtime_context().get_node_id()
     options: dict[str, Any] = {
@@ -84,13 +84,13 @@ def start(place: Place | None, names: Sequence[str], limit: int) -> Any:
     }
     if place is not None:
         options |= {"name": place.name, "namespace": NAMESPACE, "get_if_exists": True}
-    return ray.remote(Exchange).options(**options).remote(list(names), limit)
+    return ray.remote(Broker).options(**options).remote(list(names), limit)
 
 
 def find(
     place: Place, member: Member, limit: int, timeout: float, stopped: Callable[[], bool]
 ) -> Any:
-    """Return the exchange; the first of members that nobody has launched starts it.
+    """Return the broker; the first of members that nobody has launched starts it.
 
     Raises:
         CallTimeoutError: it was not there within *timeout* seconds.

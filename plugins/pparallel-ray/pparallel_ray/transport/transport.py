@@ -1,12 +1,10 @@
-"""RequestTransport on Ray."""
+"""Transport on Ray."""
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,56 +12,48 @@ from typing import TYPE_CHECKING, Any
 import ray
 from typing_extensions import override
 
-from pparallel.errors import ClosedError, PeerLostError, RemoteError, SerializationError
-from pparallel.interfaces.transport import Frames, Meeting
-from pparallel.runtime.flat_views import own
-from pparallel.runtime.future import LeanFuture, fail, settle, when_done
-from pparallel.runtime.links import FAILED, OK, Membership, answer, failure
-from pparallel.runtime.pending import Pending, awaited
-from pparallel.runtime.request_transport import Handler, RequestTransport
+from pparallel.errors import ClosedError, PeerLostError
+from pparallel.interfaces.transport import Frames, Meeting, Receiver, Transport
+from pparallel.runtime.links import Membership
 from pparallel_ray.cluster import Cluster
 from pparallel_ray.transport import keys, meeting
-from pparallel_ray.transport.inbound import Inbound
-from pparallel_ray.transport.link import Link
-from pparallel_ray.transport.messages import Kind, Message, pack
+from pparallel_ray.transport.connection import BrokerConnection
+from pparallel_ray.transport.dispatcher import Dispatcher
+from pparallel_ray.transport.inbound import UNREAD, Inbound
+from pparallel_ray.transport.messages import BYE, MESSAGE, RESET, SEEN, pack
 from pparallel_ray.transport.outbox import Outbox
-from pparallel_ray.transport.post import Post
 
 if TYPE_CHECKING:
     from pparallel.runtime.member import Member
     from pparallel_ray.transport.config import RayTransportConfig
 
-FLUSH = 1.0  #: seconds that closing waits for what is underway, and again for the good-bye
+FLUSH = 1.0  #: seconds that closing waits for what was sent, and again for the broker's answer
 
 
-class RayTransport(RequestTransport):
-    """Carries messages as calls of actors: of the receiver's own, else of the job's exchange.
+class RayTransport(Transport):
+    """Carries messages as calls of actors: the receiver's broker, from which it pulls.
 
-    Members meet at the exchange, an actor of the launching process, and hear there of every end.
+    Members meet at the job's broker, an actor of the launching process, which passes on every end.
     Those of this machine are watched by :class:`~pparallel.runtime.links.Membership`, those of
-    others by Ray.
+    others by Ray. The dispatcher's thread alone calls the receiver.
     """
 
     def __init__(self, config: RayTransportConfig, *, member: Member) -> None:
         self._config, self._member = config, member
         self._membership = Membership(
-            member.name, member.names, config.liveness_bound, self._peer_ended
+            member.name, member.names, config.liveness_bound, self._member_ended
         )
-        self._pending: Pending[Frames] = Pending(f"transport of {member.name!r}")
-        self._post = Post(f"pparallel-ray {member.name}")
-        self._inbound = Inbound(member.names, self._received, self._post)
+        self._dispatcher = Dispatcher(f"pparallel-ray {member.name}")
+        self._inbound = Inbound(member.names, self._take, self._dispatcher)
         self._cluster: Cluster | None = None
-        self._link: Link | None = None
-        self._handler: Handler | None = None
+        self._connection: BrokerConnection | None = None
+        self._receiver: Receiver | None = None
         self._outboxes: dict[str, Outbox] = {}
-        self._numbers = itertools.count()
-        self._asked: dict[tuple[str, int], Future[Frames]] = {}
-        self._lock = threading.Lock()
-        self._opened = self._closed = False
-        self._settled = threading.Event()  # nothing is being opened
-        self._settled.set()
-        self._closer = threading.Thread(target=self._shut, name="pparallel-ray-close")
-        self._inside = threading.local()  # whether this thread must not wait for others
+        self._opening = threading.Lock()
+        self._changed = threading.Condition()  # guards these
+        self._closed = False
+        self._leaving: set[str] = set()  # who has not confirmed yet that all has arrived
+        self._has_closed = threading.Event()
 
     @property
     @override
@@ -75,200 +65,156 @@ class RayTransport(RequestTransport):
         self._check_open()
         return self._membership.names()
 
-    @override
-    def open(self, handler: Handler) -> None:
-        self._handler = handler
-        self._settled.clear()
-        try:
-            if self._member.world_size > 1:
-                self._connect()
-            with self._lock:
-                if self._closed:
-                    raise ClosedError(f"transport of {self.name!r}")
-                self._opened = True
-        except BaseException:
-            self._settled.set()
-            self.close()
-            raise
-        self._settled.set()
-
-    @override
-    def close(self) -> None:
-        with self._lock:
-            starts = not self._closed
-            self._closed = True
-            if starts:
-                self._closer.start()
-        if starts:
-            self._pending.close()
-        if not self._is_inside():
-            self._closer.join()
-
-    @override
-    def request(self, to: str, frames: Frames, timeout: float | None = None) -> Future[Frames]:
-        future: Future[Frames] = LeanFuture()
-        self.send(to, frames, timeout, future)
-        return future
-
-    @override
-    def send(self, to: str, frames: Frames, timeout: float | None, future: Future[Frames]) -> None:
-        self._check_open()
-        self._membership.check(to)
-        self._pending.watch(future, to, timeout)
-        if to == self.name:
-            self._handle(to, own(frames), lambda how, found: _reply(to, future, how, own(found)))
-            return
-        outbox = self._outbox(to)
-        if not self._is_inside() and not outbox.wait_for_room(future):
-            return
-        key = to, next(self._numbers)
-        self._asked[key] = future
-        when_done(future, lambda _: self._asked.pop(key, None))
-        try:
-            outbox.put(pack(Kind.REQUEST, key[1], frames))
-        except BaseException as error:
-            fail(future, error)  # nobody waits for it, and it is not to be kept
-            raise
-
-    @override
-    def call(self, to: str, frames: Frames, timeout: float | None = None) -> Frames:
-        return awaited(self.request(to, frames, timeout), to, timeout)
-
     @classmethod
     @override
     @contextmanager
     def meeting(cls, config: Any, names: Sequence[str]) -> Iterator[Meeting]:
         with Cluster(config.cluster) as cluster:
             place = meeting.Place.new(cluster.address)
-            exchange = meeting.start(place, names, config.max_queued)
+            broker = meeting.start(place, names, config.max_queued)
             try:
                 yield Meeting(str(place), keys.fresh(names))
             finally:
-                ray.kill(exchange)
+                ray.kill(broker)
 
-    # -- what arrives -------------------------------------------------------------------------
+    # -- opening ------------------------------------------------------------------------------
 
-    def _received(self, name: str, message: Message) -> None:
-        kind, number, frames = message
-        with self._in_callback():
-            if kind == Kind.REQUEST and frames is not None:
-                self._handle(name, frames, partial(self._send_reply, name, number))
-            elif kind == Kind.REQUEST:
-                told = [b"ObjectLostError", b"its large frames were lost in Ray's object store"]
-                self._send_reply(name, number, FAILED, told)
-            elif kind == Kind.FLUSH:
-                self._send_reply(name, number, OK, [])
-            elif (future := self._asked.get((name, number))) is not None:
-                if frames is None:
-                    what = "the large frames of the reply were lost in Ray's object store"
-                    fail(future, RemoteError(name, "ObjectLostError", what, ""))
-                else:
-                    _reply(name, future, OK if kind == Kind.REPLY else FAILED, frames)
-
-    def _handle(self, sender: str, frames: Frames, reply: Any) -> None:
-        assert self._handler is not None
-        answer(self._handler, sender, frames, reply)
-
-    def _send_reply(self, to: str, number: int, status: int, frames: Frames) -> None:
-        kind = Kind.REPLY if status == OK else Kind.FAILED
+    @override
+    def open(self, receiver: Receiver) -> None:
         try:
-            message = pack(kind, number, frames)
-        except SerializationError as error:
-            message = pack(Kind.FAILED, number, [b"SerializationError", str(error).encode()])
-        if self._membership.expects(to):
-            self._outbox(to).put(message)
-
-    # -- coming -------------------------------------------------------------------------------
+            with self._opening:
+                self._receiver = receiver
+                self._check_open()
+                if self._member.world_size > 1:
+                    self._connect()
+                self._check_open()
+        except BaseException:
+            self.close()
+            raise
 
     def _connect(self) -> None:
         me, patience, began = self._member, self._config.rendezvous_timeout, time.monotonic()
         key, place = keys.JobKey(me.keys), meeting.Place.of(me)
         self._cluster = Cluster(place.connection(self._config.cluster))
         self._cluster.open()
-        self._post.start()
-        link = Link(me, self._config, key, self._membership, self._inbound, self._post)
-        self._link = link
-        exchange = meeting.find(place, me, self._config.max_queued, patience, lambda: self._closed)
-        link.arrive(exchange, patience)
+        self._dispatcher.start()
+        self._connection = BrokerConnection(
+            me, self._config, key, self._membership, self._inbound, self._dispatcher, self._ended
+        )
+        broker = meeting.find(place, me, self._config.max_queued, patience, lambda: self._closed)
+        self._connection.open(broker, patience)
         self._membership.wait_for_all(patience, began)
+
+    # -- messages -----------------------------------------------------------------------------
+
+    @override
+    def send(self, to: str, frames: Frames) -> None:
+        self._check_open()
+        self._membership.check(to)
+        if to == self.name:
+            raise PeerLostError(to, "is no other member")
+        self._outbox(to).put(pack(frames))
 
     def _outbox(self, to: str) -> Outbox:
         found = self._outboxes.get(to)
         if found is None:
-            link = self._link
-            assert link is not None
+            connection = self._connection
+            if connection is None:
+                raise ClosedError(f"transport of {self.name!r}", "is not open")
             made = Outbox(
                 self._member.rank,
-                link.proof_to(to),
-                link.way_to(to),
-                lambda error: self._membership.lose(to, link.unreachable(to, error)),
-                self._post,
+                connection.proof_to(to),
+                connection.push_to(to),
+                lambda error: self._membership.lose(to, connection.unreachable(to, error)),
+                self._dispatcher,
                 self._config.max_queued,
             )
             found = self._outboxes.setdefault(to, made)
         return found
 
-    # -- going --------------------------------------------------------------------------------
+    def _take(self, name: str, kind: int, frames: Frames) -> None:
+        receiver = self._receiver
+        assert receiver is not None
+        if kind == MESSAGE:
+            if not self._closed:
+                receiver.on_message(name, frames)
+        elif kind == UNREAD:
+            self._outbox(name).put(pack(frames, RESET))
+            self._reset(name, f"sent a message, and {_text(frames[0])}")
+        elif kind == RESET:
+            self._reset(name, f"could not take a message: {_text(frames[0])}")
+        elif kind == BYE:
+            self._outbox(name).put(pack((), SEEN))
+            self._membership.lose(name, "has left")
+        elif kind == SEEN:
+            self._confirmed(name)
 
-    def _peer_ended(self, name: str, reason: str) -> None:
-        with self._in_callback():
-            if self._membership.is_first and self._link is not None:
-                self._link.tell_lost(name, reason)
-            self._inbound.forget(name)
-            if (outbox := self._outboxes.get(name)) is not None:
-                outbox.end()
-            for key, future in list(self._asked.items()):
-                if key[0] == name:
-                    fail(future, PeerLostError(name, reason))
-            self._pending.lose(name, reason)
-            self.lost(name, reason)
+    def _reset(self, name: str, why: str) -> None:
+        if self._receiver is not None and not self._closed:
+            self._receiver.on_reset(name, PeerLostError(name, why))
 
-    def _shut(self) -> None:
-        """Say good-bye and disconnect; no thread that brings messages can, for others wait then."""
-        if not self._settled.is_set():
-            self._membership.close()  # it waits for others to arrive
-        self._settled.wait()
-        if self._link is not None:
-            self._flush()
-            self._link.leave(FLUSH)
-            self._post.close()
+    # -- ends ---------------------------------------------------------------------------------
+
+    def _member_ended(self, name: str, reason: str) -> None:
+        """Have the end of a member reported after the last of its messages; in any thread."""
+        if self._connection is not None:
+            if self._membership.is_first:
+                self._connection.report_lost(name, reason)
+            self._connection.await_last(name)
+        self._confirmed(name)
+
+    def _ended(self, name: str) -> None:
+        self._inbound.end(name, partial(self._report, name))
+
+    def _report(self, name: str) -> None:
+        if (outbox := self._outboxes.get(name)) is not None:
+            outbox.end()
+        if self._receiver is not None and not self._closed:
+            self._receiver.on_lost(name, self._membership.reason(name))
+
+    # -- closing ------------------------------------------------------------------------------
+
+    @override
+    def close(self) -> None:
+        with self._changed:
+            is_first, self._closed = not self._closed, True
+        if not is_first:
+            if not self._dispatcher.is_here:  # else another thread waits for what this one brings
+                self._has_closed.wait()
+            return
+        try:
+            if self._opening.locked():
+                self._membership.close()  # which waits for others to arrive
+            with self._opening:
+                self._leave()
+        finally:
+            self._has_closed.set()
+
+    def _leave(self) -> None:
+        if self._connection is not None:
+            # Ray forgets with a process what it has put into the object store.
+            self._leaving = set(self._outboxes) & set(self._membership.names())
+            for name in list(self._leaving):
+                self._outboxes[name].put(pack((), BYE))
+            if not self._dispatcher.is_here:
+                with self._changed:
+                    self._changed.wait_for(lambda: not self._leaving, FLUSH)
+            self._connection.close(FLUSH)
+            self._dispatcher.close()
         self._membership.close()
         if self._cluster is not None:
             self._cluster.close()
 
-    def _flush(self) -> None:
-        """Wait until the others have what was sent: Ray forgets with a process what it has put."""
-        flushed: list[Future[Frames]] = []
-        for name in self._membership.names():
-            outbox = self._outboxes.get(name)
-            if outbox is not None and outbox.was_used:
-                key = name, next(self._numbers)
-                flushed.append(LeanFuture())
-                self._asked[key] = flushed[-1]
-                outbox.put(pack(Kind.FLUSH, key[1], []))
-        wait(flushed, FLUSH)
+    def _confirmed(self, name: str) -> None:
+        with self._changed:
+            self._leaving.discard(name)
+            self._changed.notify_all()
 
     def _check_open(self) -> None:
-        if not self._opened or self._closed:
+        if self._closed or self._receiver is None:
             why = "is closed" if self._closed else "is not open"
             raise ClosedError(f"transport of {self.name!r}", why)
 
-    def _is_inside(self) -> bool:
-        return bool(getattr(self._inside, "callback", False))
 
-    @contextmanager
-    def _in_callback(self) -> Iterator[None]:
-        """Keep this thread from waiting for its own end if what it calls closes this transport."""
-        before = self._is_inside()
-        self._inside.callback = True
-        try:
-            yield
-        finally:
-            self._inside.callback = before
-
-
-def _reply(peer: str, future: Future[Frames], status: int, frames: Frames) -> None:
-    if status == OK:
-        settle(future, frames)
-    else:
-        fail(future, failure(peer, frames))
+def _text(frame: Any) -> str:
+    return bytes(frame).decode(errors="replace")
