@@ -12,7 +12,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
-from pparallel.runtime import dedicated
 from pparallel.runtime.resources import start_thread
 
 logger = logging.getLogger(__name__)
@@ -59,8 +58,7 @@ class Timers:
     """The timers of one owner, on one thread that starts with the first of them.
 
     Callbacks come up to a millisecond late, so that many timers wake the thread once. They must not
-    block: others wait, and a wait for a call raises ``RuntimeError`` there. What they raise is
-    logged.
+    block, for others wait. What they raise is logged.
     """
 
     def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -140,7 +138,6 @@ class Timers:
         self._heap.clear()
 
     def _run(self) -> None:
-        dedicated.mark_receiving()
         while not self._closed:
             left = self.run_due()
             with suppress(Empty):

@@ -1,4 +1,4 @@
-"""What transports between processes share: who is there, who has ended, how a request is answered.
+"""What transports between processes share: who is there, and who has ended.
 
 A transport of this kind connects to the first member, where all meet, says :class:`Hello`, and
 learns of the others from it. From then on :class:`Membership` knows who is in the job, and has each
@@ -7,22 +7,14 @@ end told once.
 
 from __future__ import annotations
 
-from pparallel.runtime.links.answering import FAILED, OK, answer, attempt, failure, outcome, told
 from pparallel.runtime.links.hello import Hello, RefusedError
 from pparallel.runtime.links.membership import Membership
 from pparallel.runtime.links.process import ProcessId, peer
 
 __all__ = [
-    "FAILED",
-    "OK",
     "Hello",
     "Membership",
     "ProcessId",
     "RefusedError",
-    "answer",
-    "attempt",
-    "failure",
-    "outcome",
     "peer",
-    "told",
 ]

@@ -12,7 +12,6 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from pparallel.errors import ResourceExhaustedError
-from pparallel.runtime import dedicated
 from pparallel.runtime.event_fd import EventFd
 from pparallel.runtime.links.process import ProcessId
 from pparallel.runtime.processes import close_private, private
@@ -129,7 +128,6 @@ class Watch:
             self._nudge.set()
 
     def _run(self) -> None:
-        dedicated.mark_receiving()
         try:
             while not self._closed:
                 try:

@@ -30,7 +30,6 @@ from pparallel.runtime.flat_views import own
 from pparallel.runtime.future import LeanFuture, ended_by, fail, settle
 from pparallel.runtime.member import MemberContext
 from pparallel.runtime.member import context as member_context
-from pparallel.runtime.request_transport import RequestTransport
 from pparallel.runtime.rpc import context
 from pparallel.runtime.rpc.codec import (
     CALL,
@@ -52,7 +51,6 @@ from pparallel.runtime.rpc.codec import (
 from pparallel.runtime.rpc.directory import FIND, Directory
 from pparallel.runtime.rpc.executor import Executor
 from pparallel.runtime.rpc.future import ReplyFuture, RpcFuture
-from pparallel.runtime.rpc.link import RequestLink
 from pparallel.runtime.rpc.peer import Peer
 from pparallel.runtime.rpc.refs import RefTable, RemoteRef, methods_value
 from pparallel.runtime.rpc.service import Reply, Request, Service
@@ -90,7 +88,7 @@ class Endpoint:
 
     def __init__(
         self,
-        transport: Transport | RequestTransport,
+        transport: Transport,
         serializer: Serializer,
         context: MemberContext,
         config: TransportConfig,
@@ -100,8 +98,6 @@ class Endpoint:
         self.name = member.name
         # Among threads of one process all of __main__ is there already.
         self.serializer = serializer.carrying("nothing") if transport.is_local else serializer
-        if isinstance(transport, RequestTransport):
-            transport = RequestLink(transport)
         # A transport that shares memory has loaded what that needs, pickle among it.
         shares = hasattr(transport, "arena")
         self._sharing = cast("SharesMemory", transport) if shares else None
@@ -120,8 +116,6 @@ class Endpoint:
         self.background = Executor(
             MOST, f"{self.name}-background", self.timers, _call, self._not_called
         )
-        if isinstance(transport, RequestLink):
-            transport.run = lambda act: self.background.submit(act, [act])
         self._peers = {
             name: Peer(
                 name,

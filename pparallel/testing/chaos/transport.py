@@ -13,9 +13,7 @@ from pparallel.errors import PeerLostError, PparallelError
 from pparallel.interfaces.transport import Frames, Meeting, Receiver, Transport, TransportConfig
 from pparallel.registry import default_registry
 from pparallel.runtime.flat_views import own
-from pparallel.runtime.request_transport import RequestTransport
 from pparallel.runtime.rpc.codec import RESULTS, SERVICES, kind_of
-from pparallel.runtime.rpc.link import RequestLink
 from pparallel.runtime.shm import Arena, SharesMemory
 from pparallel.runtime.timers import Timers
 from pparallel.testing.chaos.config import ChaosTransportConfig
@@ -34,9 +32,7 @@ class ChaosTransport(Transport):
 
     def __init__(self, config: ChaosTransportConfig, *, member: Member) -> None:
         self._config = config
-        inner = _class_of(config.transport)(config.transport, member=member)
-        is_old = isinstance(inner, RequestTransport)
-        self._inner: Transport = RequestLink(inner) if is_old else inner
+        self._inner: Transport = _class_of(config.transport)(config.transport, member=member)
         self._fates = Fates(config, member.name)
         self._timers = Timers(f"{member.name}-chaos")
         self._receiver: Receiver | None = None

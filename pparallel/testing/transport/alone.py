@@ -17,9 +17,7 @@ from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError, Ppara
 from pparallel.interfaces.transport import Frames, Transport, TransportConfig
 from pparallel.registry import default_registry
 from pparallel.runtime.member import Member
-from pparallel.runtime.request_transport import RequestTransport
 from pparallel.runtime.rpc.codec import CALL_EXCHANGE
-from pparallel.runtime.rpc.link import RequestLink
 from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.threads import in_threads
 from pparallel.testing.transport.base import TransportTests
@@ -163,8 +161,7 @@ class AloneTests(TransportTests):
                 for rank, name in enumerate(names):
                     keys = meeting.keys.get(name, {})
                     member = Member(name, rank, rank, count, names, meeting.address, keys)
-                    each = cls(config, member=member)
-                    found.append(RequestLink(each) if isinstance(each, RequestTransport) else each)
+                    found.append(cls(config, member=member))
                     opened.callback(found[-1].close)
                 receivers = [Received(answer) for _ in names]
                 for each in receivers:
