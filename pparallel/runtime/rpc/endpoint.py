@@ -8,12 +8,12 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import CancelledError, Future, wait
 from contextlib import suppress
 from functools import partial
 from time import monotonic
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from typing_extensions import Buffer
 
@@ -49,9 +49,9 @@ from pparallel.runtime.rpc.codec import (
     NotRegisteredHereError,
     Registered,
 )
-from pparallel.runtime.rpc.directory import FIND, Directory
+from pparallel.runtime.rpc.directory import Directory
 from pparallel.runtime.rpc.executor import Executor
-from pparallel.runtime.rpc.future import ReplyFuture, RpcFuture
+from pparallel.runtime.rpc.future import RegisteredFuture, ReplyFuture, RpcFuture
 from pparallel.runtime.rpc.link import RequestLink
 from pparallel.runtime.rpc.peer import Peer
 from pparallel.runtime.rpc.refs import RefTable, RemoteRef, methods_value
@@ -64,6 +64,8 @@ if TYPE_CHECKING:
     from pparallel.runtime.shm import Arena, SharesMemory
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 FAILING = "job.failing"
 END = "job.end"
@@ -322,23 +324,34 @@ class Endpoint:
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
         idempotent: bool = False,
+        ref_id: str | None = None,
     ) -> RpcFuture[Any]:
-        """Run *what* in member *to* and return a future of its result."""
+        """Run *what* in member *to* and return a future of its result.
+
+        With *ref_id* the result stays there under that name, and the future is of its arrival.
+        """
         limit = self._timeout if timeout == -1 else self.limit(timeout)
         flags, data, frames = self._call(what, args, kwargs, to)
         future: RpcFuture[Any] = RpcFuture(self, to)
-        sink: Any = future
         if flags or idempotent:
             flags |= IDEMPOTENT if idempotent else 0
-            if type(what) is Registered:
-                sink = _RegisteredCall(self, future, what, (flags, data, frames, limit))
-        try:
-            self._peers[to].call_async(sink, flags, data, frames, limit)
-        except (ClosedError, PeerLostError) as error:
-            raise self.explain(error) from None
+            if type(what) is Registered and ref_id is None:
+                future = RegisteredFuture(self, to, what, (flags, data, frames, limit))
+        self.send(future, to, flags, data, frames, limit, ref_id)
         if not flags & ~IDEMPOTENT:
             self._note_arrival(future, to, what)
         return future
+
+    def send(self, future: RpcFuture[Any], to: str, *call: Any) -> None:
+        """Send an encoded call to member *to*, for *future* to have the result."""
+        try:
+            future._number = self._peers[to].call_async(future, *call)
+        except (ClosedError, PeerLostError) as error:
+            raise self.explain(error) from None
+
+    def cancel(self, to: str, number: int) -> None:
+        """Have a call of member *to* not be run, as far as that can be."""
+        self._peers[to].cancel(number)
 
     def _note_arrival(self, future: RpcFuture[Any], to: str, what: object) -> None:
         """Have a function of the script travel by name once *future* has a result."""
@@ -361,15 +374,10 @@ class Endpoint:
         idempotent: bool = False,
     ) -> RemoteRef[Any]:
         """Run *what* in member *to*, keep its result there and return a reference to it."""
-        limit = self.limit(timeout)
-        flags, data, frames = self._call(what, args, kwargs, to)
         ref = self.refs.held(to, self.refs.new_id())
-        ref._confirmed = confirmed = RpcFuture[Any](self, to)
-        flags |= IDEMPOTENT if idempotent else 0
-        try:
-            self._peers[to].call_async(confirmed, flags, data, frames, limit, ref.ref_id)
-        except (ClosedError, PeerLostError) as error:
-            raise self.explain(error) from None
+        ref._confirmed = confirmed = self.call_async(
+            to, what, timeout, args, kwargs, idempotent, ref.ref_id
+        )
         if idempotent:
             confirmed.result()  # what is asked of the reference must not overtake a second attempt
         return ref
@@ -516,26 +524,22 @@ class Endpoint:
         """As :meth:`Receiver.on_exchange`."""
         peer, item = self._peers[sender], self._codec.items(frames[0])
         if item[0] != CALL:
-            return self._answer_service(peer, item, frames[1:])
+            return self._reply(self._ask(peer, item, frames[1:]), SERVICE_EXCHANGE)
         peer.note(item)
         self._act()
         limit = item[3]
         try:
             if not self.executor.enter(monotonic() + limit if limit else None):
-                return self._head(self._codec.failed(item[1], self._expired(limit)))
+                return self._reply(self._codec.failed(item[1], self._expired(limit)))
         except ClosedError as error:
-            return Future() if self.closed else self._head(self._codec.failed(item[1], error))
+            return Future() if self.closed else self._reply(self._codec.failed(item[1], error))
         try:
             if peer.is_overtaken(item):  # its caller has given it up
-                return self._head(self._codec.failed(item[1], self._expired(limit)))
+                return self._reply(self._codec.failed(item[1], self._expired(limit)))
             answer = self._answer(peer, item, frames[1:])
         finally:
             self.executor.leave()
-        if not isinstance(answer, Future):
-            return self._head(answer)
-        reply: LeanFuture[Frames] = LeanFuture()
-        answer.add_done_callback(lambda done: settle(reply, self._head(done.result())))
-        return reply
+        return self._reply(answer)
 
     def on_reset(self, name: str, error: BaseException) -> None:
         """As :meth:`Receiver.on_reset`."""
@@ -590,16 +594,14 @@ class Endpoint:
         peer, item, frames, came, kept = job
         self._act()
         limit = item[3]
-        if limit and monotonic() >= came + limit:
-            self._drop(job, self._expired(limit))  # as _over(), which would cost a call more
+        is_over = peer.cancelled or (limit and monotonic() >= came + limit)
+        error = self._over(job) if is_over else None
+        if error is not None:
+            self._drop(job, error)
         elif kept is not None:
             self._keep(peer, item, frames, kept)
         else:
-            answer = self._answer(peer, item, frames)
-            if isinstance(answer, Future):
-                answer.add_done_callback(lambda done: peer.post(done.result()))
-            else:
-                peer.post(answer)
+            _when_there(self._answer(peer, item, frames), peer.post)
 
     def _drop(self, job: _Job, error: BaseException) -> None:
         """Have a call end with *error* instead of running it."""
@@ -608,9 +610,11 @@ class Endpoint:
             fail(kept, error)
         peer.post(self._codec.failed(item[1], error))
 
-    def _over(self, job: _Job) -> CallTimeoutError | None:
-        limit = job[1][3]
-        return self._expired(limit) if limit and monotonic() >= job[3] + limit else None
+    def _over(self, job: _Job) -> Exception | None:
+        peer, item, _, came, _ = job
+        if item[3] and monotonic() >= came + item[3]:
+            return self._expired(item[3])
+        return CancelledError() if peer.is_cancelled(item) else None
 
     def _ran_all(self, key: Hashable) -> None:
         peer = self._peers.get(cast("tuple[str, int]", key)[0])
@@ -633,7 +637,14 @@ class Endpoint:
             self.executor.starts()
             value = function(*args, **kwargs) if kwargs else function(*args)
             if isinstance(value, _LATER):
-                return self._encode_later(number, self._source(value, item[3]))
+                source = self._source(value, item[3])
+                if source is not value:
+                    peer.answers_later(number, source, source.cancel)
+                elif isinstance(source, LeanFuture):  # which may have callbacks of users
+                    jobs = [source.cancel]
+                    cancel = partial(self.background.submit, id(source), jobs)
+                    peer.answers_later(number, source, cancel)
+                return self._encode_later(number, source, partial(self._codec.result, number))
             return self._codec.result(number, value)
         except BaseException as error:  # noqa: BLE001 - goes back to the caller
             return self._codec.failed(number, error)
@@ -649,12 +660,14 @@ class Endpoint:
                 self._loop = self._loop or Loop(self.name)
         return self._loop.run(value, limit)
 
-    def _encode_later(self, number: int, source: Future[Any]) -> Future[Encoded]:
+    def _encode_later(
+        self, number: int, source: Future[T], encode: Callable[[T], Encoded]
+    ) -> Future[Encoded]:
         encoded: LeanFuture[Encoded] = LeanFuture()
 
-        def ended(done: Future[Any]) -> None:
+        def ended(done: Future[T]) -> None:
             try:
-                found = self._codec.result(number, done.result())
+                found = encode(done.result())
             except BaseException as error:  # noqa: BLE001 - goes back to the caller
                 found = self._codec.failed(number, error)
             settle(encoded, found)
@@ -691,9 +704,16 @@ class Endpoint:
         except BaseException as error:  # noqa: BLE001 - raised where the value is asked for
             fail(kept, ended_by(error))
 
-    def _head(self, encoded: Encoded) -> Frames:
-        item, frames = encoded
-        return [self._codec.head(item, CALL_EXCHANGE), *frames]
+    def _reply(
+        self, answer: Encoded | Future[Encoded], kind: int = CALL_EXCHANGE
+    ) -> Frames | Future[Frames]:
+        """Return the reply to an exchange, or a future of it."""
+        if isinstance(answer, Future):
+            reply: LeanFuture[Any] = LeanFuture()
+            answer.add_done_callback(lambda done: settle(reply, self._reply(done.result(), kind)))
+            return reply
+        item, frames = answer
+        return [self._codec.head(item, kind), *frames]
 
     # -- services -----------------------------------------------------------------------------
 
@@ -704,24 +724,7 @@ class Endpoint:
         if found is not None and found[1]:
             self.background.submit(item[2], [lambda: post(_now(self._ask(peer, item, frames)))])
             return
-        answer = self._ask(peer, item, frames)
-        if isinstance(answer, Future):
-            answer.add_done_callback(lambda done: post(done.result()))
-        else:
-            post(answer)
-
-    def _answer_service(self, peer: Peer, item: Item, frames: Frames) -> Frames | Future[Frames]:
-        """Answer a request for a service that came as an exchange."""
-        reply: Future[Frames] = LeanFuture()
-
-        def ended(answer: Encoded) -> None:
-            settle(reply, [self._codec.head(answer[0], SERVICE_EXCHANGE), *answer[1]])
-
-        answer = self._ask(peer, item, frames)
-        if isinstance(answer, Future):
-            answer.add_done_callback(lambda done: ended(done.result()))
-            return reply
-        return [self._codec.head(answer[0], SERVICE_EXCHANGE), *answer[1]]
+        _when_there(self._ask(peer, item, frames), post)
 
     def _ask(self, peer: Peer, item: Item, frames: Frames) -> Encoded | Future[Encoded]:
         """Return what a service answers, or a future of it; never raises."""
@@ -737,17 +740,7 @@ class Endpoint:
                 return self._codec.result(number, *reply)
         except Exception as error:  # noqa: BLE001 - goes to whoever waits
             return self._codec.failed(number, error)
-        deferred: Future[Encoded] = LeanFuture()
-
-        def ended(source: Future[Reply]) -> None:
-            try:
-                encoded = self._codec.result(number, *source.result())
-            except BaseException as error:  # noqa: BLE001 - goes to whoever waits
-                encoded = self._codec.failed(number, error)
-            settle(deferred, encoded)
-
-        reply.add_done_callback(ended)
-        return deferred
+        return self._encode_later(number, reply, lambda it: self._codec.result(number, *it))
 
     def _not_called(self, job: Callable[[], object], error: Exception) -> None:
         logger.error("%s: a callback or service is not called: %s", self.name, error)
@@ -782,50 +775,18 @@ class _Loopback:
         """As :meth:`Transport.exchange`."""
 
 
-class _RegisteredCall:
-    """A call of a registered function, which follows it to where it has moved."""
-
-    def __init__(
-        self, endpoint: Endpoint, future: RpcFuture[Any], name: Registered, call: tuple[Any, ...]
-    ) -> None:
-        self._endpoint, self._future, self._name, self._call = endpoint, future, name, call
-
-    def fail(self, error: BaseException) -> None:
-        """As the future's."""
-        self._future.fail(error)
-
-    def answer(self, item: Item, frames: Frames) -> None:
-        """As the future's."""
-        if item[2] != NOT_REGISTERED:
-            self._future.answer(item, frames)
-            return
-        endpoint, (group, key) = self._endpoint, self._name
-        endpoint.owners.pop(self._name, None)
-
-        def found(answer: Future[Reply]) -> None:
-            try:
-                entry = answer.result().body
-                if entry is None:
-                    self._future.answer(item, frames)
-                else:
-                    endpoint._peers[entry[0]].call_async(self._future, *self._call)
-            except Exception as error:  # noqa: BLE001 - goes to whoever waits
-                self._future.fail(error)
-
-        try:
-            first = endpoint.member.names[0]
-            name_there = (group, "service", key)
-            asked = endpoint.ask_async(first, FIND, name_there, timeout=self._call[-1])
-            asked.add_done_callback(found)
-        except PparallelError as error:
-            self._future.fail(error)
-
-
 def _copy_outcome(to: Future[Any], done: Future[Any]) -> None:
     try:
         settle(to, done.result())
     except BaseException as error:  # noqa: BLE001 - raised where the value is asked for
         fail(to, ended_by(error))
+
+
+def _when_there(answer: T | Future[T], act: Callable[[T], object]) -> None:
+    if isinstance(answer, Future):
+        answer.add_done_callback(lambda done: act(done.result()))
+    else:
+        act(answer)
 
 
 def _now(answer: Encoded | Future[Encoded]) -> Encoded:
