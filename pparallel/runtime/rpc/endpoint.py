@@ -229,7 +229,7 @@ class Endpoint:
         if self._loop is not None:
             self._loop.close()
         for peer in self._peers.values():
-            peer.end(self._why)
+            peer.end(lambda: self.explain(self._why()))
         self._transport.close()
         self.background.close(runs_rest=True)
         for callback in list(self._when_ended):
@@ -337,21 +337,14 @@ class Endpoint:
             flags |= IDEMPOTENT if idempotent else 0
             if type(what) is Registered and ref_id is None:
                 future = RegisteredFuture(self, to, what, (flags, data, frames, limit))
-        self.send(future, to, flags, data, frames, limit, ref_id)
+        future._number = self._peers[to].call_async(future, flags, data, frames, limit, ref_id)
         if not flags & ~IDEMPOTENT:
             self._note_arrival(future, to, what)
         return future
 
-    def send(self, future: RpcFuture[Any], to: str, *call: Any) -> None:
-        """Send an encoded call to member *to*, for *future* to have the result."""
-        try:
-            future._number = self._peers[to].call_async(future, *call)
-        except (ClosedError, PeerLostError) as error:
-            raise self.explain(error) from None
-
-    def cancel(self, to: str, number: int) -> None:
-        """Have a call of member *to* not be run, as far as that can be."""
-        self._peers[to].cancel(number)
+    def peer(self, name: str) -> Peer:
+        """Return a member, as this one sees it."""
+        return self._peers[name]
 
     def _note_arrival(self, future: RpcFuture[Any], to: str, what: object) -> None:
         """Have a function of the script travel by name once *future* has a result."""
@@ -411,10 +404,7 @@ class Endpoint:
     ) -> Future[Reply]:
         """Return a future of what the service *key* of member *to* answers."""
         future: ReplyFuture[Reply] = ReplyFuture(self, to)
-        try:
-            self._peers[to].ask_async(future, key, body, buffers, timeout)
-        except (ClosedError, PeerLostError) as error:
-            raise self.explain(error) from None
+        self._peers[to].ask_async(future, key, body, buffers, timeout)
         return future
 
     def waiting(self, to: str) -> Any:
@@ -560,7 +550,7 @@ class Endpoint:
         if (peer := self._peers.get(name)) is not None:
             is_over = name == self.member.names[0] and not self._leaving
             why = f"{reason}, and the job ends with its first member" if is_over else reason
-            peer.end(lambda: PeerLostError(name, why))
+            peer.end(lambda: self.explain(PeerLostError(name, why)))
         if self._directory is not None:
             self._directory.lose(name, reason)
         self.refs.lose(name)
@@ -601,7 +591,11 @@ class Endpoint:
         elif kept is not None:
             self._keep(peer, item, frames, kept)
         else:
-            _when_there(self._answer(peer, item, frames), peer.post)
+            answer = self._answer(peer, item, frames)
+            if isinstance(answer, Future):
+                answer.add_done_callback(lambda done: peer.post(done.result()))
+            else:
+                peer.post(answer)
 
     def _drop(self, job: _Job, error: BaseException) -> None:
         """Have a call end with *error* instead of running it."""
@@ -614,7 +608,7 @@ class Endpoint:
         peer, item, _, came, _ = job
         if item[3] and monotonic() >= came + item[3]:
             return self._expired(item[3])
-        return CancelledError() if peer.is_cancelled(item) else None
+        return CancelledError() if peer.cancelled.pop(item[1], 0) is None else None
 
     def _ran_all(self, key: Hashable) -> None:
         peer = self._peers.get(cast("tuple[str, int]", key)[0])
@@ -641,8 +635,7 @@ class Endpoint:
                 if source is not value:
                     peer.answers_later(number, source, source.cancel)
                 elif isinstance(source, LeanFuture):  # which may have callbacks of users
-                    jobs = [source.cancel]
-                    cancel = partial(self.background.submit, id(source), jobs)
+                    cancel = partial(self.background.submit, id(source), [source.cancel])
                     peer.answers_later(number, source, cancel)
                 return self._encode_later(number, source, partial(self._codec.result, number))
             return self._codec.result(number, value)
@@ -721,10 +714,18 @@ class Endpoint:
         """Answer a request for a service that came as a message."""
         found = self._services.get(item[2])
         post = partial(peer.post, is_service=True)
+
+        def ask() -> None:
+            answer = self._ask(peer, item, frames)
+            if isinstance(answer, Future):
+                answer.add_done_callback(lambda done: post(done.result()))
+            else:
+                post(answer)
+
         if found is not None and found[1]:
-            self.background.submit(item[2], [lambda: post(_now(self._ask(peer, item, frames)))])
-            return
-        _when_there(self._ask(peer, item, frames), post)
+            self.background.submit(item[2], [ask])
+        else:
+            ask()
 
     def _ask(self, peer: Peer, item: Item, frames: Frames) -> Encoded | Future[Encoded]:
         """Return what a service answers, or a future of it; never raises."""
@@ -780,17 +781,6 @@ def _copy_outcome(to: Future[Any], done: Future[Any]) -> None:
         settle(to, done.result())
     except BaseException as error:  # noqa: BLE001 - raised where the value is asked for
         fail(to, ended_by(error))
-
-
-def _when_there(answer: T | Future[T], act: Callable[[T], object]) -> None:
-    if isinstance(answer, Future):
-        answer.add_done_callback(lambda done: act(done.result()))
-    else:
-        act(answer)
-
-
-def _now(answer: Encoded | Future[Encoded]) -> Encoded:
-    return answer.result() if isinstance(answer, Future) else answer
 
 
 def _call(job: Callable[[], object]) -> None:

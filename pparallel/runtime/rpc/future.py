@@ -133,7 +133,7 @@ class RpcFuture(ReplyFuture[T], Generic[T]):
             Whether it is cancelled; False: it has ended.
         """
         if self._end(CANCELLED):
-            self._endpoint.cancel(self._to, self._number)
+            self._endpoint.peer(self._to).cancel(self._number)
         return self.cancelled()
 
     def has_result(self) -> bool:
@@ -184,10 +184,10 @@ class RegisteredFuture(RpcFuture[T], Generic[T]):
                 if entry is None:
                     super(RegisteredFuture, self).answer(item, frames)
                 elif not self.done():
-                    self._to = entry[0]
-                    endpoint.send(self, self._to, *self._sent)
+                    self._to, peer = entry[0], endpoint.peer(entry[0])
+                    self._number = peer.call_async(self, *self._sent)
                     if self.cancelled():  # meanwhile
-                        endpoint.cancel(self._to, self._number)
+                        peer.cancel(self._number)
             except Exception as error:  # noqa: BLE001 - goes to whoever waits
                 self.fail(error)
 

@@ -527,7 +527,9 @@ class Peer:
             elif item[0] == RESULT and not is_over:
                 self._replace(item, error)
             elif item[0] == ACK and not is_over:
-                self._timers.call_later(SOON, partial(self._acknowledge, *item[1]))
+                with state_lock:
+                    self._acks.extend(item[1])
+                self._timers.call_later(SOON, self._send_acks)
 
     def _replace(self, item: Item, error: BaseException) -> None:
         """Send an error in the place of a result that could not be sent."""
@@ -726,10 +728,6 @@ class Peer:
                     self.cancelled.pop(next(iter(self.cancelled)), None)
         if cancel is not None:
             cancel()
-
-    def is_cancelled(self, item: Item) -> bool:
-        """Return whether a call that has come is cancelled; it is not run then."""
-        return self.cancelled.pop(item[1], 0) is None
 
     def answers_later(self, number: int, source: Future[Any], cancel: Callable[[], object]) -> None:
         """Have *cancel* called where a call is cancelled before *source* has its result."""
