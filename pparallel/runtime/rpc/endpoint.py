@@ -584,11 +584,12 @@ class Endpoint:
         peer, item, frames, came, kept = job
         self._act()
         limit = item[3]
-        is_over = peer.cancelled or (limit and monotonic() >= came + limit)
-        error = self._over(job) if is_over else None
-        if error is not None:
-            self._drop(job, error)
-        elif kept is not None:
+        if peer.cancelled or (limit and monotonic() >= came + limit):
+            error = self._over(job)
+            if error is not None:
+                self._drop(job, error)
+                return
+        if kept is not None:
             self._keep(peer, item, frames, kept)
         else:
             answer = self._answer(peer, item, frames)

@@ -38,7 +38,7 @@ class ReplyFuture(TorchFuture[T], Generic[T]):
 
     def __init__(self, endpoint: Endpoint, to: str) -> None:
         super().__init__()
-        self._endpoint, self._to, self._number = endpoint, to, 0
+        self._endpoint, self._to = endpoint, to
         self._is_decoded = False
 
     def answer(self, item: Item, frames: Frames) -> None:
@@ -112,6 +112,7 @@ class RpcFuture(ReplyFuture[T], Generic[T]):
     received it.
     """
 
+    _number = 0  # its id there
     keeps: object = None  #: what is to live as long as the future, such as a reference
 
     @override
