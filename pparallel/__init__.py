@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pparallel.patterns.model_wrapper import MpModelWrapper
     from pparallel.patterns.queues import SimpleP2PQueue, SimpleQueue
     from pparallel.patterns.serial_executor import MpSerialExecutor
+    from pparallel.runtime.future import collect_all, wait_all
     from pparallel.runtime.member import Member
     from pparallel.runtime.rpc import RemoteRef, RpcGroup
 
@@ -67,9 +68,11 @@ __all__ = [
     "Transport",
     "TransportConfig",
     "build",
+    "collect_all",
     "launch",
     "load",
     "measure_connections",
+    "wait_all",
 ]
 
 _HOMES = {
@@ -88,6 +91,7 @@ _HOMES = {
     "pparallel.patterns.model_wrapper": ("MpModelWrapper",),
     "pparallel.patterns.queues": ("SimpleP2PQueue", "SimpleQueue"),
     "pparallel.patterns.serial_executor": ("MpSerialExecutor",),
+    "pparallel.runtime.future": ("collect_all", "wait_all"),
     "pparallel.runtime.member": ("Member",),
     "pparallel.runtime.rpc": ("RemoteRef", "RpcGroup"),
 }

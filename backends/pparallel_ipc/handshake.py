@@ -38,8 +38,8 @@ LetIn = Callable[[Connection, Hello, list[int]], None]  #: who is there, and wha
 Failed = Callable[[Connection, str, Exception], None]  #: who was there, if it is known, and why
 
 
-class Caller:
-    """The end that connects; it is given packets as they come, as :class:`Called` is.
+class Initiator:
+    """The end that connects; it is given packets as they come, as :class:`Responder` is.
 
     Attributes:
         name: of the member that is to be there.
@@ -79,7 +79,7 @@ class Caller:
         return mine, None
 
 
-class Called:
+class Responder:
     """The end that is connected to; it is given packets as they come, and never waits.
 
     Attributes:
@@ -133,7 +133,7 @@ class Introduction:
     def __init__(
         self,
         connection: Connection,
-        end: Caller | Called,
+        end: Initiator | Responder,
         arena: int,
         let_in: LetIn,
         failed: Failed,

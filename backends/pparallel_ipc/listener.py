@@ -15,7 +15,7 @@ from pparallel.runtime.links import Hello, Membership, RefusedError, peer
 from pparallel_ipc import handshake
 from pparallel_ipc.connection import Connection
 from pparallel_ipc.dispatcher import READ, TICK, Dispatcher
-from pparallel_ipc.handshake import Called, Introduction, LetIn
+from pparallel_ipc.handshake import Introduction, LetIn, Responder
 
 logger = logging.getLogger(__name__)
 
@@ -132,7 +132,7 @@ class Listener:
             self._dispatcher.watch(self._sock.fileno(), 0)
 
     def _receive(self, accepted: socket.socket) -> None:
-        called = Called(self._me, self._key, peer(accepted), self._membership.admit)
+        called = Responder(self._me, self._key, peer(accepted), self._membership.admit)
         connection = Connection(accepted, self._dispatcher, calling=False)
         stranger = Introduction(connection, called, self._arena, self._come_in, self._turn_away)
         self._strangers[connection] = stranger, time.monotonic() + PATIENCE

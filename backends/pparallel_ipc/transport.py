@@ -39,7 +39,7 @@ from pparallel_ipc.arenas import Arenas
 from pparallel_ipc.connection import Connection
 from pparallel_ipc.direct import DirectConnection, DirectServer, new_pair
 from pparallel_ipc.dispatcher import Dispatcher
-from pparallel_ipc.handshake import Caller, Introduction
+from pparallel_ipc.handshake import Initiator, Introduction
 from pparallel_ipc.listener import Listener
 
 if TYPE_CHECKING:
@@ -237,7 +237,7 @@ class IpcTransport(Transport):
             sock.close()
             raise ClosedError(f"transport of {self.name!r}")
         try:
-            caller = Caller(self._me, self._key(), peer(sock), name)
+            caller = Initiator(self._me, self._key(), peer(sock), name)
             connection = Connection(sock, dispatcher, calling=True)
             connection.parcels = self._arenas.outbound()
             messages.send_with(sock, caller.first, ())

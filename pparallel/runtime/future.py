@@ -5,17 +5,19 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from time import monotonic
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
 from typing_extensions import override
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 # As :mod:`concurrent.futures` writes its states. A cancelled future skips the state CANCELLED, in
 # which those who wait do not know of it yet.
@@ -110,6 +112,24 @@ class LeanFuture(Future[T], Generic[T]):
         if self._state == CANCELLED:
             raise CancelledError
         return self._exception
+
+    def get(self, timeout: float | None = None) -> T:
+        """Return the result as :meth:`result` does, under the name of ``AsyncResult``."""
+        return self.result(timeout)
+
+    def ready(self) -> bool:
+        """Return whether it has ended, in whatever way."""
+        return self.done()
+
+    def successful(self) -> bool:
+        """Return whether it has ended with a result.
+
+        Raises:
+            ValueError: it has not ended.
+        """
+        if not self.done():
+            raise ValueError(f"{self!r} is not ready: it has not ended")
+        return self._state == FINISHED and self.exception() is None
 
     @override
     def set_result(self, result: T) -> None:
@@ -227,6 +247,70 @@ class LeanFuture(Future[T], Generic[T]):
                     interrupt = error
         if interrupt is not None and threading.current_thread() is threading.main_thread():
             raise interrupt
+
+
+class TorchFuture(LeanFuture[T], Generic[T]):
+    """A future with the methods of those of torch."""
+
+    def wait(self, timeout: float | None = None) -> T:
+        """Return the result as :meth:`result` does."""
+        return self.result(timeout)
+
+    def value(self) -> T:
+        """Return the result, which is there."""
+        return self.result(0)
+
+    def then(self, callback: Callable[[Self], U]) -> TorchFuture[U]:
+        """Return a future of what *callback* returns, which is called with this one at its end.
+
+        Callbacks of calls run on a thread for callbacks. To cancel the returned future leaves this
+        one as it is.
+        """
+        found: TorchFuture[U] = TorchFuture()
+
+        def act(done: Future[T]) -> None:
+            try:
+                settle(found, callback(self))
+            except BaseException as error:  # noqa: BLE001 - goes to whoever asks
+                fail(found, error)
+
+        self.add_done_callback(act)
+        return found
+
+
+def collect_all(futures: Iterable[Future[T]]) -> TorchFuture[list[Future[T]]]:
+    """Return a future of the list of *futures*, which ends when all of these have."""
+    every = list(futures)
+    found: TorchFuture[list[Future[T]]] = TorchFuture()
+    left = iter(every[1:])  # one for each end but the last, taken in one step of the interpreter
+
+    def ended(done: Future[T]) -> None:
+        if next(left, None) is None:
+            settle(found, every)
+
+    for each in every:
+        each.add_done_callback(ended)
+    if not every:
+        settle(found, every)
+    return found
+
+
+def wait_all(futures: Iterable[Future[T]], timeout: float | None = None) -> list[T]:
+    """Return the results of *futures*, once all of these have ended.
+
+    Args:
+        futures: of calls, of pools, or others of :mod:`concurrent.futures`.
+        timeout: seconds for all together; ``None`` for no limit.
+
+    Raises:
+        TimeoutError: not all have ended within *timeout* seconds.
+        Exception: of the first in the list that has failed.
+    """
+    every, deadline = list(futures), None if timeout is None else monotonic() + timeout
+    for each in every:
+        with suppress(CancelledError):
+            each.exception(None if deadline is None else max(0.0, deadline - monotonic()))
+    return [each.result() for each in every]
 
 
 def when_done(future: Future[T], fn: Callable[[Future[T]], object]) -> None:

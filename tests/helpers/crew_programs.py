@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 import signal
@@ -29,6 +30,15 @@ def wait_at(file: Path) -> str:
     file.touch()
     until(file.with_name(f"{file.name} over").exists, f"nobody let {file.name} go on")
     return context.endpoint().name
+
+
+async def wait_in_the_loop(file: Path) -> None:
+    """Note that somebody waits, and when the wait is cancelled."""
+    file.touch()
+    try:
+        await asyncio.Event().wait()
+    finally:
+        file.with_name(f"{file.name} ended").touch()
 
 
 def count(file: Path) -> int:
@@ -77,6 +87,13 @@ def call_to_the_end(rt: Runtime, to: str, file: Path) -> tuple[str, float, list[
         return error, late, []
     until(lambda: to not in rt.transport.members(), f"{to} is still a member")
     return error, late, rt.transport.members()
+
+
+def call_a_coroutine(rt: Runtime, to: str, file: Path, at_once: bool) -> None:
+    """Wait for a coroutine of *to*, in this thread's own connection or for a future of it."""
+    if at_once:
+        rt.group().rpc_sync(to, wait_in_the_loop, (file,), timeout=None)
+    rt.group().rpc_async(to, wait_in_the_loop, (file,), timeout=None).wait()
 
 
 def call_without_a_pause(rt: Runtime, to: str, file: Path) -> tuple[int, list[str], list[int]]:

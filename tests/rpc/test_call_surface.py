@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import threading
 from collections.abc import Callable
+from concurrent.futures import as_completed
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -55,8 +57,17 @@ class Numbers:
     def add(self, value: int) -> None:
         self.numbers.append(value)
 
+    @property
+    def total(self) -> int:
+        return sum(self.numbers)
 
-def two(work: Callable[[RpcGroup], None]) -> None:
+    def __getattr__(self, name: str) -> str:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return f"no {name}"
+
+
+def two(work: Callable[[RpcGroup], None], transport: str = "local") -> None:
     """Do *work* in the first of two members."""
     GATE.clear()
 
@@ -69,7 +80,8 @@ def two(work: Callable[[RpcGroup], None]) -> None:
                 GATE.set()
         group.barrier(PATIENCE)
 
-    pparallel.launch({"members": 2, "reducer": {"backend": "local"}}, program)
+    job = {"members": 2, "reducer": {"backend": "local"}, "transport": {"backend": transport}}
+    pparallel.launch(job, program)
 
 
 def wait_at_gate() -> int:
@@ -113,7 +125,7 @@ def test_a_number_in_the_place_of_the_arguments_is_refused_by_name(how: str) -> 
 @pytest.mark.parametrize("timeout", [0, -1, float("nan")])
 def test_a_timeout_of_nothing_says_what_has_no_limit(timeout: float) -> None:
     def work(group: RpcGroup) -> None:
-        ref = group.remote(1, dict)
+        ref = group.remote(1, dict[str, int])
         uses: list[Callable[..., Any]] = [
             lambda **kw: group.rpc_sync(1, abs, (1,), **kw),
             lambda **kw: group.rpc_async(1, abs, (1,), **kw),
@@ -185,6 +197,14 @@ def test_what_a_reference_does_not_do_says_what_to_type() -> None:
         ref: Any = group.remote(1, Numbers, (1,))
         with pytest.raises(AttributeError, match=r"ref\.rpc_sync\(\)\.add\(\.\.\.\)"):
             ref.add(1)
+        read = r"ref\.getattr\('total'\)"
+        with pytest.raises(AttributeError, match=read):
+            _ = ref.total
+        with pytest.raises(TypeError, match=rf"'total' of Numbers is of type int .*{read}"):
+            ref.rpc_sync().total()
+        with pytest.raises(AttributeError, match=read):
+            ref.rpc_sync().total.bit_length()
+        assert "ref.getattr('total')" in repr(ref.rpc_sync().total)
         with pytest.raises(AttributeError, match="'numbers' of a remote value is not set"):
             ref.rpc_sync().numbers = [1]
         with pytest.raises(TypeError, match=r"group\.pair\(key, value\)"):
@@ -192,6 +212,62 @@ def test_what_a_reference_does_not_do_says_what_to_type() -> None:
         assert not hasattr(ref, "_private")
 
     two(work)
+
+
+@pytest.mark.parametrize("transport", ["local", "ipc"])
+def test_an_attribute_of_a_remote_value_is_read(transport: str) -> None:
+    def work(group: RpcGroup) -> None:
+        ref = group.remote(1, Numbers, (1, 2, 3))
+        assert ref.getattr("total") == 6
+        assert ref.getattr("numbers", PATIENCE) == [1, 2, 3]
+        assert ref.getattr("other") == "no other"
+        with pytest.raises(AttributeError, match="_other"):
+            ref.getattr("_other")
+        with pytest.raises(ValueError, match="more than 0"):
+            ref.getattr("total", timeout=0)
+
+    two(work, transport)
+
+
+@pytest.mark.parametrize("transport", ["local", "ipc"])
+def test_the_owner_of_a_reference_has_a_name_and_a_rank(transport: str) -> None:
+    def work(group: RpcGroup) -> None:
+        owner = group.remote(1, Numbers).owner()
+        assert owner == 1
+        assert owner == "member-1"
+        assert owner == pickle.loads(pickle.dumps(owner))
+        assert owner not in (0, "member-0", None)
+        assert not any(owner != each for each in (1, "member-1"))
+        assert (owner.name, owner.id, {1: "key"}[owner]) == ("member-1", 1, "key")
+        assert group.rpc_sync(owner, abs, (-1,)) == 1
+        assert group.rpc_sync(1, str, (owner,)) == "1"
+        assert group.is_member(owner)
+
+    two(work, transport)
+
+
+@pytest.mark.parametrize("transport", ["local", "ipc"])
+def test_futures_are_waited_for_together(transport: str) -> None:
+    def work(group: RpcGroup) -> None:
+        futures = [group.rpc_async(1, abs, (-n,)) for n in range(50)]
+        assert pparallel.wait_all(futures) == [*range(50)]
+        late = group.rpc_async(1, wait_at_gate)
+        with pytest.raises(TimeoutError):
+            pparallel.wait_all([*futures, late], 0.01)
+        together = pparallel.collect_all([late, *futures])
+        total = together.then(lambda done: sum(each.result() for each in done.value()))
+        assert not together.ready()
+        GATE.set()
+        assert total.then(lambda done: done.wait() + 1).wait(PATIENCE) == 3 + sum(range(50)) + 1
+        assert together.value() == [late, *futures]
+        failed = group.rpc_async(1, divmod, (1, 0))
+        with pytest.raises(ZeroDivisionError):
+            pparallel.wait_all([failed, *futures])
+        assert pparallel.collect_all([failed, late]).wait(PATIENCE) == [failed, late]
+        assert pparallel.collect_all([]).wait() == pparallel.wait_all([]) == []
+        assert {*as_completed([late, *futures], PATIENCE)} == {late, *futures}
+
+    two(work, transport)
 
 
 def test_register_takes_functions_alone() -> None:

@@ -233,7 +233,7 @@ def test_the_result_of_an_idempotent_call_is_given_again_until_it_is_acknowledge
     it.peer.flush()
     assert bytes(it.transport.sent[0][1]) == b"result"
     assert it.ids() == [[1]]
-    it.arrive((ACK, [1]))
+    it.arrive((ACK, [1], 0))
     assert it.arrive(call(1, flags=IDEMPOTENT)) == []
     it.peer.flush()
     assert it.ids() == []
@@ -278,7 +278,7 @@ def test_an_idempotent_call_is_sent_again_at_growing_intervals_until_it_is_answe
     it.arrive(result(1, "value"))
     assert sink.item == result(1, "value")
     it.timers.advance(SOON)
-    assert it.messages() == [[(ACK, [1])]]
+    assert it.messages() == [[(ACK, [1], 0)]]
     it.timers.advance(100)
     assert it.messages() == []
 
@@ -296,7 +296,7 @@ def test_acknowledgements_that_cannot_be_sent_are_sent_later() -> None:
     it.timers.advance(SOON)
     assert it.messages() == []
     it.timers.advance(SOON)
-    assert it.messages() == [[(ACK, [1])]]
+    assert it.messages() == [[(ACK, [1], 0)]]
 
 
 def test_a_direct_call_whose_thread_has_called_again_is_overtaken() -> None:

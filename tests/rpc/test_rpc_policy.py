@@ -138,7 +138,7 @@ def test_finalizers_that_call_at_any_time_succeed_or_are_refused(backend: str) -
     used.clear()
 
     def program(_: Runtime, group: RpcGroup) -> None:
-        ref = group.remote(1, dict)
+        ref = group.remote(1, dict[str, int])
         uses: list[Callable[[], object]] = [
             lambda: group.rpc_async(1, add, args=(1, 2)),
             lambda: group.rpc_async(0, add, args=(1, 2)),

@@ -131,7 +131,7 @@ def test_a_value_is_released_where_that_could_not_be_sent_at_first(
     none = ResourceExhaustedError("a connection", "descriptors", 24, "close some")
 
     def program(rt: Runtime, group: RpcGroup) -> bool:
-        ref, failures = group.remote(1, dict), [none]
+        ref, failures = group.remote(1, dict[str, int]), [none]
         assert ref.to_here(PATIENCE) == {}
         ask = ref._endpoint.ask_async
 

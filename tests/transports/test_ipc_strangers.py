@@ -31,7 +31,7 @@ from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.threads import in_threads
 from pparallel.testing.transport.alone import Received
 from pparallel_ipc import IpcTransportConfig, handshake, listener, messages
-from pparallel_ipc.handshake import Called, Caller
+from pparallel_ipc.handshake import Initiator, Responder
 from pparallel_ipc.transport import IpcTransport
 
 NAMES = ("a", "b")
@@ -185,7 +185,7 @@ def admit(_: Hello) -> None:
 
 def test_what_is_proved_is_bound_to_what_was_said() -> None:
     me, key = os.getpid(), KEY.encode()
-    caller, called = Caller(hello("b"), key, me, "a"), Called(hello("a"), key, me, admit)
+    caller, called = Initiator(hello("b"), key, me, "a"), Responder(hello("a"), key, me, admit)
     challenge, nobody = called.take(caller.first)
     assert nobody is None
     proof, nobody = caller.take(challenge)
@@ -199,8 +199,8 @@ def test_what_is_proved_is_bound_to_what_was_said() -> None:
     assert first.name == "a"
 
     for replay in (proof, bytes(len(proof)), challenge[-32:], b""):
-        other = Called(hello("a"), key, me, admit)
-        other.take(Caller(hello("b"), key, me, "a").first)
+        other = Responder(hello("a"), key, me, admit)
+        other.take(Initiator(hello("b"), key, me, "a").first)
         with pytest.raises(AuthenticationError):
             other.take(replay)
 
@@ -208,23 +208,23 @@ def test_what_is_proved_is_bound_to_what_was_said() -> None:
 def test_who_answers_must_know_the_key_and_be_who_was_called() -> None:
     me, key = os.getpid(), KEY.encode()
     for there, name, error in (
-        (Called(hello("a"), b"another key", me, admit), "a", AuthenticationError),
-        (Called(hello("c"), key, me, admit), "a", RefusedError),
+        (Responder(hello("a"), b"another key", me, admit), "a", AuthenticationError),
+        (Responder(hello("c"), key, me, admit), "a", RefusedError),
     ):
-        caller = Caller(hello("b"), key, me, name)
+        caller = Initiator(hello("b"), key, me, name)
         challenge, _ = there.take(caller.first)
         with pytest.raises(error):
             caller.take(challenge)
     with pytest.raises(RefusedError, match="too late"):
-        Caller(hello("b"), key, me, "a").take(handshake.refusal("too late"))
+        Initiator(hello("b"), key, me, "a").take(handshake.refusal("too late"))
     with pytest.raises(AuthenticationError):
-        Caller(hello("b"), key, me, "a").take(b"")
+        Initiator(hello("b"), key, me, "a").take(b"")
 
 
 @settings(max_examples=30)
 @given(st.lists(st.binary(max_size=handshake.LONGEST + 10), max_size=4))
 def test_no_bytes_let_anybody_in(said: list[bytes]) -> None:
-    called = Called(hello("a"), KEY.encode(), os.getpid(), admit)
+    called = Responder(hello("a"), KEY.encode(), os.getpid(), admit)
     for each in said:
         try:
             _, who = called.take(each)
@@ -254,7 +254,7 @@ def nothing_is_unpickled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[objec
 
 def garbage(number: int) -> list[bytes]:
     """Return what stranger *number* says: of many kinds."""
-    right = Caller(hello("b"), b"a wrong key", os.getpid(), "a").first
+    right = Initiator(hello("b"), b"a wrong key", os.getpid(), "a").first
     kinds = [
         [],
         [b""],

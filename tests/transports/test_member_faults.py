@@ -53,6 +53,18 @@ def test_a_member_killed_in_the_middle_of_a_call(members: Crew) -> None:
     assert members.answer("a") == ["a", "b"]
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_coroutine_ends_with_its_caller(members: Crew, at_once: bool) -> None:
+    members.start("a", "serve", members.note("over"), "b")
+    members.start("b", "call_a_coroutine", "a", members.note("waits"), at_once)
+    members.start("c", "serve", members.note("over"))
+    members.noted("waits")
+    killed(members, "b")
+    members.noted("waits ended")
+    members.note("over").touch()
+    assert members.answer("a") == ["a", "c"]
+
+
 def test_a_member_killed_with_many_calls_under_way(members: Crew) -> None:
     members.start("a", "serve", members.note("over"))
     members.start("b", "call_without_a_pause", "c", members.note("calls"))

@@ -316,7 +316,7 @@ def test_it_opens_only_with_keys() -> None:
 def test_it_opens_without_where_that_is_allowed() -> None:
     def work(rt: pparallel.Runtime) -> list[str]:
         rt.group().barrier(20)
-        return rt.group().rpc_sync(1 - rt.rank, sorted, args=(["b", "a"],))  # type: ignore[no-any-return]
+        return rt.group().rpc_sync(1 - rt.rank, sorted, args=(["b", "a"],))
 
     for place in PLACES:
         config = {"backend": "zmq", "address": place, "allow_insecure": True}

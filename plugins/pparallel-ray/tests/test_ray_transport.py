@@ -51,7 +51,7 @@ class TestRayTransportAmongThreads(OnRunningCluster, RayTransportSuite):
 def talk(rt: Runtime, count: int) -> tuple[list[int], list[int]]:
     """Have the others note numbers, in order, and send back what they were sent."""
     group = rt.group()
-    notes = group.remote(rt.rank, list)
+    notes = group.remote(rt.rank, list[int])
     group.pair(f"notes {rt.rank}", notes)
     group.barrier(PATIENCE)
     sizes = []

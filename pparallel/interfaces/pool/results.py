@@ -60,15 +60,6 @@ class PoolResult(LeanFuture[R], Generic[R]):
         self.listen()
         self.when_done(fn)
 
-    def get(self, timeout: float | None = None) -> R:
-        """Return the result, or raise what the call raised; the same as :meth:`result`.
-
-        Raises:
-            TaskTimeoutError: it was not there within *timeout* seconds.
-            CancelledError: the call was cancelled.
-        """
-        return self.result(timeout)
-
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the call has ended, at most *timeout* seconds; return whether it has."""
         if timeout is None:
@@ -82,21 +73,6 @@ class PoolResult(LeanFuture[R], Generic[R]):
             if timeout <= 0:
                 break
         return self.done()
-
-    def ready(self) -> bool:
-        """Return whether the call has ended, in whatever way."""
-        return self.done()
-
-    def successful(self) -> bool:
-        """Return whether the call ended without an exception.
-
-        Raises:
-            ValueError: it has not ended.
-        """
-        if not self.done():
-            message = f"{self!r} is not ready"
-            raise ValueError(message)
-        return self._state == FINISHED and self._exception is None
 
     @override
     def exception(self, timeout: float | None = None) -> BaseException | None:

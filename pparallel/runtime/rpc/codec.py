@@ -27,12 +27,13 @@ from pparallel.runtime.rpc.script_functions import MAIN, ReceivedFunctions, Sent
 
 logger = logging.getLogger(__name__)
 
-CALL, SERVICE, RESULT, ACK = range(4)  #: the first of each item
+CALL, SERVICE, RESULT, ACK, CANCEL = range(5)  #: the first of each item
 #: CALL: id, calling thread, seconds left or 0, flags, reference that is to keep the result or
 #: None, the call if it is small and plain, and how many frames it has
 #: SERVICE: id, key, body if it is plain, frames of the body if not, all frames
 #: RESULT: id, status, value if it is small and plain, frames of the value if not, all frames
-#: ACK: ids of calls whose results need not be kept any more
+#: ACK: ids of calls whose results need not be kept any more, and 0 frames
+#: CANCEL: id of a call whose result nobody waits for, and 0 frames
 
 IDEMPOTENT, REGISTERED, IS_PLAIN = 1, 2, 4  #: flags of a call
 OK, PICKLED, OBJECT, FAILED, NOT_REGISTERED = range(5)  #: how a call has ended

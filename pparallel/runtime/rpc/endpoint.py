@@ -8,12 +8,12 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import CancelledError, Future, wait
 from contextlib import suppress
 from functools import partial
 from time import monotonic
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from typing_extensions import Buffer
 
@@ -48,9 +48,9 @@ from pparallel.runtime.rpc.codec import (
     NotRegisteredHereError,
     Registered,
 )
-from pparallel.runtime.rpc.directory import FIND, Directory
+from pparallel.runtime.rpc.directory import Directory
 from pparallel.runtime.rpc.executor import Executor
-from pparallel.runtime.rpc.future import ReplyFuture, RpcFuture
+from pparallel.runtime.rpc.future import RegisteredFuture, ReplyFuture, RpcFuture
 from pparallel.runtime.rpc.peer import Peer
 from pparallel.runtime.rpc.refs import RefTable, RemoteRef, methods_value
 from pparallel.runtime.rpc.service import Reply, Request, Service
@@ -62,6 +62,8 @@ if TYPE_CHECKING:
     from pparallel.runtime.shm import Arena, SharesMemory
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 FAILING = "job.failing"
 END = "job.end"
@@ -223,7 +225,7 @@ class Endpoint:
         if self._loop is not None:
             self._loop.close()
         for peer in self._peers.values():
-            peer.end(self._why)
+            peer.end(lambda: self.explain(self._why()))
         self._transport.close()
         self.background.close(runs_rest=True)
         for callback in list(self._when_ended):
@@ -318,23 +320,27 @@ class Endpoint:
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
         idempotent: bool = False,
+        ref_id: str | None = None,
     ) -> RpcFuture[Any]:
-        """Run *what* in member *to* and return a future of its result."""
+        """Run *what* in member *to* and return a future of its result.
+
+        With *ref_id* the result stays there under that name, and the future is of its arrival.
+        """
         limit = self._timeout if timeout == -1 else self.limit(timeout)
         flags, data, frames = self._call(what, args, kwargs, to)
         future: RpcFuture[Any] = RpcFuture(self, to)
-        sink: Any = future
         if flags or idempotent:
             flags |= IDEMPOTENT if idempotent else 0
-            if type(what) is Registered:
-                sink = _RegisteredCall(self, future, what, (flags, data, frames, limit))
-        try:
-            self._peers[to].call_async(sink, flags, data, frames, limit)
-        except (ClosedError, PeerLostError) as error:
-            raise self.explain(error) from None
+            if type(what) is Registered and ref_id is None:
+                future = RegisteredFuture(self, to, what, (flags, data, frames, limit))
+        future._number = self._peers[to].call_async(future, flags, data, frames, limit, ref_id)
         if not flags & ~IDEMPOTENT:
             self._note_arrival(future, to, what)
         return future
+
+    def peer(self, name: str) -> Peer:
+        """Return a member, as this one sees it."""
+        return self._peers[name]
 
     def _note_arrival(self, future: RpcFuture[Any], to: str, what: object) -> None:
         """Have a function of the script travel by name once *future* has a result."""
@@ -357,15 +363,10 @@ class Endpoint:
         idempotent: bool = False,
     ) -> RemoteRef[Any]:
         """Run *what* in member *to*, keep its result there and return a reference to it."""
-        limit = self.limit(timeout)
-        flags, data, frames = self._call(what, args, kwargs, to)
         ref = self.refs.held(to, self.refs.new_id())
-        ref._confirmed = confirmed = RpcFuture[Any](self, to)
-        flags |= IDEMPOTENT if idempotent else 0
-        try:
-            self._peers[to].call_async(confirmed, flags, data, frames, limit, ref.ref_id)
-        except (ClosedError, PeerLostError) as error:
-            raise self.explain(error) from None
+        ref._confirmed = confirmed = self.call_async(
+            to, what, timeout, args, kwargs, idempotent, ref.ref_id
+        )
         if idempotent:
             confirmed.result()  # what is asked of the reference must not overtake a second attempt
         return ref
@@ -399,10 +400,7 @@ class Endpoint:
     ) -> Future[Reply]:
         """Return a future of what the service *key* of member *to* answers."""
         future: ReplyFuture[Reply] = ReplyFuture(self, to)
-        try:
-            self._peers[to].ask_async(future, key, body, buffers, timeout)
-        except (ClosedError, PeerLostError) as error:
-            raise self.explain(error) from None
+        self._peers[to].ask_async(future, key, body, buffers, timeout)
         return future
 
     def waiting(self, to: str) -> Any:
@@ -512,26 +510,22 @@ class Endpoint:
         """As :meth:`Receiver.on_exchange`."""
         peer, item = self._peers[sender], self._codec.items(frames[0])
         if item[0] != CALL:
-            return self._answer_service(peer, item, frames[1:])
+            return self._reply(self._ask(peer, item, frames[1:]), SERVICE_EXCHANGE)
         peer.note(item)
         self._act()
         limit = item[3]
         try:
             if not self.executor.enter(monotonic() + limit if limit else None):
-                return self._head(self._codec.failed(item[1], self._expired(limit)))
+                return self._reply(self._codec.failed(item[1], self._expired(limit)))
         except ClosedError as error:
-            return Future() if self.closed else self._head(self._codec.failed(item[1], error))
+            return Future() if self.closed else self._reply(self._codec.failed(item[1], error))
         try:
             if peer.is_overtaken(item):  # its caller has given it up
-                return self._head(self._codec.failed(item[1], self._expired(limit)))
+                return self._reply(self._codec.failed(item[1], self._expired(limit)))
             answer = self._answer(peer, item, frames[1:])
         finally:
             self.executor.leave()
-        if not isinstance(answer, Future):
-            return self._head(answer)
-        reply: LeanFuture[Frames] = LeanFuture()
-        answer.add_done_callback(lambda done: settle(reply, self._head(done.result())))
-        return reply
+        return self._reply(answer)
 
     def on_reset(self, name: str, error: BaseException) -> None:
         """As :meth:`Receiver.on_reset`."""
@@ -552,7 +546,7 @@ class Endpoint:
         if (peer := self._peers.get(name)) is not None:
             is_over = name == self.member.names[0] and not self._leaving
             why = f"{reason}, and the job ends with its first member" if is_over else reason
-            peer.end(lambda: PeerLostError(name, why))
+            peer.end(lambda: self.explain(PeerLostError(name, why)))
         if self._directory is not None:
             self._directory.lose(name, reason)
         self.refs.lose(name)
@@ -586,9 +580,12 @@ class Endpoint:
         peer, item, frames, came, kept = job
         self._act()
         limit = item[3]
-        if limit and monotonic() >= came + limit:
-            self._drop(job, self._expired(limit))  # as _over(), which would cost a call more
-        elif kept is not None:
+        if peer.cancelled or (limit and monotonic() >= came + limit):
+            error = self._over(job)
+            if error is not None:
+                self._drop(job, error)
+                return
+        if kept is not None:
             self._keep(peer, item, frames, kept)
         else:
             answer = self._answer(peer, item, frames)
@@ -604,9 +601,11 @@ class Endpoint:
             fail(kept, error)
         peer.post(self._codec.failed(item[1], error))
 
-    def _over(self, job: _Job) -> CallTimeoutError | None:
-        limit = job[1][3]
-        return self._expired(limit) if limit and monotonic() >= job[3] + limit else None
+    def _over(self, job: _Job) -> Exception | None:
+        peer, item, _, came, _ = job
+        if item[3] and monotonic() >= came + item[3]:
+            return self._expired(item[3])
+        return CancelledError() if peer.cancelled.pop(item[1], 0) is None else None
 
     def _ran_all(self, key: Hashable) -> None:
         peer = self._peers.get(cast("tuple[str, int]", key)[0])
@@ -629,7 +628,13 @@ class Endpoint:
             self.executor.starts()
             value = function(*args, **kwargs) if kwargs else function(*args)
             if isinstance(value, _LATER):
-                return self._encode_later(number, self._source(value, item[3]))
+                source = self._source(value, item[3])
+                if source is not value:
+                    peer.answers_later(number, source, source.cancel)
+                elif isinstance(source, LeanFuture):  # which may have callbacks of users
+                    cancel = partial(self.background.submit, id(source), [source.cancel])
+                    peer.answers_later(number, source, cancel)
+                return self._encode_later(number, source, partial(self._codec.result, number))
             return self._codec.result(number, value)
         except BaseException as error:  # noqa: BLE001 - goes back to the caller
             return self._codec.failed(number, error)
@@ -645,12 +650,14 @@ class Endpoint:
                 self._loop = self._loop or Loop(self.name)
         return self._loop.run(value, limit)
 
-    def _encode_later(self, number: int, source: Future[Any]) -> Future[Encoded]:
+    def _encode_later(
+        self, number: int, source: Future[T], encode: Callable[[T], Encoded]
+    ) -> Future[Encoded]:
         encoded: LeanFuture[Encoded] = LeanFuture()
 
-        def ended(done: Future[Any]) -> None:
+        def ended(done: Future[T]) -> None:
             try:
-                found = self._codec.result(number, done.result())
+                found = encode(done.result())
             except BaseException as error:  # noqa: BLE001 - goes back to the caller
                 found = self._codec.failed(number, error)
             settle(encoded, found)
@@ -687,9 +694,16 @@ class Endpoint:
         except BaseException as error:  # noqa: BLE001 - raised where the value is asked for
             fail(kept, ended_by(error))
 
-    def _head(self, encoded: Encoded) -> Frames:
-        item, frames = encoded
-        return [self._codec.head(item, CALL_EXCHANGE), *frames]
+    def _reply(
+        self, answer: Encoded | Future[Encoded], kind: int = CALL_EXCHANGE
+    ) -> Frames | Future[Frames]:
+        """Return the reply to an exchange, or a future of it."""
+        if isinstance(answer, Future):
+            reply: LeanFuture[Any] = LeanFuture()
+            answer.add_done_callback(lambda done: settle(reply, self._reply(done.result(), kind)))
+            return reply
+        item, frames = answer
+        return [self._codec.head(item, kind), *frames]
 
     # -- services -----------------------------------------------------------------------------
 
@@ -697,27 +711,18 @@ class Endpoint:
         """Answer a request for a service that came as a message."""
         found = self._services.get(item[2])
         post = partial(peer.post, is_service=True)
+
+        def ask() -> None:
+            answer = self._ask(peer, item, frames)
+            if isinstance(answer, Future):
+                answer.add_done_callback(lambda done: post(done.result()))
+            else:
+                post(answer)
+
         if found is not None and found[1]:
-            self.background.submit(item[2], [lambda: post(_now(self._ask(peer, item, frames)))])
-            return
-        answer = self._ask(peer, item, frames)
-        if isinstance(answer, Future):
-            answer.add_done_callback(lambda done: post(done.result()))
+            self.background.submit(item[2], [ask])
         else:
-            post(answer)
-
-    def _answer_service(self, peer: Peer, item: Item, frames: Frames) -> Frames | Future[Frames]:
-        """Answer a request for a service that came as an exchange."""
-        reply: Future[Frames] = LeanFuture()
-
-        def ended(answer: Encoded) -> None:
-            settle(reply, [self._codec.head(answer[0], SERVICE_EXCHANGE), *answer[1]])
-
-        answer = self._ask(peer, item, frames)
-        if isinstance(answer, Future):
-            answer.add_done_callback(lambda done: ended(done.result()))
-            return reply
-        return [self._codec.head(answer[0], SERVICE_EXCHANGE), *answer[1]]
+            ask()
 
     def _ask(self, peer: Peer, item: Item, frames: Frames) -> Encoded | Future[Encoded]:
         """Return what a service answers, or a future of it; never raises."""
@@ -733,17 +738,7 @@ class Endpoint:
                 return self._codec.result(number, *reply)
         except Exception as error:  # noqa: BLE001 - goes to whoever waits
             return self._codec.failed(number, error)
-        deferred: Future[Encoded] = LeanFuture()
-
-        def ended(source: Future[Reply]) -> None:
-            try:
-                encoded = self._codec.result(number, *source.result())
-            except BaseException as error:  # noqa: BLE001 - goes to whoever waits
-                encoded = self._codec.failed(number, error)
-            settle(deferred, encoded)
-
-        reply.add_done_callback(ended)
-        return deferred
+        return self._encode_later(number, reply, lambda it: self._codec.result(number, *it))
 
     def _not_called(self, job: Callable[[], object], error: Exception) -> None:
         logger.error("%s: a callback or service is not called: %s", self.name, error)
@@ -778,54 +773,11 @@ class _Loopback:
         """As :meth:`Transport.exchange`."""
 
 
-class _RegisteredCall:
-    """A call of a registered function, which follows it to where it has moved."""
-
-    def __init__(
-        self, endpoint: Endpoint, future: RpcFuture[Any], name: Registered, call: tuple[Any, ...]
-    ) -> None:
-        self._endpoint, self._future, self._name, self._call = endpoint, future, name, call
-
-    def fail(self, error: BaseException) -> None:
-        """As the future's."""
-        self._future.fail(error)
-
-    def answer(self, item: Item, frames: Frames) -> None:
-        """As the future's."""
-        if item[2] != NOT_REGISTERED:
-            self._future.answer(item, frames)
-            return
-        endpoint, (group, key) = self._endpoint, self._name
-        endpoint.owners.pop(self._name, None)
-
-        def found(answer: Future[Reply]) -> None:
-            try:
-                entry = answer.result().body
-                if entry is None:
-                    self._future.answer(item, frames)
-                else:
-                    endpoint._peers[entry[0]].call_async(self._future, *self._call)
-            except Exception as error:  # noqa: BLE001 - goes to whoever waits
-                self._future.fail(error)
-
-        try:
-            first = endpoint.member.names[0]
-            name_there = (group, "service", key)
-            asked = endpoint.ask_async(first, FIND, name_there, timeout=self._call[-1])
-            asked.add_done_callback(found)
-        except PparallelError as error:
-            self._future.fail(error)
-
-
 def _copy_outcome(to: Future[Any], done: Future[Any]) -> None:
     try:
         settle(to, done.result())
     except BaseException as error:  # noqa: BLE001 - raised where the value is asked for
         fail(to, ended_by(error))
-
-
-def _now(answer: Encoded | Future[Encoded]) -> Encoded:
-    return answer.result() if isinstance(answer, Future) else answer
 
 
 def _call(job: Callable[[], object]) -> None:

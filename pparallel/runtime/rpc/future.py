@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from typing_extensions import override
 
-from pparallel.errors import CallTimeoutError
+from pparallel.errors import CallTimeoutError, PparallelError
 from pparallel.interfaces.transport import Frames
-from pparallel.runtime.future import FINISHED, LeanFuture, fail, settle
+from pparallel.runtime.future import CANCELLED, FINISHED, TorchFuture
 from pparallel.runtime.rpc import context
-from pparallel.runtime.rpc.codec import OK, SUCCESS, Item
+from pparallel.runtime.rpc.codec import NOT_REGISTERED, OK, SUCCESS, Item, Registered
+from pparallel.runtime.rpc.directory import FIND
+from pparallel.runtime.rpc.service import Reply
 
 if TYPE_CHECKING:
     from pparallel.runtime.rpc.endpoint import Endpoint
@@ -23,10 +25,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-U = TypeVar("U")
 
 
-class ReplyFuture(LeanFuture[T], Generic[T]):
+class ReplyFuture(TorchFuture[T], Generic[T]):
     """What a member replies; it is read by the first thread that asks for it.
 
     What is added to it is the runtime's own, and is called where the reply arrives.
@@ -70,7 +71,7 @@ class ReplyFuture(LeanFuture[T], Generic[T]):
 
     @override
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        if self._state != FINISHED:
+        if not self.done():
             endpoint, to = self._endpoint, self._to
             with endpoint.waiting(to):
                 try:
@@ -80,7 +81,7 @@ class ReplyFuture(LeanFuture[T], Generic[T]):
                         raise  # of a signal's handler
                     raise CallTimeoutError(f"a request to {to!r}", timeout or 0.0) from None
         else:
-            error = self._exception
+            error = super().exception()
         if error is None:
             if not self._is_decoded:
                 self._decode()
@@ -111,6 +112,7 @@ class RpcFuture(ReplyFuture[T], Generic[T]):
     received it.
     """
 
+    _number = 0  # its id there
     keeps: object = None  #: what is to live as long as the future, such as a reference
 
     @override
@@ -121,16 +123,23 @@ class RpcFuture(ReplyFuture[T], Generic[T]):
         self._is_decoded = True  # first: whoever waits looks at once
         self._end(FINISHED, item[3])
 
-    def end_as(self, other: ReplyFuture[T]) -> None:
-        """End as *other* has."""
-        if other._exception is not None:
-            self.fail(other._exception)
-        else:
-            self.answer(*other._result)  # type: ignore[misc] # a reply that nobody has read
+    @override
+    def cancel(self) -> bool:
+        """End as cancelled, and have the other member not run the call, if it has not ended.
+
+        A coroutine that runs there is cancelled, and so is the future of a call or of a pool that
+        the function has returned. Any other function that runs goes on; its result is dropped.
+
+        Returns:
+            Whether it is cancelled; False: it has ended.
+        """
+        if self._end(CANCELLED):
+            self._endpoint.peer(self._to).cancel(self._number)
+        return self.cancelled()
 
     def has_result(self) -> bool:
         """Return whether the call has ended, and not by an error."""
-        if not self.done() or self._exception is not None:
+        if self._state != FINISHED or self._exception is not None:
             return False
         with vars(self).setdefault("_decoding", threading.RLock()):
             if self._is_decoded:
@@ -148,51 +157,48 @@ class RpcFuture(ReplyFuture[T], Generic[T]):
             fn = partial(_put, self._endpoint, fn)
         super().add_done_callback(fn)
 
-    def wait(self, timeout: float | None = None) -> T:
-        """Return the result, as torch's futures name it."""
-        return self.result(timeout)
-
-    def get(self, timeout: float | None = None) -> T:
-        """Return the result, as handles of pools name it."""
-        return self.result(timeout)
-
-    def value(self) -> T:
-        """Return the result, which is there, as torch's futures name it."""
-        return self.result(0)
-
-    def ready(self) -> bool:
-        """Return whether the call has ended."""
-        return self.done()
-
-    def successful(self) -> bool:
-        """Return whether the call has ended without an error.
-
-        Raises:
-            ValueError: it has not ended.
-        """
-        if not self.done():
-            raise ValueError("the call has not ended: ask ready() first")
-        return self.exception() is None
-
-    def then(self, callback: Callable[[RpcFuture[T]], U]) -> Future[U]:
-        """Return a future of what *callback* returns, which is called with this one when it ends.
-
-        As torch's futures have it; *callback* runs on a thread for callbacks.
-        """
-        found: LeanFuture[U] = LeanFuture()
-
-        def act(done: Future[T]) -> None:
-            try:
-                settle(found, callback(self))
-            except BaseException as error:  # noqa: BLE001 - goes to whoever asks
-                fail(found, error)
-
-        self.add_done_callback(act)
-        return found
-
     @override
     def _read(self, reply: Any) -> Any:
         return self._endpoint.read_call(self._to, *reply)
+
+
+class RegisteredFuture(RpcFuture[T], Generic[T]):
+    """The result of a registered function, whose call follows it to where it has moved."""
+
+    def __init__(
+        self, endpoint: Endpoint, to: str, name: Registered, call: tuple[Any, ...]
+    ) -> None:
+        super().__init__(endpoint, to)
+        self._name, self._sent = name, call
+
+    @override
+    def answer(self, item: Item, frames: Frames) -> None:
+        if item[2] != NOT_REGISTERED:
+            super().answer(item, frames)
+            return
+        endpoint, (group, key) = self._endpoint, self._name
+        endpoint.owners.pop(self._name, None)
+
+        def found(answer: Future[Reply]) -> None:
+            try:
+                entry = answer.result().body
+                if entry is None:
+                    super(RegisteredFuture, self).answer(item, frames)
+                elif not self.done():
+                    self._to, peer = entry[0], endpoint.peer(entry[0])
+                    self._number = peer.call_async(self, *self._sent)
+                    if self.cancelled():  # meanwhile
+                        peer.cancel(self._number)
+            except Exception as error:  # noqa: BLE001 - goes to whoever waits
+                self.fail(error)
+
+        try:
+            first = endpoint.member.names[0]
+            name_there = (group, "service", key)
+            asked = endpoint.ask_async(first, FIND, name_there, timeout=self._sent[-1])
+            asked.add_done_callback(found)
+        except PparallelError as error:
+            self.fail(error)
 
 
 def _put(endpoint: Endpoint, callback: Callable[[Future[Any]], object], future: Any) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, TypedDict, TypeVar, overload
 
-from typing_extensions import override
+from typing_extensions import Unpack, override
 
 from pparallel.errors import CallTimeoutError, DirectoryError
 from pparallel.runtime.rpc import context, directory
@@ -15,6 +16,20 @@ from pparallel.runtime.rpc.future import RpcFuture
 from pparallel.runtime.rpc.refs import RemoteRef
 from pparallel.runtime.rpc.service_group import ServiceGroup
 from pparallel.runtime.rpc.timeouts import DEFAULT, seconds
+
+T = TypeVar("T")
+
+Now = Callable[..., T]
+Later = Callable[..., Coroutine[Any, Any, T] | Future[T]]  #: a function that answers later
+Args = Sequence[Any]
+Kwargs = Mapping[str, Any] | None
+
+
+class How(TypedDict, total=False):
+    """What is given to each call by name; see :meth:`RpcGroup.rpc_sync`."""
+
+    timeout: float | None
+    idempotent: bool
 
 
 class RpcGroup(ServiceGroup):
@@ -63,6 +78,14 @@ class RpcGroup(ServiceGroup):
 
     # -- calls --------------------------------------------------------------------------------
 
+    @overload
+    def rpc_sync(
+        self, to: object, func: Later[T], args: Args = (), kwargs: Kwargs = None, **how: Unpack[How]
+    ) -> T: ...
+    @overload
+    def rpc_sync(
+        self, to: object, func: Now[T], args: Args = (), kwargs: Kwargs = None, **how: Unpack[How]
+    ) -> T: ...
     def rpc_sync(
         self,
         to: object,
@@ -96,6 +119,14 @@ class RpcGroup(ServiceGroup):
             timeout = -1
         return self._endpoint.call(self.member_name(to), func, timeout, args, kwargs, idempotent)
 
+    @overload
+    def rpc_async(
+        self, to: object, func: Later[T], args: Args = (), kwargs: Kwargs = None, **how: Unpack[How]
+    ) -> RpcFuture[T]: ...
+    @overload
+    def rpc_async(
+        self, to: object, func: Now[T], args: Args = (), kwargs: Kwargs = None, **how: Unpack[How]
+    ) -> RpcFuture[T]: ...
     def rpc_async(
         self,
         to: object,
@@ -116,6 +147,14 @@ class RpcGroup(ServiceGroup):
             self.member_name(to), func, timeout, args, kwargs, idempotent
         )
 
+    @overload
+    def remote(
+        self, to: object, func: Later[T], args: Args = (), kwargs: Kwargs = None, **how: Unpack[How]
+    ) -> RemoteRef[T]: ...
+    @overload
+    def remote(
+        self, to: object, func: Now[T], args: Args = (), kwargs: Kwargs = None, **how: Unpack[How]
+    ) -> RemoteRef[T]: ...
     def remote(
         self,
         to: object,

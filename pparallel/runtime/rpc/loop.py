@@ -6,9 +6,11 @@ import asyncio
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 from pparallel.errors import ClosedError
+from pparallel.runtime.future import LeanFuture, fail, settle
 from pparallel.runtime.resources import start_thread
 
 
@@ -25,16 +27,19 @@ class Loop:
     def run(self, coroutine: Coroutine[Any, Any, Any], timeout: float) -> Future[Any]:
         """Run *coroutine*, and cancel it after *timeout* seconds, 0 for no limit.
 
+        To cancel the future that this returns cancels it, too.
+
         Raises:
             ClosedError: after :meth:`close`.
             ResourceExhaustedError: there is no thread or descriptor for it.
         """
+        found: LeanFuture[Any] = LeanFuture()
         try:
-            loop = self._started()
-            return asyncio.run_coroutine_threadsafe(_limited(coroutine, timeout), loop)
+            self._started().call_soon_threadsafe(_start, coroutine, timeout, found)
         except BaseException:
             coroutine.close()
             raise
+        return found
 
     def close(self) -> None:
         """Cancel what runs and end the thread; safe to call again."""
@@ -64,8 +69,24 @@ class Loop:
             return self._loop
 
 
-async def _limited(coroutine: Coroutine[Any, Any, Any], timeout: float) -> Any:
-    return await asyncio.wait_for(coroutine, timeout or None)
+def _start(coroutine: Coroutine[Any, Any, Any], timeout: float, found: LeanFuture[Any]) -> None:
+    if found.cancelled():
+        coroutine.close()  # else Python warns that it was never awaited
+        return
+    loop = asyncio.get_running_loop()
+    task = loop.create_task(asyncio.wait_for(coroutine, timeout or None))
+    task.add_done_callback(partial(_copy, found))
+    # A cancellation comes after the first step of the task, which is in the loop's queue by now.
+    found.when_done(lambda _: found.cancelled() and loop.call_soon_threadsafe(task.cancel))
+
+
+def _copy(found: LeanFuture[Any], task: asyncio.Task[Any]) -> None:
+    if task.cancelled():
+        found.cancel()
+    elif (error := task.exception()) is not None:
+        fail(found, error)
+    else:
+        settle(found, task.result())
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:

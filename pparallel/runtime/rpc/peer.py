@@ -14,6 +14,7 @@ import threading
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import CancelledError, Future
 from functools import partial
 from threading import get_ident
 from time import monotonic
@@ -24,11 +25,13 @@ from typing_extensions import Buffer
 from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.flat_views import own
+from pparallel.runtime.future import when_done
 from pparallel.runtime.rpc.codec import (
     ACK,
     CALL,
     CALL_EXCHANGE,
     CALLS,
+    CANCEL,
     IDEMPOTENT,
     RESULT,
     RESULTS,
@@ -57,6 +60,7 @@ SOON = 0.5  #: seconds after which a result is acknowledged
 MANY = 64  #: results that are acknowledged at once
 MOST_GAPS = 2**14  #: ranges of ids that have not come
 MOST_GIVEN_UP = 2**12  #: expired calls whose answers may come yet
+MOST_CANCELLED = 2**16  #: calls to this member that are cancelled and may run yet
 MOST_THREADS = 2**12  #: calling threads whose latest call is known
 
 _NONE: tuple[Buffer, ...] = ()
@@ -72,8 +76,8 @@ class Sender(Protocol):
         """As :meth:`Transport.exchange`."""
 
 
-class Sink(Protocol):
-    """What a request ends: a future that has these for its result."""
+class ResponseHandler(Protocol):
+    """Takes the outcome of one request: a future is one."""
 
     def answer(self, item: Item, frames: Frames) -> None:
         """Take the result in; once."""
@@ -82,10 +86,10 @@ class Sink(Protocol):
         """Take an error in; once."""
 
 
-#: what has been sent and not answered: what takes the result; when it fails, by
+#: what has been sent and not answered: the handler of the response; when it fails, by
 #: ``time.monotonic``, or None; its time-out in seconds, for the error; bytes that it takes of the
 #: room; and what is sent again, or None. A tuple, as one is made for each call.
-_Request = tuple[Sink, float | None, float | None, int, Encoded | None]
+_Request = tuple[ResponseHandler, float | None, float | None, int, Encoded | None]
 
 
 class _Message(NamedTuple):
@@ -142,6 +146,7 @@ class Peer:
 
     Attributes:
         requests: what has been sent as messages and not answered, by id.
+        cancelled: calls of the member that are not to be run; those that run are among them.
     """
 
     def __init__(
@@ -199,6 +204,8 @@ class Peer:
         self.arrived = Arrived()
         self.kept: dict[int, Encoded | None] = {}  # results of calls that may come again
         self._started: dict[int, int] = {}  # id of the latest call that has come, by thread
+        self._answering: dict[int, Callable[[], object]] = {}  # cancel calls that answer later
+        self.cancelled: dict[int, None] = {}
 
     # -- calls --------------------------------------------------------------------------------
 
@@ -208,8 +215,8 @@ class Peer:
         data: Data | None,
         frames: Sequence[Buffer],
         timeout: float | None,
-        wait: Callable[[], Sink],
-    ) -> tuple[Item, Frames] | Sink:
+        wait: Callable[[], ResponseHandler],
+    ) -> tuple[Item, Frames] | ResponseHandler:
         """Call a function, and wait for the result in this thread.
 
         Args:
@@ -217,8 +224,8 @@ class Peer:
             data: of the call, for the head.
             frames: of the call.
             timeout: seconds.
-            wait: makes what takes the result, where an earlier call of this thread is under way
-                that this one must not overtake.
+            wait: makes the handler of the response, where an earlier call of this thread is under
+                way that this one must not overtake.
 
         Returns:
             The result, or what will have it.
@@ -251,21 +258,21 @@ class Peer:
                     with state_lock:
                         self._give_back(size)
         if found is None:
-            sink = wait()
-            self.call_async(sink, flags, data, frames, timeout)
-            return sink
+            handler = wait()
+            self.call_async(handler, flags, data, frames, timeout)
+            return handler
         return found
 
     def call_async(
         self,
-        sink: Sink,
+        handler: ResponseHandler,
         flags: int,
         data: Data | None,
         frames: Sequence[Buffer],
         timeout: float | None,
         ref_id: str | None = None,
-    ) -> None:
-        """Call a function, and have *sink* take the result.
+    ) -> int:
+        """Call a function, have *handler* take the result, and return the id of the call.
 
         Raises:
             CallTimeoutError: there was no room for it within *timeout* seconds.
@@ -290,7 +297,7 @@ class Peer:
             if flags & IDEMPOTENT:
                 again = (item, frames)
             deadline = None if left is None else self._clock() + left
-            self.requests[number] = (sink, deadline, timeout, size, again)
+            self.requests[number] = (handler, deadline, timeout, size, again)
             self._latest[thread] = number
             self._calls_held = number
             ticks = self._hold(item, frames, size - OVERHEAD, not self._marks)
@@ -302,6 +309,19 @@ class Peer:
             self._timers.call_later(HELD, self._tick)
         elif self._outgoing:
             self._send_all()
+        return number
+
+    def cancel(self, number: int) -> None:
+        """Have a call not be run, or run no longer, if it has no result yet."""
+        if is_held_here():
+            refuse_reentry()
+        with state_lock:
+            if number not in self.requests:
+                return
+            self._give_up((number,))
+            self._hold((CANCEL, number, 0), _NONE, 0, True)
+        self._finish(number, CancelledError())
+        self._send_all()
 
     def ask(
         self, key: str, body: object, buffers: Sequence[Buffer], timeout: float | None
@@ -320,13 +340,13 @@ class Peer:
 
     def ask_async(
         self,
-        sink: Sink,
+        handler: ResponseHandler,
         key: str,
         body: object,
         buffers: Sequence[Buffer],
         timeout: float | None,
     ) -> None:
-        """Ask a service, and have *sink* take the result."""
+        """Ask a service, and have *handler* take the result."""
         if is_held_here():
             refuse_reentry()
         item, frames = self._codec.service(0, key, body, buffers)
@@ -336,9 +356,9 @@ class Peer:
             number = self._last = self._last + 1
             item = (SERVICE, number, *item[2:])
             deadline = None if timeout is None else self._clock() + timeout
-            self.requests[number] = (sink, deadline, timeout, 0, None)
+            self.requests[number] = (handler, deadline, timeout, 0, None)
             self._put(_Message(SERVICES, [item], list(frames)))
-        if deadline is not None and (self._next_look is None or deadline < self._next_look):
+        if deadline is not None:
             self._look_at(deadline)
         self._send_all()
 
@@ -418,6 +438,8 @@ class Peer:
         with state_lock:
             if copies is not None and item[1] in self.kept:
                 self.kept[item[1]] = item, copies
+            if self.cancelled:
+                self.cancelled.pop(item[1], None)
             if is_service:
                 self._put(_Message(SERVICES, [item], list(frames)))
             else:
@@ -500,10 +522,14 @@ class Peer:
         """End what could not be sent."""
         is_over = isinstance(error, (ClosedError, PeerLostError))
         for item in items:
-            if item[0] != RESULT:
+            if item[0] in (CALL, SERVICE):
                 self._finish(item[1], error)
-            elif not is_over:
+            elif item[0] == RESULT and not is_over:
                 self._replace(item, error)
+            elif item[0] == ACK and not is_over:
+                with state_lock:
+                    self._acks.extend(item[1])
+                self._timers.call_later(SOON, self._send_acks)
 
     def _replace(self, item: Item, error: BaseException) -> None:
         """Send an error in the place of a result that could not be sent."""
@@ -538,24 +564,27 @@ class Peer:
     def _expire(self) -> None:
         """Fail what is over its deadline."""
         with state_lock:
-            now, nearest, over = self._clock(), None, []
+            now, nearest, over = self._clock(), None, dict[int, float]()
             for number, request in self.requests.items():
                 deadline = request[1]
                 if deadline is None:
                     continue
                 if deadline <= now:
-                    over.append((number, request))
-                    self._given_up.add(number)
+                    over[number] = request[2] or 0.0
                 elif nearest is None or deadline < nearest:
                     nearest = deadline
             self._next_look = nearest
-            if len(self._given_up) > MOST_GIVEN_UP:  # the answers to most must be lost
-                self._given_up = {number for number, _ in over}
-        for number, request in over:
-            what = f"a request to {self.name!r}"
-            self._finish(number, CallTimeoutError(what, request[2] or 0.0))
+            self._give_up(over)
+        for number, timeout in over.items():
+            self._finish(number, CallTimeoutError(f"a request to {self.name!r}", timeout))
         if nearest is not None:
             self._timers.call_later(nearest - now, self._expire)
+
+    def _give_up(self, numbers: Iterable[int]) -> None:
+        """Expect answers that nobody waits for; called with the lock held."""
+        self._given_up.update(numbers)
+        if len(self._given_up) > MOST_GIVEN_UP:  # the answers to most must be lost
+            self._given_up = set(numbers)
 
     def _resend(self, number: int, attempts: int) -> None:
         """Send an idempotent call again, and so on until it has ended."""
@@ -582,25 +611,16 @@ class Peer:
         if now:
             self._send_acks()
         elif soon:
-            self._timers.call_later(SOON, self._acknowledge_soon)
-
-    def _acknowledge_soon(self) -> None:
-        self._acks_soon = False
-        self._send_acks()
+            self._timers.call_later(SOON, self._send_acks)
 
     def _send_acks(self) -> None:
         with state_lock:
+            self._acks_soon = False
             if not self._acks or self._end is not None:
                 return
             numbers, self._acks = self._acks, []
-            mark = self._mark()
-        head = self._codec.head([mark, (ACK, numbers)], SERVICES)
-        try:
-            self._transport.send(self.name, [head])
-        except (ClosedError, PeerLostError):
-            return  # nothing is kept there any more
-        except Exception:  # noqa: BLE001 - the results are kept there until it is sent
-            self._acknowledge(*numbers)
+            self._put(_Message(SERVICES, [(ACK, numbers, 0)], []))
+        self._send_all()
 
     def reset(self, error: BaseException) -> None:
         """Fail what may not have arrived, or whose result may not; what is sent again goes on."""
@@ -623,8 +643,11 @@ class Peer:
             self._outgoing.clear()
             self._held, self._held_frames, self._acks = [], [], []
             self.kept.clear()
+            answering = list(self._answering.values())
         for request in requests:
             request[0].fail(copied(why()))
+        for cancel in answering:
+            cancel()
 
     # -- what arrives -------------------------------------------------------------------------
 
@@ -649,7 +672,7 @@ class Peer:
         if acks:
             self._acknowledge(*acks)
         for encoded in again:
-            self.post(encoded)
+            self._answer_again(encoded)
         if self._outgoing:
             self._send_all()
         return todo
@@ -674,7 +697,7 @@ class Peer:
         return ended
 
     def _take_asks(self, found: list[Encoded]) -> tuple[list[Encoded], list[Encoded]]:
-        """Return what is to be run, and results to give again; called with the lock held."""
+        """Return what is to be run, and what else is to be answered; called with the lock held."""
         todo: list[Encoded] = []
         again: list[Encoded] = []
         for each in found:
@@ -682,12 +705,38 @@ class Peer:
             if item[0] == ACK:
                 for number in item[1]:
                     self.kept.pop(number, None)
+            elif item[0] == CANCEL:
+                again.append(each)
             elif item[0] != RESULT:
                 if self.take(item):
                     todo.append(each)
                 elif (kept := self.kept.get(item[1])) is not None:
                     again.append(kept)
         return todo, again
+
+    def _answer_again(self, encoded: Encoded) -> None:
+        """Send a result again, or cancel a call of the other member."""
+        kind, number = encoded[0][:2]
+        if kind != CANCEL:
+            self.post(encoded)
+            return
+        with state_lock:
+            cancel = self._answering.get(number)
+            if cancel is None:
+                self.cancelled[number] = None
+                if len(self.cancelled) > MOST_CANCELLED:
+                    self.cancelled.pop(next(iter(self.cancelled)), None)
+        if cancel is not None:
+            cancel()
+
+    def answers_later(self, number: int, source: Future[Any], cancel: Callable[[], object]) -> None:
+        """Have *cancel* called where a call is cancelled before *source* has its result."""
+        with state_lock:
+            self._answering[number] = cancel
+            is_over = self._end is not None or number in self.cancelled
+        when_done(source, lambda _: self._answering.pop(number, None))
+        if is_over:
+            cancel()
 
     def take(self, item: Item) -> bool:
         """Return whether a call or ask has not come before; called with the lock held."""
@@ -726,9 +775,8 @@ def _with_frames(items: Sequence[Any], frames: Frames) -> list[Encoded]:
     found: list[Encoded] = []
     at = 0
     for item in items[1:]:
-        count = item[-1] if item[0] != ACK else 0
-        found.append((item, frames[at : at + count]))
-        at += count
+        found.append((item, frames[at : at + item[-1]]))
+        at += item[-1]
     return found
 
 

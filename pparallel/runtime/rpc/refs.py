@@ -23,7 +23,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from typing_extensions import override
 
@@ -52,6 +52,8 @@ AGAIN = 0.1  #: seconds after which a release is sent again that could not be se
 T = TypeVar("T")
 
 _Hold = weakref.ref["RemoteRef[Any]"]  #: one hold of this member, which ends with its reference
+
+READ = ""  #: in the place of a method's name: an attribute is read
 
 SHARE, CLAIM, RELEASE, FETCH = "ref.share", "ref.claim", "ref.release", "ref.fetch"
 
@@ -257,6 +259,43 @@ class RefTable:
         self._dropped.put(None)  # for another one, of which an interrupt has kept this from knowing
 
 
+class Owner(int):
+    """The rank of the member that owns a value; it equals the member's name, too.
+
+    As a key of a dict it is the rank.
+
+    Attributes:
+        name: the member's name.
+    """
+
+    name: str
+
+    def __new__(cls, rank: int, name: str) -> Self:
+        """Return the owner of that rank and name."""
+        found = super().__new__(cls, rank)
+        found.name = name
+        return found
+
+    @property
+    def id(self) -> int:
+        """The rank, as torch's ``WorkerInfo`` names it."""
+        return int(self)
+
+    @override
+    def __eq__(self, other: object) -> bool:
+        return self.name == other if isinstance(other, str) else super().__eq__(other)
+
+    @override
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = int.__hash__
+
+    @override
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Owner, (int(self), self.name)
+
+
 class RemoteRef(Generic[T]):
     """A reference to a value that lives in one member, its owner.
 
@@ -302,16 +341,19 @@ class RemoteRef(Generic[T]):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        how = f"call a method of the value by ref.rpc_sync().{name}(...), or copy it by to_here()"
+        how = (
+            f"call a method of the value by ref.rpc_sync().{name}(...), read an attribute by"
+            f" ref.getattr({name!r}), or copy the value by to_here()"
+        )
         raise AttributeError(f"RemoteRef has no attribute {name!r}: {how}")
 
     def owner_name(self) -> str:
         """Return the name of the member that owns the value."""
         return self._owner
 
-    def owner(self) -> int:
-        """Return the rank of the member that owns the value."""
-        return self._endpoint.member.names.index(self._owner)
+    def owner(self) -> Owner:
+        """Return the member that owns the value: its rank, with a ``name``."""
+        return Owner(self._endpoint.member.names.index(self._owner), self._owner)
 
     def is_owner(self) -> bool:
         """Return whether the value lives in this member."""
@@ -352,6 +394,18 @@ class RemoteRef(Generic[T]):
             raise RuntimeError(message)
         result: T = _result(self._endpoint, self._endpoint.refs.value(self.ref_id))
         return result
+
+    def getattr(self, name: str, timeout: float | None = DEFAULT) -> Any:
+        """Return a copy of an attribute of the value, such as that of a property.
+
+        Args:
+            name: of the attribute.
+            timeout: seconds, as :meth:`to_here` takes it.
+
+        Raises:
+            AttributeError: the value has none of that name.
+        """
+        return _call_remotely(self, "call", self.rpc_sync(timeout)._timeout, READ, name)
 
     def rpc_sync(self, timeout: float | None = DEFAULT) -> MethodProxy:
         """Return a proxy whose methods run on the value and return their result."""
@@ -406,14 +460,28 @@ class MethodProxy:
 
     @override
     def __setattr__(self, name: str, value: object) -> None:
-        how = f"call a method that sets it, or proxy.__setattr__({name!r}, value)"
+        how = "call a method of the value that sets it"
         message = f"attribute {name!r} of a remote value is not set by assignment: {how}"
         raise AttributeError(message)
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
+    def __getattr__(self, name: str) -> RemoteMethod:
         if name.startswith("__") and name not in _SPECIAL:
             raise AttributeError(name)
-        return partial(_call_remotely, self._ref, self._how, self._timeout, name)
+        return RemoteMethod(_call_remotely, self._ref, self._how, self._timeout, name)
+
+
+class RemoteMethod(partial[Any]):
+    """A method of a remote value, which runs when it is called."""
+
+    @override
+    def __repr__(self) -> str:
+        return f"<method {self.args[-1]!r} of {self.args[0]!r}; {self._hint()}>"
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"a remote method has no attribute {name!r}; {self._hint()}")
+
+    def _hint(self) -> str:
+        return f"ref.getattr({self.args[-1]!r}) reads an attribute"
 
 
 def _special(name: str) -> Callable[..., Any]:
@@ -462,9 +530,19 @@ def _call_method(ref_id: str, is_there: bool, name: str, /, *args: Any, **kwargs
     endpoint = context.endpoint()
     if is_there:
         value = endpoint.refs.value(ref_id)
-        return getattr(_result(endpoint, value), name)(*args, **kwargs)
+        return _method(_result(endpoint, value), name)(*args, **kwargs)
     with endpoint.refs.awaited(ref_id) as value:
-        return getattr(_result(endpoint, value), name)(*args, **kwargs)
+        return _method(_result(endpoint, value), name)(*args, **kwargs)
+
+
+def _method(value: object, name: str) -> Callable[..., Any]:
+    if name == READ:
+        return partial(getattr, value)
+    method = getattr(value, name)
+    if not callable(method):
+        kind = f"{name!r} of {type(value).__name__} is of type {type(method).__name__}"
+        raise TypeError(f"{kind} and no method: read it by ref.getattr({name!r})")
+    return method  # type: ignore[no-any-return] # it can be called
 
 
 def methods_value(
