@@ -14,11 +14,13 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from pparallel.errors import ResourceExhaustedError
 from pparallel.interfaces.transport import Frames, Receiver
-from pparallel.runtime.resources import is_exhausted
+from pparallel.runtime.resources import explained, is_exhausted
 from pparallel.runtime.shm import Parcels
 from pparallel.runtime.timers import milliseconds
 from pparallel_ipc import messages
@@ -108,7 +110,8 @@ class DirectConnection:
 
         Raises:
             TimeoutError: no reply came within *timeout* seconds.
-            ResourceExhaustedError: there is no room for the request.
+            ResourceExhaustedError: there is no room for the request, or at the other end for the
+                reply.
         """
         self._until = until = None if timeout is None else monotonic() + timeout
         head: bytes | None = None
@@ -136,6 +139,8 @@ class DirectConnection:
         reply, writable = loads(data)
         if type(reply) is list and not writable:
             return reply
+        if writable is None:
+            raise ResourceExhaustedError(*reply)
         return unpack(reply, writable, shared.parcels, found)
 
     def _look(self) -> bytes | None:
@@ -213,7 +218,7 @@ class DirectServer:
                 self._answer(body, writable, fds)
                 del data, body
         except Exception as error:  # noqa: BLE001 - logged, and the caller sees the end
-            self._log(error)
+            self._failed(error)
         finally:
             self.close()
 
@@ -246,10 +251,16 @@ class DirectServer:
         try:
             self._reply([done.result()])
         except BaseException as error:  # noqa: BLE001 - the caller sees the end
-            self._log(error)
+            self._failed(error)
             self.end()
 
-    def _log(self, error: BaseException) -> None:
+    def _failed(self, error: BaseException) -> None:
+        """Log why there is no reply; the caller has the error if a resource ran out."""
+        if is_exhausted(error):
+            why = explained(error, "the reply")
+            reply = f"the reply to {self._sender!r}", why.resource, why.errno, why.advice
+            with suppress(OSError), self._replying:
+                self._sock.send(dumps((reply, None), VERSION), _HOW)
         if isinstance(error, OSError) and not is_exhausted(error):
             logger.debug("a caller is gone, or has given up", exc_info=error)
         else:
