@@ -39,6 +39,8 @@ class TestTorchRpcTransport(ReducedTransportSuite):
     test_every_call_is_answered_once = CallTests.test_every_call_is_answered_once
     test_timeout = CallTests.test_timeout
     test_remote_exceptions = CallTests.test_remote_exceptions
+    test_two_members_that_are_not_first = CallTests.test_two_members_that_are_not_first
+    test_a_forked_child_closes_its_copy = CallTests.test_a_forked_child_closes_its_copy
     test_calls_in_a_circle = CallTests.test_calls_in_a_circle
     test_back_pressure = CallTests.test_back_pressure
 

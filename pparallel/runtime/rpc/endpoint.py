@@ -184,8 +184,10 @@ class Endpoint:
                 )
 
     def close(self) -> None:
-        """Disconnect and end the threads; safe to call again."""
+        """Disconnect and end the threads; safe to call again; a forked child has none of them."""
         refuse_reentry()
+        if self._is_forked:
+            return
         self.end(ClosedError("the runtime"))
         self._transport.close()  # a thread of its own may have begun to, and not be done with it
         context.closed(self)

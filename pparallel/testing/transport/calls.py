@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections import defaultdict
 from collections.abc import Callable
@@ -10,7 +12,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pparallel.errors import CallTimeoutError, PeerLostError, RemoteError, SerializationError
+from pparallel.errors import (
+    CallTimeoutError,
+    ClosedError,
+    PeerLostError,
+    RemoteError,
+    SerializationError,
+)
 from pparallel.runtime.rpc import RpcGroup
 from pparallel.testing.patience import AGES, PATIENCE, until
 from pparallel.testing.suite import requires
@@ -270,6 +278,45 @@ def back_pressure(rt: Runtime) -> None:
     group.barrier(PATIENCE)
 
 
+def two_that_are_not_first(rt: Runtime) -> None:
+    group = rt.group()
+    for caller in (1, 2):
+        if rt.rank == caller:  # the first result is large: they may be connecting still
+            for size in (1_000_000, 1):
+                assert len(group.rpc_sync(3 - caller, bytes, args=(size,))) == size
+                assert len(group.rpc_async(3 - caller, bytes, args=(size,)).wait()) == size
+        group.barrier(PATIENCE)
+
+
+def a_member_forks(rt: Runtime) -> None:
+    group, other = rt.group(), 1 - rt.rank
+    assert group.rpc_sync(other, add, args=(1, 2)) == 3
+    group.barrier(PATIENCE)
+    if rt.rank == 0:
+        child = os.fork()
+        if not child:
+            _close_copies(rt, group)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, "the child used its copy"
+    group.barrier(PATIENCE)
+    assert group.rpc_sync(other, add, args=(1, 2)) == 3
+    assert len(group.rpc_async(other, bytes, args=(1_000_000,)).wait()) == 1_000_000
+    group.barrier(PATIENCE)
+
+
+def _close_copies(rt: Runtime, group: RpcGroup) -> None:
+    """Try what a forked child must not do, and end it; 0: it was refused."""
+    status = 1
+    try:
+        signal.alarm(int(PATIENCE))
+        with pytest.raises(ClosedError, match="process"):
+            group.rpc_sync(1, add, args=(1, 2))
+        with pytest.raises(ClosedError, match="process"):
+            rt.close()
+        status = 0
+    finally:
+        os._exit(status)
+
+
 class CallTests(TransportTests):
     """Tests of single calls, through the group of all members."""
 
@@ -297,6 +344,12 @@ class CallTests(TransportTests):
 
     def test_many_threads(self, run: Run) -> None:
         run(many_threads, 100)
+
+    def test_two_members_that_are_not_first(self, run: Run) -> None:
+        run(two_that_are_not_first, members=3)
+
+    def test_a_forked_child_closes_its_copy(self, run: Run) -> None:
+        run(a_member_forks)
 
     def test_remote_exceptions(self, run: Run) -> None:
         run(remote_exceptions)
