@@ -20,7 +20,7 @@ from reduced_transport_suite import ReducedTransportSuite
 from typing_extensions import override
 
 import pparallel
-from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError, ResourceExhaustedError
+from pparallel.errors import CallTimeoutError, PeerLostError, ResourceExhaustedError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.links import ProcessId
 from pparallel.runtime.rpc import RpcGroup, context
@@ -195,28 +195,6 @@ def test_a_large_frame_that_goes_back_is_the_same_memory() -> None:
             del found
 
 
-def make_large(size: int) -> bytes:
-    return bytes(size)
-
-
-def ask_one_not_met(rt: Runtime) -> int:
-    """Have the first request to a member, other than the first, answered by a large frame."""
-    group = rt.group()
-    found = len(group.rpc_sync(2, make_large, args=(1 << 20,))) if rt.rank == 1 else 0
-    group.barrier(PATIENCE)
-    return found
-
-
-def test_a_large_reply_by_a_connection_that_is_being_made() -> None:
-    job = {
-        "members": 3,
-        "launcher": {"backend": "process"},
-        "transport": {"backend": "ipc"},
-        "reducer": {"backend": "local"},
-    }
-    assert pparallel.launch(job, ask_one_not_met) == [0, 1 << 20, 0]
-
-
 def test_memory_of_requests_and_replies_is_given_back() -> None:
     with pair() as there:
         large = os.urandom(1 << 18)
@@ -250,23 +228,6 @@ def test_a_packet_that_cannot_be_read_ends_the_connection_for_both(
         with pytest.raises(PeerLostError):
             there.a.send("b", [b"third"])
     assert "A connection cannot be served" in caplog.text
-
-
-def test_a_receiver_that_raises_makes_nobody_deaf(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    with pair() as there:
-        take = there.at_b.on_message
-
-        def fail_once(sender: str, frames: Frames) -> None:
-            there.at_b.on_message = take  # type: ignore[method-assign]
-            raise LookupError("for a test")
-
-        there.at_b.on_message = fail_once  # type: ignore[method-assign]
-        there.a.send("b", [b"first"])
-        there.a.send("b", [b"second"])
-        assert there.at_b.has(1) == [[b"second"]]
-    assert "b could not take a message of a" in caplog.text
 
 
 def test_the_end_is_reported_after_the_last_message() -> None:
@@ -597,33 +558,6 @@ def test_a_dispatcher_that_cannot_be_made_leaves_no_descriptor(
 
 def add(a: int, b: int) -> int:
     return a + b
-
-
-def fork_and_call(rt: Runtime) -> int:
-    """Have a forked child try a call and a close; return how it ends."""
-    group = rt.group()
-    result = group.rpc_sync(1 - rt.rank, add, args=(1, 2))
-    assert result == 3
-    child = os.fork()
-    if not child:
-        code = 0
-        for use in (lambda: group.rpc_sync(1 - rt.rank, add, args=(1, 2)), rt.close):
-            try:
-                use()
-            except ClosedError:
-                code += 7
-            except BaseException:  # noqa: BLE001 - a child that is forked ends here
-                code += 1
-        os._exit(code)
-    _, status = os.waitpid(child, 0)
-    assert group.rpc_sync(1 - rt.rank, add, args=(2, 2)) == 4
-    group.barrier(PATIENCE)
-    return os.waitstatus_to_exitcode(status)
-
-
-def test_a_member_may_fork() -> None:
-    job = {"members": 2, "launcher": {"backend": "process"}, "reducer": {"backend": "local"}}
-    assert pparallel.launch(job, fork_and_call) == [14, 14]
 
 
 def ask_own_member(me: int) -> list[int]:
