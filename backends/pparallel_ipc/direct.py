@@ -83,21 +83,69 @@ def new_pair() -> tuple[socket.socket, socket.socket]:
     return ends
 
 
-class DirectConnection:
+class _End:
+    """One end of a direct connection, on which one thread receives.
+
+    Attributes:
+        keeps: whether the memory of what was sent is left to the other end as this one ends.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock, self.keeps = sock, False
+        self._poll = select.poll()
+        self._poll.register(sock.fileno(), select.POLLIN)
+        self._until: float | None = None  # when a wait for a packet ends
+        self._receive = Spin(self._wait, self._look).receive
+
+    def end(self) -> None:
+        """Wake the thread that waits on it; any thread may call this, and again."""
+        messages.shut_down(self._sock)
+
+    def _send(self, packet: bytes, fds: Sequence[int]) -> None:
+        try:
+            if fds:
+                self._sock.send(_WITH_DESCRIPTORS, _HOW)
+                messages.send_with(self._sock, packet, fds)
+            else:
+                self._sock.send(packet, _HOW)
+        finally:
+            messages.close(fds)
+
+    def _packet(self) -> tuple[bytes, Sequence[int]]:
+        """Return what comes next, and the descriptors that came with it; empty at the end."""
+        data = self._receive()
+        return messages.receive(self._sock) if data == _WITH_DESCRIPTORS else (data, ())
+
+    def _look(self) -> bytes | None:
+        try:
+            return self._sock.recv(PACKET, _LOOK)
+        except BlockingIOError:
+            return None
+        except ConnectionResetError:
+            return self._sock.recv(PACKET, _LOOK)  # what came before the end is there still
+
+    def _wait(self) -> bytes:
+        while True:
+            left = None if self._until is None else max(0.0, self._until - monotonic())
+            self._poll.poll(milliseconds(left))
+            data = self._look()
+            if data is not None:
+                return data
+            if left == 0.0:
+                raise TimeoutError
+
+
+class DirectConnection(_End):
     """The caller's end.
 
     Attributes:
         is_served: whether a thread answers at the other end. Nothing is sent before, so that what
             was sent may have been received, and an end that comes later is an error.
-        keeps: whether the memory of a request is left to the other end as this one ends.
     """
 
     def __init__(self, sock: socket.socket) -> None:
-        self._sock, self.is_served, self.keeps = sock, False, False
-        self._poll = select.poll()
-        self._poll.register(sock.fileno(), select.POLLIN)
-        self._until: float | None = None
-        self._receive = Spin(self._wait, self._look).receive
+        super().__init__(sock)
+        self.is_served = False
 
     def exchange(self, frames: Frames, shared: Connection, timeout: float | None) -> Frames | None:
         """Send a request, and return the reply; None: the other end is gone.
@@ -125,17 +173,14 @@ class DirectConnection:
             else:
                 body, writable, fds = pack([frames], shared.parcels)
                 head = body if isinstance(body, bytes) and not fds else None
-                _send(self._sock, dumps((body, writable, until), VERSION), fds)
-            data = self._receive()
+                self._send(dumps((body, writable, until), VERSION), fds)
+            data, found = self._packet()
         except (BrokenPipeError, ConnectionResetError):
             data = b""
         if not data:
             if head is not None and not self.keeps:
                 shared.parcels.drop(head)
             return None
-        found: list[int] = []
-        if data == _WITH_DESCRIPTORS:
-            data, found = messages.receive(self._sock)
         reply, writable = loads(data)
         if type(reply) is list and not writable:
             return reply
@@ -143,34 +188,12 @@ class DirectConnection:
             raise ResourceExhaustedError(*reply)
         return unpack(reply, writable, shared.parcels, found)
 
-    def _look(self) -> bytes | None:
-        try:
-            return self._sock.recv(PACKET, _LOOK)
-        except BlockingIOError:
-            return None
-        except ConnectionResetError:
-            return self._sock.recv(PACKET, _LOOK)  # what came before the end is there still
-
-    def _wait(self) -> bytes:
-        while True:
-            left = None if self._until is None else max(0.0, self._until - monotonic())
-            self._poll.poll(milliseconds(left))
-            data = self._look()
-            if data is not None:
-                return data
-            if left == 0.0:
-                raise TimeoutError
-
-    def end(self) -> None:
-        """Wake the thread that waits on it; any thread may call this, and again."""
-        messages.shut_down(self._sock)
-
     def close(self) -> None:
         """Close it; no thread may be waiting on it."""
         messages.disconnect(self._sock)
 
 
-class DirectServer:
+class DirectServer(_End):
     """The end that answers, in a thread of its own, one request at a time."""
 
     def __init__(
@@ -182,17 +205,13 @@ class DirectServer:
         ended: Callable[[DirectServer], None],
     ) -> None:
         sock.setblocking(True)
-        self._sock, self._sender, self._receiver = sock, sender, receiver
+        super().__init__(sock)
+        self._sender, self._receiver = sender, receiver
         self._parcels, self._ended = parcels, ended
         self._last: bytes | None = None  # the head of the last large reply
         self._replying = threading.Lock()  # guards the socket against being closed in a reply
-        self.keeps = False  # whether a reply is left to the caller as this ends
         name = f"direct-of-{sender}"
         self.thread = threading.Thread(target=self._serve, name=name, daemon=True)
-
-    def end(self) -> None:
-        """Have the thread end once it has answered; any thread may call this."""
-        messages.shut_down(self._sock)
 
     def close(self) -> None:
         """Give back what it has: called by its thread, or where that could not start."""
@@ -203,13 +222,12 @@ class DirectServer:
         self._ended(self)
 
     def _serve(self) -> None:
-        receive = Spin(self._wait, self._look).receive
         try:
             self._sock.send(_SERVED, _HOW)
-            while data := receive():
-                fds: Sequence[int] = ()
-                if data == _WITH_DESCRIPTORS:
-                    data, fds = messages.receive(self._sock)
+            while True:
+                data, fds = self._packet()
+                if not data:
+                    return
                 body, writable, until = loads(data)
                 if until is not None and until < monotonic() and self._is_given_up():
                     if isinstance(body, bytes):
@@ -272,7 +290,7 @@ class DirectServer:
         with self._replying:
             self._last = head
             try:
-                _send(self._sock, dumps((body, writable), VERSION), fds)
+                self._send(dumps((body, writable), VERSION), fds)
             except OSError:  # the caller is gone, or has given up; the thread sees that too
                 if head is not None:
                     self._parcels.drop(head)
@@ -283,28 +301,3 @@ class DirectServer:
         poll = select.poll()
         poll.register(self._sock.fileno(), select.POLLRDHUP)
         return bool(poll.poll(0))
-
-    def _wait(self) -> bytes:
-        try:
-            return self._sock.recv(PACKET)
-        except ConnectionResetError:
-            return b""
-
-    def _look(self) -> bytes | None:
-        try:
-            return self._sock.recv(PACKET, _LOOK)
-        except BlockingIOError:
-            return None
-        except ConnectionResetError:
-            return b""
-
-
-def _send(sock: socket.socket, packet: bytes, fds: Sequence[int]) -> None:
-    try:
-        if fds:
-            sock.send(_WITH_DESCRIPTORS, _HOW)
-            messages.send_with(sock, packet, fds)
-        else:
-            sock.send(packet, _HOW)
-    finally:
-        messages.close(fds)
