@@ -13,11 +13,13 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from pparallel.errors import ResourceExhaustedError
 from pparallel.interfaces.transport import Frames, Receiver
-from pparallel.runtime.resources import is_exhausted
+from pparallel.runtime.resources import explained, is_exhausted
 from pparallel.runtime.shm import Parcels
 from pparallel.runtime.spin import Spin
 from pparallel.runtime.timers import milliseconds
@@ -43,62 +45,38 @@ def new_pair() -> tuple[socket.socket, socket.socket]:
     return ends
 
 
-class DirectConnection:
-    """The caller's end.
+class _End:
+    """One end of a direct connection, on which one thread receives.
 
     Attributes:
-        is_served: whether a thread answers at the other end. Nothing is sent before, so that what
-            was sent may have been received, and an end that comes later is an error.
-        keeps: whether the memory of a request is left to the other end as this one ends.
+        keeps: whether the memory of what was sent is left to the other end as this one ends.
     """
 
     def __init__(self, sock: socket.socket) -> None:
-        self._sock, self.is_served, self.keeps = sock, False, False
+        self._sock, self.keeps = sock, False
         self._poll = select.poll()
         self._poll.register(sock.fileno(), select.POLLIN)
-        self._until: float | None = None
+        self._until: float | None = None  # when a wait for a packet ends
         self._receive = Spin(self._wait, self._look).receive
 
-    def exchange(self, frames: Frames, shared: Connection, timeout: float | None) -> Frames | None:
-        """Send a request, and return the reply; None: the other end is gone.
+    def end(self) -> None:
+        """Wake the thread that waits on it; any thread may call this, and again."""
+        messages.shut_down(self._sock)
 
-        Args:
-            frames: the request.
-            shared: the connection to the same member; it may learn of that one's arena before the
-                reply is there.
-            timeout: seconds.
-
-        Raises:
-            TimeoutError: no reply came within *timeout* seconds.
-            ResourceExhaustedError: there is no room for the request.
-        """
-        self._until = until = None if timeout is None else monotonic() + timeout
-        head: bytes | None = None
+    def _send(self, packet: bytes, fds: Sequence[int]) -> None:
         try:
-            if not self.is_served:
-                self.is_served = self._receive() == _SERVED
-                if not self.is_served:
-                    return None
-            if are_small(frames):
-                self._sock.send(dumps((frames, (), until), VERSION), _HOW)
+            if fds:
+                self._sock.send(_WITH_DESCRIPTORS, _HOW)
+                messages.send_with(self._sock, packet, fds)
             else:
-                body, writable, fds = pack([frames], shared.parcels)
-                head = body if isinstance(body, bytes) and not fds else None
-                _send(self._sock, dumps((body, writable, until), VERSION), fds)
-            data = self._receive()
-        except (BrokenPipeError, ConnectionResetError):
-            data = b""
-        if not data:
-            if head is not None and not self.keeps:
-                shared.parcels.drop(head)
-            return None
-        found: list[int] = []
-        if data == _WITH_DESCRIPTORS:
-            data, found = messages.receive(self._sock)
-        reply, writable = loads(data)
-        if type(reply) is list and not writable:
-            return reply
-        return unpack(reply, writable, shared.parcels, found)
+                self._sock.send(packet, _HOW)
+        finally:
+            messages.close(fds)
+
+    def _packet(self) -> tuple[bytes, Sequence[int]]:
+        """Return what comes next, and the descriptors that came with it; empty at the end."""
+        data = self._receive()
+        return messages.receive(self._sock) if data == _WITH_DESCRIPTORS else (data, ())
 
     def _look(self) -> bytes | None:
         try:
@@ -118,16 +96,66 @@ class DirectConnection:
             if left == 0.0:
                 raise TimeoutError
 
-    def end(self) -> None:
-        """Wake the thread that waits on it; any thread may call this, and again."""
-        messages.shut_down(self._sock)
+
+class DirectConnection(_End):
+    """The caller's end.
+
+    Attributes:
+        is_served: whether a thread answers at the other end. Nothing is sent before, so that what
+            was sent may have been received, and an end that comes later is an error.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__(sock)
+        self.is_served = False
+
+    def exchange(self, frames: Frames, shared: Connection, timeout: float | None) -> Frames | None:
+        """Send a request, and return the reply; None: the other end is gone.
+
+        Args:
+            frames: the request.
+            shared: the connection to the same member; it may learn of that one's arena before the
+                reply is there.
+            timeout: seconds.
+
+        Raises:
+            TimeoutError: no reply came within *timeout* seconds.
+            ResourceExhaustedError: there is no room for the request, or at the other end for the
+                reply.
+        """
+        self._until = until = None if timeout is None else monotonic() + timeout
+        head: bytes | None = None
+        try:
+            if not self.is_served:
+                self.is_served = self._receive() == _SERVED
+                if not self.is_served:
+                    return None
+            if are_small(frames):
+                self._sock.send(dumps((frames, (), until), VERSION), _HOW)
+            else:
+                body, writable, fds = pack([frames], shared.parcels)
+                head = body if isinstance(body, bytes) and not fds else None
+                self._send(dumps((body, writable, until), VERSION), fds)
+            data, found = self._packet()
+        except (BrokenPipeError, ConnectionResetError):
+            data = b""
+        if not data:
+            if head is not None and not self.keeps:
+                shared.parcels.drop(head)
+            return None
+        reply, writable = loads(data)
+        if type(reply) is list and not writable:
+            return reply
+        if writable is None:
+            raise ResourceExhaustedError(*reply)
+        return unpack(reply, writable, shared.parcels, found)
 
     def close(self) -> None:
         """Close it; no thread may be waiting on it."""
         messages.disconnect(self._sock)
 
 
-class DirectServer:
+class DirectServer(_End):
     """The end that answers, in a thread of its own, one request at a time."""
 
     def __init__(
@@ -139,17 +167,13 @@ class DirectServer:
         ended: Callable[[DirectServer], None],
     ) -> None:
         sock.setblocking(True)
-        self._sock, self._sender, self._receiver = sock, sender, receiver
+        super().__init__(sock)
+        self._sender, self._receiver = sender, receiver
         self._parcels, self._ended = parcels, ended
         self._last: bytes | None = None  # the head of the last large reply
         self._replying = threading.Lock()  # guards the socket against being closed in a reply
-        self.keeps = False  # whether a reply is left to the caller as this ends
         name = f"direct-of-{sender}"
         self.thread = threading.Thread(target=self._serve, name=name, daemon=True)
-
-    def end(self) -> None:
-        """Have the thread end once it has answered; any thread may call this."""
-        messages.shut_down(self._sock)
 
     def close(self) -> None:
         """Give back what it has: called by its thread, or where that could not start."""
@@ -160,13 +184,12 @@ class DirectServer:
         self._ended(self)
 
     def _serve(self) -> None:
-        receive = Spin(self._wait, self._look).receive
         try:
             self._sock.send(_SERVED, _HOW)
-            while data := receive():
-                fds: Sequence[int] = ()
-                if data == _WITH_DESCRIPTORS:
-                    data, fds = messages.receive(self._sock)
+            while True:
+                data, fds = self._packet()
+                if not data:
+                    return
                 body, writable, until = loads(data)
                 if until is not None and until < monotonic() and self._is_given_up():
                     if isinstance(body, bytes):
@@ -175,7 +198,7 @@ class DirectServer:
                 self._answer(body, writable, fds)
                 del data, body
         except Exception as error:  # noqa: BLE001 - logged, and the caller sees the end
-            self._log(error)
+            self._failed(error)
         finally:
             self.close()
 
@@ -208,10 +231,16 @@ class DirectServer:
         try:
             self._reply([done.result()])
         except BaseException as error:  # noqa: BLE001 - the caller sees the end
-            self._log(error)
+            self._failed(error)
             self.end()
 
-    def _log(self, error: BaseException) -> None:
+    def _failed(self, error: BaseException) -> None:
+        """Log why there is no reply; the caller has the error if a resource ran out."""
+        if is_exhausted(error):
+            why = explained(error, "the reply")
+            reply = f"the reply to {self._sender!r}", why.resource, why.errno, why.advice
+            with suppress(OSError), self._replying:
+                self._sock.send(dumps((reply, None), VERSION), _HOW)
         if isinstance(error, OSError) and not is_exhausted(error):
             logger.debug("a caller is gone, or has given up", exc_info=error)
         else:
@@ -223,7 +252,7 @@ class DirectServer:
         with self._replying:
             self._last = head
             try:
-                _send(self._sock, dumps((body, writable), VERSION), fds)
+                self._send(dumps((body, writable), VERSION), fds)
             except OSError:  # the caller is gone, or has given up; the thread sees that too
                 if head is not None:
                     self._parcels.drop(head)
@@ -234,28 +263,3 @@ class DirectServer:
         poll = select.poll()
         poll.register(self._sock.fileno(), select.POLLRDHUP)
         return bool(poll.poll(0))
-
-    def _wait(self) -> bytes:
-        try:
-            return self._sock.recv(PACKET)
-        except ConnectionResetError:
-            return b""
-
-    def _look(self) -> bytes | None:
-        try:
-            return self._sock.recv(PACKET, _LOOK)
-        except BlockingIOError:
-            return None
-        except ConnectionResetError:
-            return b""
-
-
-def _send(sock: socket.socket, packet: bytes, fds: Sequence[int]) -> None:
-    try:
-        if fds:
-            sock.send(_WITH_DESCRIPTORS, _HOW)
-            messages.send_with(sock, packet, fds)
-        else:
-            sock.send(packet, _HOW)
-    finally:
-        messages.close(fds)

@@ -85,7 +85,7 @@ def pack(box: list[Frames], parcels: Parcels, *, move: bool = False) -> Packed:
         parcel = parcels.pack(raws, move=move)
         del frames, raws
         head = parcel.head()
-    except OSError as error:
+    except (OSError, MemoryError) as error:
         if not is_exhausted(error):
             raise
         raise explained(error, "the message") from error

@@ -136,16 +136,20 @@ class LocalTransport(Transport):
 
     def take(self, sender: str, frames: Frames | None) -> None:
         """Pass on a message, or with None the end of *sender*, after what came before of it."""
+        self._arrived[sender].append(frames)
+        self._pass_on(sender)
+
+    def _pass_on(self, sender: str) -> None:
         with self._lock:
-            self._arrived[sender].append(frames)
             if sender in self._taking:
                 return  # another thread, or this one further up, passes it on
             self._taking.add(sender)
         try:
             while self._take_next(sender):
                 pass
-        except BaseException:
+        except BaseException:  # an interrupt of this thread, for which the others do not wait
             self._taking.discard(sender)
+            self._pass_on(sender)
             raise
 
     def _take_next(self, sender: str) -> bool:

@@ -76,8 +76,8 @@ class Transport(ABC):
           says so, perhaps not at all (``test_each_message_arrives_once``).
         - No member that does not read holds up messages to others
           (``test_a_member_that_does_not_read_holds_up_no_other``).
-        - Any thread may send (``test_many_threads``), and sending does not wait for the receiver
-          (``test_sending_does_not_block``).
+        - Any thread may send (``test_messages_of_each_thread_arrive_in_order``), and sending does
+          not wait for the receiver (``test_sending_does_not_block``).
         - Frames arrive as the receiver's own memory: writable where they were sent writable,
           valid while referenced, and never seen to change by the sender or by another receiver
           (``test_what_arrives_is_the_receivers_own``).
@@ -153,6 +153,7 @@ class Transport(ABC):
             CallTimeoutError: no reply came within *timeout* seconds; a later one is dropped.
             ClosedError: this transport is not open, or is closed meanwhile.
             PeerLostError: *to* has ended, or is no other member.
+            ResourceExhaustedError: there is no memory or descriptor for it, or there for the reply.
         """
         return None
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.member import Member
+from pparallel.testing.patience import until
 from pparallel.testing.threads import in_threads
 from pparallel.testing.transport.alone import Answer, Received
 from pparallel_ipc import IpcTransportConfig
@@ -45,6 +46,7 @@ def pair(answer: Answer = echo, config: IpcTransportConfig | None = None) -> Ite
             stack.callback(each.close)
         at_a, at_b = Received(answer), Received(answer)
         in_threads(2, lambda n: (a, b)[n].open((at_a, at_b)[n]))
+        until(lambda: a._peers["b"].connection is not None, "it is not connected")
         yield Pair(a, b, at_a, at_b)
 
 

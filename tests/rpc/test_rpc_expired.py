@@ -84,57 +84,6 @@ def test_memory_of_calls_that_expire_is_bounded(job: Callable[..., Any]) -> None
     job(program, handler_threads=1, max_in_flight=most)
 
 
-@pytest.mark.parametrize("job", TRANSPORTS, indirect=True)
-def test_a_call_that_finds_no_room_keeps_its_time_out(job: Callable[..., Any]) -> None:
-    def program(rt: pparallel.Runtime) -> None:
-        group = rt.group()
-        if rt.rank == 0:
-            held = group.rpc_async("member-1", block, (0, bytes(2**16)), timeout=None)
-            with pytest.raises(CallTimeoutError) as caught:
-                group.rpc_sync("member-1", block, (1, bytes(2**16)), timeout=0.2)
-            assert not held.done(), "the time-out was kept once there was room"
-            assert "max_in_flight" in str(caught.value)
-            release.set()
-            assert held.wait() == 0
-        group.barrier()
-
-    job(program, max_in_flight=2**16)
-
-
-@pytest.mark.parametrize("job", TRANSPORTS, indirect=True)
-def test_a_slow_member_holds_up_no_calls_to_others(job: Callable[..., Any]) -> None:
-    def program(rt: pparallel.Runtime) -> None:
-        group = rt.group()
-        if rt.rank == 0:
-            held = group.rpc_async("member-1", block, (0, bytes(2**16)), timeout=None)
-            assert group.rpc_sync("member-0", len, args=(bytes(2**16),)) == 2**16
-            assert not held.done(), "it was sent once there was room"
-            release.set()
-            assert held.wait() == 0
-        group.barrier()
-
-    job(program, max_in_flight=2**16)
-
-
-@pytest.mark.parametrize("job", TRANSPORTS, indirect=True)
-def test_a_circle_of_large_calls_passes(job: Callable[..., Any]) -> None:
-    def program(rt: pparallel.Runtime) -> None:
-        group = rt.group()
-        if rt.rank == 0:
-            assert group.rpc_sync("member-1", bounce, (group, bytes(2**16), 5), timeout=60) == 5
-        group.barrier()
-
-    job(program, max_in_flight=2**16, handler_threads=1)
-
-
-def bounce(group: Any, payload: bytes, left: int) -> int:
-    """Call the other member, which calls this one."""
-    if not left:
-        return 0
-    other = "member-0" if group.get_cur_name() == "member-1" else "member-1"
-    return 1 + int(group.rpc_sync(other, bounce, (group, payload, left - 1), timeout=60))
-
-
 class Unsendable:
     """Fails as it is encoded, with an error that no serializer expects."""
 

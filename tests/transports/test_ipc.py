@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 from exhausted import no_descriptors
-from forking import fork_and_call
 from ipc_peer import ask, pair
 from reduced_transport_suite import ReducedTransportSuite
 from typing_extensions import override
@@ -196,28 +195,6 @@ def test_a_large_frame_that_goes_back_is_the_same_memory() -> None:
             del found
 
 
-def make_large(size: int) -> bytes:
-    return bytes(size)
-
-
-def ask_one_not_met(rt: Runtime) -> int:
-    """Have the first request to a member, other than the first, answered by a large frame."""
-    group = rt.group()
-    found = len(group.rpc_sync(2, make_large, args=(1 << 20,))) if rt.rank == 1 else 0
-    group.barrier(PATIENCE)
-    return found
-
-
-def test_a_large_reply_by_a_connection_that_is_being_made() -> None:
-    job = {
-        "members": 3,
-        "launcher": {"backend": "process"},
-        "transport": {"backend": "ipc"},
-        "reducer": {"backend": "local"},
-    }
-    assert pparallel.launch(job, ask_one_not_met) == [0, 1 << 20, 0]
-
-
 def test_memory_of_requests_and_replies_is_given_back() -> None:
     with pair() as there:
         large = os.urandom(1 << 18)
@@ -251,23 +228,6 @@ def test_a_packet_that_cannot_be_read_ends_the_connection_for_both(
         with pytest.raises(PeerLostError):
             there.a.send("b", [b"third"])
     assert "A connection cannot be served" in caplog.text
-
-
-def test_a_receiver_that_raises_makes_nobody_deaf(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    with pair() as there:
-        take = there.at_b.on_message
-
-        def fail_once(sender: str, frames: Frames) -> None:
-            there.at_b.on_message = take  # type: ignore[method-assign]
-            raise LookupError("for a test")
-
-        there.at_b.on_message = fail_once  # type: ignore[method-assign]
-        there.a.send("b", [b"first"])
-        there.a.send("b", [b"second"])
-        assert there.at_b.has(1) == [[b"second"]]
-    assert "b could not take a message of a" in caplog.text
 
 
 def test_the_end_is_reported_after_the_last_message() -> None:
@@ -467,21 +427,35 @@ def test_a_message_fails_that_finds_no_descriptor_to_connect_and_the_member_live
         assert peer.connection is not met
 
 
+def call_without_room(rt: Runtime) -> None:
+    group, large = rt.group(), 1 << 20
+    group.barrier(PATIENCE)
+    calls: list[tuple[Any, ...]] = [
+        (len, (bytes(large),)),
+        (bytes, (large,)),
+        (reply_later, (large,)),
+    ]
+    for each in calls if rt.rank == 0 else ():
+        for call in (group.rpc_sync, lambda *args: group.rpc_async(*args).wait(PATIENCE)):
+            with pytest.raises(ResourceExhaustedError, match="disk space"):
+                call(1, *each)
+            assert group.rpc_sync(1, add, args=(1, 2)) == 3
+    group.barrier(PATIENCE)
+
+
+def reply_later(size: int) -> Future[bytes]:
+    later: Future[bytes] = Future()
+    threading.Timer(0.01, later.set_result, [bytes(size)]).start()
+    return later
+
+
 def test_a_message_that_cannot_be_packed_loses_no_member(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with pair() as there:
-        ask(there, b"first")
-        with monkeypatch.context() as changed:
-            changed.setattr(Parcels, "pack", refuse)
-            for send in (there.a.send, lambda to, frames: there.a.exchange(to, frames, PATIENCE)):
-                with pytest.raises(ResourceExhaustedError):
-                    send("b", [b"", bytes(100_000)])
-        assert there.a.members() == ["a", "b"]
-        assert ask(there, b"?") == [b"?"]
-        there.a.send("b", [b"last"])
-        assert there.at_b.has(1) == [[b"last"]]
+    monkeypatch.setattr(Parcels, "pack", refuse)
+    job = {"members": 2, "transport": {"backend": "ipc"}, "reducer": {"backend": "local"}}
+    pparallel.launch(job, call_without_room)
 
 
 def test_a_member_without_descriptors_is_reached_later() -> None:
@@ -584,11 +558,6 @@ def test_a_dispatcher_that_cannot_be_made_leaves_no_descriptor(
 
 def add(a: int, b: int) -> int:
     return a + b
-
-
-def test_a_member_may_fork() -> None:
-    job = {"members": 2, "launcher": {"backend": "process"}, "reducer": {"backend": "local"}}
-    assert pparallel.launch(job, fork_and_call) == [14, 14]
 
 
 def ask_own_member(me: int) -> list[int]:

@@ -27,6 +27,7 @@ from pparallel.runtime.links.ordering import Ordering
 from pparallel.runtime.member import Member
 from pparallel.testing.transport.alone import Received, echo
 from pparallel.testing.transport.calls import CallTests
+from pparallel.testing.transport.laws import LawTests
 from pparallel_process import ProcessLauncherConfig
 from pparallel_torch import TorchRpcTransportConfig
 from pparallel_torch.rpc import frames
@@ -39,8 +40,10 @@ class TestTorchRpcTransport(ReducedTransportSuite):
     test_every_call_is_answered_once = CallTests.test_every_call_is_answered_once
     test_timeout = CallTests.test_timeout
     test_remote_exceptions = CallTests.test_remote_exceptions
+    test_two_members_that_are_not_first = CallTests.test_two_members_that_are_not_first
+    test_a_forked_child_closes_its_copy = CallTests.test_a_forked_child_closes_its_copy
     test_calls_in_a_circle = CallTests.test_calls_in_a_circle
-    test_back_pressure = CallTests.test_back_pressure
+    test_one_slow_member_holds_up_no_other = LawTests.test_one_slow_member_holds_up_no_other
 
     @pytest.fixture
     @override

@@ -180,7 +180,7 @@ class Endpoint:
                 )
 
     def close(self) -> None:
-        """Disconnect and end the threads; safe to call again."""
+        """Disconnect and end the threads; safe to call again; a forked child has none of them."""
         refuse_reentry()
         if self._is_forked:
             return  # threads and connections are the parent's

@@ -55,12 +55,11 @@ class RpcGroup(ServiceGroup):
           ``test_a_timeout_is_kept_in_queues``).
         - Members that call one another in a circle do not deadlock, with one handler thread each
           (``TransportSuite.test_calls_in_a_circle``).
-        - A member that ended raises ``PeerLostError`` in every call that waits for it
-          (``TransportSuite.test_a_member_that_leaves``), and the names it held are free again
-          (``test_names_of_a_member_that_leaves``).
-        - A caller whose calls in flight exceed the transport's ``max_in_flight`` waits
-          (``TransportSuite.test_back_pressure``); its calls to other members do not
-          (``test_one_slow_member_holds_up_no_other``).
+        - A member that ended raises ``PeerLostError`` in every call
+          that waits for it, and the names it held are free again
+          (``TransportSuite.test_a_member_that_leaves``).
+        - A caller whose calls in flight exceed the transport's ``max_in_flight`` waits; its calls
+          to other members do not (``TransportSuite.test_one_slow_member_holds_up_no_other``).
         - A value that others refer to lives as long as a member holds a reference
           (``TransportSuite.test_references``).
         - A name is held by one member at a time (``TransportSuite.test_pairs_and_services``), and

@@ -107,11 +107,6 @@ def kept_values() -> int:
     return len(context.endpoint().refs)
 
 
-def count_kept_answers() -> int:
-    """Return how many answers the member where this runs keeps for others."""
-    return sum(len(each.kept) for each in context.endpoint()._peers.values())
-
-
 def bound_group(group: RpcGroup) -> RpcGroup:
     """Check that *group* belongs to the member where this runs, and send it back."""
     assert group.get_cur_name() == context.endpoint().name

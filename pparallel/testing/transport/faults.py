@@ -13,21 +13,18 @@ from pparallel.errors import CallTimeoutError, PeerLostError
 from pparallel.interfaces.transport import TransportConfig
 from pparallel.runtime.rpc import RpcGroup
 from pparallel.testing.chaos import chaotic
-from pparallel.testing.patience import PATIENCE, until
+from pparallel.testing.patience import PATIENCE
 from pparallel.testing.threads import in_threads
 from pparallel.testing.transport.base import Run, TransportTests, first_member
 from pparallel.testing.transport.called import (
     Holder,
-    add,
     add_and_note,
     add_listed,
-    count_kept_answers,
     fail,
     note,
     noted,
     read_ref,
 )
-from pparallel.testing.transport.groups import barriers, pairs_and_services, references
 
 if TYPE_CHECKING:
     from pparallel.builder import Runtime
@@ -79,14 +76,6 @@ def registered(group: RpcGroup) -> None:
 
 
 @first_member
-def answers_are_forgotten(group: RpcGroup, count: int) -> None:
-    for n in range(count):
-        large = group.rpc_sync(1, bytes, args=(1000 * n,), idempotent=True)
-        assert hash(large) == hash(bytes(1000 * n))  # which pytest does not list
-    until(lambda: group.rpc_sync(1, count_kept_answers) == 0, "answers that had come were kept")
-
-
-@first_member
 def not_sent_again(group: RpcGroup, count: int) -> None:
     errors: list[BaseException | None] = []
     for start in range(0, count, 4):
@@ -111,13 +100,6 @@ def never_answered(rt: Runtime) -> None:
     assert rt.rank == 0 or noted() == [1]
 
 
-def system_requests(rt: Runtime) -> None:
-    pairs_and_services(rt)
-    references(rt)
-    assert rt.group().rpc_sync(0, add, args=(1, 2)) == 3
-    barriers(rt, 5)
-
-
 class FaultTests(TransportTests):
     """Tests of the RPC layer above the transport, with faults put between the two."""
 
@@ -131,15 +113,7 @@ class FaultTests(TransportTests):
     ) -> None:
         run(sent_again, 20, transport=faulty(**FAULTS[fault]))
 
-    def test_answers_are_forgotten(self, run: Run) -> None:
-        run(answers_are_forgotten, 100)
-
     def test_nothing_runs_twice(self, run: Run, faulty: Callable[..., TransportConfig]) -> None:
         run(not_sent_again, 60, transport=faulty(**FAULTS["all"]))
         for fault in ("drop_reply", "fail_running"):
             run(never_answered, transport=faulty(**{fault: 1.0}))
-
-    def test_the_system_does_nothing_twice(
-        self, run: Run, faulty: Callable[..., TransportConfig]
-    ) -> None:
-        run(system_requests, members=3, transport=faulty(duplicate=0.5, harm="everything"))

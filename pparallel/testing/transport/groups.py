@@ -21,7 +21,6 @@ from pparallel.testing.transport.called import (
     noted,
     read_ref,
 )
-from pparallel.testing.transport.calls import LEAVES
 
 if TYPE_CHECKING:
     from pparallel.builder import Runtime
@@ -131,30 +130,6 @@ def barriers(rt: Runtime, rounds: int) -> None:
     in_threads(3, meet)
 
 
-def names_of_a_member_that_leaves(rt: Runtime) -> None:
-    group = rt.group()
-    if rt.rank == 2:
-        group.register("mine", add)
-        group.pair("value", 1)
-    group.barrier(PATIENCE)
-    # One of them remembers where the service was.
-    assert rt.rank != 1 or group.registered_sync("mine", args=(1, 2)) == 3
-    group.barrier(PATIENCE)
-    if rt.rank == 2:
-        return
-    lost: list[str] = []
-    group.when_lost(lambda name, _: lost.append(name))
-    until(lambda: bool(lost), "a member that left was not reported")
-    # What the first member keeps may hear of the end a moment later than this one.
-    until(lambda: not group.is_paired("value"), "the name of a member that left was not freed")
-    with pytest.raises(DirectoryError, match="not registered in"):
-        group.registered_sync("mine", args=(1, 1))
-    assert group.meet("looked", PATIENCE) == rt.members[:2]
-    if rt.rank == 1:
-        group.register("mine", add)
-        group.pair("value", 2)
-
-
 class GroupTests(TransportTests):
     """Tests of what members do together."""
 
@@ -163,9 +138,6 @@ class GroupTests(TransportTests):
 
     def test_pairs_and_services(self, run: Run) -> None:
         run(pairs_and_services, members=3)
-
-    def test_names_of_a_member_that_leaves(self, run: Run) -> None:
-        run(names_of_a_member_that_leaves, members=["m0", "m1", LEAVES])
 
     def test_groups(self, run: Run) -> None:
         assert run(groups, members=3) == ["pair", "pair", None]
