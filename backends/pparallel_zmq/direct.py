@@ -40,6 +40,10 @@ class EndedError(Exception):
     """Raised where a direct connection has ended, or is closed."""
 
 
+def _never() -> bool:
+    return False
+
+
 class DirectConnection:
     """One end: one thread at a time uses it, and any closes it."""
 
@@ -62,7 +66,7 @@ class DirectConnection:
         except BaseException:
             sockets.close(*mine)
             raise
-        self._next = Spin(self._wait, self._look).receive
+        self._next = Spin(self._wait, self._look).receive  # returns the next part
 
     def send(self, frames: Frames, kind: int = messages.FRAMES) -> None:
         """Send a message; of a large one a few pieces at a time.
@@ -75,7 +79,7 @@ class DirectConnection:
         for parts in messages.pack(frames, self._limits, kind):
             if len(parts) > 1:
                 if under_way == self._window:
-                    if self._next().bytes != MORE_BACK:
+                    if self._next() != MORE_BACK:
                         raise EndedError
                     under_way -= 1
                 under_way += 1
@@ -88,13 +92,12 @@ class DirectConnection:
             TimeoutError: none came in time.
             EndedError: the other end is gone, or has sent what is no message.
         """
-        while (part := self._next().bytes) == MORE_BACK:
+        while (part := self._next()) == MORE_BACK:
             pass
         try:
             found = messages.unpack(part, self._limits)
             while isinstance(found, Incoming):
-                head = self._next().bytes
-                is_last = found.feed(head, memoryview(self._next().buffer))
+                is_last = found.feed(self._next(), memoryview(self._next()))
                 self._send(MORE_BACK)
                 if is_last:
                     found = found.frames()
@@ -128,15 +131,16 @@ class DirectConnection:
             except zmq.Again:  # there is room for all that is sent
                 raise EndedError from None
 
-    def _look(self) -> Any:
+    def _look(self) -> bytes | None:
         with self._lock:
             return self._take()
 
-    def _take(self) -> Any:
+    def _take(self) -> bytes | None:
         """Return a part if one has come; called with the lock held."""
         while not self._is_closed:
             try:
-                return self._socket.recv(NOW, copy=False)
+                # Not a frame of pyzmq: the end of one loses what a signal's handler raises.
+                return self._socket.recv(NOW)
             except zmq.Again:
                 # Only this has the socket look at all that its descriptor has reported.
                 events = int(self._socket.getsockopt(_EVENTS))
@@ -146,7 +150,12 @@ class DirectConnection:
                     return None
         raise EndedError
 
-    def _wait(self, is_done: Callable[[], bool] = lambda: False) -> Any:
+    def _wait(self) -> bytes:
+        part = self._wait_unless(_never)
+        assert part is not None
+        return part
+
+    def _wait_unless(self, is_done: Callable[[], bool]) -> bytes | None:
         """Return the next part; None: *is_done* before one has come."""
         while not is_done():
             with self._lock:
@@ -246,7 +255,7 @@ class DirectServer(DirectConnection):
         if not isinstance(reply, Future):
             return reply
         reply.add_done_callback(lambda _: self._wake.set())
-        if self._wait(reply.done) is not None:
+        if self._wait_unless(reply.done) is not None:
             raise EndedError  # it sends before it is answered
         self._wake.clear()
         return reply.result()
