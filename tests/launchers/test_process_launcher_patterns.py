@@ -26,7 +26,6 @@ from pparallel_process import ProcessLauncherConfig
 
 _WARNS = "ignore:This process .* is multi-threaded:DeprecationWarning"  # since Python 3.12
 _FORK = pytest.param("fork", marks=pytest.mark.filterwarnings(_WARNS))
-sent_and_inherited = pytest.mark.parametrize("method", ["forkserver", _FORK])
 each_way = pytest.mark.parametrize("method", ["thread", "forkserver", _FORK])
 
 Spawn = Callable[..., Any]
@@ -59,15 +58,6 @@ def test_ranks_take_turns(spawn: Spawn, tmp_path: Path, method: str) -> None:
     found = spawn(method, launched_patterns.take_turns, executor, tmp_path)
     assert [len(set(each)) for each in found] == [1, 1, 1]
     assert len({each[0] for each in found}) == (1 if method == "thread" else 3)
-    assert (tmp_path / "done").stat().st_size == 3 * launched_patterns.RUNS
-
-
-@sent_and_inherited
-def test_an_executor_that_a_function_finds_around_it(
-    spawn: Spawn, tmp_path: Path, method: str
-) -> None:
-    executor = MpSerialExecutor()
-    spawn(method, lambda rank: launched_patterns.take_turns(rank, executor, tmp_path))
     assert (tmp_path / "done").stat().st_size == 3 * launched_patterns.RUNS
 
 
@@ -109,11 +99,6 @@ def test_a_function_that_waits_for_its_own_end_is_refused(spawn: Spawn) -> None:
         executor.run(lambda: executor.run(int))
     with pytest.raises(RuntimeError, match="is called inside itself"):
         spawn("forkserver", launched_patterns.run_inside, executor, ranks=1)
-    assert executor.run(int) == 0
-
-
-def test_a_function_that_fails_ends_its_turn() -> None:
-    executor = MpSerialExecutor()
     with pytest.raises(ZeroDivisionError):
         executor.run(lambda: 1 / 0)
     assert executor.run(int) == 0
