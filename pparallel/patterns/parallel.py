@@ -133,7 +133,7 @@ class Parallel:
 
         What was put is run first, and its results can be got still.
         """
-        self._end(None)
+        self.__exit__(None, None, None)
 
     def __enter__(self) -> Self:
         return self
@@ -144,7 +144,13 @@ class Parallel:
         exc: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
-        self._end(exc)
+        with self._lock:
+            self._closed = True
+            self._lock.notify_all()
+            ending, self._own[:] = self._own[:], []
+        for pool in ending:
+            pool.__exit__(exc_type, exc, tb)
+            self._collected()
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -173,31 +179,12 @@ class Parallel:
                 self._pool.attend(lambda: bool(found), wait, left)
         return found[0]
 
-    def _end(self, error: BaseException | None) -> None:
-        with self._lock:
-            self._closed = True
-            self._lock.notify_all()
-        if self._own:
-            _end(self._own, error)
-            self._collected()
-
-
-def _end(own: list[Pool], error: BaseException | None = None) -> None:
-    """Have the pool finish what it has, or after *error* what runs, and end; once."""
-    try:
-        pool = own.pop()
-    except IndexError:
-        return
-    if error is None:
-        pool.__exit__(None, None, None)
-    else:
-        pool.__exit__(type(error), error, error.__traceback__)
-
 
 def _end_aside(own: list[Pool]) -> None:
-    """As :func:`_end`, in a thread that nothing waits for."""
-    if own:
-        threading.Thread(target=_end, args=(own,), name="parallel-end", daemon=True).start()
+    """Have the pool finish what it has, and end, in a thread that nothing waits for."""
+    for pool in own:
+        end = partial(pool.__exit__, None, None, None)
+        threading.Thread(target=end, name="parallel-end", daemon=True).start()
 
 
 def _called(work: Callable[[Any], Any], x: Any) -> Future[Any]:
