@@ -184,7 +184,7 @@ def _end_aside(own: list[Pool]) -> None:
     """Have the pool finish what it has, and end, in a thread that nothing waits for."""
     for pool in own:
         end = partial(pool.__exit__, None, None, None)
-        threading.Thread(target=end, name="parallel-end", daemon=True).start()
+        threading.Thread(target=end, name="pparallel-end", daemon=True).start()
 
 
 def _called(work: Callable[[Any], Any], x: Any) -> Future[Any]:

@@ -73,6 +73,7 @@ class SlaveSet:
         self._lock = threading.Lock()
         self._master = Participant()
         self._slaves: dict[Any, Participant] = {}
+        self._everybody = {MASTER: self._master}
         self._rounds = 0  # those that ended well
         self._computing = False
         self._error: BaseException | None = None
@@ -111,7 +112,7 @@ class SlaveSet:
             if identifier == MASTER:
                 message = f"identifier {identifier!r} is the master's: give slaves another"
                 raise ValueError(message)
-            self._slaves = ordered
+            self._slaves, self._everybody = ordered, {MASTER: self._master, **ordered}
 
     def submit(self, identifier: Any, message: Any) -> Future[Any]:
         """Take a participant's message; return the future of its result.
@@ -123,8 +124,7 @@ class SlaveSet:
         """
         call = LeanFuture[Any]()
         with self._lock:
-            everybody, trouble, master = self._everybody(), self._trouble(), None
-            each = everybody[identifier]
+            each, trouble, master = self._everybody[identifier], self._trouble(), None
             if trouble is None and each.call is not None:
                 method = "run_master" if identifier == MASTER else "run_slave"
                 trouble = ValueError(
@@ -133,7 +133,7 @@ class SlaveSet:
                 )
             if trouble is None:
                 each.message, each.call = message, call
-                self._computing = all(each.call is not None for each in everybody.values())
+                self._computing = all(each.call for each in self._everybody.values())
                 master = self._master.call if self._computing else None
         if trouble is not None:
             raise self.end(trouble)
@@ -149,7 +149,7 @@ class SlaveSet:
         """Run a round, and return the master's result."""
         self._wait(MASTER, message)
         try:
-            results = matched(callback(self._messages()), list(self._everybody()))
+            results = matched(callback(self._messages()), list(self._everybody))
             replies = []
             for identifier, slave in self._slaves.items():
                 with _serializing(f"the result for {self._title(identifier)}"):
@@ -173,7 +173,7 @@ class SlaveSet:
             first, calls = self._error, []
             if first is None:
                 first, self._error = error, kept
-                calls = [each.call for each in self._everybody().values()]
+                calls = [each.call for each in self._everybody.values()]
                 self._forget_the_round()
         for call in calls:
             if call is not None:
@@ -193,9 +193,9 @@ class SlaveSet:
             count = f"{self._rounds} round{'' if self._rounds == 1 else 's'}"
             lost = PeerLostError(self._peer(identifier), f"left after {count}")
         with self._lock:
-            everybody = self._everybody()
-            everybody[identifier].gone = everybody[identifier].gone or lost
-            awaited = any(each.call is not None for each in everybody.values())
+            left = self._everybody[identifier]
+            left.gone = left.gone or lost
+            awaited = any(each.call for each in self._everybody.values())
         if awaited:
             self.end(lost)
 
@@ -214,8 +214,8 @@ class SlaveSet:
         with self._lock:
             if call.done() or self._computing:
                 return
-            everybody = self._everybody().items()
-            missing = [self._title(key) for key, each in everybody if each.call is None]
+            everybody = self._everybody.items()
+            missing = [self._title(key) for key, each in everybody if not each.call]
             what = f"the call to {', '.join(missing)} for round {self._rounds + 1}"
         self.end(CallTimeoutError(what, self.timeout or 0.0))
 
@@ -239,7 +239,7 @@ class SlaveSet:
     def _messages(self) -> Messages:
         with self._lock:
             error = self._error
-            sent = {key: (each, each.message) for key, each in self._everybody().items()}
+            sent = {key: (each, each.message) for key, each in self._everybody.items()}
         if error is not None:
             raise _own_copy(error, self._where)
         messages = []
@@ -261,19 +261,17 @@ class SlaveSet:
             if call is not None:
                 settle(call, reply)
 
-    def _everybody(self) -> dict[Any, Participant]:
-        return {MASTER: self._master, **self._slaves}
-
     def _forget_the_round(self) -> None:
         """Make room for the next messages; called with the lock held."""
-        for each in self._everybody().values():
+        for each in self._everybody.values():
             each.message = each.call = None
         self._computing = False
 
     def _trouble(self) -> BaseException | None:
         """Return why no round can be run any more; called with the lock held."""
-        errors = [self._error, *(each.gone for each in self._everybody().values())]
-        return next((each for each in errors if each is not None), None)
+        if self._error is not None:
+            return self._error
+        return next((each.gone for each in self._everybody.values() if each.gone), None)
 
     def _peer(self, identifier: Any) -> str:
         return self._where if identifier == MASTER else str(identifier)
@@ -336,17 +334,20 @@ def matched(results: Any, wanted: Sequence[Any]) -> dict[Any, Any]:
     Raises:
         ValueError: they are not that.
     """
-    rule = "the callback must return [(0, result), (identifier, result), ...], the master's first"
-    rule = f"{rule}, with one for each of {_listed(wanted)}"
     try:
         pairs = [(identifier, result) for identifier, result in results]
         found = dict(pairs)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{rule}, not {reprlib.repr(results)}") from error
+        raise _refusal(wanted, reprlib.repr(results)) from error
     given = [identifier for identifier, _ in pairs]
     if given[:1] != [MASTER] or len(given) != len(found) or found.keys() != set(wanted):
-        raise ValueError(f"{rule}, not those for {_listed(given) or 'nobody'}")
+        raise _refusal(wanted, f"those for {_listed(given) or 'nobody'}")
     return found
+
+
+def _refusal(wanted: Sequence[Any], given: str) -> ValueError:
+    rule = "the callback must return [(0, result), (identifier, result), ...], the master's first"
+    return ValueError(f"{rule}, with one for each of {_listed(wanted)}, not {given}")
 
 
 def _listed(identifiers: Iterable[Any]) -> str:

@@ -27,7 +27,9 @@ class _Watcher:
     def watch(self, watched: object, action: Callable[[], object]) -> Callable[[], object]:
         with self._lock:
             if not self._watched:
-                start_thread(threading.Thread(target=self._run, name="collected", daemon=True))
+                start_thread(
+                    threading.Thread(target=self._run, name="pparallel-collected", daemon=True)
+                )
             self._watched += 1
         finalizer = weakref.finalize(watched, self._actions.put, action)
         finalizer.atexit = False  # the thread ends with the process

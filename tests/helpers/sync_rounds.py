@@ -75,7 +75,7 @@ def until_waiting(master: SyncMaster, count: int) -> None:
     """Return when so many participants wait."""
 
     def wait() -> bool:
-        everybody = master._sets.current._everybody().values()
+        everybody = master._sets.current._everybody.values()
         return sum(each.call is not None for each in everybody) == count
 
     until(wait, f"{count} did not wait")
