@@ -55,7 +55,7 @@ def spawn(launcher: Launcher) -> Iterator[Spawn]:
 @each_way
 def test_ranks_take_turns(spawn: Spawn, tmp_path: Path, method: str) -> None:
     executor = MpSerialExecutor()
-    found = spawn(method, launched_patterns.take_turns, executor, tmp_path)
+    found = spawn(method, lambda rank: launched_patterns.take_turns(rank, executor, tmp_path))
     assert [len(set(each)) for each in found] == [1, 1, 1]
     assert len({each[0] for each in found}) == (1 if method == "thread" else 3)
     assert (tmp_path / "done").stat().st_size == 3 * launched_patterns.RUNS
