@@ -118,7 +118,7 @@ class Components:
         return component
 
     def _watch(self, name: str, pool: Pool, progress: Progress) -> None:
-        from pparallel.runtime.events.tasks import watch_tasks
+        from pparallel.runtime.task_events import watch_tasks
 
         watch_tasks(self._events, pool, name)
         if progress is not False:

@@ -6,7 +6,7 @@ from typing_extensions import override
 
 from pparallel.patterns.parallel import Parallel as _Parallel
 from pparallel.patterns.parallel import Parallelizable
-from pparallel.patterns.waiting import waking
+from pparallel.runtime import stopping
 
 __all__ = ["Parallel", "Parallelizable"]
 
@@ -28,7 +28,7 @@ class Parallel(_Parallel):
                 told.append(why)
                 self._lock.notify_all()
 
-        with waking(stop):
+        with stopping.waking(stop):
             self._lock.wait_for(lambda: self._outstanding or self._closed or told)
         if told and not self._outstanding:
             raise told[0]

@@ -9,8 +9,8 @@ from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
-from pparallel.patterns.turns import Turns
 from pparallel.runtime import stopping
+from pparallel.runtime.shared_lock import SharedLock
 
 if TYPE_CHECKING:
     import torch
@@ -34,7 +34,7 @@ class MpModelWrapper(Generic[M]):
 
     def __init__(self, model: M) -> None:
         self._model = model
-        self._turns = Turns()
+        self._lock = SharedLock()
         self._copies: WeakKeyDictionary[Any, M] = WeakKeyDictionary()
 
     def to(self, device: torch.device | str | int) -> M:
@@ -43,7 +43,7 @@ class MpModelWrapper(Generic[M]):
         Raises:
             ClosedError: the calling rank was told to stop before its turn came.
         """
-        with self._turns.taken("MpModelWrapper.to"):
+        with self._lock.held("MpModelWrapper.to"):
             return self._own().to(device)
 
     def _own(self) -> M:
@@ -57,7 +57,7 @@ class MpModelWrapper(Generic[M]):
 
     @override
     def __getstate__(self) -> dict[str, Any]:
-        return {"_model": self._model, "_turns": self._turns}
+        return {"_model": self._model, "_lock": self._lock}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _copies=WeakKeyDictionary())

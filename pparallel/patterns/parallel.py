@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
+from queue import Empty, SimpleQueue
 from time import monotonic
 from types import TracebackType
 from typing import Any, Self
@@ -14,8 +15,9 @@ from typing import Any, Self
 from pparallel.builder import build, load
 from pparallel.errors import ClosedError, TaskTimeoutError
 from pparallel.interfaces.pool import Pool, PoolConfig
-from pparallel.patterns.departures import departures
-from pparallel.patterns.waiting import waking
+from pparallel.runtime import stopping
+from pparallel.runtime.collected import when_collected
+from pparallel.runtime.future import LeanFuture
 from pparallel.runtime.program_end import end_with_program
 
 
@@ -25,12 +27,6 @@ class Parallelizable:
     def forward_backward(self, x: Any) -> Any:
         """Return the result for the input *x*; called by several workers at once."""
         raise NotImplementedError
-
-
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    value: Any = None
-    error: BaseException | None = None
 
 
 class Parallel:
@@ -66,22 +62,22 @@ class Parallel:
     ) -> None:
         if num_workers < 0:
             raise ValueError(f"num_workers must be 0 or more, not {num_workers}")
-        self._work: Callable[[Any], Any] = _forward_backward(parallizable)
+        self._work = _forward_backward(parallizable)
         self._serial = num_workers if serial_init else 0
         self._lock = threading.Condition()
         self._outstanding = 0
-        self._outcomes: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
+        self._outcomes: SimpleQueue[Future[Any]] = SimpleQueue()
         self._closed = False
-        self._pool: Pool | None = None
-        self._own: _OwnPool | None = None
+        self._own: list[Pool] = []  # the pool that was made here, until it is ended
         if isinstance(pool, Pool):
             self._pool = pool if num_workers else None
             return
         config = _config(pool, num_workers)
-        if num_workers:
-            self._pool = build(config).__enter__()
-            self._own = _OwnPool(self._pool)
-            self._departed = departures.watch(self, self._own.end_in_the_background)
+        self._pool = build(config).__enter__() if num_workers else None
+        if self._pool is not None:
+            self._own.append(self._pool)
+            end_with_program(self._pool)
+            self._collected = when_collected(self, partial(_end_aside, self._own))
 
     def put(self, x: Any) -> None:
         """Have ``forward_backward(x)`` run by a worker, or in the caller where that was asked for.
@@ -97,7 +93,10 @@ class Parallel:
             here = self._pool is None or self._serial > 0
             self._serial -= here
         try:
-            self._run_here(x) if here else self._hand_over(x)
+            if self._pool is None or here:
+                self._outcomes.put(_called(self._work, x))
+            else:  # nothing here holds self: a task must not keep it from being collected
+                self._pool.submit(self._work, x).when_done(self._outcomes.put)
         except BaseException:
             with self._lock:
                 self._outstanding -= 1
@@ -118,16 +117,14 @@ class Parallel:
             self._check_put()
             self._outstanding -= 1
         try:
-            with waking(lambda why: self._outcomes.put(_Outcome(error=why))):
+            with stopping.waking(lambda why: self._outcomes.put(_failed(why))):
                 outcome = self._next(timeout)
         except BaseException:
             with self._lock:
                 self._outstanding += 1
             raise
-        if outcome.error is None:
-            return outcome.value
         try:
-            raise outcome.error
+            return outcome.result()
         finally:
             del outcome  # no cycle of exception, traceback and this frame
 
@@ -136,7 +133,7 @@ class Parallel:
 
         What was put is run first, and its results can be got still.
         """
-        self._end(None)
+        self.__exit__(None, None, None)
 
     def __enter__(self) -> Self:
         return self
@@ -147,7 +144,13 @@ class Parallel:
         exc: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
-        self._end(exc)
+        with self._lock:
+            self._closed = True
+            self._lock.notify_all()
+            ending, self._own[:] = self._own[:], []
+        for pool in ending:
+            pool.__exit__(exc_type, exc, tb)
+            self._collected()
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -157,33 +160,18 @@ class Parallel:
             message = "there is nothing to get: each result of what was put was got already"
             raise RuntimeError(message)
 
-    def _run_here(self, x: Any) -> None:
-        try:
-            outcome = _Outcome(self._work(x))
-        except Exception as error:  # noqa: BLE001 - raised by get
-            outcome = _Outcome(error=error)
-        self._outcomes.put(outcome)
-
-    def _hand_over(self, x: Any) -> None:
-        assert self._pool is not None
-        # Nothing here holds self: a task that is under way must not keep it from being collected.
-        done, failed = partial(_done, self._outcomes), partial(_failed, self._outcomes)
-        self._pool.apply_async(self._work, (x,), callback=done, error_callback=failed)
-
-    def _next(self, timeout: float | None) -> _Outcome:
-        found: list[_Outcome] = []
+    def _next(self, timeout: float | None) -> Future[Any]:
+        found: list[Future[Any]] = []
 
         def wait(limit: float | None) -> None:
-            try:
+            with suppress(Empty):
                 found.append(self._outcomes.get(timeout=limit))
-            except queue.Empty:
-                return
 
         deadline = None if timeout is None else monotonic() + timeout
         wait(0)
         while not found:
-            left = None if deadline is None else max(0.0, deadline - monotonic())
-            if left == 0:
+            left = None if deadline is None else deadline - monotonic()
+            if left is not None and left <= 0:
                 raise TaskTimeoutError("the next result", timeout or 0.0)
             if self._pool is None:
                 wait(left)
@@ -191,40 +179,27 @@ class Parallel:
                 self._pool.attend(lambda: bool(found), wait, left)
         return found[0]
 
-    def _end(self, error: BaseException | None) -> None:
-        with self._lock:
-            self._closed = True
-            self._lock.notify_all()
-        if self._own is not None:
-            self._own.end(error)
-            self._departed()
+
+def _end_aside(own: list[Pool]) -> None:
+    """Have the pool finish what it has, and end, in a thread that nothing waits for."""
+    for pool in own:
+        end = partial(pool.__exit__, None, None, None)
+        threading.Thread(target=end, name="pparallel-end", daemon=True).start()
 
 
-class _OwnPool:
-    """A pool that was opened for one :class:`Parallel`, and ends once."""
+def _called(work: Callable[[Any], Any], x: Any) -> Future[Any]:
+    outcome = LeanFuture[Any]()
+    try:
+        outcome.set_result(work(x))
+    except Exception as error:  # noqa: BLE001 - raised by get
+        outcome.set_exception(error)
+    return outcome
 
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-        self._lock = threading.Lock()
-        self._ended = False
-        end_with_program(pool)
 
-    def end(self, error: BaseException | None = None) -> None:
-        """Let the pool finish what it has, or after *error* what runs, and end."""
-        with self._lock:
-            if self._ended:
-                return
-            self._ended = True
-        if error is None:
-            self._pool.__exit__(None, None, None)
-        else:
-            self._pool.__exit__(type(error), error, error.__traceback__)
-
-    def end_in_the_background(self) -> None:
-        """As :meth:`end`, but nobody waits for it."""
-        if not self._ended:
-            name = "pparallel-parallel-end"
-            threading.Thread(target=self.end, name=name, daemon=True).start()
+def _failed(error: BaseException) -> Future[Any]:
+    outcome = LeanFuture[Any]()
+    outcome.set_exception(error)
+    return outcome
 
 
 def _forward_backward(parallizable: Any) -> Callable[[Any], Any]:
@@ -243,11 +218,3 @@ def _config(pool: PoolConfig | Mapping[str, Any] | None, workers: int) -> PoolCo
         return pool
     given = {name: getattr(pool, name) for name in pool.model_fields_set}
     return type(pool)(**{**given, "size": workers})
-
-
-def _done(outcomes: queue.SimpleQueue[_Outcome], value: Any) -> None:
-    outcomes.put(_Outcome(value))
-
-
-def _failed(outcomes: queue.SimpleQueue[_Outcome], error: BaseException) -> None:
-    outcomes.put(_Outcome(error=error))

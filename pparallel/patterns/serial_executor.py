@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from pparallel.patterns.turns import Turns
+from pparallel.runtime.shared_lock import SharedLock
 
 T = TypeVar("T")
 
@@ -20,7 +20,7 @@ class MpSerialExecutor:
     """
 
     def __init__(self) -> None:
-        self._turns = Turns()
+        self._lock = SharedLock()
 
     def run(self, fn: Callable[[], T]) -> T:
         """Return what ``fn()`` returns, which no other rank runs meanwhile.
@@ -30,5 +30,5 @@ class MpSerialExecutor:
             RuntimeError: *fn* itself calls this.
             Exception: what *fn* raises.
         """
-        with self._turns.taken("MpSerialExecutor.run"):
+        with self._lock.held("MpSerialExecutor.run"):
             return fn()

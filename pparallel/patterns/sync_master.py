@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
 
 from typing_extensions import override
 
 from pparallel.errors import ClosedError
-from pparallel.patterns.departures import departures
-from pparallel.patterns.gathering import Gathering
-from pparallel.patterns.matching import MASTER, Callback
-from pparallel.patterns.sets import Sets
-from pparallel.patterns.slave import Codec
+from pparallel.patterns.slave_set import MASTER, Callback, SlaveSets
+from pparallel.runtime.collected import when_collected
 
 if TYPE_CHECKING:
+    from pparallel.patterns.sync_master_remote import Desk
     from pparallel.runtime.rpc import RpcGroup
 
 
-class Way(Protocol):
-    """How a slave reaches its master."""
+class Rounds(Protocol):
+    """What a slave takes part in: a set of this process, or of another member."""
 
-    def run(self, message: Any) -> Any:
-        """Take part in a round."""
+    def run_slave(self, identifier: Any, message: Any) -> Any:
+        """Take part in a round, and return the slave's result."""
 
-    def abort(self, error: BaseException) -> None:
-        """Say that this slave failed."""
+    def abort(self, identifier: Any, error: BaseException) -> None:
+        """End the set, for the slave has failed."""
 
-    def leave(self) -> None:
-        """Say that this slave runs no more rounds; safe to call again."""
+    def leave(self, identifier: Any) -> None:
+        """Take part in no more rounds; safe to call again."""
 
 
 class _Participant(ABC):
@@ -69,11 +66,11 @@ class SlavePipe(_Participant):
         identifier: what the slave is called in the callback.
     """
 
-    def __init__(self, identifier: Any, way: Way) -> None:
+    def __init__(self, identifier: Any, way: Rounds) -> None:
         self.identifier = identifier
-        self._way = way
+        self._rounds = way
         self._closed = False
-        self._departed = departures.watch(self, way.leave)
+        self._collected = when_collected(self, partial(way.leave, identifier))
 
     def run_slave(self, msg: Any) -> Any:
         """Send *msg* to the master and return this slave's result of the round.
@@ -88,20 +85,20 @@ class SlavePipe(_Participant):
         """
         if self._closed:
             raise ClosedError(repr(self))
-        return self._way.run(msg)
+        return self._rounds.run_slave(self.identifier, msg)
 
     @override
     def abort(self, error: BaseException) -> None:
         """Tell all participants that this slave has failed with *error*."""
-        self._way.abort(error)
+        self._rounds.abort(self.identifier, error)
 
     @override
     def close(self) -> None:
         """Say that this slave runs no more rounds; safe to call again."""
         if not self._closed:
             self._closed = True
-            self._way.leave()
-            self._departed()
+            self._rounds.leave(self.identifier)
+            self._collected()
 
     @override
     def __repr__(self) -> str:
@@ -140,11 +137,18 @@ class SyncMaster(_Participant):
     """
 
     def __init__(self, master_callback: Callback, *, timeout: float | None = None) -> None:
-        _check(master_callback, timeout)
+        given: object = master_callback
+        if not callable(given):
+            message = f"the callback must be a function of a list of messages, not {given!r}"
+            raise TypeError(message)
+        if timeout is not None and not timeout > 0:
+            message = f"timeout is {timeout!r}: give seconds, or None for no limit"
+            raise ValueError(message)
         self._callback = master_callback
         self._closed = False
-        sets = Sets(timeout)
-        self._lead(sets, sets.close, sets.close)
+        self._desk: Desk | None = None
+        self._sets = SlaveSets(timeout)
+        self._collected = when_collected(self, self._sets.close)
 
     @classmethod
     def across(
@@ -170,14 +174,14 @@ class SyncMaster(_Participant):
             DirectoryError: another member is the master of that name.
             CallTimeoutError: not all members came in time.
         """
-        from pparallel.patterns.across import Desk
+        from pparallel.patterns.sync_master_remote import Desk
 
         self = cls(master_callback, timeout=timeout)
-        self._departed()  # from the set that it was made with
-        sets = Sets(timeout, group.get_cur_name())
-        desk = Desk(group, name, sets)
-        self._lead(sets, desk.close, desk.leave)
-        desk.open()
+        self._collected()  # these sets; others take their place
+        self._sets = SlaveSets(timeout, group.get_cur_name())
+        self._desk = Desk(group, name, self._sets)
+        self._collected = when_collected(self, self._desk.leave)
+        self._desk.open()
         return self
 
     @staticmethod
@@ -199,7 +203,7 @@ class SyncMaster(_Participant):
             ValueError: another slave has that identifier.
             CallTimeoutError: not all members came in time.
         """
-        from pparallel.patterns.across import join
+        from pparallel.patterns.sync_master_remote import join
 
         identifier = group.get_cur_name() if identifier is None else identifier
         return SlavePipe(identifier, join(group, name, identifier, timeout))
@@ -223,8 +227,7 @@ class SyncMaster(_Participant):
             TypeError: it cannot be hashed, or not be sorted with the others.
             ClosedError: this master is closed.
         """
-        gathering = self._sets.register(identifier, Codec())
-        return SlavePipe(identifier, _Here(gathering, identifier))
+        return SlavePipe(identifier, self._sets.register(identifier))
 
     def run_master(self, master_msg: Any) -> Any:
         """Run a round with *master_msg* as the master's message, and return its result.
@@ -246,36 +249,8 @@ class SyncMaster(_Participant):
         """Say that there will be no more rounds; safe to call again."""
         if not self._closed:
             self._closed = True
-            self._close()
-            self._departed()
-
-    def _lead(self, sets: Sets, close: Callable[[], None], leave: Callable[[], None]) -> None:
-        self._sets = sets
-        self._close = close
-        self._departed = departures.watch(self, leave)
-
-
-@dataclass(frozen=True, slots=True)
-class _Here:
-    """The way from a slave to a master in the same process."""
-
-    gathering: Gathering
-    identifier: Any
-
-    def run(self, message: Any) -> Any:
-        return self.gathering.run_slave(self.identifier, message)
-
-    def abort(self, error: BaseException) -> None:
-        self.gathering.abort(self.identifier, error)
-
-    def leave(self) -> None:
-        self.gathering.leave(self.identifier)
-
-
-def _check(master_callback: object, timeout: float | None) -> None:
-    if not callable(master_callback):
-        message = f"the callback must be a function of a list of messages, not {master_callback!r}"
-        raise TypeError(message)
-    if timeout is not None and not timeout > 0:
-        message = f"timeout is {timeout!r}: give seconds, or None for no limit"
-        raise ValueError(message)
+            if self._desk is None:
+                self._sets.close()
+            else:
+                self._desk.close()
+            self._collected()

@@ -6,7 +6,7 @@ import errno
 import fcntl
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,7 +15,9 @@ _LONGEST = 0.01  #: seconds between two tries, as they grow
 
 
 @contextmanager
-def locked(path: Path, timeout: float) -> Iterator[None]:
+def locked(
+    path: Path, timeout: float, pause: Callable[[float], object] = time.sleep
+) -> Iterator[None]:
     """Hold the lock inside ``with``; one thread of all processes holds it at a time.
 
     The system takes it from a process that dies. The file is made, and stays. A thread that holds
@@ -26,6 +28,7 @@ def locked(path: Path, timeout: float) -> Iterator[None]:
     Args:
         path: of the lock's file, on a local disk.
         timeout: seconds to wait while another holds it.
+        pause: waits for so many seconds between two tries; what it raises ends the wait.
 
     Raises:
         TimeoutError: it was not let go of in time.
@@ -33,7 +36,7 @@ def locked(path: Path, timeout: float) -> Iterator[None]:
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        _take(descriptor, path, timeout)
+        _take(descriptor, path, timeout, pause)
         try:
             yield
         finally:
@@ -42,8 +45,8 @@ def locked(path: Path, timeout: float) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _take(descriptor: int, path: Path, timeout: float) -> None:
-    deadline, pause = time.monotonic() + timeout, _FIRST
+def _take(descriptor: int, path: Path, timeout: float, pause: Callable[[float], object]) -> None:
+    deadline, seconds = time.monotonic() + timeout, _FIRST
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -51,7 +54,7 @@ def _take(descriptor: int, path: Path, timeout: float) -> None:
             if time.monotonic() >= deadline:
                 why = f"others have kept it locked for {timeout:g} s"
                 raise OSError(errno.ETIMEDOUT, why, str(path)) from None
-            time.sleep(pause)
-            pause = min(2 * pause, _LONGEST)
+            pause(seconds)
+            seconds = min(2 * seconds, _LONGEST)
         else:
             return

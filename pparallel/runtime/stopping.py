@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 
 from pparallel.errors import ClosedError
@@ -114,6 +114,12 @@ def telling(stop: Callable[[], object]) -> Iterator[None]:
         yield
     finally:
         forget()
+
+
+def waking(stop: Callable[[BaseException], object]) -> AbstractContextManager[None]:
+    """Have *stop* called with a :class:`ClosedError`, as by :func:`telling`, to end a wait."""
+    why = "is over: the job ends"
+    return telling(lambda: stop(ClosedError("the wait for others", why, consequence=True)))
 
 
 def follow(stop: Callable[[BaseException | None], object]) -> Callable[[], None]:

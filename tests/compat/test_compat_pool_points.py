@@ -110,7 +110,7 @@ def test_a_pool_that_ends_before_it_is_open_leaves_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", start_and_wait)
         pool = Broken(1)
-    until(lambda: "pparallel-departures" not in names_of_threads(), "the pool is watched on")
+    until(lambda: "pparallel-collected" not in names_of_threads(), "the pool is watched on")
     with pytest.raises(ClosedError):
         pool.apply(tasks.square, (2,))
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pparallel.runtime.events as package
 from pparallel.runtime.events import Event
-from pparallel.runtime.events import kinds as module
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "events.md"
 COMMON = {each.name for each in dataclasses.fields(Event)}
@@ -24,7 +23,7 @@ def told() -> dict[str, Row]:
 
 def kinds() -> list[type[Event]]:
     """All kinds of events that there are."""
-    classes = [each for each in vars(module).values() if isinstance(each, type)]
+    classes = [each for each in vars(package).values() if isinstance(each, type)]
     return [each for each in classes if issubclass(each, Event) and hasattr(each, "kind")]
 
 

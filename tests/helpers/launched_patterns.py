@@ -32,14 +32,6 @@ def die_inside(rank: int, executor: MpSerialExecutor) -> None:
     executor.run(lambda: os._exit(3))
 
 
-def stay_inside(rank: int, executor: MpSerialExecutor, folder: Path) -> None:
-    def stay() -> None:
-        (folder / "inside").touch()
-        time.sleep(1000)
-
-    executor.run(stay)
-
-
 def run_inside(rank: int, executor: MpSerialExecutor) -> None:
     executor.run(lambda: executor.run(lambda: None))
 

@@ -1,17 +1,8 @@
-"""Bars that note what is done with them, and pools that have them."""
+"""Bars that note what is done with them, and functions that worker processes find."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-
-import pytest
-
-import pparallel
-from pparallel.interfaces.pool import Pool
-from pparallel.runtime import bars
-from pparallel.runtime.bars import meter
-from pparallel_local import SerialPoolConfig, ThreadPoolConfig
 
 
 def double(number: int) -> int:
@@ -62,25 +53,3 @@ class Recorder:
     @property
     def seen(self) -> list[tuple[str, int | None, int, int]]:
         return [(each.name, each.total, each.count, each.closed) for each in self.bars]
-
-
-@pytest.fixture
-def recorder() -> Recorder:
-    return Recorder()
-
-
-@pytest.fixture(autouse=True)
-def afresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is said once is said once in each test."""
-    monkeypatch.setattr(bars, "_refused", set())
-    monkeypatch.setattr(meter, "_failed", False)
-
-
-@pytest.fixture(params=[SerialPoolConfig, ThreadPoolConfig])
-def pool(request: pytest.FixtureRequest, recorder: Recorder) -> Iterator[Pool]:
-    with pparallel.build(request.param(size=2, progress=recorder)) as pool:
-        yield pool
-
-
-def threads(progress: object) -> Pool:
-    return pparallel.build(ThreadPoolConfig.model_validate({"size": 2, "progress": progress}))

@@ -6,10 +6,10 @@ import copy
 import os
 import pickle
 import signal
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import launched_patterns
 import pytest
@@ -17,16 +17,15 @@ import pytest
 import pparallel
 from pparallel import MpModelWrapper, MpSerialExecutor
 from pparallel.errors import ClosedError, WorkerLostError
-from pparallel.interfaces.launcher import LaunchContext, Launcher
+from pparallel.interfaces.launcher import Launcher
 from pparallel.runtime import stopping
 from pparallel.runtime.stopping import StopSignal
-from pparallel.testing.patience import PATIENCE, until
+from pparallel.testing.patience import PATIENCE
 from pparallel_local import ThreadLauncherConfig
 from pparallel_process import ProcessLauncherConfig
 
 _WARNS = "ignore:This process .* is multi-threaded:DeprecationWarning"  # since Python 3.12
 _FORK = pytest.param("fork", marks=pytest.mark.filterwarnings(_WARNS))
-sent_and_inherited = pytest.mark.parametrize("method", ["forkserver", _FORK])
 each_way = pytest.mark.parametrize("method", ["thread", "forkserver", _FORK])
 
 Spawn = Callable[..., Any]
@@ -56,18 +55,9 @@ def spawn(launcher: Launcher) -> Iterator[Spawn]:
 @each_way
 def test_ranks_take_turns(spawn: Spawn, tmp_path: Path, method: str) -> None:
     executor = MpSerialExecutor()
-    found = spawn(method, launched_patterns.take_turns, executor, tmp_path)
+    found = spawn(method, lambda rank: launched_patterns.take_turns(rank, executor, tmp_path))
     assert [len(set(each)) for each in found] == [1, 1, 1]
     assert len({each[0] for each in found}) == (1 if method == "thread" else 3)
-    assert (tmp_path / "done").stat().st_size == 3 * launched_patterns.RUNS
-
-
-@sent_and_inherited
-def test_an_executor_that_a_function_finds_around_it(
-    spawn: Spawn, tmp_path: Path, method: str
-) -> None:
-    executor = MpSerialExecutor()
-    spawn(method, lambda rank: launched_patterns.take_turns(rank, executor, tmp_path))
     assert (tmp_path / "done").stat().st_size == 3 * launched_patterns.RUNS
 
 
@@ -78,29 +68,22 @@ def test_the_death_of_a_holder_ends_its_turn(spawn: Spawn) -> None:
     assert executor.run(lambda: 3) == 3
 
 
-def test_a_rank_is_told_to_stop_while_it_waits(spawn: Spawn, tmp_path: Path) -> None:
-    executor, signal_ = MpSerialExecutor(), StopSignal()
-    context = spawn(
-        "forkserver", launched_patterns.stay_inside, executor, tmp_path, ranks=1, join=False
-    )
-    until((tmp_path / "inside").exists, "the rank is inside")
-    failures: list[ClosedError] = []
+def test_a_rank_is_told_to_stop_while_it_waits() -> None:
+    executor, stop = MpSerialExecutor(), StopSignal()
 
     def wait() -> None:
-        with stopping.running_under(signal_):
-            try:
-                executor.run(int)
-            except ClosedError as error:
-                failures.append(error)
+        with stopping.running_under(stop):
+            executor.run(int)
 
-    thread = threading.Thread(target=wait)
-    thread.start()
-    signal_.set()
-    thread.join(PATIENCE)
-    assert [each.consequence for each in failures] == [True]
-    context = cast("LaunchContext", context)
-    context.grace = 0.1
-    context.terminate()
+    def stay() -> BaseException | None:
+        waiting = threads.submit(wait)
+        stop.set()
+        return waiting.exception(PATIENCE)
+
+    with ThreadPoolExecutor(1) as threads:
+        error = executor.run(stay)
+    assert isinstance(error, ClosedError)
+    assert error.consequence
 
 
 def test_a_function_that_waits_for_its_own_end_is_refused(spawn: Spawn) -> None:
@@ -109,11 +92,6 @@ def test_a_function_that_waits_for_its_own_end_is_refused(spawn: Spawn) -> None:
         executor.run(lambda: executor.run(int))
     with pytest.raises(RuntimeError, match="is called inside itself"):
         spawn("forkserver", launched_patterns.run_inside, executor, ranks=1)
-    assert executor.run(int) == 0
-
-
-def test_a_function_that_fails_ends_its_turn() -> None:
-    executor = MpSerialExecutor()
     with pytest.raises(ZeroDivisionError):
         executor.run(lambda: 1 / 0)
     assert executor.run(int) == 0

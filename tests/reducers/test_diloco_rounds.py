@@ -17,8 +17,7 @@ from reducer_models import begun, launch, numbers, values
 
 from pparallel.errors import PeerLostError
 from pparallel.interfaces.reducer import Counters
-from pparallel.runtime.events import GradientsLost, GradientsRefused
-from pparallel.runtime.events.kinds import ReducerEvent
+from pparallel.runtime.events import GradientsLost, GradientsRefused, ReducerEvent
 from pparallel.runtime.rpc.service_group import ServiceGroup
 from pparallel.testing.patience import PATIENCE
 from pparallel_reducers import DilocoReducerConfig

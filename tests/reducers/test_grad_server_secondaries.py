@@ -13,8 +13,7 @@ from reducer_models import begun, launch, one_weight, weight
 
 from pparallel.errors import ClosedError, PeerLostError
 from pparallel.interfaces.reducer import Counters
-from pparallel.runtime.events import Event, Events, GradientsRefused
-from pparallel.runtime.events.kinds import ReducerEvent
+from pparallel.runtime.events import Event, Events, GradientsRefused, ReducerEvent
 from pparallel.testing.patience import PATIENCE
 from pparallel_reducers import GradServerReducerConfig
 from pparallel_reducers.grad_server.flat import Wholes

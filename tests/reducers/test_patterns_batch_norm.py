@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from pparallel import SyncMaster
-from pparallel.errors import PeerLostError
 from pparallel.testing.patience import PATIENCE
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sync_batch_norm" / "batch_norm.py"
@@ -86,22 +84,20 @@ def close(ours: Any, theirs: Any) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "rest", "affine", "dtype"),
+    ("sizes", "rest", "options"),
     [
-        ([4], (6,), True, torch.float32),
-        ([3, 3], (), True, torch.float64),
-        ([1, 4, 2], (4, 5), True, torch.float32),
-        ([5, 0, 2], (2, 3, 2), False, torch.float64),
+        ([4], (6,), {"momentum": 0.3}),
+        ([3, 3], (), {"dtype": torch.float64, "momentum": None}),
+        ([1, 4, 2], (4, 5), {"eps": 0.5}),
+        ([5, 0, 2], (2, 3, 2), {"dtype": torch.float64, "affine": False}),
+        ([2, 3], (2,), {"track_running_stats": False}),
     ],
     ids=str,
 )
-def test_it_is_the_whole_batchs(
-    sizes: list[int], rest: Shape, affine: bool, dtype: torch.dtype
-) -> None:
+def test_it_is_the_whole_batchs(sizes: list[int], rest: Shape, options: dict[str, Any]) -> None:
     shape = (sum(sizes), 3, *rest)
-    whole = WHOLE[len(shape)](3, affine=affine, dtype=dtype)
-    replicas = Replicas(sizes, 3, affine=affine, dtype=dtype)
-    for batch, weights in batches(shape, 3, dtype):
+    whole, replicas = WHOLE[len(shape)](3, **options), Replicas(sizes, 3, **options)
+    for batch, weights in batches(shape, 3, options.get("dtype", torch.float32)):
         output, gradient = forward_backward(whole, batch, weights)
         found = replicas.each(forward_backward, batch, weights)
         assert close(torch.cat([each[0] for each in found]), output)
@@ -112,20 +108,7 @@ def test_it_is_the_whole_batchs(
     for module in replicas.modules:
         for name, buffer in whole.named_buffers():
             assert close(module.get_buffer(name), buffer)
-    assert affine == bool(list(whole.parameters()))
-
-
-@pytest.mark.parametrize("options", [{"momentum": 0.3}, {"momentum": None}, {"eps": 0.5}], ids=str)
-def test_options(options: dict[str, Any]) -> None:
-    whole, replicas = nn.BatchNorm1d(4, **options), Replicas([2, 5], 4, **options)
-    for batch, weights in batches((7, 4), 4, torch.float32):
-        output, _ = forward_backward(whole, batch, weights)
-        found = replicas.each(forward_backward, batch, weights)
-        assert close(torch.cat([each[0] for each in found]), output)
-    for module in replicas.modules:
-        assert close(module.running_mean, whole.running_mean)
-        assert close(module.running_var, whole.running_var)
-        assert module.num_batches_tracked == 4
+    assert bool(list(whole.parameters())) == options.get("affine", True)
 
 
 def test_in_eval_mode_nobody_is_asked() -> None:
@@ -141,20 +124,6 @@ def test_in_eval_mode_nobody_is_asked() -> None:
     assert close(ours[1], theirs[1])
     for name, buffer in module.named_buffers():
         assert torch.equal(buffer, before[name])
-
-
-def test_without_running_statistics() -> None:
-    whole = nn.BatchNorm1d(3, track_running_stats=False)
-    replicas = Replicas([2, 3], 3, track_running_stats=False)
-    for training in (True, False):
-        whole.train(training)
-        for module in replicas.modules:
-            module.train(training)
-        for batch, weights in batches((5, 3, 2), 2, torch.float32):
-            output, gradient = forward_backward(whole, batch, weights)
-            found = replicas.each(forward_backward, batch, weights)
-            assert close(torch.cat([each[0] for each in found]), output)
-            assert close(torch.cat([each[1] for each in found]), gradient)
 
 
 def test_a_small_variance_beside_a_large_mean() -> None:
@@ -173,25 +142,6 @@ def test_the_state_is_torchs() -> None:
     module = replicas.modules[0]
     module.load_state_dict(whole.state_dict())
     assert close(module.eval()(other), whole.eval()(other))
-
-
-def test_an_optimizer_step_keeps_the_replicas_together() -> None:
-    whole, replicas = nn.BatchNorm1d(3), Replicas([1, 4, 2], 3)
-    optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (whole, *replicas.modules)]
-
-    def share(module: Any, part: Tensor, weights: Tensor) -> None:
-        forward_backward(module, part, weights)
-        for parameter in module.parameters():
-            parameter.grad = module.exchange(parameter.grad)
-
-    for batch, weights in batches((7, 3), 5, torch.float32):
-        forward_backward(whole, batch, weights)
-        replicas.each(share, batch, weights)
-        for optimizer in optimizers:
-            optimizer.step()
-    for module in replicas.modules:
-        assert close(module.weight.detach(), whole.weight.detach())
-        assert close(module.bias.detach(), whole.bias.detach())
 
 
 # -- failures ---------------------------------------------------------------------------------
@@ -214,30 +164,6 @@ def test_another_shape_is_refused_before_anybody_is_asked(shape: Shape) -> None:
     replicas = Replicas([2, 2], 3)
     with pytest.raises(ValueError, match=r"expected an input of shape \[n, 3, \.\.\.\]"):
         replicas.modules[0](torch.ones(shape))
-
-
-def test_a_replica_that_runs_out_of_memory_ends_the_others() -> None:
-    master = SyncMaster(example.add_up)
-    pipes = [master.register_slave(number) for number in (1, 2)]
-    module = example.SyncBatchNorm(3, master.run_master)
-    other = example.SyncBatchNorm(3, pipes[0].run_slave)
-    errors: list[BaseException] = []
-
-    def replica(module: nn.Module) -> None:
-        try:
-            module(torch.ones(2, 3))
-        except PeerLostError as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=replica, args=(each,)) for each in (module, other)]
-    for thread in threads:
-        thread.start()
-    with pytest.raises(MemoryError), pipes[1]:
-        raise MemoryError("no room for the batch")
-    for thread in threads:
-        thread.join(PATIENCE)
-    told = "member '2' failed in round 1: MemoryError: no room for the batch"
-    assert [str(error) for error in errors] == [told, told]
 
 
 def test_second_derivatives_are_refused() -> None:

@@ -19,7 +19,7 @@ from pparallel.compat.torch_multiprocessing.results import AsyncResult, IMapIter
 from pparallel.errors import ClosedError, SerializationError
 from pparallel.interfaces.pool import Pool as Engine
 from pparallel.interfaces.pool import PoolConfig
-from pparallel.patterns.departures import departures
+from pparallel.runtime.collected import when_collected
 
 Callback = Callable[[Any], object]
 
@@ -158,7 +158,7 @@ class Pool:
         self._engine.close()
         if self._state == _RUNNING:
             self._state = _CLOSED
-            self._joined_when_dropped = departures.watch(self, partial(_join_aside, self._engine))
+            self._joined_when_dropped = when_collected(self, partial(_join_aside, self._engine))
 
     def terminate(self) -> None:
         """End the workers at once; what is not done fails with ``ClosedError``."""

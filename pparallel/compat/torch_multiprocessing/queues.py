@@ -14,8 +14,8 @@ from pparallel.compat.torch_multiprocessing.encoding import refusing_graphs
 from pparallel.compat.torch_multiprocessing.ownership import SERIALIZER
 from pparallel.errors import ClosedError, TaskTimeoutError
 from pparallel.patterns import queues
-from pparallel.patterns.turns import Turns
 from pparallel.runtime.queues.ends import Deadline
+from pparallel.runtime.shared_lock import SharedLock
 
 _CAPACITY = 8192
 _FIRST, _LONGEST = 0.0005, 0.01  #: seconds between two looks whether a queue has room
@@ -52,10 +52,10 @@ class Queue:
         ctx: a context of :mod:`multiprocessing`; not needed, since there are no locks to make.
     """
 
-    _turns: Turns | None
+    _lock: SharedLock | None
 
     def __init__(self, maxsize: int = 0, *, ctx: object = None) -> None:
-        self._have(SimpleQueue(ctx=ctx), maxsize, Turns() if maxsize > 0 else None)
+        self._have(SimpleQueue(ctx=ctx), maxsize, SharedLock() if maxsize > 0 else None)
 
     def put(self, obj: object, block: bool = True, timeout: float | None = None) -> None:
         """Put *obj*, which may be changed as soon as this returns.
@@ -68,8 +68,8 @@ class Queue:
         """
         self._check_open()
         message = self._queue.message(obj)
-        if (turns := self._turns) is not None:
-            self._put_if_room(message, turns, timeout if block else 0.0)
+        if (lock := self._lock) is not None:
+            self._put_if_room(message, lock, timeout if block else 0.0)
             return
         backlog = self._own_backlog()
         with backlog.lock:
@@ -113,7 +113,7 @@ class Queue:
 
     def close(self) -> None:
         """Let go of the queue in this process; what it has put is still delivered."""
-        self._closed, self._turns = True, None
+        self._closed, self._lock = True, None
         self._own_backlog().finish(self._queue.close)
 
     def join_thread(self) -> None:
@@ -130,8 +130,8 @@ class Queue:
         """Have the end of this process not wait until all that it has put is in the queue."""
         self._own_backlog().leave_at_exit()
 
-    def _have(self, simple: SimpleQueue, maxsize: int, turns: Turns | None) -> Self:
-        self._queue, self._maxsize, self._turns = simple, maxsize, turns
+    def _have(self, simple: SimpleQueue, maxsize: int, lock: SharedLock | None) -> Self:
+        self._queue, self._maxsize, self._lock = simple, maxsize, lock
         self._closed = False
         self._backlog = Backlog(simple.put_message)
         return self
@@ -152,11 +152,13 @@ class Queue:
             return False
         return True
 
-    def _put_if_room(self, message: Sequence[Buffer], turns: Turns, timeout: float | None) -> None:
+    def _put_if_room(
+        self, message: Sequence[Buffer], lock: SharedLock, timeout: float | None
+    ) -> None:
         deadline, pause = Deadline("putting an object into the queue", timeout), _FIRST
         try:
             while True:
-                with turns.taken("Queue.put"):
+                with lock.held("Queue.put"):
                     if self._queue.qsize() < self._maxsize:
                         self._queue.put_message(message, timeout)
                         return
@@ -168,8 +170,8 @@ class Queue:
     @override
     def __reduce__(self) -> Any:
         self._check_open()
-        return _received, (self._queue, self._maxsize, self._turns)
+        return _received, (self._queue, self._maxsize, self._lock)
 
 
-def _received(simple: SimpleQueue, maxsize: int, turns: Turns | None) -> Queue:
-    return Queue.__new__(Queue)._have(simple, maxsize, turns)
+def _received(simple: SimpleQueue, maxsize: int, lock: SharedLock | None) -> Queue:
+    return Queue.__new__(Queue)._have(simple, maxsize, lock)

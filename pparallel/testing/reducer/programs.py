@@ -15,8 +15,8 @@ from pparallel.runtime.events import (
     Pulled,
     Pushed,
     Reduced,
+    ReducerEvent,
 )
-from pparallel.runtime.events.kinds import ReducerEvent
 from pparallel.testing.reducer.models import (
     backward,
     descent,

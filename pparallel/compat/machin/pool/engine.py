@@ -32,7 +32,7 @@ from pparallel.compat.machin.pool.states import PoolStates
 from pparallel.compat.machin.pool.workers import close_all, join_all, terminate_all
 from pparallel.errors import ClosedError, SerializationError
 from pparallel.interfaces.pool import PoolState
-from pparallel.patterns.departures import departures
+from pparallel.runtime.collected import when_collected
 from pparallel.runtime.pools import nesting
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Engine(Road):
         """Start workers and threads."""
         nesting.check("opens a pool")
         # First: a thread that finds the pool broken ends it, and then nothing is watched any more.
-        self._departed = departures.watch(pool, self._end_by_force)
+        self._departed = when_collected(pool, self._end_by_force)
         try:
             self._queues = pool._inqueue, pool._outqueue = pool.setup_queues()
             self._workers = pool._pool

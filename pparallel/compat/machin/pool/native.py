@@ -13,7 +13,7 @@ from pparallel.compat.machin.pool.results import AsyncResult, Callback, IMapIter
 from pparallel.compat.machin.pool.road import Func, Road, Style
 from pparallel.interfaces.pool import NO_SINK, Batch, Pool, PoolConfig, ResultStream
 from pparallel.interfaces.pool.stream import Work
-from pparallel.patterns.departures import departures
+from pparallel.runtime.collected import when_collected
 from pparallel.runtime.program_end import end_with_program
 
 
@@ -29,7 +29,7 @@ class NativeRoad(Road):
         self._native: Pool = build(load(PoolConfig, config))
         self._native.open()  # whoever ends it may be another thread than this one
         self._ending = _Ending(self._native)
-        self._end_in_the_background = departures.watch(owner, self._ending.end)
+        self._end_in_the_background = when_collected(owner, self._ending.end)
 
     @override
     def call(
