@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -12,13 +13,15 @@ from typing import Any, NamedTuple
 
 import pytest
 import zmq
+from typing_extensions import override
 from zmq_meetings import PLACES, meeting
 from zmq_peer import Asking, transport
 
 from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
 from pparallel.interfaces.transport import Frames
 from pparallel.testing.patience import PATIENCE, until
-from pparallel_zmq import messages, sockets
+from pparallel_zmq import messages, sockets, strangers
+from pparallel_zmq.address import Address
 from pparallel_zmq.sockets import NOW
 from pparallel_zmq.transport import ZmqTransport
 
@@ -34,9 +37,11 @@ class Answering(Asking):
 
     answer: Answer = staticmethod(lambda frames: frames)
 
+    @override
     def on_message(self, sender: str, frames: Frames) -> None:
         self.answer(frames)
 
+    @override
     def on_exchange(self, sender: str, frames: Frames) -> Any:
         self.asked.append(sender)
         return self.answer(frames)
@@ -62,7 +67,7 @@ def pair(place: str = "ipc", **options: object) -> Iterator[Pair]:
         opens.start()
         both[0].open(receivers[0])
         opens.join(PATIENCE)
-        yield Pair(*both, receivers[1])
+        yield Pair(both[0], both[1], receivers[1])
 
 
 def asked(own: ZmqTransport, frames: Frames, timeout: float | None = PATIENCE) -> list[bytes]:
@@ -201,7 +206,7 @@ def test_without_descriptors_there_is_no_way(monkeypatch: pytest.MonkeyPatch) ->
 def _direct_of(own: ZmqTransport) -> Any:
     """Return the caller's end that waits for the other one."""
     found = own._direct["m1"]
-    until(lambda: own.exchange("m1", [b"?"], 1.0) is None and found._coming, "none is made")
+    until(lambda: own.exchange("m1", [b"?"], 1.0) is None and bool(found._coming), "none is made")
     return found._coming
 
 
@@ -222,10 +227,37 @@ def test_another_member_is_not_taken_for_the_one_that_is_asked(
         own, *_, false = members
         coming = _direct_of(own)
         where = coming._socket.get_string(zmq.LAST_ENDPOINT)
-        socket = false._sockets.direct_to("m0", where)
-        socket.send(messages.pack([], false._limits, kind)[0][0], NOW)
+        end = false._sockets.direct_to("m0", where)
+        end.send(messages.pack([], false._limits, kind)[0][0], NOW)
         until(lambda: own.exchange("m1", [b"?"], 1.0) is None and coming._is_closed, "it is kept")
         assert own._direct["m1"]._idle == []
+
+
+def _is_closed(stranger: socket.socket) -> bool:
+    try:
+        while stranger.recv(1000):
+            pass
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        pass
+    return True
+
+
+def test_strangers_at_a_direct_connection_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strangers, "STRANGERS", 4)
+    serve, held = ZmqTransport._serve_direct, []
+    monkeypatch.setattr(ZmqTransport, "_serve_direct", lambda *args: held.append(args))
+    with pair(PLACES[1], liveness_bound=PATIENCE) as (own, *_), ExitStack() as stack:
+        where = Address.parse(_direct_of(own)._socket.get_string(zmq.LAST_ENDPOINT))
+        all_of_them = [socket.create_connection((where.host, where.port)) for _ in range(10)]
+        for each in all_of_them:
+            stack.enter_context(each)
+            each.setblocking(False)
+        until(lambda: sum(map(_is_closed, all_of_them)) >= 6, "all are kept")
+        until(lambda: bool(held), "nobody was asked to connect")
+        serve(*held.pop())
+        assert asked(own, [b"?"]) == [b"?"]
 
 
 def test_close_ends_what_waits_for_a_large_request_to_be_taken() -> None:
