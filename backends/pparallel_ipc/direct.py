@@ -17,7 +17,7 @@ from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from pparallel.errors import ResourceExhaustedError
+from pparallel.errors import CallTimeoutError, ResourceExhaustedError
 from pparallel.interfaces.transport import Frames, Receiver
 from pparallel.runtime.resources import explained, is_exhausted
 from pparallel.runtime.shm import Parcels
@@ -52,11 +52,12 @@ class _End:
         keeps: whether the memory of what was sent is left to the other end as this one ends.
     """
 
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock, self.keeps = sock, False
+    def __init__(self, sock: socket.socket, name: str) -> None:
+        self._sock, self._name, self.keeps = sock, name, False
         self._poll = select.poll()
         self._poll.register(sock.fileno(), select.POLLIN)
         self._until: float | None = None  # when a wait for a packet ends
+        self._timeout = 0.0  # seconds that it takes, for the error
         self._receive = Spin(self._wait, self._look).receive
 
     def end(self) -> None:
@@ -94,7 +95,7 @@ class _End:
             if data is not None:
                 return data
             if left == 0.0:
-                raise TimeoutError
+                raise CallTimeoutError(f"a request to {self._name!r}", self._timeout)
 
 
 class DirectConnection(_End):
@@ -105,8 +106,8 @@ class DirectConnection(_End):
             was sent may have been received, and an end that comes later is an error.
     """
 
-    def __init__(self, sock: socket.socket) -> None:
-        super().__init__(sock)
+    def __init__(self, sock: socket.socket, name: str) -> None:
+        super().__init__(sock, name)
         self.is_served = False
 
     def exchange(self, frames: Frames, shared: Connection, timeout: float | None) -> Frames | None:
@@ -119,11 +120,12 @@ class DirectConnection(_End):
             timeout: seconds.
 
         Raises:
-            TimeoutError: no reply came within *timeout* seconds.
+            CallTimeoutError: no reply came within *timeout* seconds.
             ResourceExhaustedError: there is no room for the request, or at the other end for the
                 reply.
         """
         self._until = until = None if timeout is None else monotonic() + timeout
+        self._timeout = timeout or 0.0
         head: bytes | None = None
         try:
             if not self.is_served:
@@ -167,9 +169,8 @@ class DirectServer(_End):
         ended: Callable[[DirectServer], None],
     ) -> None:
         sock.setblocking(True)
-        super().__init__(sock)
-        self._sender, self._receiver = sender, receiver
-        self._parcels, self._ended = parcels, ended
+        super().__init__(sock, sender)
+        self._receiver, self._parcels, self._ended = receiver, parcels, ended
         self._last: bytes | None = None  # the head of the last large reply
         self._replying = threading.Lock()  # guards the socket against being closed in a reply
         name = f"direct-of-{sender}"
@@ -211,10 +212,10 @@ class DirectServer(_End):
         if nobody does: no name here holds what came, or what goes.
         """
         if not writable and type(body) is list:
-            reply = self._receiver.on_exchange(self._sender, body)
+            reply = self._receiver.on_exchange(self._name, body)
         else:
             reply = self._receiver.on_exchange(
-                self._sender,
+                self._name,
                 unpack(body, writable, self._parcels, fds),  # type: ignore[arg-type] # as packed
             )
         if isinstance(reply, Future):
@@ -238,13 +239,13 @@ class DirectServer(_End):
         """Log why there is no reply; the caller has the error if a resource ran out."""
         if is_exhausted(error):
             why = explained(error, "the reply")
-            reply = f"the reply to {self._sender!r}", why.resource, why.errno, why.advice
+            reply = f"the reply to {self._name!r}", why.resource, why.errno, why.advice
             with suppress(OSError), self._replying:
                 self._sock.send(dumps((reply, None), VERSION), _HOW)
         if isinstance(error, OSError) and not is_exhausted(error):
             logger.debug("a caller is gone, or has given up", exc_info=error)
         else:
-            logger.error("A request of %s could not be answered", self._sender, exc_info=error)
+            logger.error("A request of %s could not be answered", self._name, exc_info=error)
 
     def _reply(self, box: list[Frames]) -> None:
         body, writable, fds = pack(box, self._parcels, move=True)

@@ -90,10 +90,6 @@ class Dispatcher:
                 return
         self._do_calls()
 
-    def is_here(self) -> bool:
-        """Return whether the calling thread is the dispatcher's."""
-        return threading.current_thread() is self._thread
-
     def close(self) -> None:
         """End the thread, unless it calls this; safe to call again."""
         with self._lock:
@@ -101,9 +97,10 @@ class Dispatcher:
                 return
             self._is_closed = True
             os.eventfd_write(self._wake, 1)
-        if self._thread.ident is not None and not self.is_here():
+        is_here = threading.current_thread() is self._thread
+        if self._thread.ident is not None and not is_here:
             self._thread.join(LAST)
-        if not self._thread.is_alive() or self.is_here():
+        if not self._thread.is_alive() or is_here:
             self._release()
 
     def _release(self) -> None:

@@ -311,10 +311,6 @@ class IpcTransport(Transport):
         try:
             reply = direct.exchange(frames, connection, timeout)
             keeps = reply is not None and not found.has_ended and len(found.idle) < KEPT
-        except TimeoutError as error:
-            if type(error) is not TimeoutError or error.args:
-                raise  # of a signal's handler
-            raise CallTimeoutError(f"a request to {to!r}", timeout or 0.0) from None
         finally:
             if keeps:
                 found.idle.append(direct)
@@ -336,7 +332,7 @@ class IpcTransport(Transport):
                 if is_exhausted(error):
                     return None  # the connection is there already
                 raise
-            direct = DirectConnection(ours)
+            direct = DirectConnection(ours, found.name)
             found.direct.add(direct)
         connection.send((messages.DIRECT,), [theirs.detach()])
         return direct

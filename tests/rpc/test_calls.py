@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import signal
 import subprocess
 import sys
@@ -399,44 +398,6 @@ def test_a_function_may_close_its_member(backend: str) -> None:
     finally:
         runtimes.clear()
     assert found == [1]
-
-
-@pytest.mark.parametrize("backend", ACROSS)
-def test_a_forked_child_uses_nothing_of_its_parent(backend: str) -> None:
-    def in_child(group: RpcGroup, ref: Any) -> int:
-        uses: list[Callable[[], object]] = [
-            lambda: group.rpc_sync(1, same, args=(1,)),
-            lambda: group.rpc_async(1, same, args=(1,)).wait(),
-            lambda: group.barrier(PATIENCE),
-            lambda: group.register("mine", same),
-            ref.to_here,
-        ]
-        for number, use in enumerate(uses):
-            try:
-                use()
-            except ClosedError as error:
-                if "process" not in str(error):
-                    return 100 + number
-            else:
-                return 50 + number
-        return 7
-
-    def program(rt: Runtime, group: RpcGroup) -> int:
-        ref = group.remote(1, same, args=(3,))
-        assert ref.to_here(PATIENCE) == 3
-        child = os.fork()
-        if not child:
-            ended = 1
-            try:
-                signal.alarm(30)
-                ended = in_child(group, ref)
-            finally:
-                os._exit(ended)
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        assert group.rpc_sync(1, same, (4,), timeout=PATIENCE) == ref.to_here(PATIENCE) + 1
-        return status
-
-    assert launch(between(program), backend=backend)[0] == 7
 
 
 @pytest.mark.parametrize("backend", ACROSS)

@@ -27,7 +27,7 @@ from pparallel.runtime.links.ordering import Ordering
 from pparallel.runtime.member import Member
 from pparallel.testing.transport.alone import Received, echo
 from pparallel.testing.transport.calls import CallTests
-from pparallel.testing.transport.laws import LawTests
+from pparallel.testing.transport.faults import FaultTests
 from pparallel_process import ProcessLauncherConfig
 from pparallel_torch import TorchRpcTransportConfig
 from pparallel_torch.rpc import frames
@@ -43,7 +43,7 @@ class TestTorchRpcTransport(ReducedTransportSuite):
     test_two_members_that_are_not_first = CallTests.test_two_members_that_are_not_first
     test_a_forked_child_closes_its_copy = CallTests.test_a_forked_child_closes_its_copy
     test_calls_in_a_circle = CallTests.test_calls_in_a_circle
-    test_one_slow_member_holds_up_no_other = LawTests.test_one_slow_member_holds_up_no_other
+    test_one_slow_member_holds_up_no_other = FaultTests.test_one_slow_member_holds_up_no_other
 
     @pytest.fixture
     @override
