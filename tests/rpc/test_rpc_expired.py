@@ -63,7 +63,7 @@ def test_calls_that_have_expired_are_not_run(job: Callable[..., Any]) -> None:
 @pytest.mark.parametrize("job", ACROSS, indirect=True)
 def test_memory_of_calls_that_expire_is_bounded(job: Callable[..., Any]) -> None:
     """A function that is stuck holds its own call, and those behind it as long as they wait."""
-    most, size, many = 2**22, 2**20, 100
+    most, size, many = 2**22, 2**18, 300
 
     def program(rt: pparallel.Runtime) -> None:
         group = rt.group()
@@ -73,7 +73,7 @@ def test_memory_of_calls_that_expire_is_bounded(job: Callable[..., Any]) -> None
             before = psutil.Process().memory_info().rss
             for n in range(many):
                 with pytest.raises(CallTimeoutError):
-                    group.rpc_async("member-1", block, (n, bytes(size)), timeout=0.02).wait()
+                    group.rpc_async("member-1", block, (n, bytes(size)), timeout=0.01).wait()
             grown = psutil.Process().memory_info().rss - before
             assert grown < many * size / 2, f"{grown >> 20} MiB of calls are held"
             release.set()
