@@ -18,7 +18,7 @@ from reducer_models import begun, launch, numbers, values
 from pparallel.errors import PeerLostError
 from pparallel.interfaces.reducer import Counters
 from pparallel.runtime.events import GradientsLost, GradientsRefused, ReducerEvent
-from pparallel.runtime.rpc.service_group import ServiceGroup
+from pparallel.runtime.rpc.group import ServiceGroup
 from pparallel.testing.patience import PATIENCE
 from pparallel_reducers import DilocoReducerConfig
 from pparallel_reducers.diloco.desks import ROUND

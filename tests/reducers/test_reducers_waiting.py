@@ -42,7 +42,7 @@ class Logged(logging.Handler):
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have waits counted as long after a moment."""
-    monkeypatch.setattr("pparallel.runtime.rpc.service_group._LONG", 0.05)
+    monkeypatch.setattr("pparallel.runtime.rpc.group._LONG", 0.05)
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def wait_long(rt: Runtime) -> None:
 def test_a_wait_for_members_whose_programs_go_on_is_not_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pparallel.runtime.rpc.service_group._LONG", 0.5)
+    monkeypatch.setattr("pparallel.runtime.rpc.group._LONG", 0.5)
     with ThreadPoolExecutor(len(REDUCERS)) as jobs:
         raw = ({"members": 3, "reducer": each} for each in REDUCERS.values())
         assert [*jobs.map(lambda each: pparallel.launch(each, wait_long), raw)]
