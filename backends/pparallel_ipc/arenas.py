@@ -8,12 +8,10 @@ from collections.abc import Sequence
 from weakref import WeakSet
 
 from pparallel.runtime.links import Hello, ProcessId
-from pparallel.runtime.shm import Arena, Parcels
+from pparallel.runtime.memory import Arena, Payload
 from pparallel_ipc import messages
 
 logger = logging.getLogger(__name__)
-
-_CALLER, _CALLED = 0, 1  #: numbers of the two ends' arenas, in parcels
 
 
 class Arenas:
@@ -28,7 +26,7 @@ class Arenas:
         self._lock = threading.RLock()
 
     def open(self) -> None:
-        """Make one's own; without one, what is large goes through files."""
+        """Make one's own; without one, what is large cannot be sent."""
         try:
             self._own = Arena.create(self._name, self._budget)
         except OSError as error:
@@ -43,11 +41,11 @@ class Arenas:
         """Return one's own, or that of member *name*; ``None``: there is none, or not yet."""
         return self._own if own else self._others.get(name)
 
-    def outbound(self) -> Parcels:
+    def outbound(self) -> Payload:
         """Return what carries large data to a member that this one connects to."""
-        return Parcels(self._own, {})
+        return Payload([self._own, None], 0)
 
-    def parcels(self, hello: Hello, fds: Sequence[int], *, calling: bool) -> Parcels:
+    def payload(self, hello: Hello, fds: Sequence[int], *, calling: bool) -> Payload:
         """Return what carries large data to and from a member.
 
         The descriptor of its arena, or nothing, is in *fds*, which are closed here unless this
@@ -57,7 +55,7 @@ class Arenas:
             ValueError: the descriptor is no arena's.
             OSError: there is no room for it.
         """
-        place, name = (_CALLED if calling else _CALLER), hello.name
+        name = hello.name
         with self._lock:
             self._processes[name] = hello.process
             if fds and name not in self._others:
@@ -65,10 +63,7 @@ class Arenas:
                 self._attached.add(arena)
             messages.close(fds)
             other = self._others.get(name)
-        if other is not None:
-            return Parcels(self._own, {place: other})
-        # The other end takes the caller's arena for number 0, and the called one's for 1.
-        return self.outbound() if calling else Parcels(None, {})
+        return Payload([self._own, other], 0) if calling else Payload([other, self._own], 1)
 
     def forget(self, name: str) -> None:
         """Let go of what a member had that has ended."""

@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any
 
 from pparallel.interfaces.transport import Handler
+from pparallel.runtime.memory import Payload
 from pparallel.runtime.processes import forget_in_children
 from pparallel.runtime.resources import start_thread
-from pparallel.runtime.shm import Parcels
 from pparallel_ipc import messages
 from pparallel_ipc.connection import Post
 from pparallel_ipc.hub import Hub
@@ -26,20 +26,20 @@ _REMEMBERED = 256  #: large answers of which it is known where they lie, should 
 class Guest:
     """The called end of a connection."""
 
-    def __init__(self, peer: str, handler: Handler, hub: Hub, post: Post, parcels: Parcels) -> None:
-        self.post, self._hub, self._parcels = post, hub, parcels
-        self._answerer = Answerer(peer, handler, parcels)
+    def __init__(self, peer: str, handler: Handler, hub: Hub, post: Post, payload: Payload) -> None:
+        self.post, self._hub, self._payload = post, hub, payload
+        self._answerer = Answerer(peer, handler, payload)
         self._lock = threading.RLock()
         self._lanes: set[ServedLane] = set()
-        self._large: deque[bytes] = deque(maxlen=_REMEMBERED)
+        self._large: deque[Any] = deque(maxlen=_REMEMBERED)
         self._is_closed = False
 
-    def take(self, entries: list[Any], fds: list[int]) -> None:
+    def take(self, entries: list[Any]) -> None:
         """Have requests handled: called by the hub."""
         do = self._hub.do
         while entries:  # those that are left are taken later, should there be no memory just now
             number, packed = entries[0]
-            do(partial(self._answerer.handle, packed, fds, partial(self._put, number)))
+            do(partial(self._answerer.handle, packed, partial(self._put, number)))
             del entries[0]
 
     def add_lane(self, fds: Sequence[int]) -> None:
@@ -69,7 +69,7 @@ class Guest:
             for each in list(self._lanes):
                 each.end()
         while self._large and not peer_reads:
-            self._parcels.drop(self._large.popleft())
+            self._payload.drop(self._large.popleft())
 
     def threads(self) -> list[threading.Thread]:
         """Return the threads that serve lanes."""
@@ -77,12 +77,12 @@ class Guest:
             return [each.thread for each in self._lanes]
 
     def _put(self, number: int, status: int, sized: Sized) -> None:
-        packed, size, fds = sized
+        packed, size = sized
         if (head := messages.droppable(sized)) is not None:
             with self._lock:
                 if self._is_closed:  # nobody reads it
-                    self._parcels.drop(head)
+                    self._payload.drop(head)
                     return
                 self._large.append(head)
-        self.post.append(((number, status, packed), size, fds))
+        self.post.append(((number, status, packed), size, ()))
         self.post.added(hold=True)

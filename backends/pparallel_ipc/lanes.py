@@ -12,28 +12,27 @@ import logging
 import select
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from time import monotonic
+from typing import Any
 
 from pparallel.errors import ClosedError
 from pparallel.interfaces.transport import Frames, Handler
 from pparallel.runtime import dedicated
 from pparallel.runtime.interrupts import is_interrupt, raise_interrupt
 from pparallel.runtime.links import FAILED, OK, attempt, outcome, told
+from pparallel.runtime.memory import Payload
 from pparallel.runtime.polling import Polling
 from pparallel.runtime.processes import close_private, private
 from pparallel.runtime.resources import is_exhausted
-from pparallel.runtime.shm import Parcels
 from pparallel.runtime.timers import LONGEST_WAIT
 from pparallel_ipc import messages
 from pparallel_ipc.messages import PACKET, VERSION, Packed, Sized, are_small, dumps, loads
 
 logger = logging.getLogger(__name__)
 
-NOTHING: Sequence[int] = ()  #: descriptors that come with most messages
-_WITH_FILES = b"F"  #: says that some come with the message that follows
 _NO_SIGNAL = int(socket.MSG_NOSIGNAL)  # to look up Python's own takes longer
 
 Send = Callable[[int, Sized], None]  #: sends how a request ended, and the answer
@@ -54,10 +53,8 @@ class Lane:
         self._send = sock.send
         self._receive = _receiver(sock, partial(self._timed.recv, PACKET))
 
-    def exchange(
-        self, message: bytes, fds: Sequence[int], timeout: float | None
-    ) -> tuple[bytes, list[int]]:
-        """Send a message and return the answer with its descriptors; it is empty at the end.
+    def exchange(self, message: bytes, timeout: float | None) -> bytes:
+        """Send a message and return the answer; it is empty at the end.
 
         Raises:
             TimeoutError: *timeout* seconds have passed.
@@ -68,19 +65,15 @@ class Lane:
             self._timed.settimeout(None if is_none else max(timeout or 0.0, 0.0))
             self._limit = timeout
         try:
-            if fds:
-                _send(self._sock, message, fds, timeout)
-            else:
-                try:
-                    self._send(message, _NO_SIGNAL)
-                except OSError as error:
-                    if not is_exhausted(error) or is_interrupt(error):
-                        raise
-                    _send(self._sock, message, fds, timeout)
-            data = self._receive()
+            try:
+                self._send(message, _NO_SIGNAL)
+            except OSError as error:
+                if not is_exhausted(error) or is_interrupt(error):
+                    raise
+                _send(self._sock, message, timeout)
+            return self._receive()
         except (OSError, MemoryError) as error:
-            data = self._receive_after(error, timeout)
-        return messages.receive_with(self._timed) if data == _WITH_FILES else (data, [])
+            return self._receive_after(error, timeout)
 
     def _receive_after(self, error: BaseException, timeout: float | None) -> bytes:
         raise_interrupt(error)
@@ -121,24 +114,24 @@ def new_pair() -> tuple[socket.socket, ...]:
 class Answerer:
     """Has requests of one member handled, and sends the answers."""
 
-    def __init__(self, peer: str, handler: Handler, parcels: Parcels) -> None:
-        self.peer, self.handler, self.parcels = peer, handler, parcels
+    def __init__(self, peer: str, handler: Handler, payload: Payload) -> None:
+        self.peer, self.handler, self.payload = peer, handler, payload
         self.keeps = False  # whether large answers are left to the peer as their lanes end
 
-    def handle(self, packed: Packed, fds: Sequence[int], send: Send) -> None:
+    def handle(self, packed: Packed, send: Send) -> None:
         """Have a request handled; *send* is called with how it ended and the answer, perhaps later.
 
         A block stays leased while somebody refers to it, and one that is sent back travels as it is
         if nobody does: no name here holds what came, or what goes.
         """
         try:
-            found = attempt(self.handler, self.peer, messages.unpack(packed, self.parcels, fds))
+            found = attempt(self.handler, self.peer, messages.unpack(packed, self.payload))
             if isinstance(found, Future):
                 found.add_done_callback(partial(self.reply, send))
                 return
             status, *box = found
             del found
-            send(*messages.pack_answer(status, box, self.parcels))
+            send(*messages.pack_answer(status, box, self.payload))
         except BaseException as error:  # noqa: BLE001 - its caller must know
             self.refuse(send, error)
 
@@ -146,7 +139,7 @@ class Answerer:
         """Send the answer to a request whose future is done."""
         try:
             status, *box = outcome(done)
-            send(*messages.pack_answer(status, box, self.parcels))
+            send(*messages.pack_answer(status, box, self.payload))
         except BaseException as error:  # noqa: BLE001 - its caller must know
             self.refuse(send, error)
 
@@ -168,7 +161,7 @@ class ServedLane:
         sock.setblocking(True)
         self._sock, self._answerer, self._ended = sock, answerer, ended
         self._receive = _receiver(sock, partial(sock.recv, PACKET))
-        self._last: bytes | None = None  # the head of the last large answer
+        self._last: Any = None  # where the last large answer lies
         self._answering = threading.RLock()
         self.thread = threading.Thread(
             target=self._serve, name=f"lane-of-{answerer.peer}", daemon=True
@@ -183,30 +176,27 @@ class ServedLane:
         with self._answering:
             close_private(self._sock)
             if self._last is not None and not self._answerer.keeps:
-                self._answerer.parcels.drop(self._last)
+                self._answerer.payload.drop(self._last)
         self._ended(self)
 
     def _serve(self) -> None:
         dedicated.mark_alone()
         try:
             while True:
-                fds = NOTHING
                 try:
                     data = self._receive()
                 except (OSError, MemoryError) as error:
                     if not is_exhausted(error):
                         raise
                     data = messages.patiently(partial(self._sock.recv, PACKET))
-                if len(data) <= len(_WITH_FILES):
-                    data, fds = self._receive_files(data)
-                    if not data:
-                        return
+                if not data:
+                    return
                 try:
-                    frames, writable, until = loads(data)
+                    frames, has_places, until = loads(data)
                     if until < monotonic() and self._is_given_up():
-                        messages.close(fds)  # its caller's next request may have been first
-                    elif writable or fds or type(frames) is not list:
-                        self._answerer.handle((frames, writable), fds, self._send)
+                        pass  # its caller's next request may have been first
+                    elif has_places:
+                        self._answerer.handle((frames, True), self._send)
                     else:
                         self._handle_small(frames)
                 except BaseException as error:  # noqa: BLE001 - its caller must know, and the lane goes on
@@ -216,12 +206,6 @@ class ServedLane:
             logger.debug("a lane has ended", exc_info=True)
         finally:
             self.close()
-
-    def _receive_files(self, data: bytes) -> tuple[bytes, Sequence[int]]:
-        """Return the message that follows with descriptors; it is empty at the end."""
-        if not data:
-            return data, NOTHING
-        return messages.patiently(partial(messages.receive_with, self._sock))
 
     def _is_given_up(self) -> bool:
         poll = select.poll()
@@ -240,10 +224,10 @@ class ServedLane:
         if not are_small(reply):
             box = [reply]
             del reply
-            self._send(*messages.pack_answer(status, box, answerer.parcels))
+            self._send(*messages.pack_answer(status, box, answerer.payload))
             return
         self._last = None  # what went before has been read, or there would be no request
-        data = dumps((status, (reply, ())), VERSION)
+        data = dumps((status, (reply, False)), VERSION)
         try:
             self._sock.send(data, _NO_SIGNAL)
         except OSError as error:
@@ -251,18 +235,17 @@ class ServedLane:
                 _send(self._sock, data)
 
     def _send(self, status: int, sized: Sized) -> None:
-        packed, _, fds = sized
+        packed, _ = sized
         message = messages.patiently(partial(dumps, (status, packed), VERSION))
         head = messages.droppable(sized)
         with self._answering:
             self._last = head
             try:
-                _send(self._sock, message, fds)
+                _send(self._sock, message)
             except OSError:  # the caller is gone, or has given up; the thread sees that too
                 if head is not None:
-                    self._answerer.parcels.drop(head)
+                    self._answerer.payload.drop(head)
                     self._last = None
-        messages.close(fds)
 
 
 def _receiver(sock: socket.socket, wait: Callable[[], bytes]) -> Callable[[], bytes]:
@@ -286,11 +269,6 @@ def _shut_down(sock: socket.socket) -> None:
             raise
 
 
-def _send(
-    sock: socket.socket, message: bytes, fds: Sequence[int] = NOTHING, timeout: float | None = None
-) -> None:
-    """Send a message, also where there is no memory or descriptor for it at once."""
-    first = _WITH_FILES if fds else message
-    messages.patiently(partial(sock.send, first, socket.MSG_NOSIGNAL), timeout)
-    if fds:
-        messages.patiently(partial(messages.send_with, sock, message, fds), timeout)
+def _send(sock: socket.socket, message: bytes, timeout: float | None = None) -> None:
+    """Send a message, also where there is no memory for it at once."""
+    messages.patiently(partial(sock.send, message, socket.MSG_NOSIGNAL), timeout)

@@ -17,12 +17,12 @@ from pparallel.interfaces.transport import Frames
 from pparallel.runtime.future import fail, settle
 from pparallel.runtime.interrupts import is_interrupt, raise_interrupt
 from pparallel.runtime.links import OK, failure
+from pparallel.runtime.memory import Payload
 from pparallel.runtime.processes import close_private
 from pparallel.runtime.resources import is_exhausted
-from pparallel.runtime.shm import Parcels
 from pparallel_ipc import messages
 from pparallel_ipc.connection import Connection
-from pparallel_ipc.lanes import NOTHING, Lane, new_pair
+from pparallel_ipc.lanes import Lane, new_pair
 from pparallel_ipc.messages import VERSION, Packed, are_small, dumps, loads
 
 _KEPT = 8  #: idle lanes that are kept
@@ -39,19 +39,21 @@ class Line:
     connection: they keep their order, and leave many at a time.
 
     Attributes:
-        parcels: what carries large data to and from the peer.
+        payload: what carries large data to and from the peer.
     """
 
     def __init__(
-        self, peer: str, connection: Connection, parcels: Parcels, most_lanes: int
+        self, peer: str, connection: Connection, payload: Payload, most_lanes: int
     ) -> None:
         self._peer, self._most_lanes = peer, most_lanes
-        self._connection, self._post, self.parcels = connection, connection.post, parcels
+        self._connection, self._post, self.payload = connection, connection.post, payload
         self._waiters: list[object] = []  # threads that wait for an answer by it
         self._lock = threading.RLock()  # a signal's handler may ask in the midst of it
         self._numbers = itertools.count()
         self._waiting: dict[int, Future[Frames]] = {}  # until answered, given up or not
-        self._large: dict[int, bytes] = {}  # heads of parcels that the peer may not have read
+        self._large: dict[
+            int, Any
+        ] = {}  # what the peer may not have read
         self._latest: dict[int, int] = {}  # by thread: its last request that shared the connection
         self._idle: list[Lane] = []
         self._lanes: WeakSet[Lane] = WeakSet()  # one that an interrupt has lost closes itself
@@ -70,12 +72,12 @@ class Line:
         for each in idle:
             each.close()
         for head in heads:
-            self.parcels.drop(head)
+            self.payload.drop(head)
 
     def request(self, frames: Frames, future: Future[Frames]) -> None:
         """Send a request whose answer completes *future*."""
         try:
-            sized = packed, size, fds = messages.pack(frames, self.parcels)
+            sized = packed, size = messages.pack(frames, self.payload)
         except Exception as error:  # noqa: BLE001 - the future tells who asked
             raise_interrupt(error)
             fail(future, error)
@@ -84,7 +86,7 @@ class Line:
         if (head := messages.droppable(sized)) is not None:
             self._large[number] = head
         hold = len(self._waiting) >= _FEW and size < _LITTLE
-        entry, append = ((number, packed), size, fds), self._post.append
+        entry, append = ((number, packed), size, ()), self._post.append
         self._waiting[number] = future
         append(entry)  # without a call in between: it is waited for if it is to leave
         self._post.added(hold=hold)
@@ -114,11 +116,11 @@ class Line:
             found = self._exchange(lane, frames, timeout, until)
             if found is None:
                 return None
-            status, answer = loads(found[0])
-            if status == OK and type(answer[0]) is list and not answer[1]:
+            status, answer = loads(found)
+            if status == OK and not answer[1]:
                 reply: Frames = answer[0]
             else:  # before the lane may be closed: then the other end takes back what is unread
-                reply = self._unpacked(answer, found[1])
+                reply = self._unpacked(answer)
             keeps = not self._is_ended and len(self._idle) < _KEPT
         except TimeoutError as error:
             raise_interrupt(error)
@@ -136,17 +138,17 @@ class Line:
 
     def _exchange(
         self, lane: Lane, frames: Frames, timeout: float | None, until: float
-    ) -> tuple[bytes, list[int]] | None:
-        """Return the answer with its descriptors; ``None``: the peer has not read the request."""
-        fds, head = NOTHING, None
+    ) -> bytes | None:
+        """Return the answer; ``None``: the peer has not read the request."""
+        head = None
         try:
             if are_small(frames):
-                message = dumps((frames, (), until), VERSION)
+                message = dumps((frames, False, until), VERSION)
             else:
-                sized = packed, _, fds = messages.pack(frames, self.parcels)
+                sized = packed, _ = messages.pack(frames, self.payload)
                 message, head = dumps((*packed, until), VERSION), messages.droppable(sized)
-            answer = lane.exchange(message, fds, timeout)
-            if not answer[0]:
+            answer = lane.exchange(message, timeout)
+            if not answer:
                 raise EOFError
             head, lane.has_answered = None, True
         except ConnectionError as error:
@@ -154,21 +156,19 @@ class Line:
             if lane.has_answered:  # it is served: that it has not read this one is not certain
                 raise EOFError from None
             if head is not None:
-                self.parcels.drop(head)
+                self.payload.drop(head)
                 head = None
             return None
         finally:
-            if fds:
-                messages.close(fds)
             if head is not None:
                 self._keep(head)
         return answer
 
-    def _keep(self, head: bytes) -> None:
+    def _keep(self, head: Any) -> None:
         """Keep what the peer may read yet, to drop it if that ends before; or has ended."""
         with self._lock, suppress(ClosedError):  # this member has ended, too
             if self._drops:
-                self.parcels.drop(head)
+                self.payload.drop(head)
             else:
                 self._large[next(self._numbers)] = head
 
@@ -194,7 +194,7 @@ class Line:
             if me in waiters:
                 waiters.remove(me)
 
-    def take(self, entries: list[Any], fds: list[int]) -> None:
+    def take(self, entries: list[Any]) -> None:
         """Take answers in, and out of *entries*: called by who receives.
 
         Who was interrupted by a signal's handler may find that it has gone on here.
@@ -204,14 +204,14 @@ class Line:
                 break
             entry = entries[0]
             number, status, packed = entry
-            frames, writable = packed
+            frames, has_places = packed
             future = self._waiting.get(number)
-            is_plain = not writable and type(frames) is list
+            is_plain = not has_places
             if not entries or entries[0] is not entry:
                 continue
             if not is_plain:
                 del entries[0]  # it can be unpacked once; without a call in between
-                self._unpack_answer(future, status, packed, fds)
+                self._unpack_answer(future, status, packed)
             elif future is not None:
                 self._complete(future, status, frames)
             self._waiting.pop(number, None)
@@ -220,11 +220,9 @@ class Line:
                 del entries[0]
         self._post.flush()
 
-    def _unpack_answer(
-        self, future: Future[Frames] | None, status: int, packed: Packed, fds: list[int]
-    ) -> None:
+    def _unpack_answer(self, future: Future[Frames] | None, status: int, packed: Packed) -> None:
         try:
-            frames = self._unpacked(packed, fds)
+            frames = self._unpacked(packed)
             if future is not None:
                 self._complete(future, status, frames)
         except BaseException as error:
@@ -237,10 +235,10 @@ class Line:
             if not is_own:
                 raise
 
-    def _unpacked(self, packed: Packed, fds: list[int]) -> Frames:
+    def _unpacked(self, packed: Packed) -> Frames:
         """Return the frames of an answer; EOFError: the peer has ended, or taken them back."""
         try:
-            return messages.unpack(packed, self.parcels, fds)
+            return messages.unpack(packed, self.payload)
         except RuntimeError as error:
             if is_interrupt(error) or isinstance(error, RecursionError):
                 raise

@@ -2,7 +2,7 @@
 
 A message is one packet of a socket that keeps packets whole: plain data, written by
 :mod:`marshal`, for both ends run the same Python. The frames of a request travel in it, or, when
-they are large, through the arena as a parcel, of which the message holds the head.
+they are large, in shared memory, of which the message says where.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ from typing import Any, TypeVar
 from typing_extensions import Buffer
 
 from pparallel.interfaces.transport import Frames
-from pparallel.runtime.flat_views import flat
 from pparallel.runtime.interrupts import is_interrupt
 from pparallel.runtime.links import FAILED
+from pparallel.runtime.memory import Payload
 from pparallel.runtime.processes import close_private
 from pparallel.runtime.resources import is_exhausted
-from pparallel.runtime.shm import Parcels
 
 # What a message is, its first field; in a packet of its own, where not said otherwise.
 (
@@ -36,7 +35,7 @@ from pparallel.runtime.shm import Parcels
 ) = range(5)
 
 LONGEST = 60_000  #: bytes of a packet
-INLINE = 1 << 15  #: bytes of frames above which they travel as a parcel
+INLINE = 1 << 15  #: bytes of frames above which they lie in shared memory
 PACKET = 1 << 16  #: bytes that a receiver makes room for
 HEADER = 64  #: bytes of an entry beside its frames, at most
 _AGAIN = 0.001  #: seconds after which what found no memory or descriptors is tried again
@@ -54,28 +53,22 @@ EACH = tuple((each,) for each in _HOW)  # as map() takes them
 T = TypeVar("T")
 Received = tuple[bytes, list[Any], int, Any]  #: what the system gives
 
-#: the frames, or the head of a parcel; and which of them were sent writable
-Packed = tuple["Sequence[Buffer] | bytes", Sequence[int]]
-#: that, how many bytes of a message it takes, and descriptors that come along
-Sized = tuple[Packed, int, list[int]]
+#: frames as a payload packs them, and whether they are more than bytes
+Packed = tuple[Any, bool]
+Sized = tuple[Packed, int]  #: that, and how many bytes of a message it takes
 
 
 dumps: Callable[[Any, int], bytes] = marshal.dumps  #: a message, VERSION
 loads = marshal.loads
 
 
-def pack(frames: Frames, parcels: Parcels) -> Sized:
-    """Return frames as they stand in a message, how many bytes that is, and what comes along.
+def pack(frames: Frames, payload: Payload) -> Sized:
+    """Return frames as they stand in a message, and how many bytes that is.
 
     Raises:
-        OSError: there is room neither in shared memory nor in a file.
+        ResourceExhaustedError: there is no room in shared memory.
     """
-    raws, writable, size = _measured(frames)
-    if size <= INLINE:
-        return (raws, writable), size, []
-    parcel = parcels.pack(raws)
-    head = parcel.head()
-    return (head, ()), len(head), parcel.fds
+    return _sized(payload.pack(frames))
 
 
 def are_small(frames: Frames) -> bool:
@@ -90,62 +83,50 @@ def are_small(frames: Frames) -> bool:
     )
 
 
-def pack_answer(status: int, box: list[Frames], parcels: Parcels) -> tuple[int, Sized]:
+def pack_answer(status: int, box: list[Frames], payload: Payload) -> tuple[int, Sized]:
     """As :func:`pack`, for an answer, which travels without a copy where nobody refers to it here.
-
-    What lies in memory that another member has sent goes back or on as it is.
 
     Args:
         status: how the request ended.
         box: has the frames, which are taken out; the caller holds them by no other name.
-        parcels: what carries large frames.
+        payload: what carries large frames.
 
     Returns:
         How the request ended, which changes where there is no room for the answer, and the rest.
     """
-    frames = box.pop()
-    raws, writable, size = _measured(frames)
-    if size <= INLINE:
-        return status, ((raws, writable), size, [])
+    frames = list(box.pop())
     try:
-        parcel = parcels.pack(raws, move=True)
-        del frames, raws
-        head = parcel.head()
+        return status, _sized(payload.move(frames))
     except OSError as error:
         return FAILED, refused(error)
-    parcels.settle()
-    return status, ((head, ()), len(head), parcel.fds)
 
 
-def droppable(sized: Sized) -> bytes | None:
-    """Return the head of a parcel to drop if nobody reads it; ``None``: there is none.
+def _sized(packed: Any) -> Sized:
+    if type(packed) is list and _BYTES.issuperset(map(type, packed)):
+        return (packed, False), sum(map(len, packed)) + _FRAME * len(packed)
+    return (packed, True), len(dumps(packed, VERSION))
 
-    What travels in a file ends with it.
-    """
-    (body, _), _, fds = sized
-    return body if isinstance(body, bytes) and not fds else None
+
+def droppable(sized: Sized) -> Any:
+    """Return what a payload is to drop if nobody reads it; ``None``: nothing."""
+    (body, has_places), _ = sized
+    return body if has_places else None
 
 
 def refused(error: BaseException) -> Sized:
     """Return the answer to a request that could not be read, or whose answer cannot be sent."""
     told = [type(error).__name__.encode(), str(error).encode(errors="replace")[:1000]]
-    return (told, ()), 1024, []
+    return (told, False), 1024
 
 
-def unpack(packed: Packed, parcels: Parcels, fds: Sequence[int] = ()) -> list[Buffer]:
-    """Return the frames, this process's own; closes *fds*.
+def unpack(packed: Packed, payload: Payload) -> list[Buffer]:
+    """Return the frames, this process's own.
 
     Raises:
-        OSError: the file that holds them did not come along or cannot be read.
         RuntimeError: they are not there any more: the sender has ended, or taken them back.
     """
-    body, writable = packed
-    if isinstance(body, bytes):
-        return parcels.unpack(body, fds)
-    frames = list(body)
-    for each in writable:
-        frames[each] = bytearray(frames[each])
-    return frames
+    body, has_places = packed
+    return payload.unpack(body) if has_places else list(body)
 
 
 def patiently(act: Callable[[], T], timeout: float | None = None) -> T:
@@ -221,19 +202,3 @@ def close(fds: Sequence[int]) -> None:
     """Close descriptors; those that came along with a message, too."""
     if fds:
         close_private(*fds)
-
-
-def _measured(frames: Frames) -> tuple[Frames, Sequence[int], int]:
-    """Return the bytes of frames, which were not ``bytes`` before, and how many there are."""
-    if set(map(type, frames)) <= _BYTES:
-        return frames, (), sum(map(len, frames)) + _FRAME * len(frames)  # type: ignore[arg-type] # they are bytes
-    raws = [each if type(each) is bytes else _raw(each) for each in frames]
-    writable = tuple(n for n, each in enumerate(frames) if type(each) is not bytes)
-    return raws, writable, sum(map(len, raws)) + _FRAME * len(raws)
-
-
-def _raw(frame: Buffer) -> memoryview | bytes:
-    try:
-        return flat(frame)
-    except BufferError:  # it has gaps
-        return memoryview(frame).tobytes()

@@ -19,9 +19,9 @@ from pparallel.errors import AuthenticationError, CallTimeoutError, ClosedError,
 from pparallel.interfaces.transport import Handler
 from pparallel.runtime.interrupts import is_interrupt
 from pparallel.runtime.links import Hello, Membership, RefusedError, peer
+from pparallel.runtime.memory import Arena
 from pparallel.runtime.processes import close_private, private
 from pparallel.runtime.resources import explained, is_exhausted
-from pparallel.runtime.shm import Arena
 from pparallel_ipc import messages
 from pparallel_ipc.arenas import Arenas
 from pparallel_ipc.connection import Connection
@@ -226,14 +226,14 @@ class Station:
             return
         is_last = False
         try:
-            parcels = self._arenas.parcels(hello, fds, calling=connection.calling)
+            payload = self._arenas.payload(hello, fds, calling=connection.calling)
             fds = []  # they are closed
             end: Line | Guest
             if line is not None:
                 self._membership.admit(hello)
-                end, line.parcels = line, parcels
+                end, line.payload = line, payload
             else:
-                end = guest = Guest(name, self._handler, self._hub, connection.post, parcels)
+                end = guest = Guest(name, self._handler, self._hub, connection.post, payload)
                 with self._lock:
                     if connection not in self._connections:  # it has ended meanwhile
                         connection.close()
@@ -275,7 +275,7 @@ class Station:
     def _take(self, name: str, end: Line | Guest, message: Any, fds: list[int]) -> None:
         kind = message[0]
         if kind == messages.MANY:
-            end.take(message[1], fds)
+            end.take(message[1])
         elif kind == messages.LANE and isinstance(end, Guest):
             try:
                 end.add_lane(fds)

@@ -26,8 +26,8 @@ from pparallel.runtime.future import LeanFuture
 from pparallel.runtime.interrupts import raise_interrupt
 from pparallel.runtime.job_folder import JobFolder
 from pparallel.runtime.links import Hello, Membership, ProcessId
+from pparallel.runtime.memory import Arena
 from pparallel.runtime.pending import Pending, awaited
-from pparallel.runtime.shm import Arena
 from pparallel_ipc.station import Station
 
 if TYPE_CHECKING:

@@ -53,6 +53,7 @@ class Peer:
             self.kill()
             raise
         self.own = Arena.attach(fd)
+        os.close(fd)
         self.payload = Payload([arena, self.own], 0, self.pid)
 
     def do(self, command: str, **values: Any) -> Any:

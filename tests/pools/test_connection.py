@@ -39,7 +39,7 @@ def _pair() -> Iterator[Pair]:
 def _arena(pair: Pair) -> Iterator[Arena]:
     """Have large messages of the first end travel by an arena."""
     arena = Arena.create("test", 16 << 20)
-    attached = Arena.attach(os.dup(arena.fd))
+    attached = Arena.attach(arena.fd)
     pair[0].payload, pair[1].payload = Payload([arena], 0), Payload([attached], 0)
     yield arena
     attached.close()

@@ -56,8 +56,8 @@ def _peer(arena: Arena) -> Iterator[Peer]:
 def _ends(arena: Arena) -> Iterator[tuple[Payload, Payload]]:
     """Return both ends of a message, each of which has an arena and that of the other."""
     other = Arena.create("other", 64 * MB)
-    here = [arena, Arena.attach(os.dup(other.fd))]
-    there = [Arena.attach(os.dup(arena.fd)), other]
+    here = [arena, Arena.attach(other.fd)]
+    there = [Arena.attach(arena.fd), other]
     yield Payload(here, 0), Payload(there, 1)
     for each in (*here, *there):
         each.close()
@@ -533,7 +533,7 @@ def test_frames_arrive_as_sent(
 ) -> None:
     arena = Arena.create("frames", 64 * MB, smallest=64)
     here = Payload([arena], 0, limit=limit)
-    there = Payload([Arena.attach(os.dup(arena.fd))], 0)
+    there = Payload([Arena.attach(arena.fd)], 0)
     sent = [kind(bytes(data(nbytes, nbytes))) for nbytes, kind in frames]
     expected = [bytes(each) for each in sent]
     given: Any = here.move(sent) if move else here.pack(sent)

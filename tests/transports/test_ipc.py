@@ -17,11 +17,16 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 from ipc_peer import echo, pair
-from reduced_transport_suite import ReducedTransportSuite
 from typing_extensions import override
 
 import pparallel
-from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
+from pparallel.errors import (
+    CallTimeoutError,
+    ClosedError,
+    PeerLostError,
+    RemoteError,
+    ResourceExhaustedError,
+)
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime import dedicated
 from pparallel.runtime.processes.inheritance import _private
@@ -44,13 +49,16 @@ class TestIpcTransport(TransportSuite):
         return IpcTransportConfig()
 
 
-class TestIpcTransportWithoutSharedMemory(ReducedTransportSuite):
-    """Whatever is large goes through files: an arena of one byte has no room for anything."""
+def test_without_shared_memory_what_is_large_is_refused_and_all_else_passes() -> None:
+    def grow(sender: str, frames: Frames) -> Frames:
+        return [bytes(frames[0]) * 1000]
 
-    @pytest.fixture
-    @override
-    def config(self) -> IpcTransportConfig:
-        return IpcTransportConfig(arena_budget=1)
+    with pair(grow, IpcTransportConfig(arena_budget=1)) as (a, b):
+        with pytest.raises(ResourceExhaustedError, match="its budget is 1 bytes"):
+            a.call(b.name, [b"x" * 100_000], PATIENCE)
+        with pytest.raises(RemoteError, match="its budget is 1 bytes"):
+            a.call(b.name, [b"x" * 100], PATIENCE)
+        assert copied(a.call(b.name, [b"x"], PATIENCE)) == [b"x" * 1000]
 
 
 def copied(frames: Frames) -> list[bytes]:
@@ -165,7 +173,7 @@ def test_a_call_whose_lane_is_not_served_takes_the_connection(
 def test_what_cannot_be_served_ends_the_connection(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(self: Guest, entries: Any, fds: list[int]) -> None:
+    def fail(self: Guest, entries: Any) -> None:
         raise LookupError("for a test")
 
     with pair(echo) as (a, b):
@@ -338,7 +346,7 @@ def test_an_answer_that_came_before_a_reset_is_there_still() -> None:
 
     thread = threading.Thread(target=answer_without_reading)
     thread.start()
-    assert lane.exchange(b"a request", (), PATIENCE) == (b"the answer", [])
+    assert lane.exchange(b"a request", PATIENCE) == b"the answer"
     thread.join()
     lane.close()
 
@@ -515,10 +523,10 @@ def test_an_answer_that_cannot_be_unpacked(
 ) -> None:
     unpack = messages.unpack
 
-    def fail(packed: Any, parcels: Any, fds: Any = ()) -> Any:
-        if parcels is a._lines["b"].parcels:
+    def fail(packed: Any, payload: Any) -> Any:
+        if payload is a._lines["b"].payload:
             raise error
-        return unpack(packed, parcels, fds)
+        return unpack(packed, payload)
 
     with pair(echo) as (a, b):
         a.call(b.name, [b"x"], PATIENCE)

@@ -125,7 +125,7 @@ class Arena:
     It allocates from a shared arena only: memory of another is the parent's.
 
     Attributes:
-        fd: the file's descriptor, for another process to attach to.
+        fd: the file's descriptor, for another process to attach to; -1: this one keeps none.
         mapping: the file, as this process maps it.
         words: 16 numbers of 64 bits that are the users' to agree on, at first 0.
         publishes: whether a block of it was ever published here.
@@ -180,9 +180,7 @@ class Arena:
 
     @classmethod
     def attach(cls, descriptor: int) -> Arena:
-        """Return the arena with that descriptor, which is the arena's from now on.
-
-        It is closed at once unless the arena is shared: a mapping has one of its own.
+        """Return the arena with that descriptor; the caller may close it then.
 
         Raises:
             ValueError: it is no arena's.
@@ -192,11 +190,9 @@ class Arena:
         if not head.startswith(_MAGIC):
             raise ValueError("the descriptor is not that of an arena")
         with explaining("mapping an arena"):
-            arena = cls(descriptor, Mapping(descriptor, _HEAD.unpack(head)[_SPAN]))
-        if not arena._fields[_SHARED]:
-            os.close(descriptor)
-            arena.fd = -1
-        return arena
+            mapping = Mapping(descriptor, _HEAD.unpack(head)[_SPAN])
+            is_shared = mapping.bytes[8 * _SHARED]  # and is passed on by all that have it
+            return cls(os.dup(descriptor) if is_shared else -1, mapping)
 
     def allocate(self, nbytes: int) -> memoryview:
         """Return memory of *nbytes*, whose content is undefined.

@@ -37,8 +37,9 @@ from pparallel.runtime.rpc.wire import Status
 from pparallel.runtime.timers import Timer, Timers
 
 if TYPE_CHECKING:
+    from pparallel.runtime.memory import Arena
     from pparallel.runtime.rpc.endpoint import Endpoint
-    from pparallel.runtime.shm import Arena, SharesMemory
+    from pparallel.runtime.shm import SharesMemory
 
 RELEASE = "rpc.release"  #: tells which answers need not be kept any more
 

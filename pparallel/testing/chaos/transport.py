@@ -16,8 +16,8 @@ from pparallel.registry import default_registry
 from pparallel.runtime.future import LeanFuture, fail, settle
 from pparallel.runtime.pending import Pending
 from pparallel.runtime.rpc import wire
-from pparallel.runtime.shm import Arena, SharesMemory
 from pparallel.runtime.timers import Timers
+from pparallel.runtime.memory import Arena
 from pparallel.testing.chaos.config import ChaosTransportConfig
 from pparallel.testing.chaos.fates import FINE, Fate, Fates
 
