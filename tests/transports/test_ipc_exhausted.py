@@ -30,7 +30,7 @@ from pparallel.errors import (
 )
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.links import ProcessId
-from pparallel.runtime.shm import Arena
+from pparallel.runtime.memory import Arena
 from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.threads import in_threads
 from pparallel_ipc import IpcTransportConfig
