@@ -51,9 +51,7 @@ class Line:
         self._lock = threading.RLock()  # a signal's handler may ask in the midst of it
         self._numbers = itertools.count()
         self._waiting: dict[int, Future[Frames]] = {}  # until answered, given up or not
-        self._large: dict[
-            int, Any
-        ] = {}  # what the peer may not have read
+        self._large: dict[int, Any] = {}  # what the peer may not have read
         self._latest: dict[int, int] = {}  # by thread: its last request that shared the connection
         self._idle: list[Lane] = []
         self._lanes: WeakSet[Lane] = WeakSet()  # one that an interrupt has lost closes itself

@@ -7,6 +7,8 @@ import itertools
 import marshal
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -246,6 +248,12 @@ def test_threads_share_an_arena(arena: Arena) -> None:
         each.join()
     assert wrong == []
     assert blocks(arena) == 0
+
+
+def test_importing_it_imports_no_large_library() -> None:
+    code = "import sys, pparallel.runtime.memory, pparallel.runtime.connection; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"torch", "numpy", "pydantic"} & set(done.stdout.split())
 
 
 # -- between processes ----------------------------------------------------------------------------

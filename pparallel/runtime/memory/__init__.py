@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pparallel.runtime.memory.arena import Arena, Handle, Usage, has_room
 from pparallel.runtime.memory.payload import Packed, Payload
+from pparallel.runtime.memory.sharing import SharesMemory
 from pparallel.runtime.memory.views import Mapping, address_of, copy, writable
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "Mapping",
     "Packed",
     "Payload",
+    "SharesMemory",
     "Usage",
     "address_of",
     "copy",

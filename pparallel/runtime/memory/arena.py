@@ -26,7 +26,6 @@ from typing import NamedTuple, NoReturn
 
 from pparallel.errors import ClosedError, ResourceExhaustedError
 from pparallel.machine import memory as machine
-from pparallel.runtime.links.process import look
 from pparallel.runtime.memory.lock import Lock
 from pparallel.runtime.memory.views import (
     LARGE,
@@ -516,10 +515,12 @@ class _Dead:
         pid = holder & PID
         if pid not in self._known:
             try:
-                found = look(pid)
-                self._known[pid] = found is None or found[0] in (b"Z", b"X")
-            except OSError:  # no descriptor is left: there is no telling
-                self._known[pid] = False
+                with open(f"/proc/{pid}/stat", "rb") as file:
+                    # The name before it may hold anything, brackets too.
+                    state = file.read().rpartition(b")")[2].split()[0]
+                self._known[pid] = state in (b"Z", b"X")
+            except OSError as error:  # for want of descriptors, say, there is no telling
+                self._known[pid] = isinstance(error, FileNotFoundError | ProcessLookupError)
         return self._known[pid]
 
 

@@ -37,9 +37,8 @@ from pparallel.runtime.rpc.wire import Status
 from pparallel.runtime.timers import Timer, Timers
 
 if TYPE_CHECKING:
-    from pparallel.runtime.memory import Arena
+    from pparallel.runtime.memory import Arena, SharesMemory
     from pparallel.runtime.rpc.endpoint import Endpoint
-    from pparallel.runtime.shm import SharesMemory
 
 RELEASE = "rpc.release"  #: tells which answers need not be kept any more
 

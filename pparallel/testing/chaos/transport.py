@@ -14,10 +14,10 @@ from pparallel.errors import PeerLostError, PparallelError
 from pparallel.interfaces.transport import Frames, Handler, Meeting, Transport, TransportConfig
 from pparallel.registry import default_registry
 from pparallel.runtime.future import LeanFuture, fail, settle
+from pparallel.runtime.memory import Arena, SharesMemory
 from pparallel.runtime.pending import Pending
 from pparallel.runtime.rpc import wire
 from pparallel.runtime.timers import Timers
-from pparallel.runtime.memory import Arena
 from pparallel.testing.chaos.config import ChaosTransportConfig
 from pparallel.testing.chaos.fates import FINE, Fate, Fates
 
