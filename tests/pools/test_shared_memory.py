@@ -482,6 +482,34 @@ def test_too_many_readers_are_refused(arena: Arena, monkeypatch: pytest.MonkeyPa
     assert len(memory) == MB
 
 
+def test_an_answer_of_published_memory_is_shared_and_does_not_move(
+    arena: Arena, ends: tuple[Payload, Payload]
+) -> None:
+    memory = arena.allocate(MB)
+    copy(memory, memoryview(data(MB)))
+    arena.publish(memory)
+    answer = [memory]
+    del memory
+    packed = ends[0].move(answer)
+    (found,) = ends[1].unpack(packed)
+    assert memoryview(found).readonly
+    back = ends[1].move([found])
+    assert bytes(ends[0].unpack(back)[0]) == data(MB)
+
+
+def test_a_block_that_is_used_again_is_not_published(
+    arena: Arena, ends: tuple[Payload, Payload]
+) -> None:
+    arena.publish(memory := arena.allocate(MB))
+    where = address_of(memory)
+    del memory
+    memory = arena.allocate(MB)
+    assert address_of(memory) == where
+    (found,) = ends[1].unpack(ends[0].pack([memory]))
+    assert not memoryview(found).readonly
+    assert blocks(arena) == 2
+
+
 def test_only_memory_of_the_arena_can_be_published_or_lent(arena: Arena) -> None:
     for act in (arena.publish, arena.lend):
         with pytest.raises(ValueError, match="not of a block of this arena"):
