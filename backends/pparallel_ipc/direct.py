@@ -12,17 +12,20 @@ import os
 import select
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from typing_extensions import Buffer
+
 from pparallel.interfaces.transport import Frames, Receiver
+from pparallel.runtime.memory import Packed, Payload
+from pparallel.runtime.memory.payload import VERSION
 from pparallel.runtime.resources import is_exhausted
-from pparallel.runtime.shm import Parcels
 from pparallel.runtime.timers import milliseconds
 from pparallel_ipc import messages
-from pparallel_ipc.messages import PACKET, VERSION, are_small, dumps, loads, pack, unpack
+from pparallel_ipc.messages import PACKET, dumps, loads
 
 if TYPE_CHECKING:
     from pparallel_ipc.connection import Connection
@@ -36,7 +39,6 @@ _pays = (os.cpu_count() or 1) > 1
 T = TypeVar("T")
 
 _SERVED = b"S"  #: the first packet of the end that answers
-_WITH_DESCRIPTORS = b"F"  #: says that the packet that follows brings some
 _HOW = int(socket.MSG_NOSIGNAL)  # to look up Python's own takes longer
 _LOOK = int(socket.MSG_DONTWAIT)
 
@@ -111,32 +113,22 @@ class DirectConnection:
             ResourceExhaustedError: there is no room for the request.
         """
         self._until = until = None if timeout is None else monotonic() + timeout
-        head: bytes | None = None
+        packed: Packed = ()
         try:
             if not self.is_served:
                 self.is_served = self._receive() == _SERVED
                 if not self.is_served:
                     return None
-            if are_small(frames):
-                self._sock.send(dumps((frames, (), until), VERSION), _HOW)
-            else:
-                body, writable, fds = pack([frames], shared.parcels)
-                head = body if isinstance(body, bytes) and not fds else None
-                _send(self._sock, dumps((body, writable, until), VERSION), fds)
+            packed = shared.payload.pack(frames)
+            self._sock.send(dumps((packed, until), VERSION), _HOW)
             data = self._receive()
         except (BrokenPipeError, ConnectionResetError):
             data = b""
         if not data:
-            if head is not None and not self.keeps:
-                shared.parcels.drop(head)
+            if not self.keeps:
+                shared.payload.drop(packed)
             return None
-        found: list[int] = []
-        if data == _WITH_DESCRIPTORS:
-            data, found = messages.receive(self._sock)
-        reply, writable = loads(data)
-        if type(reply) is list and not writable:
-            return reply
-        return unpack(reply, writable, shared.parcels, found)
+        return shared.payload.unpack(loads(data))
 
     def _look(self) -> bytes | None:
         try:
@@ -173,13 +165,13 @@ class DirectServer:
         sock: socket.socket,
         sender: str,
         receiver: Receiver,
-        parcels: Parcels,
+        payload: Payload,
         ended: Callable[[DirectServer], None],
     ) -> None:
         sock.setblocking(True)
         self._sock, self._sender, self._receiver = sock, sender, receiver
-        self._parcels, self._ended = parcels, ended
-        self._last: bytes | None = None  # the head of the last large reply
+        self._payload, self._ended = payload, ended
+        self._last: Packed = ()  # the last reply
         self._replying = threading.Lock()  # guards the socket against being closed in a reply
         self.keeps = False  # whether a reply is left to the caller as this ends
         name = f"direct-of-{sender}"
@@ -193,8 +185,8 @@ class DirectServer:
         """Give back what it has: called by its thread, or where that could not start."""
         with self._replying:
             messages.disconnect(self._sock)
-            if self._last is not None and not self.keeps:
-                self._parcels.drop(self._last)
+            if not self.keeps:
+                self._payload.drop(self._last)
         self._ended(self)
 
     def _serve(self) -> None:
@@ -202,49 +194,34 @@ class DirectServer:
         try:
             self._sock.send(_SERVED, _HOW)
             while data := receive():
-                fds: Sequence[int] = ()
-                if data == _WITH_DESCRIPTORS:
-                    data, fds = messages.receive(self._sock)
-                body, writable, until = loads(data)
+                packed, until = loads(data)
                 if until is not None and until < monotonic() and self._is_given_up():
-                    if isinstance(body, bytes):
-                        self._parcels.drop(body, fds)
+                    self._payload.drop(packed)
                     return  # its caller's next request may have been first
-                self._answer(body, writable, fds)
-                del data, body
+                self._answer(packed)
+                del data, packed
         except Exception as error:  # noqa: BLE001 - logged, and the caller sees the end
             self._log(error)
         finally:
             self.close()
 
-    def _answer(
-        self, body: Sequence[object] | bytes, writable: Sequence[int], fds: Sequence[int]
-    ) -> None:
+    def _answer(self, packed: Packed) -> None:
         """Answer a request.
 
         A block stays leased while somebody refers to it, and one that is sent back travels as it is
         if nobody does: no name here holds what came, or what goes.
         """
-        if not writable and type(body) is list:
-            reply = self._receiver.on_exchange(self._sender, body)
-        else:
-            reply = self._receiver.on_exchange(
-                self._sender,
-                unpack(body, writable, self._parcels, fds),  # type: ignore[arg-type] # as packed
-            )
+        reply = self._receiver.on_exchange(self._sender, self._payload.unpack(packed))
         if isinstance(reply, Future):
             reply.add_done_callback(self._reply_later)
-        elif are_small(reply):
-            self._last = None  # the reply before has been read, or there would be no request
-            self._sock.send(dumps((reply, ()), VERSION), _HOW)
         else:
-            box = [reply]
+            frames = list(reply)
             del reply
-            self._reply(box)
+            self._reply(frames)
 
     def _reply_later(self, done: Future[Frames]) -> None:
         try:
-            self._reply([done.result()])
+            self._reply(list(done.result()))
         except BaseException as error:  # noqa: BLE001 - the caller sees the end
             self._log(error)
             self.end()
@@ -255,17 +232,14 @@ class DirectServer:
         else:
             logger.error("A request of %s could not be answered", self._sender, exc_info=error)
 
-    def _reply(self, box: list[Frames]) -> None:
-        body, writable, fds = pack(box, self._parcels, move=True)
-        head = body if isinstance(body, bytes) and not fds else None
+    def _reply(self, frames: list[Buffer]) -> None:
+        packed = self._payload.move(frames)
         with self._replying:
-            self._last = head
+            self._last = packed  # the reply before has been read, or there would be no request
             try:
-                _send(self._sock, dumps((body, writable), VERSION), fds)
+                self._sock.send(dumps(packed, VERSION), _HOW)
             except OSError:  # the caller is gone, or has given up; the thread sees that too
-                if head is not None:
-                    self._parcels.drop(head)
-                    self._last = None
+                self._payload.drop(packed)
                 raise
 
     def _is_given_up(self) -> bool:
@@ -286,14 +260,3 @@ class DirectServer:
             return None
         except ConnectionResetError:
             return b""
-
-
-def _send(sock: socket.socket, packet: bytes, fds: Sequence[int]) -> None:
-    try:
-        if fds:
-            sock.send(_WITH_DESCRIPTORS, _HOW)
-            messages.send_with(sock, packet, fds)
-        else:
-            sock.send(packet, _HOW)
-    finally:
-        messages.close(fds)

@@ -16,15 +16,14 @@ import psutil
 import pytest
 from exhausted import no_descriptors
 from ipc_peer import ask, pair
-from reduced_transport_suite import ReducedTransportSuite
 from typing_extensions import override
 
 import pparallel
 from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError, ResourceExhaustedError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.links import ProcessId
+from pparallel.runtime.memory import Arena, Payload
 from pparallel.runtime.rpc import RpcGroup, context
-from pparallel.runtime.shm import Arena, Parcels
 from pparallel.testing import TransportSuite
 from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.threads import in_threads
@@ -42,15 +41,6 @@ class TestIpcTransport(TransportSuite):
     @override
     def config(self) -> IpcTransportConfig:
         return IpcTransportConfig()
-
-
-class TestIpcTransportWithoutSharedMemory(ReducedTransportSuite):
-    """Whatever is large goes through files: an arena of one byte has no room for anything."""
-
-    @pytest.fixture
-    @override
-    def config(self) -> IpcTransportConfig:
-        return IpcTransportConfig(arena_budget=1)
 
 
 # -- direct connections -----------------------------------------------------------------------
@@ -243,7 +233,7 @@ def test_a_packet_that_cannot_be_read_ends_the_connection_for_both(
     with pair() as there:
         there.a.send("b", [b"first"])
         there.at_b.has(1)
-        monkeypatch.setattr("pparallel_ipc.transport.messages.unpack", fail)
+        monkeypatch.setattr(Payload, "unpack", fail)
         there.a.send("b", [b"", bytearray(b"second")])
         until(lambda: bool(there.at_a.lost and there.at_b.lost), "nobody knows")
         assert there.at_b.lost == [("a", "cannot be served: LookupError: for a test")]
@@ -466,17 +456,12 @@ def test_a_message_fails_that_finds_no_descriptor_to_connect_and_the_member_live
         assert peer.connection is not met
 
 
-def test_a_message_that_cannot_be_packed_loses_no_member(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with pair() as there:
+def test_a_message_that_cannot_be_packed_loses_no_member() -> None:
+    with pair(config=IpcTransportConfig(arena_budget=1 << 20)) as there:
         ask(there, b"first")
-        with monkeypatch.context() as changed:
-            changed.setattr(Parcels, "pack", refuse)
-            for send in (there.a.send, lambda to, frames: there.a.exchange(to, frames, PATIENCE)):
-                with pytest.raises(ResourceExhaustedError):
-                    send("b", [b"", bytes(100_000)])
+        for send in (there.a.send, lambda to, frames: there.a.exchange(to, frames, PATIENCE)):
+            with pytest.raises(ResourceExhaustedError, match="its budget is 1048576 bytes"):
+                send("b", [b"", bytes(1 << 21)])
         assert there.a.members() == ["a", "b"]
         assert ask(there, b"?") == [b"?"]
         there.a.send("b", [b"last"])

@@ -11,15 +11,21 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from typing_extensions import Buffer, override
 
-from pparallel.errors import CallTimeoutError, ClosedError, PparallelError, did_you_mean
+from pparallel.errors import (
+    CallTimeoutError,
+    ClosedError,
+    PparallelError,
+    ResourceExhaustedError,
+    did_you_mean,
+)
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime.interrupts import raise_interrupt
 from pparallel.runtime.rpc import directory
 from pparallel.runtime.rpc.service import Reply, Service
 
 if TYPE_CHECKING:
+    from pparallel.runtime.memory import Arena
     from pparallel.runtime.rpc.endpoint import Endpoint
-    from pparallel.runtime.shm import Arena
 
 logger = logging.getLogger(__name__)
 
@@ -173,8 +179,10 @@ class ServiceGroup:
         copied. It is used again when nothing refers to it any more, here or elsewhere.
         """
         arena = self._endpoint.arena() if nbytes >= _SMALL else None
-        block = None if arena is None else arena.allocate(nbytes)
-        return memoryview(bytearray(nbytes)) if block is None else block.view()
+        with suppress(ResourceExhaustedError):
+            if arena is not None:
+                return arena.allocate(nbytes)
+        return memoryview(bytearray(nbytes))
 
     def publish(self, memory: memoryview) -> None:
         """Promise that *memory*, which :meth:`memory` returned, is not written to any more.

@@ -44,14 +44,6 @@ def copy_to(address: int, source: memoryview) -> None:
         _release(buffer)
 
 
-def copy(target: memoryview, source: memoryview) -> None:
-    """Copy *source*, which is contiguous, into *target*, as long; other threads run meanwhile."""
-    if len(target) != len(source):
-        raise ValueError(f"{len(source)} bytes cannot fill {len(target)}")
-    if len(source):
-        copy_to(address_of(target), source)
-
-
 def address_of(source: memoryview) -> int:
     """Return where *source*, which is not empty, lies in memory."""
     if not source.readonly:
