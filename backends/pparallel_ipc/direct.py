@@ -14,15 +14,17 @@ import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from typing_extensions import Buffer
 
+from pparallel.errors import ResourceExhaustedError
 from pparallel.interfaces.transport import Frames, Receiver
 from pparallel.runtime.memory import Packed, Payload
 from pparallel.runtime.memory.payload import VERSION
-from pparallel.runtime.resources import is_exhausted
+from pparallel.runtime.resources import explained, is_exhausted
 from pparallel.runtime.timers import milliseconds
 from pparallel_ipc import messages
 from pparallel_ipc.messages import PACKET, dumps, loads
@@ -110,7 +112,8 @@ class DirectConnection:
 
         Raises:
             TimeoutError: no reply came within *timeout* seconds.
-            ResourceExhaustedError: there is no room for the request.
+            ResourceExhaustedError: there is no room for the request, or at the other end for the
+                reply.
         """
         self._until = until = None if timeout is None else monotonic() + timeout
         packed: Packed = ()
@@ -128,7 +131,10 @@ class DirectConnection:
             if not self.keeps:
                 shared.payload.drop(packed)
             return None
-        return shared.payload.unpack(loads(data))
+        packed, problem = loads(data)
+        if problem is not None:
+            raise ResourceExhaustedError(*problem)
+        return shared.payload.unpack(packed)
 
     def _look(self) -> bytes | None:
         try:
@@ -201,7 +207,7 @@ class DirectServer:
                 self._answer(packed)
                 del data, packed
         except Exception as error:  # noqa: BLE001 - logged, and the caller sees the end
-            self._log(error)
+            self._failed(error)
         finally:
             self.close()
 
@@ -223,10 +229,16 @@ class DirectServer:
         try:
             self._reply(list(done.result()))
         except BaseException as error:  # noqa: BLE001 - the caller sees the end
-            self._log(error)
+            self._failed(error)
             self.end()
 
-    def _log(self, error: BaseException) -> None:
+    def _failed(self, error: BaseException) -> None:
+        """Log why there is no reply; the caller has the error if a resource ran out."""
+        if is_exhausted(error):
+            why = explained(error, "the reply")
+            problem = f"the reply to {self._sender!r}", why.resource, why.errno, why.advice
+            with suppress(OSError), self._replying:
+                self._sock.send(dumps(((), problem), VERSION), _HOW)
         if isinstance(error, OSError) and not is_exhausted(error):
             logger.debug("a caller is gone, or has given up", exc_info=error)
         else:
@@ -237,7 +249,7 @@ class DirectServer:
         with self._replying:
             self._last = packed  # the reply before has been read, or there would be no request
             try:
-                self._sock.send(dumps(packed, VERSION), _HOW)
+                self._sock.send(dumps((packed, None), VERSION), _HOW)
             except OSError:  # the caller is gone, or has given up; the thread sees that too
                 self._payload.drop(packed)
                 raise

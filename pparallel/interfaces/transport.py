@@ -153,6 +153,7 @@ class Transport(ABC):
             CallTimeoutError: no reply came within *timeout* seconds; a later one is dropped.
             ClosedError: this transport is not open, or is closed meanwhile.
             PeerLostError: *to* has ended, or is no other member.
+            ResourceExhaustedError: there is no memory or descriptor for it, or there for the reply.
         """
         return None
 

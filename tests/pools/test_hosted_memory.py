@@ -444,7 +444,7 @@ def run_short(rt: Runtime) -> int:
         found = server.pull(0)
         assert found is not None
         assert found[0].unique().tolist() == [0]
-        with pytest.raises(RemoteError, match="its budget is 8388608 bytes"):
+        with pytest.raises(ResourceExhaustedError, match="its budget is 8388608 bytes"):
             server.pull(done - 1)  # which lies in this member's memory
         del found
         assert all(server.delete(each) for each in range(done))

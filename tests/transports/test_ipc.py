@@ -456,16 +456,32 @@ def test_a_message_fails_that_finds_no_descriptor_to_connect_and_the_member_live
         assert peer.connection is not met
 
 
+def call_without_room(rt: Runtime) -> None:
+    group, large = rt.group(), 1 << 20
+    group.barrier(PATIENCE)
+    calls: list[tuple[Any, ...]] = [
+        (len, (bytes(large),)),
+        (bytes, (large,)),
+        (reply_later, (large,)),
+    ]
+    for each in calls if rt.rank == 0 else ():
+        for call in (group.rpc_sync, lambda *args: group.rpc_async(*args).wait(PATIENCE)):
+            with pytest.raises(ResourceExhaustedError, match="its budget is 524288 bytes"):
+                call(1, *each)
+            assert group.rpc_sync(1, add, args=(1, 2)) == 3
+    group.barrier(PATIENCE)
+
+
+def reply_later(size: int) -> Future[bytes]:
+    later: Future[bytes] = Future()
+    threading.Timer(0.01, later.set_result, [bytes(size)]).start()
+    return later
+
+
 def test_a_message_that_cannot_be_packed_loses_no_member() -> None:
-    with pair(config=IpcTransportConfig(arena_budget=1 << 20)) as there:
-        ask(there, b"first")
-        for send in (there.a.send, lambda to, frames: there.a.exchange(to, frames, PATIENCE)):
-            with pytest.raises(ResourceExhaustedError, match="its budget is 1048576 bytes"):
-                send("b", [b"", bytes(1 << 21)])
-        assert there.a.members() == ["a", "b"]
-        assert ask(there, b"?") == [b"?"]
-        there.a.send("b", [b"last"])
-        assert there.at_b.has(1) == [[b"last"]]
+    transport = {"backend": "ipc", "arena_budget": 1 << 19}
+    job = {"members": 2, "transport": transport, "reducer": {"backend": "local"}}
+    pparallel.launch(job, call_without_room)
 
 
 def test_a_member_without_descriptors_is_reached_later() -> None:
