@@ -56,7 +56,7 @@ class Arenas:
             used = self._own.usage()
             if used.leased or used.free:
                 self._has_pages = True
-        return _LOOK
+        return _LOOK if self._has_pages else None
 
     @property
     def descriptor(self) -> int:

@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -28,6 +29,7 @@ from pparallel.testing import TransportSuite
 from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.threads import in_threads
 from pparallel_ipc import IpcTransportConfig, messages
+from pparallel_ipc.arenas import Arenas
 from pparallel_ipc.connection import Connection
 from pparallel_ipc.direct import DirectServer
 from pparallel_ipc.transport import IpcTransport
@@ -555,6 +557,33 @@ def test_a_member_whose_arena_cannot_be_attached_is_refused(
         raise AssertionError("they have met")
     assert "Bad file descriptor" not in caplog.text  # it may be another's by then
     assert psutil.Process().num_fds() == before
+
+
+def test_a_member_that_can_have_no_shared_memory_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = psutil.Process().num_fds()
+    fail_next(monkeypatch, Arena, "create", NONE, 2)
+    with pytest.raises(OSError, match="Too many open files"), pair():
+        raise AssertionError("they have met")
+    until(lambda: psutil.Process().num_fds() == before, "a descriptor is left")
+
+
+def test_memory_that_is_idle_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, woken = [time.monotonic()], threading.Event()
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    arenas = Arenas(1 << 24, "idle")
+    arenas.open(woken.set)
+    arena = arenas.of("a", own=True)
+    assert arena is not None
+    assert arenas.tick() is None
+    memory = arena.allocate(1 << 20)
+    assert woken.is_set()
+    assert arenas.tick() is not None
+    del memory
+    for left in (1 << 20, 0):
+        now[0] += 1.0
+        pause = arenas.tick()
+        assert (arena.usage().free, pause is None) == (left, left == 0)
+    arenas.close()
 
 
 def test_the_end_of_a_connection_is_reported_without_a_descriptor_to_look_why(
