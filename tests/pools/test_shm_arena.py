@@ -203,7 +203,7 @@ def test_every_slot_may_be_taken() -> None:
 
 
 def test_addresses_are_used_again_where_they_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pparallel.runtime.shm.limits.SPAN", 16 * MB)
+    monkeypatch.setattr("pparallel.runtime.memory.arena.LARGEST", 16 * MB)
     arena = Arena.create(budget=1 << 30)
     lease(arena, 15 * MB).view()
     lease(arena, 14 * MB).view()
@@ -225,13 +225,13 @@ def test_where_the_machine_is_short_of_memory_an_arena_does_not_grow(
         wanted.append(nbytes)
         return False
 
-    monkeypatch.setattr("pparallel.runtime.shm.limits.has_room", look)
+    monkeypatch.setattr("pparallel.runtime.memory.arena.has_room", look)
     assert arena.allocate(MB) is None
     assert arena.shortage == ("the machine's, or the control group's, memory is nearly used up")
     assert set(wanted) == {MB}
-    monkeypatch.setattr("pparallel.runtime.shm.limits.has_room", lambda nbytes: True)
+    monkeypatch.setattr("pparallel.runtime.memory.arena.has_room", lambda nbytes: True)
     held = [lease(arena, 30 * MB), lease(arena, MB)]
-    monkeypatch.setattr("pparallel.runtime.shm.limits.has_room", look)
+    monkeypatch.setattr("pparallel.runtime.memory.arena.has_room", look)
     held.pop().release()
     assert arena.allocate(2 * MB) is None
     assert arena.usage().free == 0, "what is free is given back first"

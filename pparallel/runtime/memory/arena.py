@@ -93,6 +93,11 @@ class Usage(NamedTuple):
     blocks: int
 
 
+def share() -> int:
+    """Return how many bytes an arena may take where none are given."""
+    return machine.total() // _SHARE
+
+
 def has_room(nbytes: int) -> bool:
     """Return whether *nbytes* more may be taken without the machine, or its group, running short.
 
@@ -166,11 +171,11 @@ class Arena:
         Raises:
             ResourceExhaustedError: there is no descriptor left, or no room among the addresses.
         """
-        budget = machine.total() // _SHARE if budget is None else budget
+        budget = share() if budget is None else budget
         with explaining("making an arena"):
             descriptor = create_file(name)
             try:
-                mapping = _grown(descriptor, _DATA, _span(budget))
+                mapping = grown(descriptor, _DATA, span(budget))
             except BaseException:
                 os.close(descriptor)
                 raise
@@ -548,21 +553,21 @@ def _all(codes: bytes, code: int) -> Iterator[int]:
         slot = codes.find(code, slot + 1)
 
 
-def _span(budget: int) -> int:
+def span(budget: int) -> int:
     """Return for how many bytes an arena of that budget takes addresses."""
-    span = min(LARGEST, max(8 * budget, LEAST))
+    found = min(LARGEST, max(8 * budget, LEAST))
     soft, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     if soft != resource.RLIM_INFINITY:
-        span = min(span, soft // 2)
+        found = min(found, soft // 2)
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     if soft != resource.RLIM_INFINITY:
         # The other end, which may have more in use already, must find room for it too.
         taken = int(Path("/proc/self/statm").read_text().split()[0]) * PAGE
-        span = min(span, max(soft - taken, 0) // _ADDRESSES)
-    return span // PAGE * PAGE
+        found = min(found, max(soft - taken, 0) // _ADDRESSES)
+    return found // PAGE * PAGE
 
 
-def _grown(descriptor: int, least: int, more: int) -> Mapping:
+def grown(descriptor: int, least: int, more: int) -> Mapping:
     """Return the file, mapped, as large as *least* and, if there is room, *more* bytes."""
     while True:
         try:

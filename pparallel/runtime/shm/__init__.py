@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from pparallel.runtime.shm.arena import Arena, Usage
 from pparallel.runtime.shm.block import Block
-from pparallel.runtime.shm.copying import address_of
 from pparallel.runtime.shm.parcels import Parcel, Parcels
 
 __all__ = [
@@ -25,5 +24,4 @@ __all__ = [
     "Parcel",
     "Parcels",
     "Usage",
-    "address_of",
 ]

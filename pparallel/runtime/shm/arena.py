@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from pparallel.errors import ClosedError
-from pparallel.runtime.shm import limits, mapping
+from pparallel.runtime.memory import Mapping
+from pparallel.runtime.memory import arena as memory
 from pparallel.runtime.shm.block import Block, Ticket
 from pparallel.runtime.shm.ledger import DATA, LEASED, PID, Ledger
-from pparallel.runtime.shm.mapping import Mapping
 from pparallel.runtime.shm.mutex import Mutex
 from pparallel.runtime.shm.room import Room
 from pparallel.runtime.shm.sizes import CAPACITIES, LARGEST, class_of
@@ -75,7 +75,7 @@ class Arena:
     @classmethod
     def create(
         cls,
-        name: str = "",
+        name: str = "pparallel",
         budget: int | None = None,
         shared: bool = False,
         smallest: int = SMALLEST,
@@ -92,10 +92,10 @@ class Arena:
             OSError: there is no descriptor left, no room for it among the addresses, or no such
                 thing on this platform.
         """
-        budget = limits.budget() if budget is None else budget
-        descriptor = mapping.create(name)
+        budget = memory.share() if budget is None else budget
+        descriptor = memory.create_file(name)
         try:
-            mapped = mapping.grown(descriptor, DATA, limits.span(budget))
+            mapped = memory.grown(descriptor, DATA, memory.span(budget))
             ledger = Ledger.make(mapped, budget, shared=shared, smallest=class_of(smallest))
             if shared:
                 Mutex.make(ledger.mutex)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 
-from pparallel.runtime.shm.mapping import Mapping
+from pparallel.runtime.memory import Mapping
 from pparallel.runtime.shm.sizes import CAPACITIES
 
 SLOTS = 1 << 16

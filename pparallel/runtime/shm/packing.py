@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing_extensions import Buffer
 
 from pparallel.runtime.flat_views import flat
+from pparallel.runtime.memory import address_of
 from pparallel.runtime.shm.arena import Arena
-from pparallel.runtime.shm.copying import address_of
 from pparallel.runtime.shm.files import Spill
 from pparallel.runtime.shm.heads import (
     AWAY_BYTE,

@@ -8,9 +8,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from pparallel.runtime.shm import limits
+from pparallel.runtime.memory import arena as memory
 from pparallel.runtime.shm.ledger import LEASED, PID, TRANSIT, Ledger
-from pparallel.runtime.shm.mapping import whole_pages
 from pparallel.runtime.shm.processes import lives
 from pparallel.runtime.shm.sizes import CAPACITIES
 
@@ -89,9 +88,9 @@ class Room:
                 return False
         if self._grown + nbytes < LOOK:
             return True
-        if not limits.has_room(nbytes):
+        if not memory.has_room(nbytes):
             self.trim()
-            if not limits.has_room(nbytes):
+            if not memory.has_room(nbytes):
                 self.shortage = "the machine's, or the control group's, memory is nearly used up"
                 return False
         self._grown = 0
@@ -136,7 +135,7 @@ class Room:
         return [
             slot
             for kind in set(bytes(ledger.classes[: ledger.used]))
-            if whole_pages(0, CAPACITIES[kind])
+            if not CAPACITIES[kind] % memory.PAGE  # it shares no page
             for slot in ledger.all_with(kind)
             if ledger.backed[slot]
         ]
@@ -147,7 +146,7 @@ class Room:
         while ledger.used and ledger.codes[ledger.used - 1] == ledger.classes[ledger.used - 1]:
             slot = ledger.used - 1
             if ledger.backed[slot]:
-                if not whole_pages(0, CAPACITIES[ledger.classes[slot]]):
+                if CAPACITIES[ledger.classes[slot]] % memory.PAGE:
                     break
                 ledger.unback(slot)
             ledger.drop_last()
