@@ -199,9 +199,8 @@ def large(number: int) -> bytearray:
 def test_any_number_of_results_may_find_no_room(
     make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(
-        "pparallel.runtime.memory.arena.share", lambda: 1 << 20
-    )  # a worker has its pool's
+    # A worker has its pool's budget.
+    monkeypatch.setattr("pparallel.runtime.memory.arena.share", lambda: 1 << 20)
     with make() as pool:
         results = pool.map(large, range(600), chunksize=600)
     assert [int(each[:6]) for each in results] == list(range(600))
