@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from weakref import WeakSet
 
 from pparallel.runtime.links import Hello, ProcessId
-from pparallel.runtime.shm import Arena, Parcels
+from pparallel.runtime.memory import Arena, Payload
 from pparallel_ipc import messages
 
-logger = logging.getLogger(__name__)
-
-_CALLER, _CALLED = 0, 1  #: numbers of the two ends' arenas, in parcels
+_IDLE = 1.5  #: seconds after which the memory of free blocks is given back
+_LOOK = 0.5  #: seconds between two looks whether it is to be
 
 
 class Arenas:
@@ -22,17 +21,42 @@ class Arenas:
     def __init__(self, budget: int | None, name: str) -> None:
         self._budget, self._name = budget, name
         self._own: Arena | None = None
+        self._has_pages, self._look_at = False, 0.0
         self._others: dict[str, Arena] = {}
         self._attached: WeakSet[Arena] = WeakSet()  # those, and what was forgotten and is in use
         self._processes: dict[str, ProcessId] = {}
         self._lock = threading.RLock()
 
-    def open(self) -> None:
-        """Make one's own; without one, what is large goes through files."""
-        try:
-            self._own = Arena.create(self._name, self._budget)
-        except OSError as error:
-            logger.warning("there is no shared memory: %s", error.strerror)
+    def open(self, wake: Callable[[], object]) -> None:
+        """Make one's own.
+
+        Args:
+            wake: has :meth:`tick` called soon.
+
+        Raises:
+            ResourceExhaustedError: there is no descriptor left, or no room among the addresses.
+        """
+        self._own = Arena.create(self._name, self._budget)
+
+        def grown() -> None:
+            if not self._has_pages:
+                self._has_pages = True
+                wake()
+
+        self._own.grown = grown
+
+    def tick(self) -> float | None:
+        """Give back what has been free for a while; return when to be called again, in seconds."""
+        if self._own is None or not self._has_pages:
+            return None
+        if (now := time.monotonic()) >= self._look_at:
+            self._look_at = now + _LOOK
+            self._has_pages = False  # what is taken from here on has this called again
+            self._own.trim(_IDLE)
+            used = self._own.usage()
+            if used.leased or used.free:
+                self._has_pages = True
+        return _LOOK if self._has_pages else None
 
     @property
     def descriptor(self) -> int:
@@ -43,11 +67,11 @@ class Arenas:
         """Return one's own, or that of member *name*; ``None``: there is none, or not yet."""
         return self._own if own else self._others.get(name)
 
-    def outbound(self) -> Parcels:
+    def outbound(self) -> Payload:
         """Return what carries large data to a member that this one connects to."""
-        return Parcels(self._own, {})
+        return Payload([self._own, None], 0)
 
-    def parcels(self, hello: Hello, fds: Sequence[int], *, calling: bool) -> Parcels:
+    def payload(self, hello: Hello, fds: Sequence[int], *, calling: bool) -> Payload:
         """Return what carries large data to and from a member.
 
         The descriptor of its arena, or nothing, is in *fds*, which are closed here unless this
@@ -57,7 +81,7 @@ class Arenas:
             ValueError: the descriptor is no arena's.
             OSError: there is no room for it.
         """
-        place, name = (_CALLED if calling else _CALLER), hello.name
+        name = hello.name
         with self._lock:
             self._processes[name] = hello.process
             if fds and name not in self._others:
@@ -65,10 +89,7 @@ class Arenas:
                 self._attached.add(arena)
             messages.close(fds)
             other = self._others.get(name)
-        if other is not None:
-            return Parcels(self._own, {place: other})
-        # The other end takes the caller's arena for number 0, and the called one's for 1.
-        return self.outbound() if calling else Parcels(None, {})
+        return Payload([self._own, other], 0) if calling else Payload([other, self._own], 1)
 
     def forget(self, name: str) -> None:
         """Let go of what a member had that has ended."""

@@ -9,17 +9,18 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pparallel.runtime.memory import Packed, Payload
+from pparallel.runtime.memory.payload import VERSION
 from pparallel.runtime.resources import explained, is_exhausted
-from pparallel.runtime.shm import Parcels
 from pparallel_ipc import messages
 from pparallel_ipc.dispatcher import READ, WRITE, Dispatcher
-from pparallel_ipc.messages import VERSION, dumps
+from pparallel_ipc.messages import dumps
 
 logger = logging.getLogger(__name__)
 
 _AT_ONCE = 32  #: packets that are read before others have their turn
 _ALL = 1 << 20
-_REMEMBERED = 256  #: parcels of which it is known where they lie, should the other end die
+_REMEMBERED = 256  #: large messages whose memory is given back should the other end die
 _HOW = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
 Taken = Callable[[Any, list[int]], None]  #: (packet, descriptors)
@@ -34,7 +35,7 @@ class Connection:
 
     Attributes:
         calling: whether this end has connected.
-        parcels: carries large frames; it knows the other end's arena once both ends have let one
+        payload: carries large frames; it knows the other end's arena once both ends have let one
             another in.
         problem: why this end has ended it, if it has: a packet that came cannot be served.
     """
@@ -44,11 +45,11 @@ class Connection:
         sock.setblocking(False)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, messages.SENDING)
         self.sock, self.dispatcher = sock, dispatcher
-        self.parcels = Parcels(None, {})
+        self.payload = Payload((), 0)
         # Guards what waits, and has packets leave in the order in which they were sent.
         self._lock = threading.RLock()
         self._waiting: deque[tuple[bytes, Sequence[int]]] = deque()
-        self._large: deque[bytes] = deque(maxlen=_REMEMBERED)
+        self._large: deque[Packed] = deque(maxlen=_REMEMBERED)
         self._is_open = self._is_dead = False
         self._taken: Taken | None = None
         self._ended: Ended | None = None
@@ -63,13 +64,13 @@ class Connection:
 
     # -- sending ------------------------------------------------------------------------------
 
-    def send(self, packet: object, fds: Sequence[int] = (), head: bytes | None = None) -> None:
+    def send(self, packet: object, fds: Sequence[int] = (), large: Packed | None = None) -> None:
         """Send a packet after those before it; closes *fds* when they have left.
 
         Args:
             packet: plain data.
             fds: descriptors that go along.
-            head: of the parcel in it, if its memory is to be given back should the other end die.
+            large: frames in it whose memory is to be given back should the other end die.
 
         Raises:
             ResourceExhaustedError: the system has no room for it.
@@ -78,11 +79,11 @@ class Connection:
         with self._lock:
             if self._is_dead:
                 messages.close(fds)
-                if head is not None:
-                    self.parcels.drop(head)
+                if large is not None:
+                    self.payload.drop(large)
                 return  # the end is reported where this connection is read
-            if head is not None:
-                self._large.append(head)
+            if large is not None:
+                self._large.append(large)
             if self._is_open and not self._waiting and not fds:
                 try:
                     self.sock.send(data, _HOW)
@@ -91,8 +92,8 @@ class Connection:
                     pass  # it waits
                 except OSError as error:
                     if is_exhausted(error):
-                        if head is not None:
-                            self.parcels.drop(self._large.pop())
+                        if large is not None:
+                            self.payload.drop(self._large.pop())
                         raise explained(error, "the message") from error
                     self._is_dead = True
                     return
@@ -148,7 +149,7 @@ class Connection:
             self._drop()
             messages.disconnect(self.sock)
         while self._large and not peer_reads:
-            self.parcels.drop(self._large.popleft())
+            self.payload.drop(self._large.popleft())
 
     def fail(self, error: BaseException) -> None:
         """End it, for a packet is lost that somebody at the other end waits for."""

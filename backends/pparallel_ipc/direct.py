@@ -11,20 +11,23 @@ import logging
 import select
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from typing_extensions import Buffer
+
 from pparallel.errors import CallTimeoutError, ResourceExhaustedError
 from pparallel.interfaces.transport import Frames, Receiver
+from pparallel.runtime.memory import Packed, Payload
+from pparallel.runtime.memory.payload import VERSION
 from pparallel.runtime.resources import explained, is_exhausted
-from pparallel.runtime.shm import Parcels
 from pparallel.runtime.spin import Spin
 from pparallel.runtime.timers import milliseconds
 from pparallel_ipc import messages
-from pparallel_ipc.messages import PACKET, VERSION, are_small, dumps, loads, pack, unpack
+from pparallel_ipc.messages import PACKET, dumps, loads
 
 if TYPE_CHECKING:
     from pparallel_ipc.connection import Connection
@@ -32,7 +35,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SERVED = b"S"  #: the first packet of the end that answers
-_WITH_DESCRIPTORS = b"F"  #: says that the packet that follows brings some
 _HOW = int(socket.MSG_NOSIGNAL)  # to look up Python's own takes longer
 _LOOK = int(socket.MSG_DONTWAIT)
 
@@ -63,21 +65,6 @@ class _End:
     def end(self) -> None:
         """Wake the thread that waits on it; any thread may call this, and again."""
         messages.shut_down(self._sock)
-
-    def _send(self, packet: bytes, fds: Sequence[int]) -> None:
-        try:
-            if fds:
-                self._sock.send(_WITH_DESCRIPTORS, _HOW)
-                messages.send_with(self._sock, packet, fds)
-            else:
-                self._sock.send(packet, _HOW)
-        finally:
-            messages.close(fds)
-
-    def _packet(self) -> tuple[bytes, Sequence[int]]:
-        """Return what comes next, and the descriptors that came with it; empty at the end."""
-        data = self._receive()
-        return messages.receive(self._sock) if data == _WITH_DESCRIPTORS else (data, ())
 
     def _look(self) -> bytes | None:
         try:
@@ -126,31 +113,25 @@ class DirectConnection(_End):
         """
         self._until = until = None if timeout is None else monotonic() + timeout
         self._timeout = timeout or 0.0
-        head: bytes | None = None
+        packed: Packed = ()
         try:
             if not self.is_served:
                 self.is_served = self._receive() == _SERVED
                 if not self.is_served:
                     return None
-            if are_small(frames):
-                self._sock.send(dumps((frames, (), until), VERSION), _HOW)
-            else:
-                body, writable, fds = pack([frames], shared.parcels)
-                head = body if isinstance(body, bytes) and not fds else None
-                self._send(dumps((body, writable, until), VERSION), fds)
-            data, found = self._packet()
+            packed = shared.payload.pack(frames)
+            self._sock.send(dumps((packed, until), VERSION), _HOW)
+            data = self._receive()
         except (BrokenPipeError, ConnectionResetError):
             data = b""
         if not data:
-            if head is not None and not self.keeps:
-                shared.parcels.drop(head)
+            if not self.keeps:
+                shared.payload.drop(packed)
             return None
-        reply, writable = loads(data)
-        if type(reply) is list and not writable:
-            return reply
-        if writable is None:
-            raise ResourceExhaustedError(*reply)
-        return unpack(reply, writable, shared.parcels, found)
+        packed, problem = loads(data)
+        if problem is not None:
+            raise ResourceExhaustedError(*problem)
+        return shared.payload.unpack(packed)
 
     def close(self) -> None:
         """Close it; no thread may be waiting on it."""
@@ -165,13 +146,13 @@ class DirectServer(_End):
         sock: socket.socket,
         sender: str,
         receiver: Receiver,
-        parcels: Parcels,
+        payload: Payload,
         ended: Callable[[DirectServer], None],
     ) -> None:
         sock.setblocking(True)
         super().__init__(sock, sender)
-        self._receiver, self._parcels, self._ended = receiver, parcels, ended
-        self._last: bytes | None = None  # the head of the last large reply
+        self._receiver, self._payload, self._ended = receiver, payload, ended
+        self._last: Packed = ()  # the last reply
         self._replying = threading.Lock()  # guards the socket against being closed in a reply
         name = f"direct-of-{sender}"
         self.thread = threading.Thread(target=self._serve, name=name, daemon=True)
@@ -180,57 +161,42 @@ class DirectServer(_End):
         """Give back what it has: called by its thread, or where that could not start."""
         with self._replying:
             messages.disconnect(self._sock)
-            if self._last is not None and not self.keeps:
-                self._parcels.drop(self._last)
+            if not self.keeps:
+                self._payload.drop(self._last)
         self._ended(self)
 
     def _serve(self) -> None:
         try:
             self._sock.send(_SERVED, _HOW)
-            while True:
-                data, fds = self._packet()
-                if not data:
-                    return
-                body, writable, until = loads(data)
+            while data := self._receive():
+                packed, until = loads(data)
                 if until is not None and until < monotonic() and self._is_given_up():
-                    if isinstance(body, bytes):
-                        self._parcels.drop(body, fds)
+                    self._payload.drop(packed)
                     return  # its caller's next request may have been first
-                self._answer(body, writable, fds)
-                del data, body
+                self._answer(packed)
+                del data, packed
         except Exception as error:  # noqa: BLE001 - logged, and the caller sees the end
             self._failed(error)
         finally:
             self.close()
 
-    def _answer(
-        self, body: Sequence[object] | bytes, writable: Sequence[int], fds: Sequence[int]
-    ) -> None:
+    def _answer(self, packed: Packed) -> None:
         """Answer a request.
 
         A block stays leased while somebody refers to it, and one that is sent back travels as it is
         if nobody does: no name here holds what came, or what goes.
         """
-        if not writable and type(body) is list:
-            reply = self._receiver.on_exchange(self._name, body)
-        else:
-            reply = self._receiver.on_exchange(
-                self._name,
-                unpack(body, writable, self._parcels, fds),  # type: ignore[arg-type] # as packed
-            )
+        reply = self._receiver.on_exchange(self._name, self._payload.unpack(packed))
         if isinstance(reply, Future):
             reply.add_done_callback(self._reply_later)
-        elif are_small(reply):
-            self._last = None  # the reply before has been read, or there would be no request
-            self._sock.send(dumps((reply, ()), VERSION), _HOW)
         else:
-            box = [reply]
+            frames = list(reply)
             del reply
-            self._reply(box)
+            self._reply(frames)
 
     def _reply_later(self, done: Future[Frames]) -> None:
         try:
-            self._reply([done.result()])
+            self._reply(list(done.result()))
         except BaseException as error:  # noqa: BLE001 - the caller sees the end
             self._failed(error)
             self.end()
@@ -239,25 +205,23 @@ class DirectServer(_End):
         """Log why there is no reply; the caller has the error if a resource ran out."""
         if is_exhausted(error):
             why = explained(error, "the reply")
-            reply = f"the reply to {self._name!r}", why.resource, why.errno, why.advice
+            problem = f"the reply to {self._name!r}", why.resource, why.errno, why.advice
             with suppress(OSError), self._replying:
-                self._sock.send(dumps((reply, None), VERSION), _HOW)
+                self._sock.send(dumps(((), problem), VERSION), _HOW)
         if isinstance(error, OSError) and not is_exhausted(error):
             logger.debug("a caller is gone, or has given up", exc_info=error)
         else:
             logger.error("A request of %s could not be answered", self._name, exc_info=error)
 
-    def _reply(self, box: list[Frames]) -> None:
-        body, writable, fds = pack(box, self._parcels, move=True)
-        head = body if isinstance(body, bytes) and not fds else None
+    def _reply(self, frames: list[Buffer]) -> None:
+        packed = self._payload.move(frames)
         with self._replying:
-            self._last = head
+            self._last = packed  # the reply before has been read, or there would be no request
             try:
-                self._send(dumps((body, writable), VERSION), fds)
+                self._sock.send(dumps((packed, None), VERSION), _HOW)
             except OSError:  # the caller is gone, or has given up; the thread sees that too
-                if head is not None:
-                    self._parcels.drop(head)
-                    self._last = None
+                self._payload.drop(packed)
+                self._last = ()
                 raise
 
     def _is_given_up(self) -> bool:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
+from typing import Any
 
 from pparallel.runtime.resources import start_thread
 from pparallel.runtime.spin import Spin
@@ -28,13 +29,13 @@ class Dispatcher:
     The functions that it calls do not block. Any thread may register and unregister.
     """
 
-    def __init__(self, name: str, tick: Callable[[], bool]) -> None:
+    def __init__(self, name: str, tick: Callable[[], float | None]) -> None:
         """Make the descriptors that it needs.
 
         Args:
             name: of the member.
-            tick: called after each round; whether it is to be called again after :data:`TICK`
-                seconds at the latest.
+            tick: called after each round; returns the seconds after which it is to be called
+                again at the latest.
 
         Raises:
             OSError: there is no descriptor for it.
@@ -50,7 +51,8 @@ class Dispatcher:
         self._events: dict[int, Event] = {}
         self._calls: SimpleQueue[Callable[[], object]] = SimpleQueue()
         self._lock = threading.Lock()  # guards the descriptors against being closed
-        self._is_closed = self._ticks = False
+        self._is_closed = False
+        self._pause: float | None = None
         self._thread = threading.Thread(target=self._run, name=f"{name}-dispatcher", daemon=True)
 
     def start(self) -> None:
@@ -84,11 +86,15 @@ class Dispatcher:
     def call(self, act: Callable[[], object]) -> None:
         """Have *act* called by the thread soon; here and now if it has ended."""
         self._calls.put(act)
+        if not self.wake():
+            self._do_calls()
+
+    def wake(self) -> bool:
+        """Begin another round, after which the tick is; return whether the thread has not ended."""
         with self._lock:
             if not self._is_closed:
                 os.eventfd_write(self._wake, 1)
-                return
-        self._do_calls()
+            return not self._is_closed
 
     def close(self) -> None:
         """End the thread, unless it calls this; safe to call again."""
@@ -120,10 +126,10 @@ class Dispatcher:
                     self._do_calls()
                 elif (event := self._events.get(descriptor)) is not None:
                     self._do(event, mask)
-            self._ticks = bool(self._do(self._tick))
+            self._pause = self._do(self._tick)
 
     def _wait(self) -> list[tuple[int, int]]:
-        return self._epoll.poll(TICK if self._ticks else None)
+        return self._epoll.poll(self._pause)
 
     def _look(self) -> list[tuple[int, int]] | None:
         return self._epoll.poll(0) or None
@@ -133,7 +139,7 @@ class Dispatcher:
             while True:
                 self._do(self._calls.get_nowait())
 
-    def _do(self, act: Callable[..., object], *args: object) -> object:
+    def _do(self, act: Callable[..., Any], *args: object) -> Any:
         try:
             return act(*args)
         except Exception:

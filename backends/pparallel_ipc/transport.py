@@ -32,13 +32,13 @@ from pparallel.errors import (
 from pparallel.interfaces.transport import Frames, Meeting, Receiver, Transport
 from pparallel.runtime.job_folder import JobFolder
 from pparallel.runtime.links import Hello, Membership, ProcessId, RefusedError, peer
+from pparallel.runtime.memory import Arena
 from pparallel.runtime.resources import explained, is_exhausted, start_thread
-from pparallel.runtime.shm import Arena
 from pparallel_ipc import messages
 from pparallel_ipc.arenas import Arenas
 from pparallel_ipc.connection import Connection
 from pparallel_ipc.direct import DirectConnection, DirectServer, new_pair
-from pparallel_ipc.dispatcher import Dispatcher
+from pparallel_ipc.dispatcher import TICK, Dispatcher
 from pparallel_ipc.handshake import Initiator, Introduction
 from pparallel_ipc.listener import Listener
 
@@ -124,7 +124,7 @@ class IpcTransport(Transport):
                 return
             key, self._folder = self._key(), self._where()
             self._dispatcher = dispatcher = Dispatcher(self.name, self._tick)
-            self._arenas.open()
+            self._arenas.open(dispatcher.wake)
             self._listener = Listener(
                 self._address(self.name),
                 dispatcher,
@@ -138,8 +138,10 @@ class IpcTransport(Transport):
             dispatcher.start()
         self._meet(self._config.rendezvous_timeout)
 
-    def _tick(self) -> bool:
-        return self._listener is not None and self._listener.tick()
+    def _tick(self) -> float | None:
+        is_awaited = self._listener is not None and self._listener.tick()
+        pause = self._arenas.tick()
+        return TICK if is_awaited else pause
 
     def _meet(self, timeout: float) -> None:
         """Wait until all members are here; the first one tells the others who is.
@@ -230,7 +232,7 @@ class IpcTransport(Transport):
         try:
             caller = Initiator(self._me, self._key(), peer(sock), name)
             connection = Connection(sock, dispatcher, calling=True)
-            connection.parcels = self._arenas.outbound()
+            connection.payload = self._arenas.outbound()
             messages.send_with(sock, caller.first, ())
         except BaseException:
             sock.close()
@@ -257,7 +259,7 @@ class IpcTransport(Transport):
         """Exchange messages with a member from now on."""
         name = hello.name
         try:
-            connection.parcels = self._arenas.parcels(hello, fds, calling=connection.calling)
+            connection.payload = self._arenas.payload(hello, fds, calling=connection.calling)
             fds = []  # they are closed
             if connection.calling:
                 self._membership.admit(hello)
@@ -290,12 +292,9 @@ class IpcTransport(Transport):
     @override
     def send(self, to: str, frames: Frames) -> None:
         connection = self._connection(to)
-        if messages.are_small(frames):
-            connection.send((messages.MESSAGE, frames, ()))
-            return
-        body, writable, fds = messages.pack([frames], connection.parcels)
-        head = body if isinstance(body, bytes) and not fds else None
-        connection.send((messages.MESSAGE, body, writable), fds, head)
+        packed = connection.payload.pack(frames)
+        large = packed if type(packed) is tuple else None
+        connection.send((messages.MESSAGE, packed), large=large)
 
     @override
     def exchange(self, to: str, frames: Frames, timeout: float | None) -> Frames | None:
@@ -339,14 +338,12 @@ class IpcTransport(Transport):
 
     def _take(self, name: str, connection: Connection, packet: Any, fds: list[int]) -> None:
         """Take a packet of a member."""
-        kind, receiver, parcels = packet[0], self._receiver, connection.parcels
+        kind, receiver = packet[0], self._receiver
         assert receiver is not None
         if kind == messages.MESSAGE:
-            _, body, writable = packet
-            if writable or fds or type(body) is not list:
-                body = messages.unpack(body, writable, parcels, fds)
+            frames = connection.payload.unpack(packet[1])
             try:
-                receiver.on_message(name, body)
+                receiver.on_message(name, frames)
             except Exception:
                 logger.exception("%s could not take a message of %s", self.name, name)
         elif kind == messages.DIRECT:
@@ -362,13 +359,13 @@ class IpcTransport(Transport):
                     self._membership.admit(hello)
 
     def _serve_direct(self, name: str, connection: Connection, fds: list[int]) -> None:
-        found, receiver, parcels = self._peers[name], self._receiver, connection.parcels
+        found, receiver = self._peers[name], self._receiver
         assert receiver is not None
         if not fds:
             logger.warning("%s has no descriptor for requests of %s", self.name, name)
             return  # its caller sees that, and sends a message
         sock = socket.socket(fileno=fds[0])
-        server = DirectServer(sock, name, receiver, parcels, found.servers.discard)
+        server = DirectServer(sock, name, receiver, connection.payload, found.servers.discard)
         with self._lock:
             if found.has_ended or self._closed:
                 sock.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import itertools
-import os
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -18,8 +17,8 @@ from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime import stopping
 from pparallel.runtime.client_server import ServerClient
 from pparallel.runtime.future import fail
+from pparallel.runtime.memory import Arena, copy, writable
 from pparallel.runtime.rpc import Reply, RpcGroup
-from pparallel.runtime.shm import Arena, copy, writable
 from pparallel.runtime.versioned_store import Snapshot, VersionedStore
 from pparallel_servers.flat import PLAIN_VALUE, SERIALIZED, Flat, Flattener, is_plain
 
@@ -237,16 +236,16 @@ class HostClient(ServerClient):
         self, arena: Arena, key: Hashable, form: Flat, versions: tuple[Hashable, Hashable | None]
     ) -> bool | None:
         """Push through a block that the host lends; return None where it has none."""
-        ticket = next(self._tickets)
+        begun = self._ask("begin", (key, versions[1], form.nbytes))
+        if not begun.body:
+            return begun.body  # type: ignore[no-any-return] # None: no room; False: it would be refused
+        memory = memoryview(begun.buffers[0])
+        form.write(memory)
+        handle = arena.lend(memory)
         try:
-            begun = self._ask("begin", (ticket, key, versions[1], form.nbytes, os.getpid())).body
-            if not isinstance(begun, tuple):
-                return None if begun is None else False  # there is no room, or it would be refused
-            form.write(arena.borrowed(begun))
-            return bool(self._ask("commit", (ticket, key, *versions, form.head)).body)
-        except BaseException:
-            self._tell("abandon", ticket)
-            raise
+            return bool(self._ask("commit", (handle, key, *versions, form.head)).body)
+        finally:
+            arena.drop(handle)  # unless the host has it
 
     def _found(self, reply: Reply) -> Found | None:
         if reply.body is None:

@@ -21,8 +21,8 @@ from pparallel.interfaces.ordered_server import copy_into
 from pparallel.interfaces.serializer import Serializer
 from pparallel.machine.copying import copy_all
 from pparallel.runtime.flat_views import flat
+from pparallel.runtime.memory import address_of
 from pparallel.runtime.plain import PLAIN
-from pparallel.runtime.shm import address_of
 from pparallel_servers import tensors
 
 LARGE = 1 << 16  #: bytes below which a value stays as its serializer made it

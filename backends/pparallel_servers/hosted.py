@@ -9,18 +9,24 @@ from functools import partial
 
 from typing_extensions import override
 
-from pparallel.errors import ClosedError, ConfigError, PeerLostError, did_you_mean
+from pparallel.errors import (
+    ClosedError,
+    ConfigError,
+    PeerLostError,
+    ResourceExhaustedError,
+    did_you_mean,
+)
 from pparallel.interfaces.ordered_server import Found
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime.client_server import ClientOrderedServer
 from pparallel.runtime.future import fail, settle
 from pparallel.runtime.member import Member
+from pparallel.runtime.memory import Arena
 from pparallel.runtime.rpc import Reply, Request, RpcGroup, Service
 from pparallel.runtime.versioned_store import Snapshot, VersionedStore, Waiter
 from pparallel_servers.clients import HostClient, StoreClient
 from pparallel_servers.config import HostedOrderedServerConfig
 from pparallel_servers.flat import PLAIN_VALUE
-from pparallel_servers.loans import Loans
 
 
 class HostedOrderedServer(ClientOrderedServer):
@@ -105,12 +111,10 @@ class _Desk:
         self._left = False
         self._lock = threading.Lock()
         self._tickets: dict[tuple[str, int], Waiter] = {}
-        self._loans = Loans(store, group)
         self._services: dict[str, Service] = {
             "push": self._push,
-            "begin": self._loans.begin,
+            "begin": self._begin,
             "commit": self._commit,
-            "abandon": self._loans.abandon,
             "pull": lambda asked: _reply(store.pull(*asked.body)),
             "pull_unless": lambda asked: _reply(store.pull_unless(*asked.body)),
             "wait": self._wait,
@@ -152,9 +156,25 @@ class _Desk:
         kept = (value,) if head == PLAIN_VALUE else asked.buffers
         return Reply(self._store.push(key, kept, version, prev_version, head))
 
+    def _arena(self) -> Arena:
+        arena = self._group.arena(self._host)
+        assert arena is not None
+        return arena
+
+    def _begin(self, asked: Request) -> Reply:
+        """Lend a block to whoever wants to push; the answer is None where there is no room."""
+        key, prev_version, nbytes = asked.body
+        if not self._store.would_accept(key, prev_version):
+            return Reply(False)
+        try:
+            return Reply(True, [self._arena().allocate(nbytes)])
+        except ResourceExhaustedError:
+            return Reply(None)
+
     def _commit(self, asked: Request) -> Reply:
-        ticket, key, version, prev_version, head = asked.body
-        memory = self._loans.end(asked.sender, ticket)
+        handle, key, version, prev_version, head = asked.body
+        memory = self._arena().adopt(handle)
+        self._group.publish(memory)
         return Reply(self._store.push(key, [memory], version, prev_version, head))
 
     def _wait(self, asked: Request) -> Future[Reply]:
@@ -193,7 +213,6 @@ class _Desk:
         return Reply()
 
     def _lost(self, member: str, reason: str) -> None:
-        self._loans.forget(member)
         self._store.dismiss(member, PeerLostError(member, reason))
 
 

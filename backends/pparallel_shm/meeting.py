@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pparallel.errors import ConfigError
 from pparallel.interfaces.collective import Operation
-from pparallel.runtime.shm import limits
+from pparallel.runtime.memory import has_room
 from pparallel_shm.memory import NONCE, Memory, Plan, create
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Meeting:
     def _made(self, slot: int, stack: ExitStack) -> tuple[Memory | None, dict[str, Any]]:
         """Return the memory, and what to tell the others; its descriptor closes with *stack*."""
         plan = Plan(len(self._names), slot)
-        if not limits.has_room(plan.nbytes):
+        if not has_room(plan.nbytes):
             why = f"{plan.nbytes} bytes of shared memory are not to be had: choose a smaller slot"
             return None, {"refused": why}
         try:

@@ -9,8 +9,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from pparallel.machine import barriers
-from pparallel.runtime.shm.limits import PAGE
-from pparallel.runtime.shm.mapping import Mapping
+from pparallel.runtime.memory import Mapping
+from pparallel.runtime.memory.arena import PAGE
 from pparallel_shm.semaphores import NBYTES as SEMAPHORE
 from pparallel_shm.semaphores import Semaphore
 

@@ -323,7 +323,7 @@ def test_a_member_that_cannot_open_the_memory(
 
 
 def test_memory_that_is_not_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pparallel_shm.meeting.limits.has_room", lambda _: False)
+    monkeypatch.setattr("pparallel_shm.meeting.has_room", lambda _: False)
     with pytest.raises(ConfigError, match="choose a smaller slot"):
         launch(2, lambda rt: rt.collective.barrier())
 

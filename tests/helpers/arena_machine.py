@@ -96,13 +96,6 @@ class ArenaMachine(RuleBasedStateMachine):
         each.view = self.other.adopt(each.ticket)
         return each
 
-    @rule(target=held, each=consumes(held), readers=st.integers(1, 3))
-    def share(self, each: Held, readers: int) -> object:
-        found = [Held(block, each.mark) for block in self.arena.share(each.block, readers)]
-        assert len(found) == readers
-        self.live += found
-        return multiple(each, *found)
-
     @rule(each=consumes(viewed))
     def let_go(self, each: Held) -> None:
         each.view = None

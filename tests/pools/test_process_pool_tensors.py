@@ -83,7 +83,7 @@ def test_without_room_in_shared_memory_data_goes_through_files(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each process says so once."""
-    monkeypatch.setattr("pparallel.runtime.shm.limits.budget", lambda: 1 << 20)
+    monkeypatch.setattr("pparallel.runtime.memory.arena.share", lambda: 1 << 20)
     with caplog.at_level(logging.WARNING), pool_of("process", 2, TORCH) as pool:
         for _ in range(2):
             check_echoes(pool)

@@ -27,7 +27,7 @@ from pparallel.runtime.pools.values import VALUES, head_and_files
 from pparallel.runtime.pools.worker import loop, memory
 from pparallel.runtime.pools.worker.loop import Loop
 from pparallel.runtime.pools.worker.reports import Reports
-from pparallel.runtime.shm import Arena, Parcels, limits
+from pparallel.runtime.shm import Arena, Parcels
 from pparallel.testing.patience import until
 from pparallel.testing.pool.tasks import double, note, noted
 from pparallel_process.wire.channel import Channel, pair
@@ -199,7 +199,8 @@ def large(number: int) -> bytearray:
 def test_any_number_of_results_may_find_no_room(
     make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(limits, "budget", lambda: 1 << 20)  # a worker has its pool's
+    # A worker has its pool's budget.
+    monkeypatch.setattr("pparallel.runtime.memory.arena.share", lambda: 1 << 20)
     with make() as pool:
         results = pool.map(large, range(600), chunksize=600)
     assert [int(each[:6]) for each in results] == list(range(600))

@@ -203,7 +203,7 @@ def test_every_slot_may_be_taken() -> None:
 
 
 def test_addresses_are_used_again_where_they_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pparallel.runtime.shm.limits.SPAN", 16 * MB)
+    monkeypatch.setattr("pparallel.runtime.memory.arena.LARGEST", 16 * MB)
     arena = Arena.create(budget=1 << 30)
     lease(arena, 15 * MB).view()
     lease(arena, 14 * MB).view()
@@ -225,69 +225,18 @@ def test_where_the_machine_is_short_of_memory_an_arena_does_not_grow(
         wanted.append(nbytes)
         return False
 
-    monkeypatch.setattr("pparallel.runtime.shm.limits.has_room", look)
+    monkeypatch.setattr("pparallel.runtime.memory.arena.has_room", look)
     assert arena.allocate(MB) is None
     assert arena.shortage == ("the machine's, or the control group's, memory is nearly used up")
     assert set(wanted) == {MB}
-    monkeypatch.setattr("pparallel.runtime.shm.limits.has_room", lambda nbytes: True)
+    monkeypatch.setattr("pparallel.runtime.memory.arena.has_room", lambda nbytes: True)
     held = [lease(arena, 30 * MB), lease(arena, MB)]
-    monkeypatch.setattr("pparallel.runtime.shm.limits.has_room", look)
+    monkeypatch.setattr("pparallel.runtime.memory.arena.has_room", look)
     held.pop().release()
     assert arena.allocate(2 * MB) is None
     assert arena.usage().free == 0, "what is free is given back first"
     held.pop().release()
     assert arena.allocate(29 * MB) is not None, "what it has is used still"
-
-
-# -- several readers ------------------------------------------------------------------------------
-
-
-def test_a_shared_block_is_free_when_all_have_let_go(arena: Arena) -> None:
-    block = lease(arena, MB)
-    block.write(b"news")
-    readers = [each.view() for each in arena.share(block, 3)]
-    own = block.view()
-    assert [bytes(each[:4]) for each in readers] == [b"news"] * 3
-    while readers:
-        readers.pop()
-        assert lease(arena, MB).slot != block.slot
-    del own
-    assert arena.usage().blocks == 4  # until somebody looks for room
-    assert lease(arena, MB).slot == block.slot
-
-
-def test_the_first_holder_may_let_go_first(arena: Arena) -> None:
-    block = lease(arena, MB)
-    (reader,) = arena.share(block, 1)
-    block.release()
-    block = lease(arena, MB)
-    assert block.slot == 1
-    reader.release()
-    assert lease(arena, MB).slot == 0
-
-
-def test_what_was_shared_can_be_shared_again(arena: Arena) -> None:
-    for _ in range(50):
-        block = lease(arena, MB)
-        for each in [block, *arena.share(block, 4)]:
-            each.release()
-    assert arena.usage().blocks <= 1
-    assert arena.usage().free + arena.usage().leased == MB
-
-
-def test_more_readers_than_the_ledger_holds_are_refused(arena: Arena) -> None:
-    block = lease(arena, MB)
-    readers = arena.share(block, 70_000)
-    assert len(readers) == (1 << 16) - 1
-    assert arena.allocate(MB) is None
-
-
-def test_a_block_that_found_no_reader_is_free_when_it_is_let_go(arena: Arena) -> None:
-    block = lease(arena, MB)
-    assert arena.share(block, 0) == []
-    block.release()
-    assert arena.trim() == MB
-    assert arena.usage().blocks == 0
 
 
 # -- closing, threads, attaching ------------------------------------------------------------------
@@ -363,12 +312,11 @@ def test_reclaim_frees_what_is_held_and_on_its_way(arena: Arena) -> None:
     held = lease(arena, MB)
     sent = lease(arena, MB)
     sent.send()
-    read = arena.share(held, 2)
     arena.reclaim(os.getpid() + 1)
     assert arena.usage().blocks == 2
     arena.reclaim(os.getpid())
     assert arena.usage().blocks == 0
-    assert len(read) == 2
+    assert held.slot == 0
 
 
 def test_many_threads_allocate_and_let_go() -> None:

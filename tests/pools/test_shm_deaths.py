@@ -58,54 +58,6 @@ def test_an_answer_outlives_its_sender(arena: Arena, peer: Peer) -> None:
     assert blocks(arena) == 1
 
 
-def test_every_reader_of_a_shared_block_is_killed_in_turn(arena: Arena) -> None:
-    peers = [Peer(arena) for _ in range(3)]
-    try:
-        block = arena.allocate(MB)
-        assert block is not None
-        block.write(ramp(MB))
-        for peer, part in zip(peers, arena.share(block, len(peers)), strict=True):
-            line = "held.append(arenas[0].adopt(ticket)); answer = bytes(held[0][:9])"
-            assert peer.do(line, ticket=part.send()) == ramp(9)
-        view = block.view()
-        for peer in peers:
-            assert bytes(view) == ramp(MB)
-            peer.kill()
-            arena.reclaim(peer.pid)
-            assert blocks(arena) == 1
-        del view
-        arena.reclaim(1)
-        assert blocks(arena) == 0
-    finally:
-        for peer in peers:
-            peer.close()
-
-
-@pytest.mark.parametrize("first", ["the owner", "the readers"])
-def test_the_owner_and_the_readers_of_a_block_die(first: str) -> None:
-    arena = Arena.create(shared=True, budget=64 * MB)
-    owner, reader, other = peers = [Peer(arena) for _ in range(3)]
-    try:
-        line = """
-block = arenas[0].allocate(1 << 20)
-block.write(b'news')
-answer = [each.send() for each in arenas[0].share(block, 2)]
-held.append(block.view())
-"""
-        tickets = owner.do(line)
-        for peer, ticket in zip((reader, other), tickets, strict=True):
-            peer.do("held.append(arenas[0].adopt(ticket))", ticket=ticket)
-        for peer in peers if first == "the owner" else reversed(peers):
-            assert blocks(arena) == 1
-            peer.kill()
-            arena.reclaim(peer.pid)
-        assert blocks(arena) == 0
-    finally:
-        for peer in peers:
-            peer.close()
-        arena.close()
-
-
 def test_where_room_is_short_the_dead_are_found_without_being_told() -> None:
     arena = Arena.create(shared=True, budget=4 * MB)
     peer = Peer(arena)

@@ -205,20 +205,6 @@ def test_a_result_of_ones_own_block_moves_back_and_forth(ends: Ends) -> None:
     assert bytes(buffers[0]) == ramp(MB)
 
 
-def test_a_shared_block_does_not_move(ends: Ends) -> None:
-    arena = ends.arenas[0]
-    block = arena.allocate(MB)
-    assert block is not None
-    block.write(ramp(MB))
-    (reader,) = arena.share(block, 1)
-    own: Buffer = block.view()
-    assert echo(ends, [reader.view()]) == [ramp(MB)]
-    parcel = ends.here.pack([own], move=True)
-    del own
-    assert ends.blocks() == [2, 0]
-    ends.here.drop(parcel.head())
-
-
 def test_two_threads_return_the_same_object(ends: Ends) -> None:
     (thing,) = ends.there.unpack(ends.here.pack([ramp(MB)]).head())
     first = ends.there.pack([thing], move=True)

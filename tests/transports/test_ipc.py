@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -16,19 +17,19 @@ import psutil
 import pytest
 from exhausted import no_descriptors, no_threads
 from ipc_peer import ask, pair
-from reduced_transport_suite import ReducedTransportSuite
 from typing_extensions import override
 
 import pparallel
 from pparallel.errors import CallTimeoutError, PeerLostError, ResourceExhaustedError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.links import ProcessId
+from pparallel.runtime.memory import Arena, Payload
 from pparallel.runtime.rpc import RpcGroup, context
-from pparallel.runtime.shm import Arena, Parcels
 from pparallel.testing import TransportSuite
 from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.threads import in_threads
 from pparallel_ipc import IpcTransportConfig, messages
+from pparallel_ipc.arenas import Arenas
 from pparallel_ipc.connection import Connection
 from pparallel_ipc.direct import DirectServer
 from pparallel_ipc.transport import IpcTransport
@@ -42,15 +43,6 @@ class TestIpcTransport(TransportSuite):
     @override
     def config(self) -> IpcTransportConfig:
         return IpcTransportConfig()
-
-
-class TestIpcTransportWithoutSharedMemory(ReducedTransportSuite):
-    """Whatever is large goes through files: an arena of one byte has no room for anything."""
-
-    @pytest.fixture
-    @override
-    def config(self) -> IpcTransportConfig:
-        return IpcTransportConfig(arena_budget=1)
 
 
 # -- direct connections -----------------------------------------------------------------------
@@ -199,7 +191,7 @@ def test_a_packet_that_cannot_be_read_ends_the_connection_for_both(
     with pair() as there:
         there.a.send("b", [b"first"])
         there.at_b.has(1)
-        monkeypatch.setattr("pparallel_ipc.transport.messages.unpack", fail)
+        monkeypatch.setattr(Payload, "unpack", fail)
         there.a.send("b", [b"", bytearray(b"second")])
         until(lambda: bool(there.at_a.lost and there.at_b.lost), "nobody knows")
         assert there.at_b.lost == [("a", "cannot be served: LookupError: for a test")]
@@ -374,7 +366,7 @@ def call_without_room(rt: Runtime) -> None:
     ]
     for each in calls if rt.rank == 0 else ():
         for call in (group.rpc_sync, lambda *args: group.rpc_async(*args).wait(PATIENCE)):
-            with pytest.raises(ResourceExhaustedError, match="disk space"):
+            with pytest.raises(ResourceExhaustedError, match="its budget is 524288 bytes"):
                 call(1, *each)
             assert group.rpc_sync(1, add, args=(1, 2)) == 3
     group.barrier(PATIENCE)
@@ -386,12 +378,9 @@ def reply_later(size: int) -> Future[bytes]:
     return later
 
 
-def test_a_message_that_cannot_be_packed_loses_no_member(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(Parcels, "pack", refuse)
-    job = {"members": 2, "transport": {"backend": "ipc"}, "reducer": {"backend": "local"}}
+def test_a_message_that_cannot_be_packed_loses_no_member() -> None:
+    transport = {"backend": "ipc", "arena_budget": 1 << 19}
+    job = {"members": 2, "transport": transport, "reducer": {"backend": "local"}}
     pparallel.launch(job, call_without_room)
 
 
@@ -461,6 +450,33 @@ def test_a_member_whose_arena_cannot_be_attached_is_refused(
         raise AssertionError("they have met")
     assert "Bad file descriptor" not in caplog.text  # it may be another's by then
     assert psutil.Process().num_fds() == before
+
+
+def test_a_member_that_can_have_no_shared_memory_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = psutil.Process().num_fds()
+    fail_next(monkeypatch, Arena, "create", NONE, 2)
+    with pytest.raises(OSError, match="Too many open files"), pair():
+        raise AssertionError("they have met")
+    until(lambda: psutil.Process().num_fds() == before, "a descriptor is left")
+
+
+def test_memory_that_is_idle_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, woken = [time.monotonic()], threading.Event()
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    arenas = Arenas(1 << 24, "idle")
+    arenas.open(woken.set)
+    arena = arenas.of("a", own=True)
+    assert arena is not None
+    assert arenas.tick() is None
+    memory = arena.allocate(1 << 20)
+    assert woken.is_set()
+    assert arenas.tick() is not None
+    del memory
+    for left in (1 << 20, 0):
+        now[0] += 1.0
+        pause = arenas.tick()
+        assert (arena.usage().free, pause is None) == (left, left == 0)
+    arenas.close()
 
 
 def test_the_end_of_a_connection_is_reported_without_a_descriptor_to_look_why(

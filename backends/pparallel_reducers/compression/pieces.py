@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Self, TypeAlias
 
 from typing_extensions import Buffer, override
 
-from pparallel.runtime.shm import writable
+from pparallel.runtime.memory import writable
 from pparallel_reducers.layout import Entry
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 from typing_extensions import Buffer, override
 
 from pparallel.machine.cpus import affinity
+from pparallel.runtime.memory import writable
 from pparallel.runtime.rpc import RpcGroup
-from pparallel.runtime.shm import writable
 from pparallel_reducers.grad_server.image import Image, Key
 from pparallel_reducers.gradients import references
 

@@ -9,8 +9,8 @@ from typing_extensions import Buffer, override
 
 from pparallel.interfaces.collective import Work
 from pparallel.runtime.collectives.matching import fill, finish
+from pparallel.runtime.memory import writable
 from pparallel.runtime.rpc import RpcGroup
-from pparallel.runtime.shm.views import writable
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -58,8 +58,8 @@ from pparallel.runtime.state_lock import is_held_here, refuse_reentry
 from pparallel.runtime.timers import Timers
 
 if TYPE_CHECKING:
+    from pparallel.runtime.memory import Arena, SharesMemory
     from pparallel.runtime.rpc.loop import Loop
-    from pparallel.runtime.shm import Arena, SharesMemory
 
 logger = logging.getLogger(__name__)
 

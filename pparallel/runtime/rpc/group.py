@@ -16,6 +16,7 @@ from pparallel.errors import (
     ClosedError,
     DirectoryError,
     PparallelError,
+    ResourceExhaustedError,
     did_you_mean,
 )
 from pparallel.interfaces.serializer import Serializer
@@ -29,7 +30,7 @@ from pparallel.runtime.rpc.service import Reply, Service
 from pparallel.runtime.rpc.timeouts import DEFAULT, seconds
 
 if TYPE_CHECKING:
-    from pparallel.runtime.shm import Arena
+    from pparallel.runtime.memory import Arena
 
 logger = logging.getLogger(__name__)
 
@@ -188,8 +189,10 @@ class ServiceGroup:
         copied. It is used again when nothing refers to it any more, here or elsewhere.
         """
         arena = self._endpoint.arena() if nbytes >= _SMALL else None
-        block = None if arena is None else arena.allocate(nbytes)
-        return memoryview(bytearray(nbytes)) if block is None else block.view()
+        with suppress(ResourceExhaustedError):
+            if arena is not None:
+                return arena.allocate(nbytes)
+        return memoryview(bytearray(nbytes))
 
     def publish(self, memory: memoryview) -> None:
         """Promise that *memory*, which :meth:`memory` returned, is not written to any more.

@@ -10,28 +10,18 @@ An arena's own number is the lowest that the others of its ``Parcels`` leave: wi
 parcel has at most one. ``Parcels.drop`` takes them as a second argument, since a large head may
 lie in the file. An arena that is not shared is allocated from by the process that created it, and
 by no child that it forks.
-
-A block that is published is not copied when it is sent: its receivers get views that are read-only,
-and it is free when the last of them and the sender have let go.
 """
 
 from __future__ import annotations
 
 from pparallel.runtime.shm.arena import Arena, Usage
 from pparallel.runtime.shm.block import Block
-from pparallel.runtime.shm.copying import address_of, copy
 from pparallel.runtime.shm.parcels import Parcel, Parcels
-from pparallel.runtime.shm.sharing import SharesMemory
-from pparallel.runtime.shm.views import writable
 
 __all__ = [
     "Arena",
     "Block",
     "Parcel",
     "Parcels",
-    "SharesMemory",
     "Usage",
-    "address_of",
-    "copy",
-    "writable",
 ]

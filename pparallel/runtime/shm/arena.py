@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from pparallel.errors import ClosedError
-from pparallel.runtime.shm import limits, mapping
+from pparallel.runtime.memory import Mapping
+from pparallel.runtime.memory import arena as memory
 from pparallel.runtime.shm.block import Block, Ticket
 from pparallel.runtime.shm.ledger import DATA, LEASED, PID, Ledger
-from pparallel.runtime.shm.mapping import Mapping
 from pparallel.runtime.shm.mutex import Mutex
 from pparallel.runtime.shm.room import Room
 from pparallel.runtime.shm.sizes import CAPACITIES, LARGEST, class_of
@@ -75,7 +75,7 @@ class Arena:
     @classmethod
     def create(
         cls,
-        name: str = "",
+        name: str = "pparallel",
         budget: int | None = None,
         shared: bool = False,
         smallest: int = SMALLEST,
@@ -92,10 +92,10 @@ class Arena:
             OSError: there is no descriptor left, no room for it among the addresses, or no such
                 thing on this platform.
         """
-        budget = limits.budget() if budget is None else budget
-        descriptor = mapping.create(name)
+        budget = memory.share() if budget is None else budget
+        descriptor = memory.create_file(name)
         try:
-            mapped = mapping.grown(descriptor, DATA, limits.span(budget))
+            mapped = memory.grown(descriptor, DATA, memory.span(budget))
             ledger = Ledger.make(mapped, budget, shared=shared, smallest=class_of(smallest))
             if shared:
                 Mutex.make(ledger.mutex)
@@ -161,69 +161,6 @@ class Arena:
         slot, turn, nbytes = ticket
         return memoryview(adopt(self.ledger, slot, turn, os.getpid())).cast("B")[:nbytes]
 
-    def share(self, block: Block, readers: int) -> list[Block]:
-        """Return *block* as that many further ones, which stand for the same memory.
-
-        It is free when it and all of them have been let go. No holder may write to it any more.
-        The list is shorter than asked for when there is no room in the ledger.
-
-        Raises:
-            ClosedError: after :meth:`close`.
-        """
-        pid = os.getpid()
-        with self._locked(pid) as held:
-            return self._room.share(block, readers, pid) if held else []
-
-    def publish(self, view: memoryview) -> None:
-        """Promise that nobody writes any more to a block that this process views as *view*.
-
-        What is sent of it from now on is not copied: its receiver reads the block itself.
-
-        Raises:
-            ValueError: *view* is not what this arena gave.
-        """
-        ledger, slot = self.ledger, getattr(view.obj, "slot", -1)
-        if slot < 0 or getattr(view.obj, "ledger", None) is not ledger:
-            raise ValueError("only a block of this arena can be published")
-        ledger.published[slot] = ledger.turns[slot]
-
-    def lend(self, block: Block, pid: int) -> Ticket:
-        """Let the process *pid* write to *block*, which it finds by the ticket that this returns.
-
-        When that process dies the block is free; :meth:`take_back` ends the loan before.
-        """
-        ledger, slot = self.ledger, block.slot
-        ledger.holders[slot] = pid
-        return slot, ledger.turns[slot], block.nbytes
-
-    def borrowed(self, ticket: Ticket) -> memoryview:
-        """Return the memory that another process has lent to this one, to write to.
-
-        Raises:
-            RuntimeError: it is not lent to this process any more.
-        """
-        self._expect_loan(ticket, os.getpid())
-        slot, _, nbytes = ticket
-        start = self.ledger.offsets[slot]
-        return self.ledger.mapping.bytes[start : start + nbytes]
-
-    def take_back(self, ticket: Ticket, pid: int) -> memoryview:
-        """End a loan to the process *pid*, which writes no more; return the block as memory.
-
-        Raises:
-            RuntimeError: it is not lent to that process any more.
-        """
-        self._expect_loan(ticket, pid)
-        slot, _, nbytes = ticket
-        self.ledger.holders[slot] = os.getpid()
-        return Block(self.ledger, slot, nbytes).view()
-
-    def _expect_loan(self, ticket: Ticket, pid: int) -> None:
-        ledger, (slot, turn, _) = self.ledger, ticket
-        held = ledger.holders[slot] == pid and ledger.codes[slot] == LEASED
-        if not held or ledger.turns[slot] != turn:
-            raise RuntimeError(f"block {slot} is not lent to process {pid}")
-
     def reclaim(self, pid: int) -> None:
         """Free all that the process *pid*, which has died, held or had on its way.
 
@@ -241,7 +178,7 @@ class Arena:
     def usage(self) -> Usage:
         """Return what it holds now; roughly, while other processes use it."""
         ledger = self.ledger
-        slots = ledger.all_with(LEASED) + self._room.released()
+        slots = ledger.all_with(LEASED)
         leased = sum(CAPACITIES[ledger.classes[slot]] for slot in slots)
         free = max(ledger.resident - leased, 0)
         return Usage(leased, free, ledger.budget, len(slots))

@@ -2,17 +2,14 @@
 
 A block is told by its slot. Each slot has
 
-- a code: the class of its block while that is free, else ``LEASED`` or ``RELEASED``;
+- a code: the class of its block while that is free, else ``LEASED``: the block is free by one store
+  of one byte, from any process, without a lock;
 - a class, and an offset: where the block lies. Both are the block's for good;
-- a release code: what its code becomes when its holder lets go. That is its class, so that the
-  block is free by one store of one byte, from any process, without a lock;
 - a holder: a process, and whether the block is on its way to another;
 - a turn: how often the block has been leased, so that a message that was sent long ago cannot be
   taken for one that is on its way.
 
-Blocks take slots from the first one up. A shared block has a further slot, from the last one
-down, for each further reader, with the same offset. Its own release code is then ``RELEASED``,
-and it is free when that and all of those have been let go, which the allocator looks for.
+Blocks take slots from the first one up.
 
 Every change is one store that counts, made last: a process may be killed at any instruction.
 """
@@ -22,13 +19,11 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 
-from pparallel.runtime.shm.mapping import Mapping
+from pparallel.runtime.memory import Mapping
 from pparallel.runtime.shm.sizes import CAPACITIES
 
 SLOTS = 1 << 16
 LEASED = 0xFF
-UNUSED = 0xFE  #: a reader's slot that has no reader
-RELEASED = 0xFD  #: a shared block that its first holder has let go
 
 TRANSIT = 1 << 30  #: on its way: the holder is the sender, and lives on in the message if he dies
 MOVING = 1 << 31  #: about to be on its way, unless a view of it is retained
@@ -41,14 +36,13 @@ _FIELDS = 64
 _MUTEX = 256
 _CODES = 4096
 _CLASSES = _CODES + SLOTS
-_RELEASES = _CLASSES + SLOTS
-_BACKED = _RELEASES + SLOTS
+_BACKED = _CLASSES + SLOTS
 _HOLDERS = _BACKED + SLOTS
 _OFFSETS = _HOLDERS + 4 * SLOTS
 _TURNS = _OFFSETS + 8 * SLOTS
 DATA = _TURNS + 4 * SLOTS  #: where the blocks begin
 
-_SPAN, _BUDGET, _SHARED, _FLOOR, _USED, _READERS, _RESIDENT, _FLAG = range(8)
+_SPAN, _BUDGET, _SHARED, _FLOOR, _USED, _RESIDENT, _FLAG = range(7)
 
 _HEAD = struct.Struct("<8sQ")
 
@@ -61,8 +55,7 @@ class Ledger:
         self.mapping = mapping
         self.memory = mapping.memory
         self.codes = whole[_CODES:_CLASSES]
-        self.classes = whole[_CLASSES:_RELEASES]
-        self.releases = whole[_RELEASES:_BACKED]
+        self.classes = whole[_CLASSES:_BACKED]
         self.backed = whole[_BACKED:_HOLDERS]
         self.holders = whole[_HOLDERS:_OFFSETS].cast("I")
         self.offsets = whole[_OFFSETS:_TURNS].cast("Q")
@@ -73,8 +66,6 @@ class Ledger:
         self.movers: dict[int, object] = {}
         #: those of them whose view has died
         self.gone: set[int] = set()
-        #: blocks of which nobody changes anything any more, and in which turn that was said
-        self.published: dict[int, int] = {}
 
     @classmethod
     def make(cls, mapping: Mapping, budget: int, *, shared: bool, smallest: int) -> Ledger:
@@ -128,11 +119,6 @@ class Ledger:
         return self.fields[_USED]
 
     @property
-    def readers(self) -> int:
-        """How many slots, from the last one down, stand for further readers of shared blocks."""
-        return self.fields[_READERS]
-
-    @property
     def resident(self) -> int:
         """Bytes of the blocks whose pages are in memory, leased or free."""
         return self.fields[_RESIDENT]
@@ -160,14 +146,6 @@ class Ledger:
             slot = codes.find(code, slot + 1)
         return found
 
-    def reader_slots(self) -> range:
-        """Return the slots that stand for further readers."""
-        return range(SLOTS - self.fields[_READERS], SLOTS)
-
-    def reads(self, slot: int) -> bool:
-        """Return whether a slot stands for a further reader of a shared block."""
-        return slot >= SLOTS - self.fields[_READERS]
-
     def claim(self, slot: int, holder: int) -> None:
         """Lease a free block to *holder*."""
         self.holders[slot] = holder
@@ -180,10 +158,10 @@ class Ledger:
         """Return a new block of that class, leased to *holder*; -1: there is no room for it."""
         slot = self.fields[_USED]
         offset = self._end(CAPACITIES[kind])
-        if slot + self.fields[_READERS] >= SLOTS or offset + CAPACITIES[kind] > self.span:
+        if slot >= SLOTS or offset + CAPACITIES[kind] > self.span:
             return -1
         self.offsets[slot] = offset
-        self.classes[slot] = self.releases[slot] = kind
+        self.classes[slot] = kind
         self.holders[slot] = holder
         self.turns[slot] = self.turns[slot] + 1 & _LAST_TURN
         self.codes[slot] = LEASED
@@ -191,27 +169,9 @@ class Ledger:
         self.fields[_USED] = slot + 1  # counts; before it nothing has happened
         return slot
 
-    def add_reader(self, block: int, holder: int) -> int:
-        """Return a slot that stands for a further reader of *block*; -1: there is none left."""
-        first = SLOTS - self.fields[_READERS]
-        slot = self.memory[_CODES + first : _CODES + SLOTS].find(UNUSED)
-        fresh = slot < 0
-        slot = first - 1 if fresh else first + slot
-        if slot < self.fields[_USED]:
-            return -1
-        self.offsets[slot] = self.offsets[block]
-        self.classes[slot] = self.classes[block]
-        self.releases[slot] = UNUSED
-        self.holders[slot] = holder
-        self.turns[slot] = self.turns[slot] + 1 & _LAST_TURN
-        self.codes[slot] = LEASED
-        if fresh:
-            self.fields[_READERS] += 1
-        return slot
-
     def release(self, slot: int) -> None:
         """Let a leased block go."""
-        self.codes[slot] = self.releases[slot]
+        self.codes[slot] = self.classes[slot]
 
     def on_its_way(self, slot: int, turn: int) -> bool:
         """Return whether the block was sent in that turn, and has not been adopted or dropped."""

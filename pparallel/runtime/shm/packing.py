@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing_extensions import Buffer
 
 from pparallel.runtime.flat_views import flat
+from pparallel.runtime.memory import address_of
 from pparallel.runtime.shm.arena import Arena
-from pparallel.runtime.shm.block import Block
-from pparallel.runtime.shm.copying import address_of
 from pparallel.runtime.shm.files import Spill
 from pparallel.runtime.shm.heads import (
     AWAY_BYTE,
@@ -82,7 +81,7 @@ class Packing:
                 # What is sealed later must not refer to what it was made of.
                 self._small.append(bytes(raw) if move else raw)
                 entries.append((HERE, 0, 0, 0, nbytes))
-            elif (found := self._in_place(raw, move)) is not None:
+            elif move and (found := self._lying_in(raw)) is not None:
                 entries.append(found)
             else:
                 entries.append(self._placed(raw))
@@ -128,28 +127,6 @@ class Packing:
                 return place, slot, ledger.turns[slot], offset - ledger.offsets[slot], nbytes
         return None
 
-    def _in_place(self, raw: memoryview, move: bool) -> Entry | None:
-        """Return where *raw* lies, if its receiver may have it there."""
-        own = self._own
-        if own is not None and own.ledger.published and (found := self._shared(own, raw)):
-            return found
-        return self._lying_in(raw) if move else None
-
-    def _shared(self, own: Arena, raw: memoryview) -> Entry | None:
-        """Return where *raw* lies for a further reader, if it is part of a published block."""
-        ledger = own.ledger
-        offset = address_of(raw) - ledger.mapping.address
-        if not 0 <= offset < ledger.span or (slot := ledger.block_at(offset)) < 0:
-            return None
-        if ledger.published.get(slot) != ledger.turns[slot]:
-            return None
-        readers = own.share(Block(ledger, slot, len(raw)), 1)
-        if not readers:  # there is no room in the ledger
-            return None
-        reader = readers[0].slot
-        self._slots.append(reader)
-        return self._number, reader, ledger.turns[reader], offset - ledger.offsets[slot], len(raw)
-
     def _moves(self, ledger: Ledger, place: int, slot: int) -> bool:
         if (place, slot) in self.moving:
             return True
@@ -157,7 +134,7 @@ class Packing:
         if ledger.movers.setdefault(slot, self) is not self:
             return False
         mine = ledger.holders[slot] == self._pid and ledger.codes[slot] == LEASED
-        if not mine or ledger.releases[slot] != ledger.classes[slot]:  # read by others too
+        if not mine:
             del ledger.movers[slot]
             return False
         ledger.holders[slot] = MOVING | self._pid

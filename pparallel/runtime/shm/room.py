@@ -8,10 +8,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from pparallel.runtime.shm import limits
-from pparallel.runtime.shm.block import Block
-from pparallel.runtime.shm.ledger import LEASED, PID, RELEASED, TRANSIT, Ledger
-from pparallel.runtime.shm.mapping import whole_pages
+from pparallel.runtime.memory import arena as memory
+from pparallel.runtime.shm.ledger import LEASED, PID, TRANSIT, Ledger
 from pparallel.runtime.shm.processes import lives
 from pparallel.runtime.shm.sizes import CAPACITIES
 
@@ -30,31 +28,13 @@ class Room:
     def make(self, kind: int, pid: int) -> int:
         """Return a block of that class, leased to *pid*; -1 where there is no room."""
         self.shortage = ""
-        self._collect()
         slot = self._found_or_added(kind, pid)
         if slot < 0 and self._free_what_the_dead_held():
-            self._collect()
             slot = self._found_or_added(kind, pid)
         return self._larger(kind, pid) if slot < 0 else slot
 
-    def share(self, block: Block, readers: int, pid: int) -> list[Block]:
-        """Return further slots for *block*."""
-        ledger, found = self._ledger, []
-        ledger.releases[block.slot] = RELEASED
-        for _ in range(readers):
-            slot = ledger.add_reader(block.slot, pid)
-            if slot < 0:
-                break
-            found.append(Block(ledger, slot, block.nbytes))
-        return found
-
-    def released(self) -> list[int]:
-        """Return the shared blocks whose first holder has let go and that are read still."""
-        return self._ledger.all_with(RELEASED)
-
     def trim(self) -> int:
         """Give the pages of all free blocks back; return how many bytes."""
-        self._collect()
         ledger = self._ledger
         given = sum(ledger.unback(slot) for slot in self._free_and_backed())
         self._shrink()
@@ -63,12 +43,10 @@ class Room:
     def free_where(self, gone: Callable[[int], bool]) -> bool:
         """Free what is leased to a holder of whom *gone* says so; return whether there was any."""
         ledger = self._ledger
-        slots = [*ledger.all_with(LEASED), *ledger.reader_slots()]
-        held = [slot for slot in slots if ledger.codes[slot] == LEASED]
+        held = ledger.all_with(LEASED)
         lost = [slot for slot in held if gone(ledger.holders[slot])]
         for slot in lost:
             ledger.release(slot)
-        self._collect()
         return bool(lost)
 
     def _found_or_added(self, kind: int, pid: int) -> int:
@@ -110,9 +88,9 @@ class Room:
                 return False
         if self._grown + nbytes < LOOK:
             return True
-        if not limits.has_room(nbytes):
+        if not memory.has_room(nbytes):
             self.trim()
-            if not limits.has_room(nbytes):
+            if not memory.has_room(nbytes):
                 self.shortage = "the machine's, or the control group's, memory is nearly used up"
                 return False
         self._grown = 0
@@ -137,19 +115,6 @@ class Room:
                 return slot
         return -1
 
-    def _collect(self) -> None:
-        """Free the shared blocks that nobody reads any more."""
-        ledger = self._ledger
-        if not (released := self.released()):
-            return
-        read = {
-            ledger.offsets[slot] for slot in ledger.reader_slots() if ledger.codes[slot] == LEASED
-        }
-        for slot in released:
-            if ledger.offsets[slot] not in read:
-                ledger.releases[slot] = ledger.classes[slot]
-                ledger.release(slot)
-
     def _free_what_the_dead_held(self) -> bool:
         me = os.getpid()
         known = {me: True}
@@ -170,7 +135,7 @@ class Room:
         return [
             slot
             for kind in set(bytes(ledger.classes[: ledger.used]))
-            if whole_pages(0, CAPACITIES[kind])
+            if not CAPACITIES[kind] % memory.PAGE  # it shares no page
             for slot in ledger.all_with(kind)
             if ledger.backed[slot]
         ]
@@ -181,7 +146,7 @@ class Room:
         while ledger.used and ledger.codes[ledger.used - 1] == ledger.classes[ledger.used - 1]:
             slot = ledger.used - 1
             if ledger.backed[slot]:
-                if not whole_pages(0, CAPACITIES[ledger.classes[slot]]):
+                if CAPACITIES[ledger.classes[slot]] % memory.PAGE:
                     break
                 ledger.unback(slot)
             ledger.drop_last()

@@ -101,9 +101,7 @@ class Unpacking:
         if view is None:
             view = adopt(self._ledger(place), slot, turn, self._pid)
             self._views[place, slot] = view
-        memory = memoryview(view).cast("B")[start : start + nbytes]
-        # Of a published block others read the same memory.
-        return memory.toreadonly() if view.ledger.reads(slot) else memory
+        return memoryview(view).cast("B")[start : start + nbytes]
 
     def _bytes(self, entry: Entry) -> memoryview | None:
         """Return what nobody has let go of yet, without adopting it."""

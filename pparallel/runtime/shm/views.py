@@ -10,7 +10,6 @@ import ctypes
 import os
 from typing import TYPE_CHECKING, Any
 
-from pparallel.runtime.shm.copying import address_of
 from pparallel.runtime.shm.ledger import MOVING, PID
 from pparallel.runtime.shm.sizes import CAPACITIES
 
@@ -33,7 +32,7 @@ class View:
         holder = ledger.holders[slot]
         # In a child that was forked the block is the parent's.
         if holder == (pid := getpid()):
-            ledger.codes[slot] = ledger.releases[slot]
+            ledger.codes[slot] = ledger.classes[slot]
         elif holder == moving | pid:
             ledger.gone.add(slot)
 
@@ -78,16 +77,6 @@ def take(ledger: Ledger, slot: int, turn: int, pid: int) -> None:
     """
     _expect(ledger, slot, turn)
     ledger.holders[slot] = pid
-
-
-def writable(view: memoryview) -> memoryview:
-    """Return the memory of a published block, which arrived read-only, as one that is not.
-
-    It is for building objects over it that are read only: others read the same memory.
-    """
-    whole = memoryview(view.obj).cast("B")
-    start = address_of(view) - address_of(whole)
-    return whole[start : start + len(view)]
 
 
 def _expect(ledger: Ledger, slot: int, turn: int) -> None:

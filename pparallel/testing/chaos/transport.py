@@ -13,8 +13,8 @@ from pparallel.errors import PeerLostError, PparallelError
 from pparallel.interfaces.transport import Frames, Meeting, Receiver, Transport, TransportConfig
 from pparallel.registry import default_registry
 from pparallel.runtime.flat_views import own
+from pparallel.runtime.memory import Arena, SharesMemory
 from pparallel.runtime.rpc.codec import RESULTS, SERVICES, kind_of
-from pparallel.runtime.shm import Arena, SharesMemory
 from pparallel.runtime.timers import Timers
 from pparallel.testing.chaos.config import ChaosTransportConfig
 from pparallel.testing.chaos.fates import FINE, Fate, Fates

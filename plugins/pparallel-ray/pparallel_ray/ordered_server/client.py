@@ -17,7 +17,7 @@ from pparallel.interfaces.ordered_server import Found, copy_into
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime import stopping
 from pparallel.runtime.client_server import ServerClient
-from pparallel.runtime.shm.copying import address_of
+from pparallel.runtime.memory import address_of
 from pparallel_ray.ordered_server.asking import Asking
 from pparallel_ray.ordered_server.keeper import Answer
 

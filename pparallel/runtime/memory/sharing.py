@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-from pparallel.runtime.shm.arena import Arena
+from pparallel.runtime.memory.arena import Arena
 
 
 @runtime_checkable
