@@ -51,6 +51,7 @@ class _End:
     """One end of a direct connection, on which one thread receives.
 
     Attributes:
+        until: when a wait for a packet ends, by :func:`time.monotonic`.
         keeps: whether the memory of what was sent is left to the other end as this one ends.
     """
 
@@ -58,7 +59,7 @@ class _End:
         self._sock, self._name, self.keeps = sock, name, False
         self._poll = select.poll()
         self._poll.register(sock.fileno(), select.POLLIN)
-        self._until: float | None = None  # when a wait for a packet ends
+        self.until: float | None = None
         self._timeout = 0.0  # seconds that it takes, for the error
         self._receive = Spin(self._wait, self._look).receive
 
@@ -76,7 +77,7 @@ class _End:
 
     def _wait(self) -> bytes:
         while True:
-            left = None if self._until is None else max(0.0, self._until - monotonic())
+            left = None if self.until is None else max(0.0, self.until - monotonic())
             self._poll.poll(milliseconds(left))
             data = self._look()
             if data is not None:
@@ -111,7 +112,7 @@ class DirectConnection(_End):
             ResourceExhaustedError: there is no room for the request, or at the other end for the
                 reply.
         """
-        self._until = until = None if timeout is None else monotonic() + timeout
+        self.until = until = None if timeout is None else monotonic() + timeout
         self._timeout = timeout or 0.0
         packed: Packed = ()
         try:

@@ -29,18 +29,21 @@ class Dispatcher:
     The functions that it calls do not block. Any thread may register and unregister.
     """
 
-    def __init__(self, name: str, tick: Callable[[], float | None]) -> None:
+    def __init__(
+        self, name: str, tick: Callable[[], float | None], failed: Callable[[], object]
+    ) -> None:
         """Make the descriptors that it needs.
 
         Args:
             name: of the member.
             tick: called after each round; returns the seconds after which it is to be called
                 again at the latest.
+            failed: called by the thread if it ends before :meth:`close`.
 
         Raises:
             OSError: there is no descriptor for it.
         """
-        self._tick = tick
+        self._tick, self._failed = tick, failed
         self._epoll = select.epoll()
         try:
             self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -118,6 +121,17 @@ class Dispatcher:
         self._do_calls()
 
     def _run(self) -> None:
+        try:
+            self._receive()
+        finally:
+            with self._lock:
+                is_failing, self._is_closed = not self._is_closed, True
+            if is_failing:
+                logger.critical("The thread that receives has ended")
+                self._do(self._failed)
+                self._release()
+
+    def _receive(self) -> None:
         receive = Spin(self._wait, self._look).receive
         while not self._is_closed:
             for descriptor, mask in receive():

@@ -123,7 +123,7 @@ class IpcTransport(Transport):
             if self._member.world_size == 1:
                 return
             key, self._folder = self._key(), self._where()
-            self._dispatcher = dispatcher = Dispatcher(self.name, self._tick)
+            self._dispatcher = dispatcher = Dispatcher(self.name, self._tick, self._lose_all)
             self._arenas.open(dispatcher.wake)
             self._listener = Listener(
                 self._address(self.name),
@@ -318,7 +318,7 @@ class IpcTransport(Transport):
                     found.direct.discard(direct)
                 direct.close()
         if reply is None and direct.is_served:
-            raise self._why_ended(to)
+            raise self._membership.why_ended(to, direct.until)
         return reply
 
     def _new_direct(self, found: _Peer, connection: Connection) -> DirectConnection | None:
@@ -394,6 +394,12 @@ class IpcTransport(Transport):
         if self._dispatcher is not None:
             self._dispatcher.call(partial(self._lose, name, reason))
 
+    def _lose_all(self) -> None:
+        """Report all other members lost: nothing is received any more."""
+        for name in self._membership.names():
+            if name != self.name:
+                self._membership.lose(name, "cannot be reached: the thread that receives has ended")
+
     def _lose(self, name: str, reason: str) -> None:
         found = self._peers[name]
         for each in list(found.connections):
@@ -443,16 +449,6 @@ class IpcTransport(Transport):
             if hello is not None and hello.process.ends_within(_DYING):
                 return f"has died (process {hello.process.pid})"
         return "has closed the connection"
-
-    def _why_ended(self, name: str) -> Exception:
-        """Return why a direct connection to *name* has ended."""
-        if not self._closed:
-            self._membership.wait_for_end(name)
-        if self._closed:
-            return ClosedError(f"transport of {self.name!r}")
-        if name in self._membership.names():
-            return PeerLostError(name, "has dropped the call; its log says why")
-        return PeerLostError(name, self._membership.reason(name))
 
     @override
     def close(self) -> None:

@@ -45,7 +45,11 @@ def _never() -> bool:
 
 
 class DirectConnection:
-    """One end: one thread at a time uses it, and any closes it."""
+    """One end: one thread at a time uses it, and any closes it.
+
+    Attributes:
+        until: when a wait for a message ends, by :func:`time.monotonic`.
+    """
 
     def __init__(self, sockets: Sockets, *mine: Socket) -> None:
         """Take a socket, and its monitor if it has one: they are closed if that fails.
@@ -56,8 +60,8 @@ class DirectConnection:
         self._sockets, self._mine, self._socket = sockets, mine, mine[0]
         self._limits, self._window = sockets.limits, sockets.window
         self._lock = threading.Lock()  # guards the socket
-        self._is_closed = self._waits = False
-        self._until: float | None = None
+        self._is_closed = self._waits = self._has_sent = False
+        self.until: float | None = None
         try:
             self._wake = EventFd()
             self._poll = select.poll()
@@ -130,6 +134,7 @@ class DirectConnection:
                 self._socket.send(parts[-1], NOW)
             except zmq.Again:  # there is room for all that is sent
                 raise EndedError from None
+            self._has_sent = True
 
     def _look(self) -> bytes | None:
         with self._lock:
@@ -164,7 +169,7 @@ class DirectConnection:
                     return part
                 self._waits = True
             try:
-                left = None if self._until is None else max(0.0, self._until - monotonic())
+                left = None if self.until is None else max(0.0, self.until - monotonic())
                 if not self._poll.poll(milliseconds(left)) and left == 0.0:
                     raise TimeoutError
             finally:
@@ -198,15 +203,21 @@ class DirectCaller(DirectConnection):
         self._sockets.strangers.proven(int(found.get(zmq.SRCFD)))
         return True
 
-    def exchange(self, frames: Frames, timeout: float | None) -> Frames:
-        """Send a request, and return the reply.
+    def exchange(self, frames: Frames, timeout: float | None) -> Frames | None:
+        """Send a request, and return the reply; None: the other end is gone, and nothing was sent.
 
         Raises:
             TimeoutError: none came within *timeout* seconds.
             EndedError: the other end is gone.
         """
-        self._until = None if timeout is None else monotonic() + timeout
-        self.send(frames)
+        self.until = None if timeout is None else monotonic() + timeout
+        self._has_sent = False
+        try:
+            self.send(frames)
+        except EndedError:
+            if self._has_sent:
+                raise
+            return None
         return self.receive()
 
 

@@ -285,7 +285,7 @@ class ZmqTransport(Transport):
         try:
             reply = direct.exchange(frames, timeout)
         except EndedError:
-            raise self._why_ended(to) from None
+            raise self._membership.why_ended(to, direct.until) from None
         except TimeoutError as error:
             if type(error) is not TimeoutError or error.args:
                 raise  # of a signal's handler
@@ -322,16 +322,6 @@ class ZmqTransport(Transport):
                 found.start(server)
         except (OSError, ConfigError) as error:
             logger.warning("%s answers requests of %s as messages: %s", self.name, sender, error)
-
-    def _why_ended(self, to: str) -> Exception:
-        """Return why a direct connection to *to* has ended."""
-        if not self._closed:
-            self._membership.wait_for_end(to)
-        if self._closed:
-            return ClosedError(f"transport of {self.name!r}")
-        if to in self._membership.names():
-            return PeerLostError(to, "has dropped the call; its log says why")
-        return PeerLostError(to, self._membership.reason(to))
 
     def _take(self, sender: str, route: bytes, part: bytes, rest: Iterator[Buffer]) -> None:
         """Take a message in."""

@@ -139,6 +139,20 @@ def test_nobody_takes_over_while_all_slots_are_in_use() -> None:
     assert it.ran == [slow, 2]
 
 
+def test_a_job_whose_arguments_call_lets_nobody_behind_it_pass() -> None:
+    def read(job: object) -> None:
+        with it.executor.blocked():
+            it.within(it.work)
+        it.ran.append(job)
+
+    it = Threads()
+    it.executor._run = read
+    it.executor.submit("a", [1, 2])
+    it.executor.submit("b", [3])
+    it.work()
+    assert it.ran == [3, 1, 2]
+
+
 def test_a_job_that_waits_for_others_makes_room_and_lets_its_own_queue_go_on() -> None:
     it = Threads(size=1)
 

@@ -504,6 +504,19 @@ def test_a_dispatcher_that_cannot_be_made_leaves_no_descriptor(
 # -- processes --------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_the_end_of_the_thread_that_receives_ends_all_members() -> None:
+    def end() -> None:
+        raise SystemExit
+
+    with pair() as there:
+        assert there.a._dispatcher is not None
+        there.a._dispatcher.call(end)
+        until(lambda: [name for name, _ in there.at_a.lost] == ["b"], "nobody is reported")
+        with pytest.raises(PeerLostError, match="the thread that receives has ended"):
+            there.a.send("b", [b"?"])
+
+
 def add(a: int, b: int) -> int:
     return a + b
 

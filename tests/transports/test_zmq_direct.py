@@ -191,6 +191,40 @@ def test_a_defect_there_ends_the_call_alone(caplog: pytest.LogCaptureFixture) ->
         assert asked(own, [b"after"]) == [b"after"]
 
 
+def test_one_that_has_ended_while_nobody_used_it_is_replaced() -> None:
+    with pair(liveness_bound=0.5) as (own, other, _):
+        asked(own, [b"first"])
+        for server in list(other._direct["m0"]._servers):
+            server.close()
+        until(lambda: not other._direct["m0"]._servers, "it does not end")
+        ended = own._direct["m1"]._idle[0]
+        until(lambda: not int(ended._socket.getsockopt(zmq.EVENTS)) & zmq.POLLOUT, "it is not seen")
+        assert asked(own, [b"next"]) == [b"next"]
+
+
+def test_an_end_that_nobody_explains_does_not_outlast_the_time_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pair() as (own, other, there):
+        asked(own, [b"first"])
+
+        def answer(_: Frames) -> Frames:
+            for server in list(other._direct["m0"]._servers):
+                server.close()
+            return []
+
+        there.answer = answer
+        waits: list[float] = []
+
+        def wait(_: str, timeout: float = 1.0) -> None:
+            waits.append(timeout)
+
+        monkeypatch.setattr(own._membership, "wait_for_end", wait)
+        with pytest.raises(PeerLostError, match="dropped the call"):
+            own.exchange("m1", [b"?"], 0.3)
+        assert waits[0] <= 0.3
+
+
 def test_without_descriptors_there_is_no_way(monkeypatch: pytest.MonkeyPatch) -> None:
     with pair(liveness_bound=0.5) as (own, _, _there):
 

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
+from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError, PparallelError
 from pparallel.runtime.links.hello import Hello, RefusedError
 from pparallel.runtime.links.watch import Ended, Watch
 
@@ -103,7 +103,8 @@ class Membership:
     def lose(self, name: str, reason: str) -> None:
         """Say that *name* has ended; only the first word on it counts."""
         if name == self.me:
-            self.lose(self.first, f"gave this member up: it {reason}")
+            if not self.is_first:
+                self.lose(self.first, f"gave this member up: it {reason}")
             return
         with self._changed:
             if self.closed or name in self._lost or name not in self._names:
@@ -152,6 +153,20 @@ class Membership:
         """
         with self._changed:
             return self._changed.wait_for(lambda: self.closed or name in self._lost, timeout)
+
+    def why_ended(self, name: str, until: float | None) -> PparallelError:
+        """Return why a connection to *name* has ended.
+
+        It waits until that is known: a second, but not longer than *until*, a time of
+        :func:`time.monotonic`.
+        """
+        left = 1.0 if until is None else min(1.0, max(0.0, until - time.monotonic()))
+        self.wait_for_end(name, left)
+        if self.closed:
+            return ClosedError(f"transport of {self.me!r}")
+        if self.expects(name):
+            return PeerLostError(name, "has dropped the call; its log says why")
+        return PeerLostError(name, self.reason(name))
 
     def reason(self, name: str) -> str:
         """Return why *name* is not here."""

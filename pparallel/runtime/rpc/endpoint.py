@@ -736,7 +736,7 @@ class Endpoint:
             reply = found[0](Request(peer.name, body, list(frames)))
             if isinstance(reply, Reply):
                 return self._codec.result(number, *reply)
-        except Exception as error:  # noqa: BLE001 - goes to whoever waits
+        except BaseException as error:  # noqa: BLE001 - goes to whoever waits
             return self._codec.failed(number, error)
         return self._encode_later(number, reply, lambda it: self._codec.result(number, *it))
 

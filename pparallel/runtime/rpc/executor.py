@@ -213,7 +213,8 @@ class Executor:
             if worker.blocked > 1:
                 return
             queue = worker.queue
-            if queue is not None and queue.owner is worker:
+            # Those behind a job whose function is not called yet, as its arguments call, wait.
+            if queue is not None and queue.owner is worker and queue.since is not None:
                 self._release(queue)
             starts = self._free_slot()
         if starts:

@@ -183,7 +183,9 @@ class Peer:
         # as a caller
         self.requests: dict[int, _Request] = {}
         self._last = 0  # id
-        self._latest: dict[int, int] = {}  # id of the last call in a message, by thread
+        # Id of the last call in a message, by thread; negative where the call is confirmed before
+        # its function is called.
+        self._latest: dict[int, int] = {}
         self._given_up: set[int] = set()  # ids of those that have expired and are not answered
         self._marks: deque[int] = deque()  # last id of each unanswered message with calls
         self._next_look: float | None = None  # when deadlines are looked at
@@ -242,7 +244,7 @@ class Peer:
         found = None
         with state_lock:
             number = 0
-            if self._has_exchange and not self._is_behind(thread):
+            if self._has_exchange and not self._is_behind(thread, is_call=True):
                 if size > UNCOUNTED:
                     size += OVERHEAD
                     timeout = self._take_room(size, timeout, is_sync=True)
@@ -298,7 +300,9 @@ class Peer:
                 again = (item, frames)
             deadline = None if left is None else self._clock() + left
             self.requests[number] = (handler, deadline, timeout, size, again)
-            self._latest[thread] = number
+            self._latest[thread] = number if ref_id is None else -number
+            if len(self._latest) > MOST_THREADS:
+                self._forget_threads()
             self._calls_held = number
             ticks = self._hold(item, frames, size - OVERHEAD, not self._marks)
         if deadline is not None and (self._next_look is None or deadline < self._next_look):
@@ -332,7 +336,7 @@ class Peer:
         with state_lock:
             if self._end is not None:
                 raise self._end()
-            if not self._has_exchange or self._is_behind(get_ident()):
+            if not self._has_exchange or self._is_behind(get_ident(), is_call=False):
                 return None
             number = self._begin_exchange()
         item, frames = self._codec.service(number, key, body, buffers)
@@ -362,10 +366,24 @@ class Peer:
             self._look_at(deadline)
         self._send_all()
 
-    def _is_behind(self, thread: int) -> bool:
+    def _is_behind(self, thread: int, *, is_call: bool) -> bool:
         """Return whether an exchange might overtake a call of *thread*; with the lock held."""
         latest = self._latest.get(thread)
-        return latest is not None and (latest in self.requests or latest in self._given_up)
+        if latest is None:
+            return False
+        if latest < 0:
+            if is_call:
+                return True
+            latest = -latest
+        return latest in self.requests or latest in self._given_up
+
+    def _forget_threads(self) -> None:
+        """Forget threads none of whose calls is under way; with the lock held."""
+        self._latest = {
+            thread: number
+            for thread, number in self._latest.items()
+            if number < 0 or number in self.requests or number in self._given_up
+        }
 
     def _begin_exchange(self) -> int:
         """Return the id of an exchange; called with the lock held."""
