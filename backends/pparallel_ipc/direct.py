@@ -24,8 +24,7 @@ from pparallel.interfaces.transport import Frames, Receiver
 from pparallel.runtime.memory import Packed, Payload
 from pparallel.runtime.memory.payload import VERSION
 from pparallel.runtime.resources import explained, is_exhausted
-from pparallel.runtime.spin import Spin
-from pparallel.runtime.timers import milliseconds
+from pparallel.runtime.waits import Spin, milliseconds
 from pparallel_ipc import messages
 from pparallel_ipc.messages import PACKET, dumps, loads
 

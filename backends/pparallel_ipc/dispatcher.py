@@ -12,7 +12,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from pparallel.runtime.resources import start_thread
-from pparallel.runtime.spin import Spin
+from pparallel.runtime.waits import Spin
 
 logger = logging.getLogger(__name__)
 

@@ -22,8 +22,7 @@ from typing_extensions import Buffer
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.event_fd import EventFd
 from pparallel.runtime.resources import start_thread
-from pparallel.runtime.spin import Spin
-from pparallel.runtime.timers import milliseconds
+from pparallel.runtime.waits import Spin, milliseconds
 from pparallel_zmq import messages
 from pparallel_zmq.messages import MORE_BACK, BadMessageError, Incoming, Part
 from pparallel_zmq.sockets import NOW, Socket, Sockets

@@ -23,7 +23,6 @@ from collections.abc import Sequence
 from typing import Any, Self, cast
 
 from pparallel.errors import ClosedError, ResourceExhaustedError
-from pparallel.runtime import timers
 from pparallel.runtime.memory.payload import VERSION, Packed, Payload
 from pparallel.runtime.resources import explained, explaining, is_exhausted
 
@@ -203,7 +202,7 @@ class Connection:
             raise ClosedError("the connection")
         poll = select.poll()
         poll.register(number, event)
-        poll.poll(timers.milliseconds(left))
+        poll.poll(milliseconds(left))
 
     def _failure(self, error: OSError, what: str) -> Exception:
         """Return what to raise for an error of the system's."""

@@ -1,4 +1,4 @@
-"""Callbacks that are called later, and the longest time that a wait takes at once."""
+"""Callbacks that are called later."""
 
 from __future__ import annotations
 
@@ -13,27 +13,12 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from pparallel.runtime.resources import start_thread
+from pparallel.runtime.waits import LONGEST_WAIT
 
 logger = logging.getLogger(__name__)
 
-LONGEST_WAIT = 1 << 20  #: seconds, some 12 days; see :func:`at_most`
-
 _TOGETHER = 0.001  #: seconds between two times at which the thread looks what is due
 _MANY = 100  #: cancelled timers that are kept until their time has come, at least
-
-
-def at_most(timeout: float | None) -> float | None:
-    """Return what a wait of *timeout* seconds takes at once; ``None``: without end.
-
-    The system's calls take an int of milliseconds, and raise ``OverflowError`` from 24 days on. A
-    wait that ends in vain after :data:`LONGEST_WAIT` seconds is to be repeated.
-    """
-    return None if timeout is None else min(timeout, LONGEST_WAIT)
-
-
-def milliseconds(timeout: float | None) -> int | None:
-    """Return the same as :func:`at_most` in milliseconds, not less than asked."""
-    return None if timeout is None else math.ceil(min(timeout, LONGEST_WAIT) * 1000)
 
 
 class Timer:

@@ -12,7 +12,8 @@ from exhausted import no_threads
 from fake_timers import FakeTimers
 
 from pparallel.errors import ResourceExhaustedError
-from pparallel.runtime.timers import LONGEST_WAIT, Timers, at_most, milliseconds
+from pparallel.runtime.timers import Timers
+from pparallel.runtime.waits import LONGEST_WAIT, at_most, milliseconds
 from pparallel.testing.patience import PATIENCE
 
 

@@ -7,7 +7,7 @@ import os
 import select
 import threading
 
-from pparallel.runtime.timers import at_most
+from pparallel.runtime.waits import at_most
 from pparallel_process.accounts.worker import Worker
 
 _WHILE = 0.1  #: seconds

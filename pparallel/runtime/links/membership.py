@@ -1,4 +1,4 @@
-"""Who is in a job, as one member knows it."""
+"""Membership of a job, as one member knows it."""
 
 from __future__ import annotations
 

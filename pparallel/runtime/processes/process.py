@@ -20,7 +20,7 @@ from pparallel.runtime.processes.inheritance import (
     no_fork,
     remember_in_children,
 )
-from pparallel.runtime.timers import milliseconds
+from pparallel.runtime.waits import milliseconds
 
 
 class Exit(NamedTuple):

@@ -21,7 +21,7 @@ from pparallel.runtime import lending, stopping
 from pparallel.runtime.queues.tickets import LONGEST, SIZE
 from pparallel.runtime.reopening import Handle, handle, reopened
 from pparallel.runtime.shm import Arena, Parcels
-from pparallel.runtime.timers import milliseconds
+from pparallel.runtime.waits import milliseconds
 
 Handles: TypeAlias = tuple[Handle, Handle, Handle]  #: of the two pipes and the arena
 

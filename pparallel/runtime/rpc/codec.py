@@ -39,7 +39,7 @@ IDEMPOTENT, REGISTERED, IS_PLAIN = 1, 2, 4  #: flags of a call
 OK, PICKLED, OBJECT, FAILED, NOT_REGISTERED = range(5)  #: how a call has ended
 SUCCESS = frozenset({OK, PICKLED, OBJECT})
 
-#: the last byte of a head: a message with calls, of results of calls alone, or of the runtime's
+#: the last byte of a head: a message with calls, of results and cancellations, or of the runtime's
 #: own, and an exchange of a call or the runtime's own
 CALLS, RESULTS, SERVICES, CALL_EXCHANGE, SERVICE_EXCHANGE = b"crsCS"
 

@@ -142,7 +142,6 @@ class Executor:
 
         Raises:
             ClosedError: after :meth:`close`, unless that said to run the rest.
-            ResourceExhaustedError: there is no thread, and none can be started; none is run.
         """
         with state_lock:
             if self._closed and not self._runs_rest:

@@ -1,9 +1,9 @@
-"""Another member, as the endpoint sees it: what was asked of it, and what it has asked.
+"""Requests to and from one other member.
 
 There is one table of requests, one way to send, and one rule that has small calls leave together:
-a call or a result leaves at once if no message with calls to that member is unanswered; otherwise
-when 32 of them or 32 KiB are held, when a message of that member comes, when a thread waits for
-it, or after a millisecond.
+a call leaves at once if no message with calls to that member is unanswered, and results leave when
+the calls of their thread have run; otherwise both leave when 32 of them or 32 KiB are held, when a
+message of that member comes, when a thread waits for it, or after a millisecond.
 """
 
 from __future__ import annotations

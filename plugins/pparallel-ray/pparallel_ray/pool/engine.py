@@ -30,7 +30,7 @@ from pparallel.runtime.pools.messages import REPORT, Message
 from pparallel.runtime.pools.values import unsent
 from pparallel.runtime.processes import Exit
 from pparallel.runtime.streams import Streams
-from pparallel.runtime.timers import at_most
+from pparallel.runtime.waits import at_most
 from pparallel_ray.cluster import Cluster
 from pparallel_ray.pool.accounts.crew import Crew
 from pparallel_ray.pool.accounts.worker import End, Link, Worker

@@ -35,7 +35,7 @@ from pparallel.errors import (
 )
 from pparallel.runtime.processes import close_private, private
 from pparallel.runtime.resources import is_exhausted
-from pparallel.runtime.timers import at_most
+from pparallel.runtime.waits import at_most
 
 logger = logging.getLogger(__name__)
 

@@ -1,17 +1,33 @@
-"""A short look for what is about to come, before a thread sleeps."""
+"""Waits: the longest time that one takes at once, and a short look before a thread sleeps."""
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from time import perf_counter
 from typing import Generic, TypeVar
 
+LONGEST_WAIT = 1 << 20  #: seconds, some 12 days; see :func:`at_most`
 SPIN = 150e-6  #: seconds for which a thread looks before it sleeps
 
 _pays = (os.cpu_count() or 1) > 1
 
 T = TypeVar("T")
+
+
+def at_most(timeout: float | None) -> float | None:
+    """Return what a wait of *timeout* seconds takes at once; ``None``: without end.
+
+    The system's calls take an int of milliseconds, and raise ``OverflowError`` from 24 days on. A
+    wait that ends in vain after :data:`LONGEST_WAIT` seconds is to be repeated.
+    """
+    return None if timeout is None else min(timeout, LONGEST_WAIT)
+
+
+def milliseconds(timeout: float | None) -> int | None:
+    """Return the same as :func:`at_most` in milliseconds, not less than asked."""
+    return None if timeout is None else math.ceil(min(timeout, LONGEST_WAIT) * 1000)
 
 
 class Spin(Generic[T]):
