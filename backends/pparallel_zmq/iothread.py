@@ -91,10 +91,10 @@ class IoThread:
         """End the thread; for the thread itself."""
         self._ends = True
 
-    def join(self, timeout: float | None = None) -> None:
+    def join(self) -> None:
         """Wait until the thread has ended, unless it is the calling one."""
         if self._thread.ident is not None and not self.is_here():
-            self._thread.join(timeout)
+            self._thread.join()
 
     def is_here(self) -> bool:
         """Return whether the calling thread is this one."""

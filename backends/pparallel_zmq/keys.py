@@ -1,4 +1,4 @@
-"""Who is who: the keys of a job's members."""
+"""Public and secret keys of a job's members."""
 
 from __future__ import annotations
 

@@ -25,6 +25,7 @@ from typing import Any, Self, cast
 from pparallel.errors import ClosedError, ResourceExhaustedError
 from pparallel.runtime.memory.payload import VERSION, Packed, Payload
 from pparallel.runtime.resources import explained, explaining, is_exhausted
+from pparallel.runtime.waits import milliseconds
 
 LIMIT = 60_000  #: bytes of a message that travels in one packet
 FILES = 253  #: most descriptors of a message (SCM_MAX_FD)

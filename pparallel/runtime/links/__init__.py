@@ -1,4 +1,4 @@
-"""What transports between processes share: who is there, and who has ended.
+"""Membership, first messages and liveness, for transports between processes.
 
 A transport of this kind connects to the first member, where all meet, says :class:`Hello`, and
 learns of the others from it. From then on :class:`Membership` knows who is in the job, and has each

@@ -1,4 +1,4 @@
-"""What a member says first: who it is and what it speaks. Never pickled."""
+"""The first message of a connection: identity and versions of a member. Never pickled."""
 
 from __future__ import annotations
 

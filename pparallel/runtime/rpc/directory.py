@@ -1,4 +1,4 @@
-"""What the first member keeps for all: names, groups, and who waits for whom."""
+"""Names, groups and meetings, kept by the first member for all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Services: what the system itself answers."""
+"""Requests that the runtime and backends answer, and their replies."""
 
 from __future__ import annotations
 
