@@ -208,8 +208,9 @@ class TorchRpcTransport(Transport):
             if call is not None and kind != BYE:
                 with peer.lock:
                     peer.calls.append(call)
-                    if len(peer.calls) > HELD:
-                        peer.calls.popleft().set_result(None)
+                    surplus = peer.calls.popleft() if len(peer.calls) > HELD else None
+                if surplus is not None:
+                    surplus.set_result(None)
             act: Callable[[], None]
             try:
                 act = partial(self._take, name, kind, unpack(*parcel), call)

@@ -18,7 +18,7 @@ from pparallel_ray.transport.dispatcher import Dispatcher, Then
 from pparallel_ray.transport.keys import JobKey, fresh
 from pparallel_ray.transport.meeting import Place
 from pparallel_ray.transport.messages import LARGE, MESSAGE, RESET, Packed, Parcel, pack, unpack
-from pparallel_ray.transport.outbox import Outbox
+from pparallel_ray.transport.outbox import MOST, Outbox
 
 
 def test_messages_of_every_kind() -> None:
@@ -85,6 +85,10 @@ def test_so_many_bytes_are_on_their_way() -> None:
     pushed[4][2].then(None, None)
     assert len(pushed) == 5
     assert not failed
+    many = Outbox(0, b"", push, failed.append, cast("Dispatcher", dispatcher), 10 * MOST)
+    for _ in range(MOST + 1):
+        many.put(Packed(b"", [], 1))
+    assert len(pushed) == 5 + MOST
 
 
 class Done:
@@ -95,6 +99,8 @@ class Done:
 
 class Calls:
     """Takes the place of a dispatcher."""
+
+    is_here = True
 
     def when_done(self, done: Done, then: Then) -> None:
         done.then = then

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -13,11 +12,14 @@ from ray.exceptions import RayError
 from pparallel_ray.transport.dispatcher import Dispatcher
 from pparallel_ray.transport.messages import Packed, Parcel
 
+MOST = 256  #: messages on their way at once: the end of a member is reported behind them
+
 
 class Outbox:
     """Gives messages to Ray in the order in which they are put here, so many bytes at a time.
 
-    The others wait here, and not in the broker, which serves all members.
+    The others wait here, and not in the broker, which serves all members. The dispatcher's thread
+    alone calls Ray: a signal's handler that raises inside would leave Ray's calls out of step.
     """
 
     def __init__(
@@ -41,46 +43,45 @@ class Outbox:
         """
         self._sender, self._proof, self._push, self._failed = sender, proof, push, failed
         self._dispatcher, self._limit = dispatcher, limit
-        self._lock = threading.Lock()
         self._waiting: deque[Packed] = deque()
         self._size = 0  # of what is on its way
         self._number = 0  # of the next message
         self._ended = False
 
     def put(self, message: Packed) -> None:
-        """Send *message*, now or when those before it have been taken."""
-        with self._lock:
-            if not self._ended:
-                self._waiting.append(message)
+        """Send *message*, now or when those before it have been taken; in any thread."""
+        if not self._ended:
+            self._waiting.append(message)
+            if self._dispatcher.is_here:
                 self._send()
+            else:
+                self._dispatcher.call(self._send)
 
     def end(self) -> None:
         """Throw away what waits, and what will come."""
-        with self._lock:
-            self._ended = True
-            self._waiting.clear()
+        self._ended = True
+        self._waiting.clear()
 
     def _send(self) -> None:
-        while self._waiting:
+        while self._waiting and not self._ended:
             data, large, size = self._waiting[0]
+            size = max(size, self._limit // MOST)
             if self._size and self._size + size > self._limit:
                 return
             parcel = self._sender, self._number, self._proof, data, large
             try:
                 called = self._push(parcel, size)
             except (RayError, RuntimeError) as error:  # this process has been disconnected
-                self._dispatcher.call(partial(self._failed, error))
+                self._failed(error)
                 return
-            # An interrupt before here has the parcel sent again: its receiver drops the second.
             self._number += 1
             self._waiting.popleft()
             self._size += size
             self._dispatcher.when_done(called, partial(self._taken, size))
 
     def _taken(self, size: int, _: object, error: BaseException | None) -> None:
-        with self._lock:
-            self._size -= size
-            if error is None and not self._ended:
-                self._send()
-        if error is not None and not self._ended:
+        self._size -= size
+        if error is None:
+            self._send()
+        elif not self._ended:
             self._failed(error)
