@@ -46,7 +46,7 @@ def new_pair() -> tuple[socket.socket, socket.socket]:
     return ends
 
 
-class _End:
+class DirectConnection:
     """One end of a direct connection, on which one thread receives.
 
     Attributes:
@@ -85,7 +85,7 @@ class _End:
                 raise CallTimeoutError(f"a request to {self._name!r}", self._timeout)
 
 
-class DirectConnection(_End):
+class DirectCaller(DirectConnection):
     """The caller's end.
 
     Attributes:
@@ -138,7 +138,7 @@ class DirectConnection(_End):
         messages.disconnect(self._sock)
 
 
-class DirectServer(_End):
+class DirectServer(DirectConnection):
     """The end that answers, in a thread of its own, one request at a time."""
 
     def __init__(

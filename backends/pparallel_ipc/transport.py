@@ -37,7 +37,7 @@ from pparallel.runtime.resources import explained, is_exhausted, start_thread
 from pparallel_ipc import messages
 from pparallel_ipc.arenas import Arenas
 from pparallel_ipc.connection import Connection
-from pparallel_ipc.direct import DirectConnection, DirectServer, new_pair
+from pparallel_ipc.direct import DirectCaller, DirectServer, new_pair
 from pparallel_ipc.dispatcher import TICK, Dispatcher
 from pparallel_ipc.handshake import Initiator, Introduction
 from pparallel_ipc.listener import Listener
@@ -68,8 +68,8 @@ class _Peer:
         self.name = name
         self.connection: Connection | None = None  # by which messages leave, always the same one
         self.connections: set[Connection] = set()
-        self.idle: list[DirectConnection] = []
-        self.direct: set[DirectConnection] = set()  # all of them
+        self.idle: list[DirectCaller] = []
+        self.direct: set[DirectCaller] = set()  # all of them
         self.servers: set[DirectServer] = set()
         self.has_ended = False
 
@@ -321,7 +321,7 @@ class IpcTransport(Transport):
             raise self._membership.why_ended(to, direct.until)
         return reply
 
-    def _new_direct(self, found: _Peer, connection: Connection) -> DirectConnection | None:
+    def _new_direct(self, found: _Peer, connection: Connection) -> DirectCaller | None:
         with self._lock:
             if found.has_ended or len(found.direct) >= self._config.lanes:
                 return None
@@ -331,7 +331,7 @@ class IpcTransport(Transport):
                 if is_exhausted(error):
                     return None  # the connection is there already
                 raise
-            direct = DirectConnection(ours, found.name)
+            direct = DirectCaller(ours, found.name)
             found.direct.add(direct)
         connection.send((messages.DIRECT,), [theirs.detach()])
         return direct
