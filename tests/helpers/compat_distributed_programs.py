@@ -566,7 +566,7 @@ def wait_for(victim: str, name: str) -> list[str]:
     for waiting in (
         lambda: group.rpc_sync(victim, sleep_for_ever, 0),
         lambda: group.rpc_async(victim, add, 0).wait(),
-        lambda: group.remote(victim, add, 0).to_here(0),
+        lambda: group.remote(victim, add, 0).to_here(None),
         group.barrier,
         lambda: here().create_rpc_group("later", ["m0", "m1", "m2"]),
         lambda: here().create_collective_group([0, 1, 2]),
