@@ -189,6 +189,9 @@ class DirectServer(DirectConnection):
         reply = self._receiver.on_exchange(self._name, self._payload.unpack(packed))
         if isinstance(reply, Future):
             reply.add_done_callback(self._reply_later)
+        elif (short := self._payload.short(reply)) is not None:
+            self._last = ()  # the reply before has been read, or there would be no request
+            self._sock.send(dumps((short, None), VERSION), _HOW)
         else:
             frames = list(reply)
             del reply

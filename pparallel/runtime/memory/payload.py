@@ -57,7 +57,7 @@ class Payload:
         Raises:
             ResourceExhaustedError: there is no room. Nothing is packed then.
         """
-        return self._short(frames) or self._packed(frames)
+        return self.short(frames) or self._packed(frames)
 
     def move(self, frames: list[Any]) -> Packed:
         """Return *frames* as :meth:`pack` does, and empty the list.
@@ -68,8 +68,9 @@ class Payload:
         Raises:
             ResourceExhaustedError: there is no room. Nothing is packed then.
         """
-        if (short := self._short(frames)) is None:
+        if (short := self.short(frames)) is None:
             return self._packed(frames, frames)
+        short = short if short is not frames else [*frames]
         frames.clear()
         return short
 
@@ -85,10 +86,10 @@ class Payload:
             packing.undo()
             raise
 
-    def _short(self, frames: Sequence[Any]) -> Packed | None:
-        """Return what travels in the message itself; None: it does not."""
+    def short(self, frames: Sequence[Any]) -> Packed | None:
+        """Return *frames* as they travel in the message itself; None: they do not."""
         if len(frames) == 1 and type(only := frames[0]) is bytes and len(only) <= self.limit:
-            return [only]  # as most are
+            return frames if type(frames) is list else [only]  # as most are
         sizes = [memoryview(each).nbytes for each in frames]
         if sum(sizes) + _ADDED * len(sizes) > self.limit:
             return None
