@@ -96,6 +96,7 @@ class IpcTransport(Transport):
         self._refusal: Exception | None = None
         self._have_met = False
         self._lock = threading.RLock()  # guards the connections of peers
+        self._connected_to = threading.Condition(self._lock)
         self._connecting = threading.RLock()  # one thread connects at a time
         self._closing = threading.RLock()
         self._pid = 0
@@ -165,10 +166,18 @@ class IpcTransport(Transport):
                 raise
             raise explained(shortage, f"letting members in: {error}") from shortage
         with self._lock:
-            self._have_met = True  # those that are let in from now on have the roster then
+            # Members were admitted a moment before their connections can be used: a message that
+            # is sent meanwhile would make a second one, for which a close does not wait.
+            self._connected_to.wait_for(
+                lambda: self._closed or not membership.is_first or self._is_connected(), _PATIENCE
+            )
+            self._have_met = True
             connections = [each.connection for each in self._peers.values()]
         for connection in filter(None, connections if membership.is_first else ()):
             self._send_roster(connection)
+
+    def _is_connected(self) -> bool:
+        return all(each.connection or each.has_ended for each in self._peers.values())
 
     def _send_roster(self, connection: Connection) -> None:
         hellos = [each.pack() for each in self._membership.hellos()]
@@ -272,6 +281,7 @@ class IpcTransport(Transport):
         with self._lock:
             if found.connection is None:
                 found.connection = connection
+            self._connected_to.notify_all()
             is_last = self._have_met and self._membership.is_first
         if is_last and not connection.calling:  # it was let in after the others had the roster
             self._send_roster(connection)
@@ -422,6 +432,7 @@ class IpcTransport(Transport):
     def _disconnect(self, found: _Peer, *, peer_reads: bool = False) -> None:
         with self._lock:
             found.has_ended = True
+            self._connected_to.notify_all()
             direct = list(found.direct)
             servers, connections = list(found.servers), list(found.connections)
             found.connections.clear()
@@ -457,6 +468,7 @@ class IpcTransport(Transport):
         with self._closing:  # of two threads that close, the second waits for the first
             with self._lock:
                 self._closed = True
+                self._connected_to.notify_all()
             _opened.discard(self)
             self._membership.close()
             dispatcher, self._dispatcher = self._dispatcher, None

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import NamedTuple
 
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.member import Member
-from pparallel.testing.patience import until
 from pparallel.testing.threads import in_threads
 from pparallel.testing.transport.alone import Answer, Received
 from pparallel_ipc import IpcTransportConfig
@@ -32,8 +31,12 @@ def echo(sender: str, frames: Frames) -> Frames:
 
 
 @contextlib.contextmanager
-def pair(answer: Answer = echo, config: IpcTransportConfig | None = None) -> Iterator[Pair]:
-    """Open two members, whose exchanges *answer* answers."""
+def pair(
+    answer: Answer = echo,
+    config: IpcTransportConfig | None = None,
+    opened: Callable[[IpcTransport], object] = lambda _: None,
+) -> Iterator[Pair]:
+    """Open two members, whose exchanges *answer* answers; *opened* is called once each is."""
     config = config or IpcTransportConfig()
     with ExitStack() as stack:
         meeting = stack.enter_context(IpcTransport.meeting(config, NAMES))
@@ -45,8 +48,12 @@ def pair(answer: Answer = echo, config: IpcTransportConfig | None = None) -> Ite
         for each in (a, b):
             stack.callback(each.close)
         at_a, at_b = Received(answer), Received(answer)
-        in_threads(2, lambda n: (a, b)[n].open((at_a, at_b)[n]))
-        until(lambda: a._peers["b"].connection is not None, "it is not connected")
+
+        def begin(n: int) -> None:
+            (a, b)[n].open((at_a, at_b)[n])
+            opened((a, b)[n])
+
+        in_threads(2, begin)
         yield Pair(a, b, at_a, at_b)
 
 

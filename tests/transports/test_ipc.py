@@ -504,6 +504,25 @@ def test_a_dispatcher_that_cannot_be_made_leaves_no_descriptor(
 # -- processes --------------------------------------------------------------------------------
 
 
+def test_what_is_sent_as_soon_as_the_first_member_is_open_makes_no_second_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    accept = IpcTransport._accepted
+
+    def late(transport: IpcTransport, *args: Any) -> None:
+        threading.Event().wait(0.1)  # the other one is admitted, and cannot be sent to yet
+        accept(transport, *args)
+
+    def send(transport: IpcTransport) -> None:
+        if transport.name == "a":
+            transport.send("b", [b"first"])
+
+    monkeypatch.setattr(IpcTransport, "_accepted", late)
+    with pair(opened=send) as there:
+        there.at_b.has(1)
+        assert len(there.a._peers["b"].connections) == 1
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_the_end_of_the_thread_that_receives_ends_all_members() -> None:
     def end() -> None:
