@@ -180,7 +180,8 @@ class TransportConfig(BackendConfig[Transport], frozen=True):
         retry_after: seconds without an answer after which a call that is ``idempotent`` is sent
             again; doubled each time, up to 30.
         max_in_flight: bytes of calls that a member may have sent to each other one and not yet
-            seen answered; a caller that would exceed it waits, at most for the call's time-out.
+            seen answered, also of those that have expired; a caller that would exceed it waits, at
+            most for the call's time-out.
     """
 
     interface: ClassVar[str] = "transport"

@@ -167,6 +167,24 @@ def test_a_call_takes_the_room_of_its_bytes_and_gives_it_back() -> None:
     assert it.peer._used == 10**6 + OVERHEAD
 
 
+@pytest.mark.parametrize("how", ["answered", "lost", "not sent"])
+def test_an_expired_call_takes_its_room_until_it_cannot_wait_any_more(how: str) -> None:
+    it = FakePeer(limit=3000)
+    first = it.call(data=bytes(2000), timeout=1)
+    it.messages()
+    it.timers.advance(1)
+    assert isinstance(first.error, CallTimeoutError)
+    with pytest.raises(CallTimeoutError, match="max_in_flight"):
+        it.peer.call_async(Answered(), 0, made(bytes(2000)), (), 0.0)
+    if how == "answered":
+        it.arrive(result(1))
+    elif how == "lost":
+        it.peer.reset(PeerLostError("other", "broke the connection"))
+    else:
+        it.peer._not_sent([call(1)], OSError("no memory"))
+    assert it.peer._used == 0
+
+
 def test_a_call_within_a_called_function_waits_a_moment_for_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -337,6 +355,7 @@ def test_a_reset_fails_what_waits_unless_it_is_sent_again() -> None:
     assert it.ids() == [[2]], "it is not sent again"
     it.timers.advance(5)
     assert isinstance(again.error, CallTimeoutError)
+    it.arrive(result(2))
     assert it.peer._used == 0
     it.messages()
     it.call()

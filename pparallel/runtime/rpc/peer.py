@@ -59,7 +59,6 @@ LONGEST = 30.0  #: seconds up to which the time between two attempts doubles
 SOON = 0.5  #: seconds after which a result is acknowledged
 MANY = 64  #: results that are acknowledged at once
 MOST_GAPS = 2**14  #: ranges of ids that have not come
-MOST_GIVEN_UP = 2**12  #: expired calls whose answers may come yet
 MOST_CANCELLED = 2**16  #: calls to this member that are cancelled and may run yet
 MOST_THREADS = 2**12  #: calling threads whose latest call is known
 
@@ -186,7 +185,9 @@ class Peer:
         # Id of the last call in a message, by thread; negative where the call is confirmed before
         # its function is called.
         self._latest: dict[int, int] = {}
-        self._given_up: set[int] = set()  # ids of those that have expired and are not answered
+        # Bytes of calls that have expired and are not answered, by id: they may wait yet to be sent
+        # or run, and take their room until then.
+        self._given_up: dict[int, int] = {}
         self._marks: deque[int] = deque()  # last id of each unanswered message with calls
         self._next_look: float | None = None  # when deadlines are looked at
         self._used = 0
@@ -322,9 +323,9 @@ class Peer:
         with state_lock:
             if number not in self.requests:
                 return
-            self._give_up((number,))
+            request = self._give_up(number)
             self._hold((CANCEL, number, 0), _NONE, 0, True)
-        self._finish(number, CancelledError())
+        self._fail(number, request, CancelledError())
         self._send_all()
 
     def ask(
@@ -562,14 +563,24 @@ class Peer:
     # -- what ends requests -------------------------------------------------------------------
 
     def _finish(self, number: int, error: BaseException) -> None:
+        """Fail a request whose answer does not come."""
         with state_lock:
             request = self.requests.pop(number, None)
-            if request is not None and request[3]:
-                self._give_back(request[3])
+            self._give_back(self._given_up.pop(number, 0) if request is None else request[3])
         if request is not None:
-            request[0].fail(error)
-            if request[4] is not None:
-                self._acknowledge(number)
+            self._fail(number, request, error)
+
+    def _fail(self, number: int, request: _Request, error: BaseException) -> None:
+        request[0].fail(error)
+        if request[4] is not None:
+            self._acknowledge(number)
+
+    def _give_up(self, number: int) -> _Request:
+        """Take a request out whose answer may come yet; called with the lock held."""
+        request = self.requests.pop(number)
+        if request[3]:
+            self._given_up[number] = request[3]
+        return request
 
     def _look_at(self, deadline: float) -> None:
         """Look then what is over its deadline, unless it is looked before."""
@@ -582,27 +593,22 @@ class Peer:
     def _expire(self) -> None:
         """Fail what is over its deadline."""
         with state_lock:
-            now, nearest, over = self._clock(), None, dict[int, float]()
+            now, nearest, over = self._clock(), None, list[int]()
             for number, request in self.requests.items():
                 deadline = request[1]
                 if deadline is None:
                     continue
                 if deadline <= now:
-                    over[number] = request[2] or 0.0
+                    over.append(number)
                 elif nearest is None or deadline < nearest:
                     nearest = deadline
             self._next_look = nearest
-            self._give_up(over)
-        for number, timeout in over.items():
-            self._finish(number, CallTimeoutError(f"a request to {self.name!r}", timeout))
+            expired = [(number, self._give_up(number)) for number in over]
+        for number, request in expired:
+            timeout = request[2] or 0.0
+            self._fail(number, request, CallTimeoutError(f"a request to {self.name!r}", timeout))
         if nearest is not None:
             self._timers.call_later(nearest - now, self._expire)
-
-    def _give_up(self, numbers: Iterable[int]) -> None:
-        """Expect answers that nobody waits for; called with the lock held."""
-        self._given_up.update(numbers)
-        if len(self._given_up) > MOST_GIVEN_UP:  # the answers to most must be lost
-            self._given_up = set(numbers)
 
     def _resend(self, number: int, attempts: int) -> None:
         """Send an idempotent call again, and so on until it has ended."""
@@ -644,6 +650,7 @@ class Peer:
         """Fail what may not have arrived, or whose result may not; what is sent again goes on."""
         with state_lock:
             lost = [number for number, each in self.requests.items() if each[4] is None]
+            lost += self._given_up
             self._marks.clear()
         for number in lost:
             self._finish(number, copied(error))
@@ -656,6 +663,7 @@ class Peer:
             self._end = why
             requests = list(self.requests.values())
             self.requests.clear()
+            self._given_up.clear()
             self._used = 0
             self._room.notify_all()
             self._outgoing.clear()
@@ -707,7 +715,7 @@ class Peer:
                 ended.append((request, item, part))
                 used += request[3]
             elif self._given_up:
-                self._given_up.discard(item[1])
+                used += self._given_up.pop(item[1], 0)
             while marks and item[1] >= marks[0]:
                 marks.popleft()
         if used:
