@@ -18,10 +18,10 @@ from reducer_models import begun, launch, numbers, values
 from pparallel.errors import PeerLostError
 from pparallel.interfaces.reducer import Counters
 from pparallel.runtime.events import GradientsLost, GradientsRefused, ReducerEvent
-from pparallel.runtime.rpc.group import ServiceGroup
 from pparallel.testing.patience import PATIENCE
 from pparallel_reducers import DilocoReducerConfig
-from pparallel_reducers.diloco.desks import ROUND
+from pparallel_reducers.diloco.desks import RemoteDesk
+from pparallel_reducers.diloco.office import Office
 from pparallel_reducers.diloco.outer import Outer
 from pparallel_reducers.diloco.rounds import Part, Rounds
 
@@ -247,21 +247,21 @@ def pull_again(rt: Runtime) -> Any:
     return values(model), rt.reducer.counters()[:5]
 
 
-@pytest.mark.parametrize("name", ["a", "b"])
+@pytest.mark.parametrize("desk", [Office, RemoteDesk])
 def test_a_round_whose_wait_was_interrupted_counts_once(
-    monkeypatch: pytest.MonkeyPatch, name: str
+    monkeypatch: pytest.MonkeyPatch, desk: type[Any]
 ) -> None:
     config = DilocoReducerConfig(inner_steps=1, outer_momentum=0)
     expected = launch(["a", "b"], config, pull_again)
-    wait_for, waits = ServiceGroup.wait_for, itertools.count()
+    hand_in, waits = desk.hand_in, itertools.count()
 
-    def interrupted(group: ServiceGroup, future: Any, what: str, *place: Any) -> Any:
-        found = wait_for(group, future, what, *place)
-        if what == ROUND and group.get_cur_name() == name and next(waits) == 1:
+    def interrupted(*arguments: Any) -> Any:
+        found = hand_in(*arguments)
+        if next(waits) == 1:
             raise EnoughError
         return found
 
-    monkeypatch.setattr(ServiceGroup, "wait_for", interrupted)
+    monkeypatch.setattr(desk, "hand_in", interrupted)
     assert launch(["a", "b"], config, pull_again) == expected
     assert next(waits) > 2, "it was not interrupted"
     assert expected[0][1] == expected[1][1] == (3, 3, 0, 0, 0)

@@ -112,7 +112,7 @@ class DilocoReducer(OwnModelReducer):
         if self._loaded is not None:
             self._made = self._loaded["steps"]
         self._tally.pulled(version)
-        self._group.meet("start", resumes=True)
+        self._group.meet("start")
         self._loaded = self._initial = None
         if self._office is not None:
             self._office.all_have_begun()

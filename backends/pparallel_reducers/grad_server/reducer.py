@@ -203,7 +203,7 @@ class GradServerReducer(Reducer):
 
     def _start_together(self) -> None:
         if not self._all_are_open:  # a member that no section gives one opens it at first use
-            self._group.meet("open", resumes=True)
+            self._group.meet("open")
             self._all_are_open = True
         run = self._roles.begin()
         self._recorded.clear()  # what is frozen may be other than before

@@ -96,8 +96,7 @@ class Roles:
             run = self._publish_all(primary)
         else:
             first = self.who.primaries[0]
-            asked = self._group.ask_async(first, "begin", timeout=timeout)
-            entries, versions = self._group.wait_for(asked, f"the start() of {first!r}").body
+            entries, versions = self._group.ask(first, "begin", timeout=timeout).body
             run = Run(Layout(entries), versions)
         sources: list[Source] = []
         if self.primary is not None or self.secondary is not None:
@@ -162,8 +161,7 @@ class Roles:
         for each in self.who.primaries:
             try:
                 if each != self._me:
-                    asked = self._group.ask_async(each, "finish")
-                    self._group.wait_for(asked, f"the stop() of {each!r}")
+                    self._group.ask(each, "finish")
             except Exception as error:  # noqa: BLE001 - raised when all others are done
                 failure = failure or error
         if failure is not None:

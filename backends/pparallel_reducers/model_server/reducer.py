@@ -101,12 +101,12 @@ class ModelServerReducer(OwnModelReducer):
             self._pulled.note(model, version)
             self._sent(nbytes)
         if not self._has_met:
-            self._group.meet("start-1", resumes=True)
+            self._group.meet("start-1")
         self._has_met = True  # if the model is refused now, the others wait for another start()
         if not begins:
             self._chain.check(layout)
             self._take(layout, model)
-        self._group.meet("start-2", resumes=True)
+        self._group.meet("start-2")
         self._has_met = False
 
     @override

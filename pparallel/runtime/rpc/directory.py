@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 CLAIM, YIELD, FIND = "directory.claim", "directory.yield", "directory.find"
 ENTER, LEAVE = "group.enter", "group.leave"
-MEET, WITHDRAW, ENDED = "meet", "meet.withdraw", "meet.ended"
+MEET, WITHDRAW = "meet", "meet.withdraw"
 
 WORLD = "world"  #: the group of all members
 DONE = "leaving/done"  #: where members meet whose programs have ended
@@ -49,38 +49,25 @@ class _Meeting:
         return future
 
     def withdraw(self, member: str, ticket: str) -> None:
-        places = self.waiting.get(member, deque())
-        for each in [each for each in list(places) if each[0] == ticket]:
-            places.remove(each)
+        places = self.waiting.get(member, ())
+        self.waiting[member] = deque(each for each in places if each[0] != ticket)
 
     def complete(self, lost: dict[str, str]) -> list[Callable[[], None]]:
         """Return what wakes those whom nothing keeps waiting, to be called without the lock."""
         gone = [member for member in self.members if member in lost]
         wake: list[Callable[[], None]] = []
         if self.strict and gone:
-            for places in list(self.waiting.values()):
-                why = gone[0], lost[gone[0]]
-                wake += [partial(fail, future, PeerLostError(*why)) for _, future in list(places)]
-                places.clear()
+            why = gone[0], lost[gone[0]]
+            for places in self.waiting.values():
+                wake += [partial(fail, future, PeerLostError(*why)) for _, future in places]
+            self.waiting.clear()
             return wake
         present = [member for member in self.members if member not in lost]
         answer = [member for member in self.answer if member not in lost]
         while present and all(map(self.waiting.get, present)):
-            wake += [partial(settle, future, Reply(answer)) for _, future in self._take(present)]
-        return wake
-
-    def _take(self, present: list[str]) -> list[tuple[str, Future[Reply]]]:
-        """Take one place of each member, if all have one; a signal's handler may take some, too."""
-        taken = []
-        try:
             for member in present:
-                taken.append(self.waiting[member].popleft())  # noqa: PERF401 - see below
-        except (KeyError, IndexError):
-            for member, place in zip(present, taken, strict=False):
-                self.waiting[member].appendleft(place)
-            return []
-        return taken
-
+                wake.append(partial(settle, self.waiting[member].popleft()[1], Reply(answer)))
+        return wake
 
 class Directory:
     """Answers the services above; every entry ends with the member that holds it."""
@@ -100,7 +87,6 @@ class Directory:
             LEAVE: self._leave,
             MEET: self._meet,
             WITHDRAW: self._withdraw,
-            ENDED: self._ended,
         }
         for key, service in services.items():
             endpoint.serve(key, service)
@@ -109,10 +95,8 @@ class Directory:
         """End what *member* held, and the waiting for it."""
         with self._lock:
             self._lost[member] = reason
-            # Copies, for signal handlers may add some between any two steps.
-            for name, entry in list(self._names.items()):
-                if entry.owner == member:
-                    self._names.pop(name, None)
+            names = self._names.items()
+            self._names = {name: entry for name, entry in names if entry.owner != member}
             for group, (_, inside) in list(self._groups.items()):
                 if member in inside:
                     self._go(group, member)
@@ -144,7 +128,7 @@ class Directory:
                 verb = "paired to" if kind == "pair" else "registered in"
                 whose = f" by {request.sender!r}, but by {entry.owner!r}" if entry else ""
                 raise DirectoryError(f"{key!r} is not {verb} Group [{group}]{whose}")
-            self._names.pop(name, None)
+            del self._names[name]
         return Reply(entry.ref_id)
 
     def _find(self, request: Request) -> Reply:
@@ -170,12 +154,11 @@ class Directory:
             self._go(request.body, request.sender)
             own = [
                 name
-                for name, entry in list(self._names.items())
+                for name, entry in self._names.items()
                 if name[0] == request.body and entry.owner == request.sender
             ]
-            entries = [self._names.pop(name, None) for name in own]
-        pairs = zip(own, entries, strict=True)
-        return Reply([entry.ref_id for name, entry in pairs if entry and name[1] == "pair"])
+            entries = [(name[1], self._names.pop(name)) for name in own]
+        return Reply([entry.ref_id for kind, entry in entries if kind == "pair"])
 
     def _go(self, group: str, member: str) -> None:
         if group in self._groups:
@@ -184,9 +167,9 @@ class Directory:
             if meeting := self._meetings.get((group, "enter")):
                 meeting.waiting.pop(member, None)  # its entry counts no longer
             if not inside:
-                self._groups.pop(group, None)
-                for key in [each for each in list(self._meetings) if each[0] == group]:
-                    self._meetings.pop(key, None)
+                del self._groups[group]
+                meetings = self._meetings.items()
+                self._meetings = {key: each for key, each in meetings if key[0] != group}
 
     def _meet(self, request: Request) -> Future[Reply]:
         key, members, strict, ticket = request.body
@@ -200,23 +183,13 @@ class Directory:
                 self._end_if_empty(tuple(key), meeting)
         return Reply()
 
-    def _ended(self, request: Request) -> Reply:
-        """Return the members whose programs have ended, but for those that wait at a place."""
-        with self._lock:
-            done, there = (
-                set()
-                if meeting is None
-                else {name for name, each in meeting.waiting.items() if each}
-                for meeting in map(self._meetings.get, ((WORLD, f"meet/{DONE}"), request.body))
-            )
-        return Reply(sorted(done - there))
-
     def _wait_at(
         self, key: tuple[str, ...], members: list[str], strict: bool, member: str, ticket: str
     ) -> Future[Reply]:
         with self._lock:
-            made = _Meeting(members, strict, self._host)
-            meeting = self._meetings.setdefault(key, made)
+            meeting = self._meetings.get(key)
+            if meeting is None:
+                meeting = self._meetings[key] = _Meeting(members, strict, self._host)
             future = meeting.arrive(member, ticket)
             wake = meeting.complete(self._lost)
             self._end_if_empty(key, meeting)
@@ -227,5 +200,3 @@ class Directory:
     def _end_if_empty(self, key: tuple[str, ...], meeting: _Meeting) -> None:
         if not any(meeting.waiting.values()):
             self._meetings.pop(key, None)
-            if any(meeting.waiting.values()):  # a signal's handler has found it just before
-                self._meetings.setdefault(key, meeting)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -20,7 +18,6 @@ from pparallel.errors import (
     did_you_mean,
 )
 from pparallel.interfaces.serializer import Serializer
-from pparallel.runtime.interrupts import raise_interrupt
 from pparallel.runtime.rpc import context, directory
 from pparallel.runtime.rpc.codec import NotRegisteredHereError, Registered
 from pparallel.runtime.rpc.endpoint import Endpoint
@@ -32,8 +29,6 @@ from pparallel.runtime.rpc.timeouts import DEFAULT, seconds
 if TYPE_CHECKING:
     from pparallel.runtime.memory import Arena
 
-logger = logging.getLogger(__name__)
-
 T = TypeVar("T")
 
 Now = Callable[..., T]
@@ -43,7 +38,6 @@ Kwargs = Mapping[str, Any] | None
 
 _SMALL = 1 << 14  #: bytes below which memory travels in the message
 _MOMENT = 1.0  #: seconds that it may take to undo what has failed
-_LONG = 10.0  #: seconds after which a wait for a member whose program has ended is logged
 
 
 class ServiceGroup:
@@ -58,7 +52,6 @@ class ServiceGroup:
         self._name = name
         self._members = list(members)
         self._destroyed = False
-        self._interrupted: dict[str, Future[Reply]] = {}  # meetings that are waited for again
 
     @override
     def __repr__(self) -> str:
@@ -208,51 +201,13 @@ class ServiceGroup:
         """Return the shared memory of member *of*, as far as this one sees it."""
         return self._endpoint.arena(of)
 
-    def meet(self, key: str, timeout: float | None = None, *, resumes: bool = False) -> list[str]:
-        """Wait until every member that still lives has called this; return who has.
-
-        Args:
-            key: what for.
-            timeout: seconds; None waits without limit.
-            resumes: whether a call after one that was interrupted, as by Ctrl-C, is the same again:
-                the others have met this member if they came meanwhile.
+    def meet(self, key: str, timeout: float | None = None) -> list[str]:
+        """Wait until every member that still lives has called this for *key*; return who has.
 
         Raises:
             CallTimeoutError: not all came within *timeout* seconds.
         """
-        return self._meet(f"meet/{key}", False, timeout, resumes)
-
-    def wait_for(self, future: Future[T], what: str, place: tuple[str, ...] | None = None) -> T:
-        """Return the result of *future*, which the programs of other members bring about.
-
-        Where the program of one has ended, this may wait without end: it is logged.
-
-        Args:
-            future: ends when the others have come so far.
-            what: is waited for, for the log.
-            place: where members meet for it, if they do.
-        """
-        began, logged = time.monotonic(), set[str]()
-        while not future.done():
-            try:
-                return future.result(_LONG)
-            except TimeoutError as error:
-                raise_interrupt(error)
-                if future.done():
-                    break
-            ended = self._ended(place)
-            if not (future.done() or ended <= logged):
-                logged |= ended
-                logger.warning(
-                    "%s has waited %.0f s for %s, which these members may never come to, as their"
-                    " programs have ended and wait for the others to leave: %s. All members have"
-                    " to start, take part and stop alike before they return",
-                    self._endpoint.name,
-                    time.monotonic() - began,
-                    what,
-                    ", ".join(sorted(ended)),
-                )
-        return future.result()
+        return self._meet(f"meet/{key}", False, timeout)
 
     def when_lost(self, callback: Callable[[str, str], None]) -> None:
         """Have *callback* called with the name and the end of each member that ends."""
@@ -284,40 +239,23 @@ class ServiceGroup:
         with suppress(PparallelError):
             self._ask_first(key, body, _MOMENT)
 
-    def _meet(
-        self, key: str, strict: bool, timeout: float | None, resumes: bool = False
-    ) -> list[str]:
+    def _meet(self, key: str, strict: bool, timeout: float | None) -> list[str]:
         self._live()
-        endpoint = self._endpoint
-        first = endpoint.member.names[0]
-        ticket = endpoint.refs.new_id()
-        place = (self._name, key)
+        ticket, place = self._endpoint.refs.new_id(), (self._name, key)
+        first = self._endpoint.member.names[0]
         body = (place, self._members, strict, ticket)
-        reply = self._interrupted.pop(key, None) or endpoint.ask_async(
-            first, directory.MEET, body, timeout=timeout
-        )
+        reply = self._endpoint.ask_async(first, directory.MEET, body, timeout=timeout)
         try:
-            met: list[str] = self.wait_for(reply, f"{key!r} of {self._name!r}", place).body
+            met: list[str] = reply.result().body
         except BaseException as error:
-            if isinstance(error, CallTimeoutError) and reply.done():
+            is_late = isinstance(error, CallTimeoutError)
+            if is_late or not reply.done():  # not: interrupted, as by Ctrl-C
                 self._undo(directory.WITHDRAW, (place, ticket))
+            if is_late:
                 what = f"the wait of group {self._name!r} for all its members ({key})"
                 raise CallTimeoutError(what, timeout or 0.0) from None
-            if not reply.done() or reply.exception() is None:  # interrupted, as by a signal
-                if resumes:
-                    self._interrupted[key] = reply
-                elif strict:  # a barrier that was not passed, and the next call is another
-                    self._undo(directory.WITHDRAW, (place, ticket))
             raise
         return met
-
-    def _ended(self, place: tuple[str, ...] | None) -> set[str]:
-        """Return the members of this group whose programs have ended, and are not at *place*."""
-        try:
-            ended: list[str] = self._ask_first(directory.ENDED, place, _MOMENT).body
-        except PparallelError:  # the reply that is waited for fails likewise
-            return set()
-        return set(ended) & set(self._members)
 
 
 def _name_of(target: object) -> str:
