@@ -208,7 +208,8 @@ class Codec:
         if flags & REGISTERED:
             what = Registered(*what)
         elif not callable(what):
-            problem = f"a {type(what).__name__} is neither a function nor the name of a service"
+            kind = f"an object of type {type(what).__name__}"
+            problem = f"{kind} is neither a function nor the name of a service"
             raise TypeError(problem)
         self._received.keep(sender, what)
         return what, args, kwargs

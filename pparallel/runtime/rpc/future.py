@@ -7,13 +7,14 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from traceback import format_exception
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from typing_extensions import override
 
 from pparallel.errors import CallTimeoutError, PparallelError
 from pparallel.interfaces.transport import Frames
-from pparallel.runtime.future import CANCELLED, FINISHED, TorchFuture
+from pparallel.runtime.future import CANCELLED, FINISHED, TorchFuture, Watcher, log_unasked
 from pparallel.runtime.rpc import context
 from pparallel.runtime.rpc.codec import NOT_REGISTERED, OK, SUCCESS, Item, Registered
 from pparallel.runtime.rpc.directory import FIND
@@ -60,6 +61,8 @@ class ReplyFuture(TorchFuture[T], Generic[T]):
             if not self._is_decoded:
                 self._decode()
             error = self._error
+            if error is not None:
+                self._is_asked()
         else:
             error = self.exception(timeout)
         if error is not None:
@@ -86,6 +89,8 @@ class ReplyFuture(TorchFuture[T], Generic[T]):
             if not self._is_decoded:
                 self._decode()
             error = self._error
+            if error is not None:
+                self._is_asked()
         return error
 
     def _read(self, reply: Any) -> Any:
@@ -115,13 +120,44 @@ class RpcFuture(ReplyFuture[T], Generic[T]):
     _number = 0  # its id there
     keeps: object = None  #: what is to live as long as the future, such as a reference
 
+    def _refuse(self, *_: object) -> NoReturn:
+        """Refuse what ends the futures of others.
+
+        Raises:
+            RuntimeError: always.
+        """
+        message = (
+            "the future of a call is ended by its reply, or by cancel(): for a future that you end"
+            " yourself, make a concurrent.futures.Future()"
+        )
+        raise RuntimeError(message)
+
+    set_result = set_exception = set_running_or_notify_cancel = _refuse  # type: ignore[assignment]
+
+    @property
+    @override
+    def _watcher(self) -> Watcher:  # type: ignore[override,mutable-override]
+        return self._endpoint.refs
+
     @override
     def answer(self, item: Item, frames: Frames) -> None:
-        if item[2] != OK:
+        if item[2] == OK:
+            self._is_decoded = True  # first: whoever waits looks at once
+            self._end(FINISHED, item[3])
+        elif item[2] in SUCCESS:
             super().answer(item, frames)
+        else:
+            log = partial(_log_reply, self._endpoint, self._to, item, frames)
+            self._end_by(log, (item, frames), None)
+
+    @override
+    def fail(self, error: BaseException) -> None:
+        if self._endpoint.is_ending:  # as everybody knows
+            super().fail(error)
             return
-        self._is_decoded = True  # first: whoever waits looks at once
-        self._end(FINISHED, item[3])
+        error = self._endpoint.explain(error)
+        log = partial(log_unasked, f"a call to {self._to!r}", f"{type(error).__name__}: {error}")
+        self._end_by(log, None, error)
 
     @override
     def cancel(self) -> bool:
@@ -199,6 +235,14 @@ class RegisteredFuture(RpcFuture[T], Generic[T]):
             asked.add_done_callback(found)
         except PparallelError as error:
             self.fail(error)
+
+
+def _log_reply(endpoint: Endpoint, to: str, item: Item, frames: Frames) -> None:
+    try:
+        endpoint.read_call(to, item, frames)
+    except Exception as error:  # noqa: BLE001 - that is logged
+        text = "".join(format_exception(error.with_traceback(None)))
+        log_unasked(f"a call to {to!r}", text)
 
 
 def _put(endpoint: Endpoint, callback: Callable[[Future[Any]], object], future: Any) -> None:
