@@ -31,11 +31,9 @@ T = TypeVar("T")
 class ReplyFuture(TorchFuture[T], Generic[T]):
     """What a member replies; it is read by the first thread that asks for it.
 
-    What is added to it is the runtime's own, and is called where the reply arrives.
+    Its result in the base class is the reply until it is read, and the value or error from then on.
+    Callbacks are the runtime's own, and are called where the reply arrives.
     """
-
-    # The result of the base class is a reply until it is decoded, and the value from then on.
-    _error: BaseException | None = None  # that decoding has raised
 
     def __init__(self, endpoint: Endpoint, to: str) -> None:
         super().__init__()
@@ -57,41 +55,23 @@ class ReplyFuture(TorchFuture[T], Generic[T]):
 
     @override
     def result(self, timeout: float | None = None) -> T:
-        if self._state == FINISHED and self._exception is None:
-            if not self._is_decoded:
-                self._decode()
-            error = self._error
-            if error is not None:
-                self._is_asked()
-        else:
-            error = self.exception(timeout)
-        if error is not None:
-            try:
-                raise error
-            finally:
-                del error  # no cycle of exception, traceback and this frame
-        return self._result  # type: ignore[return-value] # None is a T if it is the result
+        if not self._is_decoded:
+            self.exception(timeout)
+        return super().result(timeout)
 
     @override
     def exception(self, timeout: float | None = None) -> BaseException | None:
         if not self.done():
-            endpoint, to = self._endpoint, self._to
-            with endpoint.waiting(to):
+            with self._endpoint.waiting(self._to):
                 try:
-                    error = super().exception(timeout)
+                    super().exception(timeout)
                 except TimeoutError as late:
                     if late.args:
                         raise  # of a signal's handler
-                    raise CallTimeoutError(f"a request to {to!r}", timeout or 0.0) from None
-        else:
-            error = super().exception()
-        if error is None:
-            if not self._is_decoded:
-                self._decode()
-            error = self._error
-            if error is not None:
-                self._is_asked()
-        return error
+                    raise CallTimeoutError(f"a request to {self._to!r}", timeout or 0.0) from None
+        if self._state == FINISHED and not self._is_decoded:
+            self._decode()
+        return super().exception()
 
     def _read(self, reply: Any) -> Any:
         return self._endpoint.read_service(self._to, *reply)
@@ -99,15 +79,14 @@ class ReplyFuture(TorchFuture[T], Generic[T]):
     def _decode(self) -> None:
         # Made here, for most have nothing to decode; of several threads one sets it.
         with vars(self).setdefault("_decoding", threading.RLock()):
-            if self._is_decoded:
+            if self._is_decoded or self._exception is not None:
                 return
             value: Any = None
-            failed: BaseException | None = None
             try:
                 value = self._read(self._result)
             except Exception as error:  # noqa: BLE001 - handed to whoever asks
-                failed = error
-            self._error, self._result, self._is_decoded = failed, value, True
+                self._exception = error
+            self._result, self._is_decoded = value, True
 
 
 class RpcFuture(ReplyFuture[T], Generic[T]):
@@ -179,7 +158,7 @@ class RpcFuture(ReplyFuture[T], Generic[T]):
             return False
         with vars(self).setdefault("_decoding", threading.RLock()):
             if self._is_decoded:
-                return self._error is None
+                return self._exception is None
             item: Item = self._result[0]  # type: ignore[index] # a reply that nobody has read
             return item[2] in SUCCESS
 

@@ -25,13 +25,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from queue import SimpleQueue
 from traceback import format_exception
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Never, NoReturn, Self, TypeVar
 
 from typing_extensions import override
 
 from pparallel.errors import (
-    CallTimeoutError,
     DirectoryError,
     PeerLostError,
     PparallelError,
@@ -39,7 +37,6 @@ from pparallel.errors import (
 )
 from pparallel.runtime import remote_errors
 from pparallel.runtime.future import TorchFuture, fail, log_unasked
-from pparallel.runtime.interrupts import is_interrupt
 from pparallel.runtime.resources import start_thread
 from pparallel.runtime.rpc import context
 from pparallel.runtime.rpc.future import RpcFuture
@@ -130,10 +127,6 @@ class RefTable:
             with self._lock:
                 kept.holds[me] -= 1
                 self._sweep(ref_id)
-
-    def hold(self, ref: RemoteRef[Any]) -> None:
-        """Give one hold back when *ref* ends."""
-        self.watch(ref, partial(self._release, ref.owner_name(), ref.ref_id))
 
     def held(self, owner: str, ref_id: str) -> RemoteRef[Any]:
         """Return a reference for a hold that the owner has counted already."""
@@ -252,12 +245,13 @@ class RefTable:
             del due  # and what it holds
         self._queue.put(None)  # for another one, of which an interrupt has kept this from knowing
 
-    def _release(self, owner: str, ref_id: str) -> None:
+    def release(self, owner: str, ref_id: str) -> None:
+        """Give one hold back."""
         try:
             self._tell(owner, ref_id, False, -1, None, 0)
         except (ResourceExhaustedError, MemoryError):  # which says nothing of the owner
             time.sleep(AGAIN)
-            self._queue.put(partial(self._release, owner, ref_id))
+            self._queue.put(partial(self.release, owner, ref_id))
         except PparallelError:  # the owner or this member has ended, and the holds with it
             logger.debug("%s is not released: nobody has it any more", ref_id)
 
@@ -323,7 +317,7 @@ class RemoteRef(Generic[T]):
         self._owner = owner
         self._confirmed = confirmed
         self.ref_id = ref_id
-        endpoint.refs.hold(self)
+        endpoint.refs.watch(self, partial(endpoint.refs.release, owner, ref_id))
 
     @override
     def __repr__(self) -> str:
@@ -435,12 +429,7 @@ class RemoteRef(Generic[T]):
         if confirmed is None:
             return limit
         began = time.monotonic()
-        try:
-            confirmed.result(limit)
-        except TimeoutError as error:
-            if is_interrupt(error) or (confirmed.done() and confirmed.exception() is error):
-                raise
-            raise CallTimeoutError(f"a request to {self._owner!r}", limit or 0.0) from None
+        confirmed.result(limit)
         self._confirmed = None
         return None if limit is None else max(began + limit - time.monotonic(), 0.001)
 
@@ -507,11 +496,12 @@ class MethodProxy:
     __hash__ = object.__hash__
 
     def __contains__(self, item: object) -> bool:
-        return bool(_call_now(self, "in", "__contains__", item))
+        ref = _ref_at_once(self, "in")
+        return bool(_call_remotely(ref, "call", self._timeout, "__contains__", item))
 
     def __iter__(self) -> MethodProxy:
-        _need_sync(self, "for")
-        items = _call_remotely(self._ref, "remote", self._timeout, "__iter__")
+        ref = _ref_at_once(self, "for")
+        items = _call_remotely(ref, "remote", self._timeout, "__iter__")
         return MethodProxy(items, "call", self._timeout)
 
     def __next__(self) -> Any:
@@ -523,43 +513,35 @@ class MethodProxy:
         return found[0]
 
     def __enter__(self) -> Any:
-        _need_sync(self, "with")
+        ref = _ref_at_once(self, "with")
         # Without limit there, so that an entry that comes too late is known, and undone.
-        entering = _call_remotely(self._ref, "call_async", 0, "__enter__")
+        entering = _call_remotely(ref, "call_async", 0, "__enter__")
         try:
-            is_itself, entered = entering.result(self._ref._endpoint.limit(self._timeout))
+            is_itself, entered = entering.result(ref._endpoint.limit(self._timeout))
         except BaseException:
-            entering.add_done_callback(partial(_leave, self._ref))
+            entering.add_done_callback(partial(_leave, ref))
             raise
         return self if is_itself else entered
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: TracebackType | None,
-    ) -> bool:
-        endpoint, sent = self._ref._endpoint, None
+    def __exit__(self, kind: object, error: BaseException | None, where: object) -> bool:
+        ref, sent = _ref_at_once(self, "with"), None
         if error is not None:
-            sent = endpoint.name, remote_errors.pack(error, endpoint.serializer, exits=True)
-        return bool(_call_now(self, "with", "__exit__", sent))
+            sent = remote_errors.pack(error, ref._endpoint.serializer, exits=True)
+        caller = ref._endpoint.name
+        return bool(_call_remotely(ref, "call", self._timeout, "__exit__", caller, sent))
 
 
-def _need_sync(proxy: MethodProxy, what: str) -> None:
+def _ref_at_once(proxy: MethodProxy, what: str) -> RemoteRef[Any]:
     if proxy._how != "call":
         message = f"{what!r} needs what a method returns at once: use it with ref.rpc_sync()"
         raise TypeError(message)
-
-
-def _call_now(proxy: MethodProxy, what: str, name: str, argument: object) -> Any:
-    _need_sync(proxy, what)
-    return _call_remotely(proxy._ref, "call", proxy._timeout, name, argument)
+    return proxy._ref
 
 
 def _leave(ref: RemoteRef[Any], entering: RpcFuture[Any]) -> None:
     """Leave a context that has been entered after all."""
     if entering.has_result():
-        _call_remotely(ref, "call_async", -1, "__exit__", None)
+        _call_remotely(ref, "call_async", -1, "__exit__", ref._endpoint.name, None)
 
 
 class RemoteMethod(partial[Any]):
@@ -614,10 +596,9 @@ def _enter(value: Any) -> tuple[bool, Any]:
     return (True, None) if entered is value else (False, entered)
 
 
-def _exit(value: Any, sent: tuple[str, Any] | None) -> bool:
-    if sent is None:
+def _exit(value: Any, caller: str, envelope: Any) -> bool:
+    if envelope is None:
         return bool(value.__exit__(None, None, None))
-    caller, envelope = sent
     error = remote_errors.unpack(envelope, caller, context.endpoint().serializer, exits=True)
     return bool(value.__exit__(type(error), error, None))
 
