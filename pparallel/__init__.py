@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pparallel.patterns.serial_executor import MpSerialExecutor
     from pparallel.runtime.future import collect_all, wait_all
     from pparallel.runtime.member import Member
-    from pparallel.runtime.rpc import RemoteRef, RpcGroup
+    from pparallel.runtime.rpc import RemoteRef, RpcFuture, RpcGroup
 
     __version__: str
 
@@ -56,6 +56,7 @@ __all__ = [
     "Reducer",
     "ReducerConfig",
     "RemoteRef",
+    "RpcFuture",
     "RpcGroup",
     "Runtime",
     "RuntimeConfig",
@@ -93,7 +94,7 @@ _HOMES = {
     "pparallel.patterns.serial_executor": ("MpSerialExecutor",),
     "pparallel.runtime.future": ("collect_all", "wait_all"),
     "pparallel.runtime.member": ("Member",),
-    "pparallel.runtime.rpc": ("RemoteRef", "RpcGroup"),
+    "pparallel.runtime.rpc": ("RemoteRef", "RpcFuture", "RpcGroup"),
 }
 _NAMES = {name for names in _HOMES.values() for name in names}
 _attribute, __dir__ = lazy.attributes(__name__, _HOMES)

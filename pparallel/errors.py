@@ -47,6 +47,10 @@ def _joined(between: str, *parts: str) -> str:
     return between.join(part for part in parts if part)
 
 
+def _rounded(seconds: float) -> str:
+    return f"{round(seconds, 3) or seconds:g}"
+
+
 def _rebuild(cls: type[PparallelError], args: tuple[Any, ...], state: Any) -> PparallelError:
     error = cls.__new__(cls)
     error.args = args
@@ -181,7 +185,7 @@ class TaskTimeoutError(PparallelError, TimeoutError, PoolTimeoutError):
     """Raised when a task, or the wait for it, took longer than allowed."""
 
     def __init__(self, what: str, timeout: float) -> None:
-        super().__init__(f"{what} was not done within {timeout:g} s")
+        super().__init__(f"{what} was not done within {_rounded(timeout)} s")
         self.timeout = timeout
 
 
@@ -189,7 +193,8 @@ class CallTimeoutError(PparallelError, TimeoutError, PoolTimeoutError):
     """Raised when a member did not answer in time."""
 
     def __init__(self, what: str, timeout: float) -> None:
-        super().__init__(f"{what} was not answered within {timeout:g} s")
+        when = f"within {_rounded(timeout)} s" if timeout else "yet"
+        super().__init__(f"{what} was not answered {when}")
         self.timeout = timeout
 
 
@@ -292,7 +297,7 @@ class RemoteError(PparallelError):
         self, member: str, type_name: str, message: str, traceback: str, *, kind: str = "member"
     ) -> None:
         where = f"in {kind} {member!r}"
-        super().__init__(f"{type_name}: {message}\n\n{where}:\n{traceback}".rstrip())
+        super().__init__(f"{_joined(': ', type_name, message)}\n\n{where}:\n{traceback}".rstrip())
         self.member, self.type_name, self.message = member, type_name, message
         self.traceback = traceback
 

@@ -26,13 +26,13 @@ _NAMES["torch.jit.Future"] = "torch.futures.Future"
 
 #: a better way than to send an object of these types
 _ADVICE = {
-    "make it at module level or in an initializer": """threading.Lock threading.RLock
+    "make it at module level or in a pool's initializer": """threading.Lock threading.RLock
         threading.local threading.Condition threading.Event threading.Semaphore threading.Barrier
         threading.Thread queue.Queue queue.SimpleQueue concurrent.futures._base.Executor
         contextvars.ContextVar""",
-    "open it in the task or in an initializer": "_IOBase socket.socket mmap.mmap "
+    "open it where it is used or in a pool's initializer": "_IOBase socket.socket mmap.mmap "
     "sqlite3.Connection sqlite3.Cursor",
-    "pass or return a list, or use imap": "generator async_generator",
+    "pass or return a list, or use a pool's imap": "generator async_generator",
     "pass the DataLoader": "torch.utils.data.dataloader._BaseDataLoaderIter",
     "pass its result": "coroutine concurrent.futures._base.Future asyncio.Future "
     "torch.futures.Future",

@@ -8,9 +8,11 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import Any, ClassVar, Generic, Self, TypeVar, cast
+from traceback import format_exception
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, cast
 
 from typing_extensions import override
 
@@ -249,8 +251,20 @@ class LeanFuture(Future[T], Generic[T]):
             raise interrupt
 
 
+class Watcher(Protocol):
+    """Calls what follows the collection of an object, in a thread of its own."""
+
+    def watch(self, watched: object, action: Callable[[], object]) -> None:
+        """Have *action*, which must not hold *watched*, called when that has been collected."""
+
+    def unwatch(self, watched: object) -> None:
+        """Have nothing called then."""
+
+
 class TorchFuture(LeanFuture[T], Generic[T]):
     """A future with the methods of those of torch."""
+
+    _watcher: Watcher | None = None  #: has an error logged that nobody asks for
 
     def wait(self, timeout: float | None = None) -> T:
         """Return the result as :meth:`result` does."""
@@ -267,6 +281,7 @@ class TorchFuture(LeanFuture[T], Generic[T]):
         one as it is.
         """
         found: TorchFuture[U] = TorchFuture()
+        found._watcher = self._watcher
 
         def act(done: Future[T]) -> None:
             try:
@@ -277,10 +292,47 @@ class TorchFuture(LeanFuture[T], Generic[T]):
         self.add_done_callback(act)
         return found
 
+    @override
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        error = super().exception(timeout)
+        if error is not None:
+            self._is_asked()
+        return error
+
+    @override
+    def set_exception(self, exception: BaseException | None) -> None:
+        text = "" if self._watcher is None else "".join(format_exception(exception))
+        if not self._end_by(partial(log_unasked, "a future", text), None, exception):
+            raise InvalidStateError(f"{self._state}: {object.__repr__(self)}")
+
+    def _end_by(
+        self, log: Callable[[], object], result: Any, exception: BaseException | None
+    ) -> bool:
+        """End by an error; *log* is called if this is collected before anybody has asked for it."""
+        if (watcher := self._watcher) is not None:
+            watcher.watch(self, log)  # before those who wait can ask
+        if self._end(FINISHED, result, exception):
+            return True
+        self._is_asked()
+        return False
+
+    def _is_asked(self) -> None:
+        if (watcher := self._watcher) is not None:
+            watcher.unwatch(self)
+
+
+def log_unasked(what: str, error: str) -> None:
+    """Log an error that nobody has asked for, so that it does not end in silence."""
+    logger.warning("The error of %s was never asked for:\n%s", what, error.rstrip())
+
 
 def collect_all(futures: Iterable[Future[T]]) -> TorchFuture[list[Future[T]]]:
-    """Return a future of the list of *futures*, which ends when all of these have."""
-    every = list(futures)
+    """Return a future of the list of *futures*, which ends when all of these have.
+
+    Raises:
+        TypeError: one is no future of :mod:`concurrent.futures`.
+    """
+    every = _futures("collect_all", futures)
     found: TorchFuture[list[Future[T]]] = TorchFuture()
     left = iter(every[1:])  # one for each end but the last, taken in one step of the interpreter
 
@@ -304,13 +356,29 @@ def wait_all(futures: Iterable[Future[T]], timeout: float | None = None) -> list
 
     Raises:
         TimeoutError: not all have ended within *timeout* seconds.
+        TypeError: one is no future of :mod:`concurrent.futures`.
         Exception: of the first in the list that has failed.
     """
-    every, deadline = list(futures), None if timeout is None else monotonic() + timeout
+    every = _futures("wait_all", futures)
+    deadline = None if timeout is None else monotonic() + timeout
     for each in every:
         with suppress(CancelledError):
             each.exception(None if deadline is None else max(0.0, deadline - monotonic()))
     return [each.result() for each in every]
+
+
+def _futures(name: str, futures: Iterable[Future[T]]) -> list[Future[T]]:
+    every = list(futures)
+    given: Iterable[object] = every
+    for each in given:
+        if not isinstance(each, Future):
+            kind = f"{type(each).__module__}.{type(each).__qualname__}"
+            message = (
+                f"{name}() takes futures of calls, of pools and of concurrent.futures, and not"
+                f" {kind}: torch.futures.{name}() takes those of torch; a reference has to_here()"
+            )
+            raise TypeError(message)
+    return every
 
 
 def when_done(future: Future[T], fn: Callable[[Future[T]], object]) -> None:

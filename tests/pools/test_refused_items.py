@@ -54,7 +54,7 @@ def test_refusals_of_a_process_pool() -> None:
             said = refusal(call)
             assert said.startswith(path), said
             assert "(threading.Lock) cannot be serialised: TypeError: cannot pickle" in said
-            assert "make it at module level or in an initializer" in said
+            assert "make it at module level or in a pool's initializer" in said
         for call in (
             lambda: pool.map(numbers, [1]),
             lambda: pool.apply(numbers),
@@ -62,7 +62,7 @@ def test_refusals_of_a_process_pool() -> None:
         ):
             said = refusal(call)
             assert said.startswith("result (generator) cannot be serialised: ")
-            assert said.endswith("; pass or return a list, or use imap")
+            assert said.endswith("; pass or return a list, or use a pool's imap")
 
 
 def test_refusals_of_a_pool_of_machin() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import as_completed
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ import pytest
 
 import pparallel
 from pparallel.errors import CallTimeoutError
-from pparallel.testing.patience import PATIENCE
+from pparallel.testing.patience import PATIENCE, until
 
 if TYPE_CHECKING:
     from pparallel.builder import Runtime
@@ -184,7 +184,6 @@ def test_special_methods_of_a_remote_value() -> None:
         assert next(proxy) == 1
         with proxy as entered:
             assert entered == 1
-        assert proxy
         later: Any = ref.rpc_async()
         assert later(2).wait() == [10, 6]
         assert later[0].wait() == 5
@@ -214,17 +213,160 @@ def test_what_a_reference_does_not_do_says_what_to_type() -> None:
     two(work)
 
 
+class Context:
+    """A context whose block may raise."""
+
+    def __init__(self, result: object = None, *, suppresses: bool = False) -> None:
+        self.result, self.suppresses = result, suppresses
+        self.ends: list[str] = []
+
+    def __enter__(self) -> object:
+        return self if self.result is None else self.result
+
+    def __exit__(self, kind: type | None, error: object, where: object) -> object:
+        self.ends.append("none" if kind is None else f"{kind.__name__}: {error}")
+        return 1 if self.suppresses else None
+
+    def len(self) -> int:
+        return len(self.ends)
+
+
+class UnsendableError(Exception):
+    def __init__(self) -> None:
+        super().__init__("unsendable")
+        self.lock = threading.Lock()
+
+
+@pytest.mark.parametrize("transport", ["local", "ipc"])
+@pytest.mark.parametrize("error", [ValueError("text"), UnsendableError(), KeyboardInterrupt()])
+def test_a_block_that_raises_leaves_its_remote_context(
+    transport: str, error: BaseException
+) -> None:
+    def work(group: RpcGroup) -> None:
+        ref = group.remote(1, Context)
+        with pytest.raises(type(error)) as caught, ref.rpc_sync():
+            raise error
+        assert caught.value is error
+        assert error.__context__ is None
+        [end] = ref.getattr("ends")
+        kind = "RemoteError" if isinstance(error, UnsendableError) else type(error).__name__
+        assert end.startswith(f"{kind}: ")
+        assert str(error) in end
+        lock = group.remote(1, threading.Lock)
+        with pytest.raises(ZeroDivisionError), lock.rpc_sync():
+            _ = 1 / 0
+        assert lock.rpc_sync().locked() is False
+
+    two(work, transport)
+
+
+def test_a_remote_context_may_suppress_what_its_block_raises() -> None:
+    def work(group: RpcGroup) -> None:
+        ref = group.remote(1, Context, kwargs={"suppresses": True})
+        with ref.rpc_sync():
+            raise ValueError("text")
+        with ref.rpc_sync():
+            pass
+        assert ref.getattr("ends") == ["ValueError: text", "none"]
+
+    two(work)
+
+
+def test_a_remote_context_that_returns_itself_gives_its_methods() -> None:
+    def work(group: RpcGroup) -> None:
+        ref = group.remote(1, Context)
+        with ref.rpc_sync() as entered, ref.rpc_sync() as again:
+            assert again.len() == entered.len() == 0
+            assert again.ends is not None
+        assert entered.len() == 2
+        with group.remote(1, Context, ("result",)).rpc_sync() as entered:
+            assert entered == "result"
+
+    two(work)
+
+
+@pytest.mark.parametrize("transport", ["local", "ipc"])
+def test_an_entry_that_was_given_up_is_undone_when_it_comes(transport: str) -> None:
+    def work(group: RpcGroup) -> None:
+        lock = group.remote(1, threading.Lock)
+        assert lock.rpc_sync().acquire()
+        with pytest.raises(CallTimeoutError), lock.rpc_sync(timeout=0.01):
+            raise AssertionError("it was entered")
+        lock.rpc_sync().release()
+        with lock.rpc_sync(timeout=PATIENCE):  # after the late entry, or before
+            pass
+        until(lambda: not lock.rpc_sync().locked(), "it is held")
+
+    two(work, transport)
+
+
+def test_what_needs_a_result_at_once_is_refused_where_there_is_none() -> None:
+    def work(group: RpcGroup) -> None:
+        ref = group.remote(1, Context)
+        for proxy in (ref.rpc_async(), ref.remote()):
+            with pytest.raises(TypeError, match=r"'with' needs .* ref\.rpc_sync\(\)"), proxy:
+                raise AssertionError("it was entered")
+            with pytest.raises(TypeError, match=r"'in' needs .* ref\.rpc_sync\(\)"):
+                _ = 1 in proxy
+            with pytest.raises(TypeError, match=r"'for' needs .* ref\.rpc_sync\(\)"):
+                list(proxy)
+        assert ref.getattr("ends") == []
+
+    two(work)
+
+
+def count_to(number: int) -> Iterator[int]:
+    yield from range(1, number + 1)
+
+
+def test_a_remote_value_is_iterated_where_it_is() -> None:
+    def work(group: RpcGroup) -> None:
+        assert list(group.remote(1, dict, ({"key": 1},)).rpc_sync()) == ["key"]
+        assert [*group.remote(1, range, (3,)).rpc_sync()] == [0, 1, 2]
+        assert sum(group.remote(1, count_to, (3,)).rpc_sync()) == 6
+        items = iter(group.remote(1, set, ([1],)).rpc_sync())
+        assert next(items) == 1
+        assert next(items, None) is None
+        with pytest.raises(TypeError, match="'int' object is not iterable"):
+            list(group.remote(1, int).rpc_sync())
+        with pytest.raises(TypeError, match=r"has no len\(\)"):
+            len(group.remote(1, int).rpc_sync())
+
+    two(work)
+
+
+def test_a_proxy_is_not_compared() -> None:
+    def work(group: RpcGroup) -> None:
+        proxy: Any = group.remote(1, int, (1,)).rpc_sync()
+        compares: list[Callable[[], object]] = [
+            lambda: bool(proxy),
+            lambda: proxy == 1,
+            lambda: proxy != 1,
+        ]
+        for compare in compares:
+            with pytest.raises(TypeError, match=r"no truth.* ref\.to_here\(\) == "):
+                compare()
+        assert {proxy: 1}[proxy] == 1
+        with pytest.raises(AttributeError, match=r"'__iadd__' .* group\.rpc_sync\(ref\.owner"):
+            proxy.__iadd__(1)
+        assert "RemoteRef(" in repr(proxy)
+
+    two(work)
+
+
 @pytest.mark.parametrize("transport", ["local", "ipc"])
 def test_an_attribute_of_a_remote_value_is_read(transport: str) -> None:
     def work(group: RpcGroup) -> None:
         ref = group.remote(1, Numbers, (1, 2, 3))
         assert ref.getattr("total") == 6
-        assert ref.getattr("numbers", PATIENCE) == [1, 2, 3]
+        assert ref.getattr("numbers", timeout=PATIENCE) == [1, 2, 3]
         assert ref.getattr("other") == "no other"
         with pytest.raises(AttributeError, match="_other"):
             ref.getattr("_other")
         with pytest.raises(ValueError, match="more than 0"):
             ref.getattr("total", timeout=0)
+        with pytest.raises(TypeError, match=r"no default: catch AttributeError; .* timeout=\.\.\."):
+            ref.getattr("absent", 3)  # type: ignore[arg-type]
 
     two(work, transport)
 
@@ -270,10 +412,32 @@ def test_futures_are_waited_for_together(transport: str) -> None:
     two(work, transport)
 
 
+def test_what_is_no_future_is_not_waited_for() -> None:
+    def work(group: RpcGroup) -> None:
+        ref: Any = group.remote(1, int)
+        for wait in (pparallel.wait_all, pparallel.collect_all):
+            with pytest.raises(TypeError, match=r"not pparallel\..*RemoteRef: .* to_here\(\)"):
+                wait([group.rpc_async(1, abs, (1,)), ref])
+        ours = group.rpc_async(1, wait_at_gate)
+        for end in (ours.set_result, ours.set_exception):
+            with pytest.raises(RuntimeError, match=r"concurrent\.futures\.Future\(\)"):
+                end(None)
+        with pytest.raises(RuntimeError, match=r"cancel\(\)"):
+            ours.set_running_or_notify_cancel()
+        with pytest.raises(CallTimeoutError, match="was not answered yet"):
+            ours.value()
+        GATE.set()
+        assert ours.wait(PATIENCE) == 3
+
+    two(work)
+
+
 def test_register_takes_functions_alone() -> None:
     def work(group: RpcGroup) -> None:
         with pytest.raises(TypeError, match=r"a dict cannot be called: .* pair\(\) for values"):
             group.register("values", {})  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"^an int cannot be called"):
+            group.register("values", 3)  # type: ignore[arg-type]
         assert not group.is_registered("values")
 
     two(work)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from threading import Lock
 from typing import TYPE_CHECKING, Any, assert_type
 
 import pparallel
@@ -40,7 +41,7 @@ def check(rt: Runtime) -> None:
         assert assert_type(group.rpc_sync(1, text, (1,)), str) == "1"
         assert assert_type(group.rpc_sync(1, later, (1,), timeout=PATIENCE), str) == "1"
         assert assert_type(group.rpc_sync(1, future, (1,), {}, idempotent=True), str) == "1"
-        made = assert_type(group.rpc_async(1, text, (1,)), RpcFuture[str])
+        made = assert_type(group.rpc_async(1, text, (1,)), pparallel.RpcFuture[str])
         assert assert_type(made.wait(), str) == "1"
         assert_type(group.rpc_async(1, later, (1,)), RpcFuture[str]).wait()
         assert_type(group.rpc_async(1, future, (1,)), RpcFuture[str]).wait()
@@ -50,6 +51,10 @@ def check(rt: Runtime) -> None:
         assert assert_type(ref.to_here(), Value).number == 1
         assert_type(group.remote(1, later, (1,)), RemoteRef[str]).to_here()
         assert_type(group.remote(1, future, (1,)), RemoteRef[str]).to_here()
+        with group.remote(1, Lock).rpc_sync() as entered:
+            assert assert_type(entered, Any) is True
+        assert len(group.remote(1, dict, ()).rpc_sync()) == 0
+        assert list(group.remote(1, range, (2,)).rpc_sync()) == [0, 1]
         function: Callable[..., Any] = text
         assert assert_type(group.rpc_sync(1, function, (1,)), Any) == "1"
     group.barrier(PATIENCE)

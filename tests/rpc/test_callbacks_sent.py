@@ -140,7 +140,7 @@ def test_a_generator_is_no_result(backend: str) -> None:
             with pytest.raises(SerializationError) as caught:
                 call()
             assert str(caught.value).startswith("result (generator) cannot be serialised: ")
-            assert "return a list, or use imap" in str(caught.value)
+            assert "return a list, or use a pool's imap" in str(caught.value)
 
     launch(between(program), backend=backend)
 

@@ -31,7 +31,7 @@ from pparallel_serializers.dill import DillSerializer
 from pparallel_serializers.pickle import PickleSerializer
 
 NO_LOCK = "TypeError: cannot pickle '_thread.lock' object"
-ADVICE = "; make it at module level or in an initializer"
+ADVICE = "; make it at module level or in a pool's initializer"
 
 
 class TestPaths:
@@ -111,15 +111,15 @@ class TestAdvice:
     @pytest.mark.parametrize(
         ("make", "kind", "advice"),
         [
-            (threading.Event, "threading.Event", "make it at module level or in an initializer"),
-            (queue.Queue, "queue.Queue", "make it at module level or in an initializer"),
+            (threading.Event, "threading.Event", "make it at module level or in a pool's initializer"),
+            (queue.Queue, "queue.Queue", "make it at module level or in a pool's initializer"),
             (
                 lambda: os.fdopen(os.open(os.devnull, os.O_RDONLY)),
                 "TextIOWrapper",
-                "open it in the task",
+                "open it where it is used",
             ),
-            (lambda: sqlite3.connect(":memory:"), "sqlite3.Connection", "open it in the task"),
-            (lambda: iter_nothing(), "generator", "return a list, or use imap"),
+            (lambda: sqlite3.connect(":memory:"), "sqlite3.Connection", "open it where it is used"),
+            (lambda: iter_nothing(), "generator", "return a list, or use a pool's imap"),
             (lambda: weakref.ref(HoldsLock), "weakref.ref", "pass the object itself"),
             (torch.futures.Future, "torch.futures.Future", "pass its result"),
             (

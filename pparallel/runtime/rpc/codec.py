@@ -47,6 +47,7 @@ SMALL = 4096  #: bytes up to which plain data travels in the head
 
 
 _HINT = "; register it where it is to run, and call it by name with registered_sync()"
+_STAYS = "; remote() leaves a result where it is made, and returns a reference to it"
 _LONG = frozenset({bytes, str})
 _SHORT = frozenset({bool, complex, float, type(None)})
 _WORD = 2**63
@@ -208,7 +209,8 @@ class Codec:
         if flags & REGISTERED:
             what = Registered(*what)
         elif not callable(what):
-            problem = f"a {type(what).__name__} is neither a function nor the name of a service"
+            kind = f"an object of type {type(what).__name__}"
+            problem = f"{kind} is neither a function nor the name of a service"
             raise TypeError(problem)
         self._received.keep(sender, what)
         return what, args, kwargs
@@ -302,7 +304,7 @@ class Codec:
         try:
             frames = self.serializer.dumps(value)
         except SerializationError as error:
-            error.locate({"": "result"})
+            error.locate({"": "result"}, _STAYS)
             raise
         count = len(frames)
         return (RESULT, number, OBJECT, None, count, count + len(buffers)), [*frames, *buffers]

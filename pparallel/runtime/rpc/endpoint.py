@@ -198,7 +198,7 @@ class Endpoint:
         """Tell the others that this member failed with *error*, without waiting long."""
         # First all learn of it, then all end: whoever saw others leave before it knew why would
         # take them for lost.
-        body = (self.name, f"{type(error).__name__}: {error}")
+        body = (self.name, f"{type(error).__name__}: {error}".removesuffix(": "))
         self._tell_all(FAILING, body)
         self._tell_all(END, body)
 
@@ -242,6 +242,11 @@ class Endpoint:
     def closed(self) -> bool:
         """Whether nothing can be asked any more."""
         return self._ended is not None
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the ends of this member and its peers are expected."""
+        return self._leaving or self.closed
 
     def when_ended(self, callback: Callable[[BaseException], None]) -> None:
         """Have *callback* called at the end with its reason; at once if it has come."""

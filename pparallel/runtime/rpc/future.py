@@ -7,13 +7,14 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from traceback import format_exception
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from typing_extensions import override
 
 from pparallel.errors import CallTimeoutError, PparallelError
 from pparallel.interfaces.transport import Frames
-from pparallel.runtime.future import CANCELLED, FINISHED, TorchFuture
+from pparallel.runtime.future import CANCELLED, FINISHED, TorchFuture, Watcher, log_unasked
 from pparallel.runtime.rpc import context
 from pparallel.runtime.rpc.codec import NOT_REGISTERED, OK, SUCCESS, Item, Registered
 from pparallel.runtime.rpc.directory import FIND
@@ -30,11 +31,9 @@ T = TypeVar("T")
 class ReplyFuture(TorchFuture[T], Generic[T]):
     """What a member replies; it is read by the first thread that asks for it.
 
-    What is added to it is the runtime's own, and is called where the reply arrives.
+    Its result in the base class is the reply until it is read, and the value or error from then on.
+    Callbacks are the runtime's own, and are called where the reply arrives.
     """
-
-    # The result of the base class is a reply until it is decoded, and the value from then on.
-    _error: BaseException | None = None  # that decoding has raised
 
     def __init__(self, endpoint: Endpoint, to: str) -> None:
         super().__init__()
@@ -56,37 +55,23 @@ class ReplyFuture(TorchFuture[T], Generic[T]):
 
     @override
     def result(self, timeout: float | None = None) -> T:
-        if self._state == FINISHED and self._exception is None:
-            if not self._is_decoded:
-                self._decode()
-            error = self._error
-        else:
-            error = self.exception(timeout)
-        if error is not None:
-            try:
-                raise error
-            finally:
-                del error  # no cycle of exception, traceback and this frame
-        return self._result  # type: ignore[return-value] # None is a T if it is the result
+        if not self._is_decoded:
+            self.exception(timeout)
+        return super().result(timeout)
 
     @override
     def exception(self, timeout: float | None = None) -> BaseException | None:
         if not self.done():
-            endpoint, to = self._endpoint, self._to
-            with endpoint.waiting(to):
+            with self._endpoint.waiting(self._to):
                 try:
-                    error = super().exception(timeout)
+                    super().exception(timeout)
                 except TimeoutError as late:
                     if late.args:
                         raise  # of a signal's handler
-                    raise CallTimeoutError(f"a request to {to!r}", timeout or 0.0) from None
-        else:
-            error = super().exception()
-        if error is None:
-            if not self._is_decoded:
-                self._decode()
-            error = self._error
-        return error
+                    raise CallTimeoutError(f"a request to {self._to!r}", timeout or 0.0) from None
+        if self._state == FINISHED and not self._is_decoded:
+            self._decode()
+        return super().exception()
 
     def _read(self, reply: Any) -> Any:
         return self._endpoint.read_service(self._to, *reply)
@@ -94,15 +79,14 @@ class ReplyFuture(TorchFuture[T], Generic[T]):
     def _decode(self) -> None:
         # Made here, for most have nothing to decode; of several threads one sets it.
         with vars(self).setdefault("_decoding", threading.RLock()):
-            if self._is_decoded:
+            if self._is_decoded or self._exception is not None:
                 return
             value: Any = None
-            failed: BaseException | None = None
             try:
                 value = self._read(self._result)
             except Exception as error:  # noqa: BLE001 - handed to whoever asks
-                failed = error
-            self._error, self._result, self._is_decoded = failed, value, True
+                self._exception = error
+            self._result, self._is_decoded = value, True
 
 
 class RpcFuture(ReplyFuture[T], Generic[T]):
@@ -115,13 +99,44 @@ class RpcFuture(ReplyFuture[T], Generic[T]):
     _number = 0  # its id there
     keeps: object = None  #: what is to live as long as the future, such as a reference
 
+    def _refuse(self, *_: object) -> NoReturn:
+        """Refuse what ends the futures of others.
+
+        Raises:
+            RuntimeError: always.
+        """
+        message = (
+            "the future of a call is ended by its reply, or by cancel(): for a future that you end"
+            " yourself, make a concurrent.futures.Future()"
+        )
+        raise RuntimeError(message)
+
+    set_result = set_exception = set_running_or_notify_cancel = _refuse  # type: ignore[assignment]
+
+    @property
+    @override
+    def _watcher(self) -> Watcher:  # type: ignore[override,mutable-override]
+        return self._endpoint.refs
+
     @override
     def answer(self, item: Item, frames: Frames) -> None:
-        if item[2] != OK:
+        if item[2] == OK:
+            self._is_decoded = True  # first: whoever waits looks at once
+            self._end(FINISHED, item[3])
+        elif item[2] in SUCCESS:
             super().answer(item, frames)
+        else:
+            log = partial(_log_reply, self._endpoint, self._to, item, frames)
+            self._end_by(log, (item, frames), None)
+
+    @override
+    def fail(self, error: BaseException) -> None:
+        if self._endpoint.is_ending:  # as everybody knows
+            super().fail(error)
             return
-        self._is_decoded = True  # first: whoever waits looks at once
-        self._end(FINISHED, item[3])
+        error = self._endpoint.explain(error)
+        log = partial(log_unasked, f"a call to {self._to!r}", f"{type(error).__name__}: {error}")
+        self._end_by(log, None, error)
 
     @override
     def cancel(self) -> bool:
@@ -143,7 +158,7 @@ class RpcFuture(ReplyFuture[T], Generic[T]):
             return False
         with vars(self).setdefault("_decoding", threading.RLock()):
             if self._is_decoded:
-                return self._error is None
+                return self._exception is None
             item: Item = self._result[0]  # type: ignore[index] # a reply that nobody has read
             return item[2] in SUCCESS
 
@@ -199,6 +214,14 @@ class RegisteredFuture(RpcFuture[T], Generic[T]):
             asked.add_done_callback(found)
         except PparallelError as error:
             self.fail(error)
+
+
+def _log_reply(endpoint: Endpoint, to: str, item: Item, frames: Frames) -> None:
+    try:
+        endpoint.read_call(to, item, frames)
+    except Exception as error:  # noqa: BLE001 - that is logged
+        text = "".join(format_exception(error.with_traceback(None)))
+        log_unasked(f"a call to {to!r}", text)
 
 
 def _put(endpoint: Endpoint, callback: Callable[[Future[Any]], object], future: Any) -> None:

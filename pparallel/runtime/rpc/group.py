@@ -428,7 +428,8 @@ class RpcGroup(ServiceGroup):
         given: object = service
         if not callable(given):
             kind = type(service).__name__
-            message = f"a {kind} cannot be called: register() is for functions, pair() for values"
+            kind = f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+            message = f"{kind} cannot be called: register() is for functions, pair() for values"
             raise TypeError(message)
         name = Registered(self._name, key)
         # Kept first: whoever finds the name in the directory must find the service.

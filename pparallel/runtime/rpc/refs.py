@@ -14,28 +14,29 @@ from __future__ import annotations
 
 import itertools
 import logging
+import operator
 import threading
 import time
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from traceback import format_exception
+from typing import TYPE_CHECKING, Any, Generic, Never, NoReturn, Self, TypeVar
 
 from typing_extensions import override
 
 from pparallel.errors import (
-    CallTimeoutError,
     DirectoryError,
     PeerLostError,
     PparallelError,
     ResourceExhaustedError,
 )
-from pparallel.runtime.future import LeanFuture, fail
-from pparallel.runtime.interrupts import is_interrupt
+from pparallel.runtime import remote_errors
+from pparallel.runtime.future import TorchFuture, fail, log_unasked
 from pparallel.runtime.resources import start_thread
 from pparallel.runtime.rpc import context
 from pparallel.runtime.rpc.future import RpcFuture
@@ -51,22 +52,18 @@ AGAIN = 0.1  #: seconds after which a release is sent again that could not be se
 
 T = TypeVar("T")
 
-_Hold = weakref.ref["RemoteRef[Any]"]  #: one hold of this member, which ends with its reference
-
-READ = ""  #: in the place of a method's name: an attribute is read
-
-SHARE, CLAIM, RELEASE, FETCH = "ref.share", "ref.claim", "ref.release", "ref.fetch"
+COUNT, FETCH = "ref.count", "ref.fetch"  #: the services of an owner
 
 
 class _Kept:
     """A value that others refer to."""
 
-    __slots__ = ("has_come", "holds", "tickets", "value")
+    __slots__ = ("has_come", "holds", "tickets", "value", "was_asked")
 
     def __init__(self) -> None:
         self.has_come = False  # the request that makes the value
-        self.value: Future[Any] = LeanFuture()
-        # Signal handlers may come between any two steps, but not into a sum in one of these.
+        self.was_asked = False  # for the value, or why there is none
+        self.value: TorchFuture[Any] = TorchFuture()
         self.holds: defaultdict[str, int] = defaultdict(int)
         # +1: given out, -1: claimed before that was known
         self.tickets: defaultdict[str, int] = defaultdict(int)
@@ -83,14 +80,12 @@ class RefTable:
         self._lock = threading.RLock()
         self._kept: dict[str, _Kept] = {}
         self._numbers = itertools.count()
-        self._holds: dict[_Hold, tuple[str, str]] = {}  # with the owner and the value
-        # References end anywhere, inside any lock, and a finalizer in Python would be interrupted:
-        # the interpreter itself puts their holds in here. ``None`` ends the thread that reads it.
-        self._dropped: SimpleQueue[_Hold | None] = SimpleQueue()
+        self._actions: dict[weakref.ref[Any], Callable[[], object]] = {}
+        # Objects end anywhere, inside any lock, and a finalizer in Python would be interrupted:
+        # the interpreter itself puts their keys in here. ``None`` ends the thread that reads it.
+        self._queue: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._releaser: threading.Thread | None = None
-        endpoint.serve(SHARE, self._share)
-        endpoint.serve(CLAIM, self._claim)
-        endpoint.serve(RELEASE, self._release)
+        endpoint.serve(COUNT, self._count)
         endpoint.serve(FETCH, self._fetch)
 
     def __len__(self) -> int:
@@ -108,34 +103,30 @@ class RefTable:
             kept.holds[holder] += 1
             return kept.value
 
-    def value(self, ref_id: str) -> Future[Any]:
+    def value(self, ref_id: str) -> TorchFuture[Any]:
         """Return the future of a value owned here.
 
         Raises:
             DirectoryError: nobody held it any more.
         """
         with self._lock:
-            return self._found(ref_id, False).value
+            kept = self._found(ref_id, False)
+            kept.was_asked = True
+            return kept.value
 
     @contextmanager
     def awaited(self, ref_id: str) -> Iterator[Future[Any]]:
         """Keep the future of a value owned here inside, whose request may not have come yet."""
         me = self._endpoint.name
         with self._lock:
-            kept = self._kept.setdefault(ref_id, _Kept())
+            kept = self._found(ref_id, True)
             kept.holds[me] += 1
         try:
             yield kept.value
         finally:
             with self._lock:
                 kept.holds[me] -= 1
-                self._sweep([ref_id])
-
-    def hold(self, ref: RemoteRef[Any]) -> None:
-        """Give one hold back when *ref* ends."""
-        if self._releaser is None:
-            self._start_releaser()
-        self._holds[weakref.ref(ref, self._dropped.put)] = ref.owner_name(), ref.ref_id
+                self._sweep(ref_id)
 
     def held(self, owner: str, ref_id: str) -> RemoteRef[Any]:
         """Return a reference for a hold that the owner has counted already."""
@@ -151,22 +142,24 @@ class RefTable:
                 kept.holds.pop(member, None)
                 for ticket in [each for each in list(kept.tickets) if _giver(each) == member]:
                     kept.tickets.pop(ticket, None)
-            self._sweep(list(self._kept))
+                self._sweep(ref_id)
         for value in never:
             fail(value, PeerLostError(member, "ended before it had the value made"))
 
     def close(self) -> None:
         """Release everything."""
-        self._dropped.put(None)
+        with self._lock:
+            for kept in self._kept.values():
+                self._let_go(kept)
+            self._kept.clear()
+        self._queue.put(None)
         if self._releaser is not None:
             self._releaser.join()
-        with self._lock:
-            self._kept.clear()
 
     def share(self, ref: RemoteRef[Any], fresh: bool) -> str:
         """Cover one copy of *ref* that is about to be sent; return its ticket."""
         ticket = self.new_id()
-        told = self._endpoint.ask_async(ref.owner_name(), SHARE, (ref.ref_id, ticket, fresh))
+        told = self._tell(ref.owner_name(), ref.ref_id, fresh, 0, ticket, 1)
         # The callback holds the reference, and with it this member's hold, until the owner knows.
         told.add_done_callback(lambda _, ref=ref: None)  # type: ignore[misc]
         return ticket
@@ -175,47 +168,26 @@ class RefTable:
         self, owner: str, ref_id: str, ticket: str | None, fresh: bool = False
     ) -> RemoteRef[Any]:
         """Return a reference that came with *ticket*."""
-        claimed = self._endpoint.ask_async(owner, CLAIM, (ref_id, ticket, fresh))
+        claimed = self._tell(owner, ref_id, fresh, 1, ticket, -1)
         return RemoteRef(self._endpoint, owner, ref_id, claimed)
 
-    def _share(self, request: Request) -> Reply:
-        ref_id, ticket, fresh = request.body
-        with self._lock:
-            kept = self._found(ref_id, fresh)
-            kept.tickets[ticket] += 1
-            self._sweep([ref_id])
-        return Reply()
+    def _tell(self, owner: str, *count: Any) -> Future[Reply]:
+        return self._endpoint.ask_async(owner, COUNT, count)
 
-    def _claim(self, request: Request) -> Reply:
-        ref_id, ticket, fresh = request.body
+    def _count(self, request: Request) -> Reply:
+        """Count what a member says: a hold more or less, a ticket given out or claimed."""
+        ref_id, fresh, holds, ticket, tickets = request.body
         with self._lock:
             kept = self._found(ref_id, fresh)
-            kept.holds[request.sender] += 1
+            kept.holds[request.sender] += holds
             # A second claim of one ticket (a message read twice) is a plain hold.
-            if ticket is not None and kept.tickets.get(ticket) != 0:
-                kept.tickets[ticket] -= 1
-            self._sweep([ref_id])  # its release may have come before
-        return Reply()
-
-    def _release(self, request: Request) -> Reply:
-        with self._lock:
-            for ref_id, count in request.body:
-                if kept := self._kept.get(ref_id):
-                    kept.holds[request.sender] -= count
-            self._sweep([ref_id for ref_id, _ in request.body])
+            if ticket is not None and not (tickets < 0 and kept.tickets.get(ticket) == 0):
+                kept.tickets[ticket] += tickets
+            self._sweep(ref_id)  # its release may have come before
         return Reply()
 
     def _fetch(self, request: Request) -> Future[Reply]:
-        reply: Future[Reply] = LeanFuture()
-
-        def send(value: Future[Any]) -> None:
-            if error := value.exception():
-                reply.set_exception(error)
-            else:
-                reply.set_result(Reply(value.result()))
-
-        self.value(request.body).add_done_callback(send)
-        return reply
+        return self.value(request.body).then(lambda value: Reply(value.result()))
 
     def _found(self, ref_id: str, fresh: bool) -> _Kept:
         if fresh:
@@ -225,38 +197,63 @@ class RefTable:
             raise DirectoryError(f"the value {ref_id} was released on {self._endpoint.name!r}")
         return kept
 
-    def _sweep(self, ref_ids: list[str]) -> None:
-        for ref_id in ref_ids:
-            kept = self._kept.get(ref_id)
-            if kept is not None and not kept.is_wanted():
-                self._kept.pop(ref_id, None)
-                if kept.is_wanted():  # a signal's handler has found it just before
-                    self._kept.setdefault(ref_id, kept)
+    def _sweep(self, ref_id: str) -> None:
+        kept = self._kept.get(ref_id)
+        if kept is not None and not kept.is_wanted():
+            del self._kept[ref_id]
+            self._let_go(kept)
 
-    def _start_releaser(self) -> None:
+    def _let_go(self, kept: _Kept) -> None:
+        """Have it logged why there is no value, if nobody has asked for it and nobody can."""
+        if kept.has_come and not kept.was_asked:
+            kept.value.when_done(self._log_if_failed)
+
+    def _log_if_failed(self, value: Future[Any]) -> None:
+        error = value.exception()
+        if error is not None and not isinstance(error, CancelledError):
+            what = f"remote() on {self._endpoint.name!r}"
+            self._ensure_releaser()
+            self._queue.put(partial(log_unasked, what, "".join(format_exception(error))))
+
+    # -- what follows the end of an object ----------------------------------------------------
+
+    def watch(self, watched: object, action: Callable[[], object]) -> None:
+        """Have *action* called by a thread when *watched*, which it must not hold, has ended."""
+        self._ensure_releaser()
+        self._actions[weakref.ref(watched, self._queue.put)] = action
+
+    def unwatch(self, watched: object) -> None:
+        """Have nothing called then."""
+        self._actions.pop(weakref.ref(watched), None)
+
+    def _ensure_releaser(self) -> None:
+        if self._releaser is not None:
+            return
         name = f"{self._endpoint.name}-releaser"
         try:
-            thread = threading.Thread(target=self._release_all, name=name, daemon=True)
+            thread = threading.Thread(target=self._act, name=name, daemon=True)
             self._releaser = start_thread(thread)
         except ResourceExhaustedError as error:  # with the next reference
             logger.warning("%s releases values later: %s", self._endpoint.name, error)
 
-    def _release_all(self) -> None:
-        """Tell the owners of what is dropped."""
-        while (hold := self._dropped.get()) is not None:
-            owner, ref_id = self._holds[hold]
+    def _act(self) -> None:
+        while (due := self._queue.get()) is not None:
             try:
-                self._endpoint.ask_async(owner, RELEASE, [(ref_id, 1)])
-            except (ResourceExhaustedError, MemoryError):  # which says nothing of the owner
-                self._dropped.put(hold)
-                time.sleep(AGAIN)
-                continue
-            except PparallelError:  # the owner or this member has ended, and the holds with it
-                logger.debug("%s is not released: nobody has it any more", ref_id)
-            except Exception:  # the others are to be released all the same
-                logger.exception("Values of %s could not be released", owner)
-            del self._holds[hold]
-        self._dropped.put(None)  # for another one, of which an interrupt has kept this from knowing
+                self._actions.pop(due, due)()  # type: ignore[call-overload] # an action has no key
+            except Exception:  # the others are to follow all the same
+                logger.exception("What follows the end of an object failed")
+            del due  # and what it holds
+        self._queue.put(None)  # for another one, of which an interrupt has kept this from knowing
+
+    def release(self, owner: str, ref_id: str) -> None:
+        """Give one hold back."""
+        try:
+            self._tell(owner, ref_id, False, -1, None, 0)
+        except (ResourceExhaustedError, MemoryError):  # which says nothing of the owner
+            time.sleep(AGAIN)
+            self._queue.put(partial(self.release, owner, ref_id))
+        except PparallelError:  # the owner or this member has ended, and the holds with it
+            logger.debug("%s is not released: nobody has it any more", ref_id)
 
 
 class Owner(int):
@@ -320,7 +317,7 @@ class RemoteRef(Generic[T]):
         self._owner = owner
         self._confirmed = confirmed
         self.ref_id = ref_id
-        endpoint.refs.hold(self)
+        endpoint.refs.watch(self, partial(endpoint.refs.release, owner, ref_id))
 
     @override
     def __repr__(self) -> str:
@@ -395,16 +392,23 @@ class RemoteRef(Generic[T]):
         result: T = _result(self._endpoint, self._endpoint.refs.value(self.ref_id))
         return result
 
-    def getattr(self, name: str, timeout: float | None = DEFAULT) -> Any:
+    def getattr(self, name: str, /, *default: Never, timeout: float | None = DEFAULT) -> Any:
         """Return a copy of an attribute of the value, such as that of a property.
 
         Args:
             name: of the attribute.
+            default: none is taken.
             timeout: seconds, as :meth:`to_here` takes it.
 
         Raises:
             AttributeError: the value has none of that name.
         """
+        if default:
+            message = (
+                f"ref.getattr({name!r}) has no default: catch AttributeError; a time-out is given"
+                f" by its name, ref.getattr({name!r}, timeout=...)"
+            )
+            raise TypeError(message)
         return _call_remotely(self, "call", self.rpc_sync(timeout)._timeout, READ, name)
 
     def rpc_sync(self, timeout: float | None = DEFAULT) -> MethodProxy:
@@ -425,21 +429,25 @@ class RemoteRef(Generic[T]):
         if confirmed is None:
             return limit
         began = time.monotonic()
-        try:
-            confirmed.result(limit)
-        except TimeoutError as error:
-            if is_interrupt(error) or (confirmed.done() and confirmed.exception() is error):
-                raise
-            raise CallTimeoutError(f"a request to {self._owner!r}", limit or 0.0) from None
+        confirmed.result(limit)
         self._confirmed = None
         return None if limit is None else max(began + limit - time.monotonic(), 0.001)
+
+
+def _special(name: str) -> Callable[..., Any]:
+    def method(self: MethodProxy, *args: Any, **kwargs: Any) -> Any:
+        return _call_remotely(self._ref, self._how, self._timeout, name, *args, **kwargs)
+
+    method.__name__ = name
+    return method
 
 
 class MethodProxy:
     """Calls methods of a remote value.
 
     A proxy and its methods may be passed on to other members. ``proxy(...)``, ``len(proxy)``,
-    ``proxy[key]``, ``key in proxy``, ``next(proxy)`` and ``with proxy`` call the value's own.
+    ``proxy[key]``, ``key in proxy``, ``for item in proxy``, ``next(proxy)`` and ``with proxy`` call
+    the value's own. Truth, comparisons and arithmetic are refused.
     """
 
     __slots__ = ("_how", "_ref", "_timeout")
@@ -452,11 +460,12 @@ class MethodProxy:
             object.__setattr__(self, name, value)
 
     @override
+    def __repr__(self) -> str:
+        return f"<methods of {self._ref!r}>"
+
+    @override
     def __reduce__(self) -> tuple[Any, ...]:
         return MethodProxy, (self._ref, self._how, self._timeout)
-
-    def __bool__(self) -> bool:
-        return True  # and not whether the value has a length
 
     @override
     def __setattr__(self, name: str, value: object) -> None:
@@ -465,9 +474,74 @@ class MethodProxy:
         raise AttributeError(message)
 
     def __getattr__(self, name: str) -> RemoteMethod:
-        if name.startswith("__") and name not in _SPECIAL:
-            raise AttributeError(name)
+        if name.startswith("__"):
+            how = "send a function that does it, group.rpc_sync(ref.owner(), function, (ref,))"
+            raise AttributeError(f"{name!r} is not called through a proxy: {how}")
         return RemoteMethod(_call_remotely, self._ref, self._how, self._timeout, name)
+
+    # Python looks these up in the class.
+    __call__ = _special("__call__")
+    __len__ = _special("__len__")
+    __getitem__ = _special("__getitem__")
+    __setitem__ = _special("__setitem__")
+    __delitem__ = _special("__delitem__")
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError(_NOT_COMPARED)
+
+    @override
+    def __eq__(self, other: object) -> NoReturn:
+        raise TypeError(_NOT_COMPARED)
+
+    __hash__ = object.__hash__
+
+    def __contains__(self, item: object) -> bool:
+        ref = _ref_at_once(self, "in")
+        return bool(_call_remotely(ref, "call", self._timeout, "__contains__", item))
+
+    def __iter__(self) -> MethodProxy:
+        ref = _ref_at_once(self, "for")
+        items = _call_remotely(ref, "remote", self._timeout, "__iter__")
+        return MethodProxy(items, "call", self._timeout)
+
+    def __next__(self) -> Any:
+        if self._how != "call":
+            return _call_remotely(self._ref, self._how, self._timeout, "__next__")
+        found = _call_remotely(self._ref, self._how, self._timeout, _NEXT)
+        if not found:
+            raise StopIteration
+        return found[0]
+
+    def __enter__(self) -> Any:
+        ref = _ref_at_once(self, "with")
+        # Without limit there, so that an entry that comes too late is known, and undone.
+        entering = _call_remotely(ref, "call_async", 0, "__enter__")
+        try:
+            is_itself, entered = entering.result(ref._endpoint.limit(self._timeout))
+        except BaseException:
+            entering.add_done_callback(partial(_leave, ref))
+            raise
+        return self if is_itself else entered
+
+    def __exit__(self, kind: object, error: BaseException | None, where: object) -> bool:
+        ref, sent = _ref_at_once(self, "with"), None
+        if error is not None:
+            sent = remote_errors.pack(error, ref._endpoint.serializer, exits=True)
+        caller = ref._endpoint.name
+        return bool(_call_remotely(ref, "call", self._timeout, "__exit__", caller, sent))
+
+
+def _ref_at_once(proxy: MethodProxy, what: str) -> RemoteRef[Any]:
+    if proxy._how != "call":
+        message = f"{what!r} needs what a method returns at once: use it with ref.rpc_sync()"
+        raise TypeError(message)
+    return proxy._ref
+
+
+def _leave(ref: RemoteRef[Any], entering: RpcFuture[Any]) -> None:
+    """Leave a context that has been entered after all."""
+    if entering.has_result():
+        _call_remotely(ref, "call_async", -1, "__exit__", ref._endpoint.name, None)
 
 
 class RemoteMethod(partial[Any]):
@@ -482,31 +556,6 @@ class RemoteMethod(partial[Any]):
 
     def _hint(self) -> str:
         return f"ref.getattr({self.args[-1]!r}) reads an attribute"
-
-
-def _special(name: str) -> Callable[..., Any]:
-    def method(self: MethodProxy, *args: Any, **kwargs: Any) -> Any:
-        return _call_remotely(self._ref, self._how, self._timeout, name, *args, **kwargs)
-
-    return method
-
-
-#: methods that Python looks up in the class of an object
-_SPECIAL = frozenset(
-    [
-        "__call__",
-        "__len__",
-        "__getitem__",
-        "__setitem__",
-        "__delitem__",
-        "__contains__",
-        "__next__",
-        "__enter__",
-        "__exit__",
-    ]
-)
-for _name in _SPECIAL:
-    setattr(MethodProxy, _name, _special(_name))
 
 
 def _call_remotely(
@@ -528,21 +577,60 @@ def _call_method(ref_id: str, is_there: bool, name: str, /, *args: Any, **kwargs
     Unless it *is_there*, the request that makes it may not have come yet.
     """
     endpoint = context.endpoint()
-    if is_there:
-        value = endpoint.refs.value(ref_id)
-        return _method(_result(endpoint, value), name)(*args, **kwargs)
-    with endpoint.refs.awaited(ref_id) as value:
-        return _method(_result(endpoint, value), name)(*args, **kwargs)
-
-
-def _method(value: object, name: str) -> Callable[..., Any]:
-    if name == READ:
-        return partial(getattr, value)
+    if not is_there:
+        with endpoint.refs.awaited(ref_id):
+            return _call_method(ref_id, True, name, *args, **kwargs)
+    value = _result(endpoint, endpoint.refs.value(ref_id))
+    if (function := _FUNCTIONS.get(name)) is not None:
+        return function(value, *args, **kwargs)
     method = getattr(value, name)
     if not callable(method):
         kind = f"{name!r} of {type(value).__name__} is of type {type(method).__name__}"
         raise TypeError(f"{kind} and no method: read it by ref.getattr({name!r})")
-    return method  # type: ignore[no-any-return] # it can be called
+    return method(*args, **kwargs)
+
+
+def _enter(value: Any) -> tuple[bool, Any]:
+    """Enter a context; return whether that returns the value itself, and else what it returns."""
+    entered = value.__enter__()
+    return (True, None) if entered is value else (False, entered)
+
+
+def _exit(value: Any, caller: str, envelope: Any) -> bool:
+    if envelope is None:
+        return bool(value.__exit__(None, None, None))
+    error = remote_errors.unpack(envelope, caller, context.endpoint().serializer, exits=True)
+    return bool(value.__exit__(type(error), error, None))
+
+
+def _next(value: Any) -> tuple[Any, ...]:
+    """Return the next item as a tuple of one; an empty one at the end."""
+    try:
+        return (next(value),)
+    except StopIteration:
+        return ()
+
+
+READ, _NEXT = "", "next"  #: in the place of a method's name
+
+#: what is called with a value in the place of a method
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    READ: getattr,
+    _NEXT: _next,
+    "__len__": len,
+    "__getitem__": operator.getitem,
+    "__setitem__": operator.setitem,
+    "__delitem__": operator.delitem,
+    "__contains__": operator.contains,
+    "__iter__": iter,
+    "__enter__": _enter,
+    "__exit__": _exit,
+}
+
+_NOT_COMPARED = (
+    "a proxy of a remote value has no truth, and is not compared: use a copy, as in"
+    " ref.to_here() == ..., or have its owner do it, as in len(ref.rpc_sync())"
+)
 
 
 def methods_value(
