@@ -73,14 +73,12 @@ class _Peer:
         self.has_ended = False
 
 
-class IpcTransport(BaseTransport):
+class IpcTransport(BaseTransport["IpcTransportConfig"]):
     """Carries messages over Unix sockets, and large frames through shared memory.
 
     Messages between two members share a connection, which the dispatcher's thread reads. An
     exchange has a direct connection, which the calling thread reads itself.
     """
-
-    _config: IpcTransportConfig
 
     def __init__(self, config: IpcTransportConfig, *, member: Member) -> None:
         super().__init__(config, member)

@@ -48,14 +48,12 @@ _LEFT = "has left"
 _BROKE = "broke the connection; whether it has run what was asked of it is not known"
 
 
-class ZmqTransport(BaseTransport):
+class ZmqTransport(BaseTransport[ZmqTransportConfig]):
     """Carries messages by ZeroMQ.
 
     Each member has one socket where all others reach it, and a connection to each other one, by
     which its messages to that member leave. One thread receives.
     """
-
-    _config: ZmqTransportConfig
 
     def __init__(self, config: ZmqTransportConfig, *, member: Member) -> None:
         super().__init__(config, member)

@@ -6,7 +6,7 @@ import os
 import threading
 import weakref
 from abc import abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from typing_extensions import override
 
@@ -17,14 +17,16 @@ from pparallel.runtime.links.membership import Membership
 if TYPE_CHECKING:
     from pparallel.runtime.member import Member
 
+C = TypeVar("C", bound=TransportConfig)
 
-class BaseTransport(Transport):
+
+class BaseTransport(Transport, Generic[C]):
     """A transport whose members meet, and report one another's ends, by a :class:`Membership`.
 
     A copy in a forked child is closed: connections and threads are the parent's.
     """
 
-    def __init__(self, config: TransportConfig, member: Member) -> None:
+    def __init__(self, config: C, member: Member) -> None:
         self._config, self._member = config, member
         self._membership = Membership(
             member.name, member.names, config.liveness_bound, self._member_ended
@@ -102,7 +104,7 @@ class BaseTransport(Transport):
         self._parent, self._closed = os.getppid(), True
 
 
-_opened: weakref.WeakSet[BaseTransport] = weakref.WeakSet()
+_opened: weakref.WeakSet[BaseTransport[Any]] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
