@@ -13,10 +13,10 @@ from typing import Any
 
 import zmq
 
+from pparallel.runtime.links.dispatcher import Dispatcher
 from pparallel.runtime.resources import explaining
 from pparallel_zmq.address import Address
 from pparallel_zmq.config import ZmqTransportConfig
-from pparallel_zmq.iothread import IoThread
 from pparallel_zmq.keys import Keyring
 from pparallel_zmq.messages import Limits
 from pparallel_zmq.strangers import WATCHED, Strangers
@@ -44,7 +44,7 @@ class Socket(zmq.Socket[bytes]):
 class Sockets:
     """A context of the member's own. With keys it admits members alone, without them anybody.
 
-    The thread *io* empties the sockets.
+    The *dispatcher* empties the sockets.
 
     Attributes:
         limits: of what comes by them.
@@ -58,9 +58,9 @@ class Sockets:
         keyring: Keyring | None,
         config: ZmqTransportConfig,
         limits: Limits,
-        io: IoThread,
+        dispatcher: Dispatcher,
     ) -> None:
-        self._name, self._keyring, self._io = name, keyring, io
+        self._name, self._keyring, self._dispatcher = name, keyring, dispatcher
         self._config, self.limits, self.window = config, limits, config.window
         self.strangers = Strangers()
         self._numbers = itertools.count()
@@ -196,7 +196,8 @@ class Sockets:
     def watch(self, socket: Socket, empty: Callable[[], bool]) -> int:
         """Have a socket emptied; return its descriptor."""
         descriptor = socket.fileno()
-        self._io.register(descriptor, empty)
+        self._dispatcher.register(descriptor, lambda _: empty())
+        self._dispatcher.look(descriptor)
         return descriptor
 
     def close(self, *sockets: Socket) -> None:
@@ -211,7 +212,7 @@ class Sockets:
         for each in sockets:
             if each in self._open:
                 del self._open[each]
-                self._io.unregister(each.fileno())
+                self._dispatcher.unregister(each.fileno())
                 each.close()
 
     def end(self) -> None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import psutil
 import pytest
@@ -36,6 +36,7 @@ from pparallel_ipc.transport import IpcTransport
 
 if TYPE_CHECKING:
     from pparallel.builder import Runtime
+    from pparallel.runtime.links.dispatcher import Dispatcher
 
 
 class TestIpcTransport(TransportSuite):
@@ -326,7 +327,8 @@ def fail_next(
     original, left = getattr(owner, name), list(range(times))
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if "pparallel_ipc" in sys._getframe(1).f_code.co_filename and left:
+        file = sys._getframe(1).f_code.co_filename
+        if left and ("pparallel_ipc" in file or "links/dispatcher" in file):
             left.pop()
             raise error
         return original(*args, **kwargs)
@@ -460,22 +462,44 @@ def test_a_member_that_can_have_no_shared_memory_says_so(monkeypatch: pytest.Mon
     until(lambda: psutil.Process().num_fds() == before, "a descriptor is left")
 
 
+class FakeDispatcher:
+    """Keeps what it is asked to call."""
+
+    def __init__(self) -> None:
+        self.acts: list[Callable[[], object]] = []
+
+    def call(self, act: Callable[[], object]) -> None:
+        self.acts.append(act)
+
+    def call_later(self, _: float, act: Callable[[], object]) -> None:
+        self.acts.append(act)
+
+    def goes_on(self) -> bool:
+        """Call that; return whether there is more."""
+        acts, self.acts = self.acts, []
+        for act in acts:
+            act()
+        return bool(self.acts)
+
+
 def test_memory_that_is_idle_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, woken = [time.monotonic()], threading.Event()
+    now, dispatcher = [time.monotonic()], FakeDispatcher()
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     arenas = Arenas(1 << 24, "idle")
-    arenas.open(woken.set)
+    arenas.open(cast("Dispatcher", dispatcher))
     arena = arenas.of("a", own=True)
     assert arena is not None
-    assert arenas.tick() is None
+    assert not dispatcher.acts
     memory = arena.allocate(1 << 20)
-    assert woken.is_set()
-    assert arenas.tick() is not None
+    assert dispatcher.goes_on()
+    arena.allocate(1 << 20)
+    assert len(dispatcher.acts) == 1
     del memory
-    for left in (1 << 20, 0):
+    for left in (1 << 21, 0):
         now[0] += 1.0
-        pause = arenas.tick()
-        assert (arena.usage().free, pause is None) == (left, left == 0)
+        assert (dispatcher.goes_on(), arena.usage().free) == (left > 0, left)
+    assert arena.allocate(1) is not None
+    assert dispatcher.goes_on()
     arenas.close()
 
 
