@@ -58,12 +58,9 @@ class Listener:
         self._strangers = sockets.strangers
         self._names: dict[bytes, str] = {}
         self._routes: dict[str, tuple[bytes, int]] = {}  # and the descriptor, by name
-        self._socket, self.address = sockets.bound(address)
+        self._socket = sockets.listening(address)
         _, self._look_at_monitor = sockets.monitor(self._socket, WATCHED, self._happened)
-        self._socket.bind(str(address))
-        if address.is_tcp:
-            found = Address.parse(self._socket.get_string(zmq.LAST_ENDPOINT))
-            self.address = Address(address.host, found.port)
+        self.address = sockets.bind(self._socket, address)
         self._recv = self._socket.recv
         self._fd = sockets.watch(self._socket, self.empty)
 

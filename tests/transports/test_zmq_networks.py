@@ -108,9 +108,8 @@ def test_connections_that_break_while_they_are_closed() -> None:
     sockets = Sockets("m0", None, config, limits, dispatcher)
 
     def reached(count: int) -> list[tuple[Socket, Socket]]:
-        bound, _ = sockets.bound(Address("127.0.0.1", 0))
-        bound.bind("tcp://127.0.0.1:0")
-        where = Address.parse(bound.get_string(zmq.LAST_ENDPOINT))
+        bound = sockets.listening(Address("127.0.0.1", 0))
+        where = sockets.bind(bound, Address("127.0.0.1", 0))
         ends = [sockets.connecting("m1", where) for _ in range(count)]
         monitors = [
             sockets.monitor(each, zmq.EVENT_ALL, lambda *_: None)[0] for each in (bound, *ends)
