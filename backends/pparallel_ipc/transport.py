@@ -276,7 +276,10 @@ class IpcTransport(BaseTransport["IpcTransportConfig"]):
     @override
     def send(self, to: str, frames: Frames) -> None:
         connection = self._connection(to)
-        packed = connection.payload.pack(frames)
+        packed = connection.payload.short(frames)
+        if packed is None:
+            frames = [*frames]  # the sender may have left them to this
+            packed = connection.payload.move(frames)
         large = packed if type(packed) is tuple else None
         connection.send((messages.MESSAGE, packed), large=large)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import psutil
 import pytest
+import torch
 from exhausted import no_descriptors, no_threads
 from ipc_peer import ask, pair
 from typing_extensions import override
@@ -586,3 +587,35 @@ def ask_others_to(rt: Runtime) -> list[list[int]]:
 def test_a_function_calls_the_member_that_it_runs_in(transport: str) -> None:
     job = {"members": 2, "transport": {"backend": transport}, "reducer": {"backend": "local"}}
     assert pparallel.launch(job, ask_others_to) == [[[10, 1, 2, 3]] * 6] * 2
+
+
+def same(data: torch.Tensor) -> torch.Tensor:
+    return data
+
+
+def memory_here() -> int:
+    """Return the bytes of shared memory that the member in which this runs has taken."""
+    arena = context.endpoint().arena()
+    assert arena is not None
+    used = arena.usage()
+    return used.leased + used.free
+
+
+def send_and_take_back(rt: Runtime) -> list[int]:
+    group = rt.group()
+    found = []
+    if rt.rank == 0:
+        data = torch.ones(1 << 20)
+        for call in (
+            group.rpc_sync,
+            lambda *args, **kwargs: group.rpc_async(*args, **kwargs).wait(),
+        ):
+            assert len(call(1, same, args=(data,))) == len(data)
+            found.append(group.rpc_sync(1, memory_here))
+    group.barrier(PATIENCE)
+    return found
+
+
+def test_a_large_result_to_which_nothing_else_refers_goes_back_in_the_memory_of_the_call() -> None:
+    job = {"members": 2, "transport": {"backend": "ipc"}, "reducer": {"backend": "local"}}
+    assert pparallel.launch(job, send_and_take_back)[0] == [0, 0]
