@@ -11,7 +11,6 @@ import stat
 import threading
 import time
 import uuid
-import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -29,16 +28,16 @@ from pparallel.errors import (
     PeerLostError,
     ResourceExhaustedError,
 )
-from pparallel.interfaces.transport import Frames, Meeting, Receiver, Transport
+from pparallel.interfaces.transport import Frames, Meeting
 from pparallel.runtime.job_folder import JobFolder
-from pparallel.runtime.links import Hello, Membership, ProcessId, RefusedError, peer
+from pparallel.runtime.links import BaseTransport, Hello, ProcessId, RefusedError, peer
+from pparallel.runtime.links.dispatcher import Dispatcher
 from pparallel.runtime.memory import Arena
 from pparallel.runtime.resources import explained, is_exhausted, start_thread
 from pparallel_ipc import messages
 from pparallel_ipc.arenas import Arenas
 from pparallel_ipc.connection import Connection
 from pparallel_ipc.direct import DirectCaller, DirectServer, new_pair
-from pparallel_ipc.dispatcher import TICK, Dispatcher
 from pparallel_ipc.handshake import Initiator, Introduction
 from pparallel_ipc.listener import Listener
 
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FLUSH = 1.0  #: seconds that closing waits for what has been sent to leave
+LAST = 1.0  #: seconds that it waits for what is being received
 KEPT = 8  #: idle direct connections to one member that are kept
 
 _KEY = "ipc"  #: where a member finds the job's key among its own
@@ -74,7 +74,7 @@ class _Peer:
         self.has_ended = False
 
 
-class IpcTransport(Transport):
+class IpcTransport(BaseTransport["IpcTransportConfig"]):
     """Carries messages over Unix sockets, and large frames through shared memory.
 
     Messages between two members share a connection, which the dispatcher's thread reads. An
@@ -82,15 +82,11 @@ class IpcTransport(Transport):
     """
 
     def __init__(self, config: IpcTransportConfig, *, member: Member) -> None:
-        self._config, self._member = config, member
+        super().__init__(config, member)
         self._me = Hello(member.name, uuid.uuid4().bytes, ProcessId.here())
-        self._membership = Membership(
-            member.name, member.names, config.liveness_bound, self._member_ended
-        )
         self._peers = {name: _Peer(name) for name in member.names if name != member.name}
         self._arenas = Arenas(config.arena_budget, f"pparallel-ipc-{member.name}")
         self._folder = Path()
-        self._receiver: Receiver | None = None
         self._dispatcher: Dispatcher | None = None
         self._listener: Listener | None = None
         self._refusal: Exception | None = None
@@ -98,53 +94,30 @@ class IpcTransport(Transport):
         self._lock = threading.RLock()  # guards the connections of peers
         self._connected_to = threading.Condition(self._lock)
         self._connecting = threading.RLock()  # one thread connects at a time
-        self._closing = threading.RLock()
-        self._pid = 0
-        self._closed = False
-
-    @property
-    @override
-    def name(self) -> str:
-        return self._member.name
-
-    @override
-    def members(self) -> list[str]:
-        self._check_open()
-        return self._membership.names()
 
     # -- opening ------------------------------------------------------------------------------
 
     @override
-    def open(self, receiver: Receiver) -> None:
-        with self._closing:
-            if self._closed:
-                self._check_open()
-            self._pid, self._receiver = os.getpid(), receiver
-            _opened.add(self)
-            if self._member.world_size == 1:
-                return
-            key, self._folder = self._key(), self._where()
-            self._dispatcher = dispatcher = Dispatcher(self.name, self._tick, self._lose_all)
-            self._arenas.open(dispatcher.wake)
-            self._listener = Listener(
-                self._address(self.name),
-                dispatcher,
-                self._me,
-                key,
-                self._membership,
-                self._arenas.descriptor,
-                self._accepted,
-            )
-            self._listener.open()
-            dispatcher.start()
-        self._meet(self._config.rendezvous_timeout)
+    def _listen(self) -> None:
+        key, self._folder = self._key(), self._where()
+        self._dispatcher = dispatcher = Dispatcher(
+            f"{self.name}-dispatcher", self._lose_all, spins=True
+        )
+        self._arenas.open(dispatcher)
+        self._listener = Listener(
+            self._address(self.name),
+            dispatcher,
+            self._me,
+            key,
+            self._membership,
+            self._arenas.descriptor,
+            self._accepted,
+        )
+        self._listener.open()
+        dispatcher.start()
 
-    def _tick(self) -> float | None:
-        is_awaited = self._listener is not None and self._listener.tick()
-        pause = self._arenas.tick()
-        return TICK if is_awaited else pause
-
-    def _meet(self, timeout: float) -> None:
+    @override
+    def _meet(self) -> None:
         """Wait until all members are here; the first one tells the others who is.
 
         Raises:
@@ -153,6 +126,7 @@ class IpcTransport(Transport):
             PeerLostError: a member ended before all had come, or the first refused this one.
         """
         began, membership = time.monotonic(), self._membership
+        timeout = self._config.rendezvous_timeout
         if not membership.is_first:
             with suppress(TimeoutError):  # reported below
                 self._connect(membership.first, began + timeout, _ABSENT)
@@ -302,7 +276,10 @@ class IpcTransport(Transport):
     @override
     def send(self, to: str, frames: Frames) -> None:
         connection = self._connection(to)
-        packed = connection.payload.pack(frames)
+        packed = connection.payload.short(frames)
+        if packed is None:
+            frames = [*frames]  # the sender may have left them to this
+            packed = connection.payload.move(frames)
         large = packed if type(packed) is tuple else None
         connection.send((messages.MESSAGE, packed), large=large)
 
@@ -390,24 +367,21 @@ class IpcTransport(Transport):
     def _connection(self, to: str) -> Connection:
         found = self._peers.get(to)
         if found is None or found.connection is None or found.has_ended or self._closed:
-            self._check_open()
-            self._membership.check(to)
-            if found is None or self._dispatcher is None:
-                raise PeerLostError(to, "is no other member")
+            self._check_peer(to)
             return self._connect(to, time.monotonic() + _PATIENCE)
         return found.connection
 
     # -- ends ---------------------------------------------------------------------------------
 
+    @override
     def _member_ended(self, name: str, reason: str) -> None:
-        """Have the end of a member reported after the last of its messages."""
         if self._dispatcher is not None:
             self._dispatcher.call(partial(self._lose, name, reason))
 
     def _lose_all(self) -> None:
-        """Report all other members lost: nothing is received any more."""
+        """Report all other members lost, unless this is closed: nothing is received any more."""
         for name in self._membership.names():
-            if name != self.name:
+            if name != self.name and not self._closed:
                 self._membership.lose(name, "cannot be reached: the thread that receives has ended")
 
     def _lose(self, name: str, reason: str) -> None:
@@ -418,8 +392,7 @@ class IpcTransport(Transport):
             self._send_lost(name, reason)
         self._disconnect(found)
         self._arenas.forget(name)
-        if self._receiver is not None and not self._closed:
-            self._receiver.on_lost(name, reason)
+        self._report_lost(name, reason)
 
     def _send_lost(self, name: str, reason: str) -> None:
         """Report an end to the others; also to that member, which may live on."""
@@ -463,13 +436,12 @@ class IpcTransport(Transport):
 
     @override
     def close(self) -> None:
-        if self._is_forked():
+        if self._parent:
             return  # the connections, what epoll watches and the address are the parent's
-        with self._closing:  # of two threads that close, the second waits for the first
+        with self._opening:  # of two threads that close, the second waits for the first
             with self._lock:
                 self._closed = True
                 self._connected_to.notify_all()
-            _opened.discard(self)
             self._membership.close()
             dispatcher, self._dispatcher = self._dispatcher, None
             if dispatcher is not None:
@@ -483,7 +455,7 @@ class IpcTransport(Transport):
             with suppress(ResourceExhaustedError):
                 connection.send((messages.BYE,))
         _wait_until_empty(connections, deadline)
-        dispatcher.close()
+        dispatcher.close(LAST)
         if self._listener is not None:
             self._listener.close()
         servers = [each.thread for found in self._peers.values() for each in found.servers]
@@ -507,17 +479,6 @@ class IpcTransport(Transport):
         key = SecretStr(secrets.token_hex(32))
         with JobFolder() as folder:
             yield Meeting(str(folder.path), {name: {_KEY: key} for name in names})
-
-    def _check_open(self) -> None:
-        if self._closed or self._receiver is None:
-            why = "is closed" if self._closed else "is not open"
-            if self._is_forked():
-                why = f"belongs to process {self._pid}, of which this one is a fork"
-            raise ClosedError(f"transport of {self.name!r}", why)
-
-    def _is_forked(self) -> bool:
-        """Return whether another process has opened this, of which this one is a fork."""
-        return self._pid not in (0, os.getpid())
 
     def _address(self, name: str) -> Path:
         return self._folder / str(self._member.names.index(name))
@@ -572,15 +533,3 @@ def _checked(folder: Path) -> Path:
         message = f"others may enter {folder}: make it your own, with mode 700"
         raise ConfigError(message, path=path)
     return folder
-
-
-_opened: weakref.WeakSet[IpcTransport] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for each in list(_opened):
-        each._closed = True
-    _opened.clear()
-
-
-os.register_at_fork(after_in_child=_after_fork)

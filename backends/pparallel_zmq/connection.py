@@ -12,8 +12,8 @@ from typing import Protocol
 
 import zmq
 
+from pparallel.runtime.links.dispatcher import Dispatcher
 from pparallel_zmq.address import Address
-from pparallel_zmq.iothread import IoThread
 from pparallel_zmq.messages import MORE_BACK, Parts
 from pparallel_zmq.sockets import NOW, RETURN, Sockets
 
@@ -66,7 +66,7 @@ class Connection:
         to: str,
         address: Address,
         sockets: Sockets,
-        io: IoThread,
+        dispatcher: Dispatcher,
         owner: Owner,
         bound: float,
         window: int,
@@ -78,7 +78,7 @@ class Connection:
             to: the member's name.
             address: where it is met.
             sockets: makes those that are needed.
-            io: does what is to be done later.
+            dispatcher: does what is to be done later.
             owner: learns what becomes of the connection.
             bound: seconds after which a member that cannot be reached is given up.
             window: how many pieces may be under way.
@@ -89,9 +89,14 @@ class Connection:
         """
         self.to, self.trouble = to, ""
         self.is_closed = self.was_up = self._is_connected = False
-        self._sockets, self._io, self._owner, self._bound = sockets, io, owner, bound
+        self._sockets, self._dispatcher, self._owner, self._bound = (
+            sockets,
+            dispatcher,
+            owner,
+            bound,
+        )
         self._lock = threading.RLock()  # guards the socket
-        self._waiting: deque[Parts] = deque()  # while any waits, the socket is io's
+        self._waiting: deque[Parts] = deque()  # while any waits, the socket is the dispatcher's
         self._window, self._under_way = window, 0  # pieces
         self._broken: float | None = time.monotonic()
         self._looks = False
@@ -107,7 +112,7 @@ class Connection:
         except BaseException:
             self.close()
             raise
-        io.call(self._look_later)
+        dispatcher.call(self._look_later)
 
     def send(self, message: Sequence[Parts]) -> None:
         """Send a message and its pieces, or have them sent."""
@@ -119,12 +124,12 @@ class Connection:
                     self._send(message[0][0], NOW)
                     # The use of a socket takes what its descriptor reports from the other thread.
                     if int(self._socket.getsockopt(_EVENTS)) & _POLLIN:
-                        self._io.look(self._fd)
+                        self._dispatcher.look(self._fd)
                     return
                 except zmq.Again:
                     pass
             self._waiting.extend(message)
-            self._io.look(self._fd)
+            self._dispatcher.look(self._fd)
 
     def close(self) -> None:
         """Drop what has not left; safe to call again."""
@@ -209,7 +214,7 @@ class Connection:
     def _look_later(self) -> None:
         if self._broken is not None and not self._looks and not self.is_closed:
             self._looks = True
-            self._io.call_at(self._until(), self._look)
+            self._dispatcher.call_later(self._until() - time.monotonic(), self._look)
 
     def _look(self) -> None:
         """Give up what has not come back in time."""

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
-import time
-import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -23,16 +20,16 @@ from pparallel.errors import (
     PeerLostError,
     ResourceExhaustedError,
 )
-from pparallel.interfaces.transport import Frames, Meeting, Receiver, Transport
+from pparallel.interfaces.transport import Frames, Meeting
 from pparallel.runtime.exchange import Exchange
-from pparallel.runtime.links import Hello, Membership, ProcessId, RefusedError
+from pparallel.runtime.links import BaseTransport, Hello, ProcessId, RefusedError
+from pparallel.runtime.links.dispatcher import Dispatcher
 from pparallel.runtime.resources import is_exhausted
 from pparallel_zmq import address, keys, messages
 from pparallel_zmq.address import TORCHRUN, Address
 from pparallel_zmq.config import ZmqTransportConfig
 from pparallel_zmq.connection import Connection
 from pparallel_zmq.direct import DirectCaller, DirectConnections, DirectServer, EndedError
-from pparallel_zmq.iothread import IoThread
 from pparallel_zmq.listener import BATCH, Listener
 from pparallel_zmq.messages import MORE_BACK, BadMessageError, Incoming, Limits
 from pparallel_zmq.sockets import Sockets, making
@@ -50,7 +47,7 @@ _LEFT = "has left"
 _BROKE = "broke the connection; whether it has run what was asked of it is not known"
 
 
-class ZmqTransport(Transport):
+class ZmqTransport(BaseTransport[ZmqTransportConfig]):
     """Carries messages by ZeroMQ.
 
     Each member has one socket where all others reach it, and a connection to each other one, by
@@ -58,15 +55,11 @@ class ZmqTransport(Transport):
     """
 
     def __init__(self, config: ZmqTransportConfig, *, member: Member) -> None:
-        self._config, self._member = config, member
-        self._membership = Membership(
-            member.name, member.names, config.liveness_bound, self._member_ended
-        )
+        super().__init__(config, member)
         self._limits = Limits(config.max_frames, config.max_message, config.piece_size)
         self._store: Exchange | None = None
-        self._receiver: Receiver | None = None
         self._place = Address()  # where the first member is met
-        self._io: IoThread | None = None
+        self._listens = False
         self._connections: dict[str, Connection] = {}
         self._direct: dict[str, DirectConnections] = {}
         self._incoming: dict[str, Incoming] = {}  # large messages, by sender
@@ -74,34 +67,11 @@ class ZmqTransport(Transport):
         self._ending: dict[str, str] = {}  # why members have ended whose last messages may come yet
         self._leaving: set[str] | None = None  # who has not confirmed that this member leaves
         self._refusal: Exception | None = None
-        self._have_met = self._closed = False
-        self._lock = threading.RLock()  # one thread connects at a time, or closes
-        self._pid = 0
-
-    @property
-    @override
-    def name(self) -> str:
-        return self._member.name
-
-    @override
-    def members(self) -> list[str]:
-        self._check_open()
-        return self._membership.names()
+        self._have_met = False
 
     # -- opening ------------------------------------------------------------------------------
 
     @override
-    def open(self, receiver: Receiver) -> None:
-        with self._lock:
-            if self._closed:
-                self._check_open()
-            self._pid, self._receiver = os.getpid(), receiver
-            _opened.add(self)
-            if self._member.world_size == 1:
-                return
-            self._listen()
-        self._meet(self._config.rendezvous_timeout)
-
     def _listen(self) -> None:
         """Have others reach this member.
 
@@ -123,13 +93,18 @@ class ZmqTransport(Transport):
         if not is_first:
             mine = mine.of_another(member, config.host)
         with ExitStack() as undo, making(f"the sockets of member {self.name!r}"):
-            io = IoThread(f"{self.name}-zmq")
-            undo.callback(io.close)
-            self._sockets = Sockets(self.name, keyring, config, self._limits, io)
+            self._dispatcher = dispatcher = Dispatcher(f"{self.name}-zmq", self._finish)
+            undo.callback(dispatcher.close)
+            self._sockets = Sockets(self.name, keyring, config, self._limits, dispatcher)
             undo.callback(self._sockets.end)
             try:
                 self._listener = Listener(
-                    mine, self._sockets, io, self._take, self._disconnected, is_open=not keyring
+                    mine,
+                    self._sockets,
+                    dispatcher,
+                    self._take,
+                    self._disconnected,
+                    is_open=not keyring,
                 )
             except zmq.ZMQError as error:
                 if is_exhausted(OSError(error.errno, "")):
@@ -142,15 +117,16 @@ class ZmqTransport(Transport):
                 self._direct[each] = DirectConnections(known, config.liveness_bound)
             self._me = Hello(self.name, os.urandom(16), ProcessId.here(), str(mine))
             self._first = messages.pack([self._me.pack()], self._limits, messages.HELLO)
-            self._io = io  # before anything comes
-            io.start(self._finish)
+            self._listens = True  # before anything comes
+            dispatcher.start()
             undo.pop_all()
         if is_first:
             self._place = mine
             if self._store is not None:
                 self._store.put("zmq", str(mine).encode())
 
-    def _meet(self, timeout: float) -> None:
+    @override
+    def _meet(self) -> None:
         """Wait until all members are here; the first one tells the others who is.
 
         Raises:
@@ -159,6 +135,7 @@ class ZmqTransport(Transport):
             AuthenticationError: the first member does not know this one's key.
         """
         membership, first = self._membership, self._membership.first
+        timeout = self._config.rendezvous_timeout
         if not membership.is_first:
             self._connect(first, self._place)
         try:
@@ -188,24 +165,23 @@ class ZmqTransport(Transport):
             ClosedError: this member is leaving.
             ResourceExhaustedError: there are no descriptors or no memory for it.
         """
-        io = self._io
-        assert io is not None
-        with self._lock, making(f"a connection to member {to!r}"):
+        with self._opening, making(f"a connection to member {to!r}"):
             if self._closed:
                 self._check_open()
             found = self._connections.get(to)
             if found is None or found.is_closed:
                 bound, window = self._config.liveness_bound, self._config.window
-                found = Connection(to, place, self._sockets, io, self, bound, window, self._first)
+                found = Connection(
+                    to, place, self._sockets, self._dispatcher, self, bound, window, self._first
+                )
                 self._connections[to] = found
             return found
 
     def _connection(self, to: str) -> Connection:
-        self._check_open()
-        self._membership.check(to)
+        self._check_peer(to)
         hello = self._membership.hello(to)
-        if hello is None:
-            raise PeerLostError(to, "is no other member")
+        if hello is None:  # it has ended just now
+            raise PeerLostError(to, self._membership.reason(to))
         # The first is met at the address that this member was given, whatever it is called there.
         is_first = to == self._membership.first
         return self._connect(to, self._place if is_first else Address.parse(hello.address))
@@ -213,7 +189,7 @@ class ZmqTransport(Transport):
     def came_back(self, connection: Connection) -> None:
         """As :meth:`Owner.came_back`."""
         connection.send(self._first)
-        self._reset(connection.to, _BROKE)
+        self._report_reset(connection.to, _BROKE)
 
     def refused(self, connection: Connection, why: str) -> None:
         """As :meth:`Owner.refused`."""
@@ -237,7 +213,7 @@ class ZmqTransport(Transport):
             self._membership.lose(to, why)
         else:
             connection.close()
-            self._reset(to, why + whence)
+            self._report_reset(to, why + whence)
 
     def answered(self, connection: Connection, part: bytes) -> None:
         """As :meth:`Owner.answered`."""
@@ -381,13 +357,12 @@ class ZmqTransport(Transport):
         except ResourceExhaustedError:
             logger.exception("It is tried again to connect to %s", sender)
             again = partial(self._take_hello, sender, route, data)
-            if self._io is not None:
-                self._io.call_at(time.monotonic() + AGAIN, again)
+            self._dispatcher.call_later(AGAIN, again)
         except ClosedError:
             return
         else:
             if sender in self._greeted:
-                self._reset(sender, _BROKE)
+                self._report_reset(sender, _BROKE)
             self._greeted.add(sender)
 
     def _answer_lost(self, name: str, route: bytes | None, reason: str) -> None:
@@ -409,16 +384,11 @@ class ZmqTransport(Transport):
                 except RefusedError as error:  # it has ended just now
                     logger.info("A member in the roster is not let in: %s", error)
 
-    def _reset(self, name: str, why: str) -> None:
-        if self._receiver is not None and not self._closed:
-            self._receiver.on_reset(name, PeerLostError(name, why))
-
     # -- ends ---------------------------------------------------------------------------------
 
+    @override
     def _member_ended(self, name: str, reason: str) -> None:
-        """Have the end of a member reported after the last of its messages; in any thread."""
-        if self._io is not None:
-            self._io.call(partial(self._await_end, name, reason))
+        self._dispatcher.call(partial(self._await_end, name, reason))
 
     def _await_end(self, name: str, reason: str) -> None:
         self._ending[name] = reason
@@ -427,16 +397,16 @@ class ZmqTransport(Transport):
             for each in list(self._connections.values()):
                 if each.to != name:
                     each.send(messages.pack(told, self._limits, messages.LOST))
-        if self._listener.is_connected(name) and self._io is not None:
+        if self._listener.is_connected(name):
             longest = FLUSH if reason == _LEFT else LAST
-            self._io.call_at(time.monotonic() + longest, partial(self._lose, name))
+            self._dispatcher.call_later(longest, partial(self._lose, name))
         else:
             self._lose(name)
 
     def _disconnected(self, name: str) -> None:
         """Have the end of a member reported, as no more comes from it."""
-        if name in self._ending and self._io is not None:
-            self._io.call(partial(self._lose, name))
+        if name in self._ending:
+            self._dispatcher.call(partial(self._lose, name))
 
     def _lose(self, name: str) -> None:
         if name not in self._ending:
@@ -451,8 +421,7 @@ class ZmqTransport(Transport):
         connection = self._connections.pop(name, None)
         if connection is not None:
             connection.close()
-        if self._receiver is not None and not self._closed:
-            self._receiver.on_lost(name, reason)
+        self._report_lost(name, reason)
 
     def _bye(self, sender: str, route: bytes) -> None:
         self._answer(route, messages.LEFT)
@@ -462,33 +431,35 @@ class ZmqTransport(Transport):
 
     @override
     def close(self) -> None:
-        with self._lock:
+        if self._parent:
+            return  # the thread and the sockets are the parent's
+        with self._opening:
             is_first, self._closed = not self._closed, True
-        _opened.discard(self)
         self._membership.close()
-        if self._io is not None:
+        if self._listens:
             if is_first:
-                self._io.call(self._leave)
-            self._io.join()
+                self._dispatcher.call(self._leave)
+            self._dispatcher.join()
 
     def _leave(self) -> None:
         """Send a farewell, and end once all have confirmed that everything has come."""
-        assert self._io is not None
         live = {name for name, each in self._connections.items() if not each.is_closed}
         self._leaving = live - self._ending.keys()
         self._send_to_all(messages.BYE)
-        self._io.call_at(time.monotonic() + FLUSH, self._io.end)
+        self._dispatcher.call_later(FLUSH, self._dispatcher.close)
         self._confirmed("")
 
     def _confirmed(self, name: str) -> None:
-        if self._leaving is not None and self._io is not None:
+        if self._leaving is not None:
             self._leaving.discard(name)
             if not self._leaving:
-                self._io.end()
+                self._dispatcher.close()
 
     def _finish(self) -> None:
         """Close the sockets; the thread that receives has ended."""
         is_failing, self._closed = not self._closed, True
+        self._membership.close()
+        self._ending.clear()
         for direct in self._direct.values():
             direct.close()
         for each in list(self._connections.values()):
@@ -509,22 +480,3 @@ class ZmqTransport(Transport):
     def meeting(cls, config: ZmqTransportConfig, names: Sequence[str]) -> Iterator[Meeting]:
         with address.held(config) as place:
             yield Meeting(str(place), keys.fresh(names))
-
-    def _check_open(self) -> None:
-        if self._closed or self._receiver is None:
-            why = "is closed" if self._closed else "is not open"
-            if self._closed and self._pid not in (0, os.getpid()):
-                why = f"belongs to process {self._pid}, of which this one is a fork"
-            raise ClosedError(f"transport of {self.name!r}", why)
-
-
-_opened: weakref.WeakSet[ZmqTransport] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for each in list(_opened):
-        each._closed, each._io = True, None
-    _opened.clear()
-
-
-os.register_at_fork(after_in_child=_after_fork)

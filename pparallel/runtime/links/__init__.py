@@ -7,11 +7,13 @@ end told once.
 
 from __future__ import annotations
 
+from pparallel.runtime.links.base import BaseTransport
 from pparallel.runtime.links.hello import Hello, RefusedError
 from pparallel.runtime.links.membership import Membership
 from pparallel.runtime.links.process import ProcessId, peer
 
 __all__ = [
+    "BaseTransport",
     "Hello",
     "Membership",
     "ProcessId",
