@@ -20,7 +20,6 @@ from pparallel.errors import (
     did_you_mean,
 )
 from pparallel.interfaces.serializer import Serializer
-from pparallel.runtime.interrupts import raise_interrupt
 from pparallel.runtime.rpc import context, directory
 from pparallel.runtime.rpc.codec import NotRegisteredHereError, Registered
 from pparallel.runtime.rpc.endpoint import Endpoint
@@ -234,12 +233,12 @@ class ServiceGroup:
         """
         began, logged = time.monotonic(), set[str]()
         while not future.done():
+            look = time.monotonic() + _LONG
             try:
                 return future.result(_LONG)
-            except TimeoutError as error:
-                raise_interrupt(error)
-                if future.done():
-                    break
+            except TimeoutError:
+                if time.monotonic() < look:  # the future's own, or that of a signal's handler
+                    raise
             ended = self._ended(place)
             if not (future.done() or ended <= logged):
                 logged |= ended

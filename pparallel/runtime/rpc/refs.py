@@ -28,14 +28,12 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from typing_extensions import override
 
 from pparallel.errors import (
-    CallTimeoutError,
     DirectoryError,
     PeerLostError,
     PparallelError,
     ResourceExhaustedError,
 )
 from pparallel.runtime.future import LeanFuture, fail
-from pparallel.runtime.interrupts import is_interrupt
 from pparallel.runtime.resources import start_thread
 from pparallel.runtime.rpc import context
 from pparallel.runtime.rpc.future import RpcFuture
@@ -425,12 +423,7 @@ class RemoteRef(Generic[T]):
         if confirmed is None:
             return limit
         began = time.monotonic()
-        try:
-            confirmed.result(limit)
-        except TimeoutError as error:
-            if is_interrupt(error) or (confirmed.done() and confirmed.exception() is error):
-                raise
-            raise CallTimeoutError(f"a request to {self._owner!r}", limit or 0.0) from None
+        confirmed.result(limit)
         self._confirmed = None
         return None if limit is None else max(began + limit - time.monotonic(), 0.001)
 
