@@ -18,12 +18,11 @@ from pparallel.interfaces.launcher import (
     RankSpec,
     StartMethod,
 )
-from pparallel.runtime import stopping, upstream
+from pparallel.runtime import stopping
 from pparallel.runtime.future import ended_by
 from pparallel.runtime.member import Member
 from pparallel.runtime.resources import start_thread
-from pparallel.runtime.stopping import StopSignal
-from pparallel.runtime.upstream import Tell
+from pparallel.runtime.stopping import StopSignal, Tell
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +98,7 @@ class ThreadLaunchContext(LaunchContext):
         self._forget_outer()
 
     def _run(self, signal: StopSignal, spec: RankSpec) -> None:
-        with stopping.running_under(signal), upstream.heard_by(_heard(spec)):
+        with stopping.running_under(signal, _heard(spec)):
             try:
                 value = spec.run()
             except BaseException as error:  # noqa: BLE001 - raised where the ranks are joined

@@ -20,7 +20,6 @@ from typing_extensions import Buffer, override
 
 from pparallel.errors import SerializationError
 from pparallel.interfaces.serializer import Serializer, SerializerConfig
-from pparallel.runtime.interrupts import raise_interrupt
 from pparallel_serializers import arrays, short_form, tensors
 from pparallel_serializers.bytype import ByType
 from pparallel_serializers.refusals import dump_refusal, load_refusal
@@ -172,7 +171,6 @@ class OutOfBandSerializer(Serializer):
         except SerializationError:
             raise
         except Exception as error:
-            raise_interrupt(error)
             raise load_refusal(buffers, error) from error
 
     def _read(self, buffers: Sequence[Buffer]) -> Any:
@@ -187,7 +185,6 @@ class OutOfBandSerializer(Serializer):
             pickler.dump(obj)
             return pickler.take()
         except Exception as error:
-            raise_interrupt(error)
             if isinstance(error, SerializationError) and error.path is None:
                 raise  # of a global that the object uses
             raise dump_refusal(obj, error, pickler.memo) from error

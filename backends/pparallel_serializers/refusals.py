@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from typing_extensions import Buffer
 
 from pparallel.errors import SerializationError
-from pparallel.runtime.interrupts import raise_interrupt
 from pparallel.runtime.plain import PLAIN
 from pparallel_serializers.by_value import names
 
@@ -67,8 +66,7 @@ def reason(error: Exception) -> str:
     """Return the text of *error*, with its type."""
     try:
         message = str(error)
-    except Exception as unreadable:  # noqa: BLE001 - it comes out of the object's own hooks
-        raise_interrupt(unreadable)
+    except Exception:  # noqa: BLE001 - it comes out of the object's own hooks
         message = "<its message cannot be read>"
     if isinstance(error, RefusedError):
         return message
@@ -160,8 +158,8 @@ class _Search:
                     self._opaque[id(node.obj)] = node
                 else:
                     pending += _parts(node, _children)
-            except Exception as refused:  # noqa: BLE001 - it may refuse to be looked at
-                raise_interrupt(refused)
+            except Exception:  # noqa: BLE001 - it may refuse to be looked at
+                continue
         return None
 
     def _is_at_fault(self, obj: Any) -> bool:
@@ -173,7 +171,6 @@ class _Search:
         try:
             _has_hooks(obj) or obj.__reduce_ex__(5)
         except Exception as error:  # noqa: BLE001 - compared with what pickle met
-            raise_interrupt(error)
             return reason(error) == self._reason
         return False
 
@@ -181,8 +178,7 @@ class _Search:
 def _parts(node: _Node, parts: Callable[[Any], Iterator[tuple[str, object]]]) -> list[_Node]:
     try:
         return [_Node(node, *each) for each in parts(node.obj)]
-    except Exception as refused:  # noqa: BLE001 - it may refuse to be looked at
-        raise_interrupt(refused)
+    except Exception:  # noqa: BLE001 - it may refuse to be looked at
         return []
 
 

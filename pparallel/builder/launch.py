@@ -39,7 +39,7 @@ from pparallel.interfaces.launcher import Launcher, RankSpec, StartMethod
 from pparallel.interfaces.pool import name_of
 from pparallel.interfaces.transport import Transport
 from pparallel.registry import default_registry
-from pparallel.runtime import environment
+from pparallel.runtime import environment, stopping
 from pparallel.runtime.events import Event, Listener
 from pparallel.runtime.member import Member, local_rank
 
@@ -257,9 +257,7 @@ def _member(rank: int, names: tuple[str, ...], job: _Job) -> Member:
 
 def _upstream_listener() -> Listener | None:
     """Return what hands events on, None if nobody listens where this rank was launched."""
-    from pparallel.runtime import upstream
-
-    tell = upstream.current()
+    tell = stopping.upstream()
     if tell is None:
         return None
 

@@ -17,10 +17,9 @@ from pparallel.builder.components import Components
 from pparallel.errors import CallTimeoutError, ClosedError, MissingDependencyError, is_consequence
 from pparallel.interfaces.resource import Resource
 from pparallel.registry import Registry
+from pparallel.runtime import stopping
 from pparallel.runtime.events import Events, MemberEnded, MemberStarted, PeerLost, Reported
 from pparallel.runtime.member import Member, MemberContext, acting_for
-from pparallel.runtime.stopping import StopSignal
-from pparallel.runtime.stopping import current as current_signal
 from pparallel.runtime.streams import Streams
 
 if TYPE_CHECKING:
@@ -328,9 +327,7 @@ class Runtime:
         _ = self._components  # and all that is made once, before other threads ask for it
         if self.config.seed is not None and self._blueprint.place != "threads":
             self.streams.seed_globals()
-        signal = current_signal()
-        if signal is not None:
-            self._inside.callback(signal.subscribe(self._told_to_stop))
+        self._inside.callback(stopping.follow(self._stop))
         if self.world_size > 1:
             self._connect()
             for name in self._blueprint.meeting():
@@ -436,8 +433,7 @@ class Runtime:
         if (endpoint := self._context.endpoint) is not None:
             endpoint.close()
 
-    def _told_to_stop(self, signal: StopSignal) -> None:
-        reason = signal.reason
+    def _stop(self, reason: BaseException | None) -> None:
         self._end_job(f"is ending: {reason!r}" if reason else "is ending")
 
     def _end_job(self, why: str) -> None:

@@ -33,7 +33,7 @@ class RankSpec:
         resources: what the rank asks of a launcher that chooses where it runs; others ignore it.
         name: what the rank is called, as the member of a job is; empty: by its number.
         hear: called in the launching process, in any thread, with each object that the rank hands
-            to ``pparallel.runtime.upstream.current()``; ``None``: nobody wants to hear.
+            to ``pparallel.runtime.stopping.upstream()``; ``None``: nobody wants to hear.
         modules: what the rank is going to import; a launcher may do so once for all ranks.
     """
 

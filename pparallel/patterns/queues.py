@@ -77,18 +77,6 @@ class SimpleQueue(SharedQueue):
 class SimpleP2PQueue(SimpleQueue):
     """A queue from one sender to one receiver; neither is held to it."""
 
-    def __init__(
-        self,
-        *,
-        copy_tensor: bool = False,
-        serializer: Serializer | SerializerConfig | Mapping[str, Any] | None = None,
-        capacity: int = CAPACITY,
-        memory: int | None = None,
-    ) -> None:
-        super().__init__(
-            copy_tensor=copy_tensor, serializer=serializer, capacity=capacity, memory=memory
-        )
-
 
 def _received(
     kind: type[SimpleQueue], handles: Handles, serializer: Serializer, copies: bool

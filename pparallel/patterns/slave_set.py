@@ -33,10 +33,6 @@ Callback = Callable[[Messages], Iterable[tuple[Any, Any]]]
 _numbers = itertools.count(1)
 
 
-def _unchanged(message: Any) -> Any:
-    return message
-
-
 @dataclass(slots=True)
 class Participant:
     """A slave, or the master.
@@ -51,8 +47,8 @@ class Participant:
     """
 
     member: str | None = None
-    loads: Callable[[Any], Any] = _unchanged
-    dumps: Callable[[Any], Any] = _unchanged
+    loads: Callable[[Any], Any] = lambda message: message
+    dumps: Callable[[Any], Any] = lambda result: result
     message: Any = None
     call: Future[Any] | None = None
     gone: PeerLostError | None = None
@@ -72,14 +68,12 @@ class SlaveSet:
         self._where = master or "master"
         self._lock = threading.Lock()
         self._master = Participant()
-        self._slaves: dict[Any, Participant] = {}
-        self._everybody = {MASTER: self._master}
+        self._everybody: dict[Any, Participant] = {MASTER: self._master}  # the slaves sorted
         self._rounds = 0  # those that ended well
-        self._computing = False
         self._error: BaseException | None = None
 
     def __len__(self) -> int:
-        return len(self._slaves)
+        return len(self._everybody) - 1
 
     def used(self) -> bool:
         """Return whether a round has begun or none can: the next slave is of a new set."""
@@ -95,10 +89,11 @@ class SlaveSet:
             TypeError: it cannot be hashed, or not be sorted with the others.
         """
         with self._lock:
-            known = ", ".join(map(repr, self._slaves)) or "none"
+            slaves = dict(list(self._everybody.items())[1:])
+            known = _listed(slaves) or "none"
             try:
-                taken = identifier in self._slaves
-                slaves = {**self._slaves, identifier: slave}
+                taken = identifier in slaves
+                slaves[identifier] = slave
                 ordered = {key: slaves[key] for key in sorted(slaves)}
             except TypeError as error:
                 message = (
@@ -112,7 +107,7 @@ class SlaveSet:
             if identifier == MASTER:
                 message = f"identifier {identifier!r} is the master's: give slaves another"
                 raise ValueError(message)
-            self._slaves, self._everybody = ordered, {MASTER: self._master, **ordered}
+            self._everybody = {MASTER: self._master, **ordered}
 
     def submit(self, identifier: Any, message: Any) -> Future[Any]:
         """Take a participant's message; return the future of its result.
@@ -133,8 +128,7 @@ class SlaveSet:
                 )
             if trouble is None:
                 each.message, each.call = message, call
-                self._computing = all(each.call for each in self._everybody.values())
-                master = self._master.call if self._computing else None
+                master = None if self._missing() else self._master.call
         if trouble is not None:
             raise self.end(trouble)
         if master is not None:
@@ -142,18 +136,30 @@ class SlaveSet:
         return call
 
     def run_slave(self, identifier: Any, message: Any) -> Any:
-        """Take part in a round, and return the slave's result."""
-        return self._wait(identifier, message)
+        """Take part in a round, and return the participant's result."""
+        call = self.submit(identifier, message)
+        try:
+            with stopping.waking(self.end), _blocked():
+                with suppress(TimeoutError):
+                    call.exception(self.timeout)
+                self.expire(call)
+                return call.result()
+        except BaseException as error:
+            if not call.done():  # an interrupt
+                self.abort(identifier, error)
+            raise
+        finally:
+            del call  # else the traceback of what it raises would keep it, and it the exception
 
     def run_master(self, message: Any, callback: Callback) -> Any:
         """Run a round, and return the master's result."""
-        self._wait(MASTER, message)
+        self.run_slave(MASTER, message)
         try:
             results = matched(callback(self._messages()), list(self._everybody))
             replies = []
-            for identifier, slave in self._slaves.items():
+            for identifier, each in self._everybody.items():
                 with _serializing(f"the result for {self._title(identifier)}"):
-                    replies.append(slave.dumps(results[identifier]))
+                    replies.append(each.dumps(results[identifier]))
         except BaseException as error:
             self.end(error)
             raise
@@ -201,7 +207,7 @@ class SlaveSet:
 
     def lose(self, member: str, reason: str) -> None:
         """Count on the slaves of a member that ended no more."""
-        for identifier, slave in list(self._slaves.items()):
+        for identifier, slave in list(self._everybody.items()):
             if slave.member == member:
                 whose = "" if identifier == member else f" (slave {identifier!r})"
                 self.leave(identifier, PeerLostError(member, reason + whose))
@@ -212,29 +218,13 @@ class SlaveSet:
         Not if all have come: then the callback is running, which has no limit.
         """
         with self._lock:
-            if call.done() or self._computing:
+            missing = self._missing()
+            if call.done() or not missing:
                 return
-            everybody = self._everybody.items()
-            missing = [self._title(key) for key, each in everybody if not each.call]
             what = f"the call to {', '.join(missing)} for round {self._rounds + 1}"
         self.end(CallTimeoutError(what, self.timeout or 0.0))
 
     # -- inside -------------------------------------------------------------------------------
-
-    def _wait(self, identifier: Any, message: Any) -> Any:
-        call = self.submit(identifier, message)
-        try:
-            with stopping.waking(self.end), _blocked():
-                with suppress(TimeoutError):
-                    call.exception(self.timeout)
-                self.expire(call)
-                return call.result()
-        except BaseException as error:
-            if not call.done():  # an interrupt
-                self.abort(identifier, error)
-            raise
-        finally:
-            del call  # else the traceback of what it raises would keep it, and it the exception
 
     def _messages(self) -> Messages:
         with self._lock:
@@ -252,7 +242,7 @@ class SlaveSet:
         with self._lock:
             error = self._error
             if error is None:
-                calls = [slave.call for slave in self._slaves.values()]
+                calls = [each.call for each in self._everybody.values()]
                 self._forget_the_round()
                 self._rounds += 1
         if error is not None:
@@ -265,7 +255,10 @@ class SlaveSet:
         """Make room for the next messages; called with the lock held."""
         for each in self._everybody.values():
             each.message = each.call = None
-        self._computing = False
+
+    def _missing(self) -> list[str]:
+        """Return who has not come yet; called with the lock held."""
+        return [self._title(key) for key, each in self._everybody.items() if not each.call]
 
     def _trouble(self) -> BaseException | None:
         """Return why no round can be run any more; called with the lock held."""

@@ -3,44 +3,44 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from typing_extensions import override
 
 from pparallel.errors import ClosedError
-from pparallel.patterns.slave_set import MASTER, Callback, SlaveSets
+from pparallel.patterns.slave_set import MASTER, Callback, SlaveSet, SlaveSets
 from pparallel.runtime.collected import when_collected
 
 if TYPE_CHECKING:
-    from pparallel.patterns.sync_master_remote import Desk
+    from pparallel.patterns.sync_master_remote import RemoteSlaveSet
     from pparallel.runtime.rpc import RpcGroup
-
-
-class Rounds(Protocol):
-    """What a slave takes part in: a set of this process, or of another member."""
-
-    def run_slave(self, identifier: Any, message: Any) -> Any:
-        """Take part in a round, and return the slave's result."""
-
-    def abort(self, identifier: Any, error: BaseException) -> None:
-        """End the set, for the slave has failed."""
-
-    def leave(self, identifier: Any) -> None:
-        """Take part in no more rounds; safe to call again."""
 
 
 class _Participant(ABC):
     """Closes at the end of ``with``, and aborts when an exception leaves the block."""
 
-    @abstractmethod
-    def abort(self, error: BaseException) -> None:
-        """Tell all participants that this one has failed with *error*."""
+    _closed = False
+
+    def _leave_by(
+        self, leave: Callable[[], object], close: Callable[[], object] | None = None
+    ) -> None:
+        """Have *leave* called when this is collected, and *close*, or *leave*, by :meth:`close`."""
+        self._close = close or leave
+        self._collected = when_collected(self, leave)
 
     @abstractmethod
+    def abort(self, error: BaseException) -> None:
+        """End the rounds of all participants, for this one has failed with *error*."""
+
     def close(self) -> None:
-        """Say that this one runs no more rounds; safe to call again."""
+        """Run no more rounds; safe to call again."""
+        if not self._closed:
+            self._closed = True
+            self._close()
+            self._collected()
 
     def __enter__(self) -> Self:
         return self
@@ -66,11 +66,10 @@ class SlavePipe(_Participant):
         identifier: what the slave is called in the callback.
     """
 
-    def __init__(self, identifier: Any, way: Rounds) -> None:
+    def __init__(self, identifier: Any, way: SlaveSet | RemoteSlaveSet) -> None:
         self.identifier = identifier
-        self._rounds = way
-        self._closed = False
-        self._collected = when_collected(self, partial(way.leave, identifier))
+        self._slaves = way
+        self._leave_by(partial(way.leave, identifier))
 
     def run_slave(self, msg: Any) -> Any:
         """Send *msg* to the master and return this slave's result of the round.
@@ -85,20 +84,12 @@ class SlavePipe(_Participant):
         """
         if self._closed:
             raise ClosedError(repr(self))
-        return self._rounds.run_slave(self.identifier, msg)
+        return self._slaves.run_slave(self.identifier, msg)
 
     @override
     def abort(self, error: BaseException) -> None:
-        """Tell all participants that this slave has failed with *error*."""
-        self._rounds.abort(self.identifier, error)
-
-    @override
-    def close(self) -> None:
-        """Say that this slave runs no more rounds; safe to call again."""
-        if not self._closed:
-            self._closed = True
-            self._rounds.leave(self.identifier)
-            self._collected()
+        """End the rounds of all participants, for this slave has failed with *error*."""
+        self._slaves.abort(self.identifier, error)
 
     @override
     def __repr__(self) -> str:
@@ -145,10 +136,8 @@ class SyncMaster(_Participant):
             message = f"timeout is {timeout!r}: give seconds, or None for no limit"
             raise ValueError(message)
         self._callback = master_callback
-        self._closed = False
-        self._desk: Desk | None = None
         self._sets = SlaveSets(timeout)
-        self._collected = when_collected(self, self._sets.close)
+        self._leave_by(self._sets.close)
 
     @classmethod
     def across(
@@ -174,14 +163,14 @@ class SyncMaster(_Participant):
             DirectoryError: another member is the master of that name.
             CallTimeoutError: not all members came in time.
         """
-        from pparallel.patterns.sync_master_remote import Desk
+        from pparallel.patterns.sync_master_remote import MasterServices
 
         self = cls(master_callback, timeout=timeout)
         self._collected()  # these sets; others take their place
         self._sets = SlaveSets(timeout, group.get_cur_name())
-        self._desk = Desk(group, name, self._sets)
-        self._collected = when_collected(self, self._desk.leave)
-        self._desk.open()
+        services = MasterServices(group, name, self._sets)
+        self._leave_by(services.leave, services.close)
+        services.open()
         return self
 
     @staticmethod
@@ -241,16 +230,5 @@ class SyncMaster(_Participant):
 
     @override
     def abort(self, error: BaseException) -> None:
-        """Tell all participants that the master has failed with *error*."""
+        """End the rounds of all participants, for the master has failed with *error*."""
         self._sets.current.abort(MASTER, error)
-
-    @override
-    def close(self) -> None:
-        """Say that there will be no more rounds; safe to call again."""
-        if not self._closed:
-            self._closed = True
-            if self._desk is None:
-                self._sets.close()
-            else:
-                self._desk.close()
-            self._collected()

@@ -15,7 +15,7 @@ from pparallel.runtime.rpc import Reply, Request, RpcGroup
 from pparallel.runtime.timers import Timers
 
 
-class Desk:
+class MasterServices:
     """The services of a master for slaves in other members, none of which blocks."""
 
     def __init__(self, group: RpcGroup, name: str, sets: SlaveSets) -> None:
@@ -34,7 +34,7 @@ class Desk:
         self._group.pair(_key(self._name), self._name)
         for service in (self._join, self._run, self._end):
             key = _key(self._name, service.__name__.strip("_"))
-            self._group.withdraw(key)  # that of an earlier desk, which only says that it is closed
+            self._group.withdraw(key)  # of an earlier master, which only says that it is closed
             self._group.serve(key, service)
         self._group.when_lost(self._lost)
         self._group.when_closed(self._ended)
@@ -106,8 +106,11 @@ class Desk:
         self._timers.close()
 
 
-class RemoteRounds:
-    """The rounds of a master in another member, or in the slave's own."""
+class RemoteSlaveSet:
+    """A set of slaves as one that has joined it from another member, or the master's own, sees it.
+
+    Its methods are those of :class:`SlaveSet`.
+    """
 
     def __init__(self, group: RpcGroup, name: str, master: str, number: int) -> None:
         self._group = group
@@ -140,8 +143,8 @@ class RemoteRounds:
             self._group.ask_async(self._master, _key(self._name, "end"), body)
 
 
-def join(group: RpcGroup, name: str, identifier: Any, timeout: float | None) -> RemoteRounds:
-    """Become a slave of the member that opens a desk under *name*."""
+def join(group: RpcGroup, name: str, identifier: Any, timeout: float | None) -> RemoteSlaveSet:
+    """Become a slave of the member that is the master of *name*."""
     group.meet(_key(name, "open"), timeout)
     try:
         master = group.get_paired(_key(name)).owner_name()
@@ -154,7 +157,7 @@ def join(group: RpcGroup, name: str, identifier: Any, timeout: float | None) -> 
         raise DirectoryError(message) from error
     finally:
         group.meet(_key(name, "joined"), timeout)
-    return RemoteRounds(group, name, master, number)
+    return RemoteSlaveSet(group, name, master, number)
 
 
 def _key(name: str, service: str = "") -> str:

@@ -1,4 +1,4 @@
-"""A descriptor by which a thread that waits for several is told to look."""
+"""A descriptor that wakes a thread which waits for several descriptors."""
 
 from __future__ import annotations
 
@@ -10,47 +10,34 @@ from pparallel.runtime.processes import close_private, private
 
 
 class EventFd:
-    """A descriptor that is readable while it is set; no forked child has it.
-
-    Any thread may use it, and a signal's handler or a finalizer in the midst of that.
+    """A descriptor that is readable while it is set; no forked child has it. Any thread may use it.
 
     Attributes:
         fd: the descriptor; -1: it is closed.
-        lock: held while it is used: who has it finds the descriptor open, or closed for good.
 
     Raises:
         OSError: there is no descriptor for it.
     """
 
-    fd = -1
-
     def __init__(self) -> None:
-        self.lock = threading.RLock()
-        private(self._make)
-
-    def _make(self) -> int:
-        self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        return self.fd
+        self._lock = threading.RLock()  # held while the descriptor is used: it is not closed then
+        self.fd = private(lambda: os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
 
     def set(self) -> None:
         """Wake who waits for it; harmless when it is closed."""
-        with self.lock:
+        with self._lock:
             if self.fd >= 0:
                 os.eventfd_write(self.fd, 1)
 
     def clear(self) -> None:
         """Wake nobody any more; harmless if it is not set."""
-        with self.lock, suppress(BlockingIOError):
+        with self._lock, suppress(BlockingIOError):
             if self.fd >= 0:
                 os.eventfd_read(self.fd)
 
     def close(self) -> None:
         """Close the descriptor, for which no thread may wait any more; safe to call again."""
-        with self.lock:
+        with self._lock:
             descriptor, self.fd = self.fd, -1
             if descriptor >= 0:
                 close_private(descriptor)
-
-    def __del__(self) -> None:
-        if self.fd >= 0:  # a signal's handler has interrupted who was to have it
-            self.close()

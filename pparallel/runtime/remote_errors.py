@@ -10,7 +10,6 @@ from pparallel import errors
 from pparallel.errors import RemoteError
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime.future import ended_by
-from pparallel.runtime.interrupts import raise_interrupt
 
 
 class Envelope(NamedTuple):
@@ -80,7 +79,6 @@ def unpack(
         else:
             return remote
     except (Exception, SystemExit) as refused:  # noqa: BLE001 - its type is not here, or refuses
-        raise_interrupt(refused)
         remote.add_note(f"(it cannot be rebuilt here: {_message(refused)})")
         return remote
     if not isinstance(error, BaseException if exits else Exception):
@@ -93,7 +91,6 @@ def _message(error: BaseException) -> str:
     try:
         return str(error)
     except Exception as unreadable:  # noqa: BLE001 - the user's __str__ may raise anything
-        raise_interrupt(unreadable)
         return f"<no message: __str__ raised {type(unreadable).__name__}>"
 
 
@@ -107,7 +104,6 @@ def _rebuildable(
         frames = [bytes(each) for each in serializer.dumps(error)]
         copy = serializer.loads(frames)
     except (Exception, SystemExit) as refused:  # noqa: BLE001 - the user's exception may do that
-        raise_interrupt(refused)
         return None, _message(refused)
     if type(copy) is not type(error):
         return None, f"it comes back as {type(copy).__qualname__}"
@@ -121,8 +117,7 @@ def _state(error: BaseException, type_name: str, serializer: Serializer) -> list
         frames = [bytes(each) for each in serializer.dumps((error.args, vars(error)))]
         copy = _restored(type_name, frames, serializer)
         return frames if str(copy) == str(error) else None
-    except Exception as refused:  # noqa: BLE001 - what it holds may refuse in any way
-        raise_interrupt(refused)
+    except Exception:  # noqa: BLE001 - what it holds may refuse in any way
         return None
 
 

@@ -1,4 +1,4 @@
-"""How a rank is told to stop, where it cannot be ended by force."""
+"""The link of a rank to the launcher that runs it: the signal to stop, and objects sent back."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from functools import partial
 
 from pparallel.errors import ClosedError
 
 logger = logging.getLogger(__name__)
 
-Callback = Callable[["StopSignal"], None]
+Callback = Callable[[BaseException | None], object]  #: called with the reason
+Tell = Callable[[object], object]
 
 
 class StopSignal:
@@ -20,18 +22,18 @@ class StopSignal:
 
     Any thread may set it. Callbacks run in the thread that sets it, each once, and must not block;
     what they raise is logged, for one must not keep the others from waking.
+
+    Attributes:
+        reason: why it was set: what went wrong elsewhere, or None.
+        tell: hands an object on to where the rank was launched; None: nobody hears it.
     """
 
     def __init__(self) -> None:
+        self.reason: BaseException | None = None
+        self.tell: Tell | None = None
         self._changed = threading.Condition()  # on a reentrant lock: signal handlers set it, too
         self._is_set = False
-        self._reason: BaseException | None = None
         self._callbacks: dict[object, Callback] = {}
-
-    @property
-    def reason(self) -> BaseException | None:
-        """Why it was set: what went wrong elsewhere, or None."""
-        return self._reason
 
     def is_set(self) -> bool:
         """Return whether the rank is to end."""
@@ -43,19 +45,18 @@ class StopSignal:
             return self._changed.wait_for(self.is_set, timeout)
 
     def set(self, reason: BaseException | None = None) -> None:
-        """Tell the rank to end; the first call counts, with its reason."""
+        """Have the rank end; the first call counts, with its reason."""
         with self._changed:
             if self._is_set:
                 return
-            self._reason, self._is_set = reason, True
+            self.reason, self._is_set = reason, True
             self._changed.notify_all()
-            callbacks = list(self._callbacks.values())
-            self._callbacks.clear()
-        for callback in callbacks:
-            self._tell(callback)
+            callbacks, self._callbacks = self._callbacks, {}
+        for callback in callbacks.values():
+            self._call(callback)
 
-    def subscribe(self, callback: Callback) -> Callable[[], None]:
-        """Have *callback* called when the signal is set, at once if it already is.
+    def subscribe(self, callback: Callback) -> Callable[[], object]:
+        """Have *callback* called with the reason when the signal is set, at once if it already is.
 
         Returns:
             A function that takes the callback back; safe to call again.
@@ -64,19 +65,15 @@ class StopSignal:
         with self._changed:
             if not self._is_set:
                 self._callbacks[token] = callback
-                return lambda: self._forget(token)
-        self._tell(callback)
+                return partial(self._callbacks.pop, token, None)
+        self._call(callback)
         return lambda: None
 
-    def _tell(self, callback: Callback) -> None:
+    def _call(self, callback: Callback) -> None:
         try:
-            callback(self)
+            callback(self.reason)
         except Exception:
-            logger.exception("%r failed as it was told to stop", callback)
-
-    def _forget(self, token: object) -> None:
-        with self._changed:
-            self._callbacks.pop(token, None)
+            logger.exception("%r failed as its rank was to stop", callback)
 
 
 _current: ContextVar[StopSignal | None] = ContextVar("pparallel_stop_signal", default=None)
@@ -87,29 +84,37 @@ def current() -> StopSignal | None:
     return _current.get()
 
 
+def upstream() -> Tell | None:
+    """Return what hands an object on to where this rank was launched, None if nobody hears it."""
+    signal = current()
+    return None if signal is None else signal.tell
+
+
 def check() -> None:
     """Raise if the current rank is to end, for code that neither blocks nor calls others.
 
     Raises:
-        ClosedError: it is told to stop.
+        ClosedError: it is to stop.
     """
     signal = current()
     if signal is not None and signal.is_set():
         raise ClosedError("the job", "is ending", consequence=True)
 
 
+def follow(stop: Callback) -> Callable[[], object]:
+    """Have *stop* called with the reason, in any thread, when the current rank is to stop.
+
+    Returns:
+        A function that takes it back; safe to call again.
+    """
+    signal = current()
+    return (lambda: None) if signal is None else signal.subscribe(stop)
+
+
 @contextmanager
 def telling(stop: Callable[[], object]) -> Iterator[None]:
-    """Have *stop* called, in any thread, when the current rank is told to stop meanwhile."""
-    signal = current()
-    if signal is None:
-        yield
-        return
-
-    def tell(_: StopSignal) -> None:
-        stop()
-
-    forget = signal.subscribe(tell)
+    """Have *stop* called, in any thread, when the current rank is to stop meanwhile."""
+    forget = follow(lambda _: stop())
     try:
         yield
     finally:
@@ -122,25 +127,10 @@ def waking(stop: Callable[[BaseException], object]) -> AbstractContextManager[No
     return telling(lambda: stop(ClosedError("the wait for others", why, consequence=True)))
 
 
-def follow(stop: Callable[[BaseException | None], object]) -> Callable[[], None]:
-    """Have *stop* called with the reason, in any thread, when the current rank is told to stop.
-
-    Returns:
-        A function that takes it back; safe to call again.
-    """
-    signal = current()
-    if signal is None:
-        return lambda: None
-
-    def tell(told: StopSignal) -> None:
-        stop(told.reason)
-
-    return signal.subscribe(tell)
-
-
 @contextmanager
-def running_under(signal: StopSignal) -> Iterator[StopSignal]:
-    """Make *signal* the current one inside."""
+def running_under(signal: StopSignal, tell: Tell | None = None) -> Iterator[StopSignal]:
+    """Make *signal* the current one inside, and *tell* its way to where the rank was launched."""
+    signal.tell = tell
     token = _current.set(signal)
     try:
         yield signal

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pparallel.errors import ClosedError, PeerLostError
-from pparallel.runtime import stopping, upstream
+from pparallel.runtime import stopping
 
 if TYPE_CHECKING:
     from pparallel.builder import Runtime
@@ -141,7 +141,7 @@ def fail_beside_a_stubborn_one(rank: int, gates: Gates, stubborn: Gate) -> None:
 
 def tell(rank: int, count: int) -> bool:
     """Tell so many things, and return whether anybody is to hear them."""
-    found = upstream.current()
+    found = stopping.upstream()
     if found is None:
         return False
     for number in range(count):

@@ -26,6 +26,7 @@ LIMIT = 30.0  #: seconds that a step of a test may take
 
 ALONE = """
 import sys, pparallel
+assert issubclass(pparallel.errors.ClosedError, Exception)
 with pparallel.build({"members": 1, "pool": {"backend": "thread", "size": 2}}) as rt:
     assert rt.pool.map(abs, [-1, -2]) == [1, 2]
     rt.report(loss=1)

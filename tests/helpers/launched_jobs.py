@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from pparallel.runtime import upstream
+from pparallel.runtime import stopping
 
 if TYPE_CHECKING:
     from pparallel import Runtime
@@ -44,7 +44,7 @@ def fail_oddly(rt: Runtime) -> None:
 
 
 def is_heard(rt: Runtime) -> bool:
-    return rt.events.listening or upstream.current() is not None
+    return rt.events.listening or stopping.upstream() is not None
 
 
 def speak(rt: Runtime) -> None:

@@ -164,7 +164,7 @@ def test_a_rank_that_is_told_to_stop_when_it_waits_no_longer(q: SimpleQueue) -> 
         q.get(timeout=0.01)
     others = [os.eventfd(0, os.EFD_NONBLOCK) for _ in range(3)]
     try:
-        late[0](signal_to_stop)
+        late[0](None)
         for each in others:
             with pytest.raises(BlockingIOError):
                 os.eventfd_read(each)

@@ -1,8 +1,7 @@
-"""A descriptor by which a thread is told to look."""
+"""A descriptor by which a thread is woken."""
 
 from __future__ import annotations
 
-import gc
 import os
 import select
 
@@ -39,13 +38,10 @@ def test_what_is_closed_may_be_used_and_closed_again() -> None:
     os.close(other)
 
 
-def test_one_that_is_lost_closes_itself_and_a_fork_has_none() -> None:
+def test_a_fork_has_none() -> None:
     event = EventFd()
     child = os.fork()
     if not child:
         os._exit(0 if os.path.samefile(f"/proc/self/fd/{event.fd}", os.devnull) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    number = event.fd
-    del event
-    gc.collect()
-    assert not os.path.exists(f"/proc/self/fd/{number}")
+    event.close()

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from rpc_members import Gates, add, between, launch, same, wait_at_gate
+from typing_extensions import override
 
 from pparallel import Runtime
 from pparallel.errors import CallTimeoutError, PparallelError
@@ -199,3 +200,26 @@ def test_a_thread_that_receives_does_not_wait() -> None:
         assert future.wait(PATIENCE) == 1
 
     launch(between(program))
+
+
+class PickledByACall:
+    """Calls where it is pickled."""
+
+    group: Any = None
+    value = 0
+
+    @override
+    def __getstate__(self) -> dict[str, int]:
+        return {"value": type(self).group.rpc_sync(0, abs, args=(-3,))}
+
+
+def test_a_user_object_that_calls_while_it_is_fetched_is_no_finalizer() -> None:
+    def program(rt: Any) -> Any:
+        group = rt.group()
+        PickledByACall.group = group
+        group.barrier(PATIENCE)
+        found = group.remote(1, PickledByACall).to_here(PATIENCE) if rt.rank == 0 else None
+        group.barrier(PATIENCE)
+        return None if found is None else found.value
+
+    assert launch(program, backend="ipc")[0] == 3

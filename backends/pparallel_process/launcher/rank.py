@@ -14,7 +14,7 @@ from typing import Any
 from pparallel.errors import ClosedError, SerializationError
 from pparallel.interfaces.serializer import Serializer
 from pparallel.machine.threads import apply_thread_limit
-from pparallel.runtime import printing, remote_errors, stopping, upstream
+from pparallel.runtime import printing, remote_errors, stopping
 from pparallel.runtime.pools import forwarding, nesting
 from pparallel.runtime.pools.values import unread, unsent
 from pparallel.runtime.processes import forget_in_children
@@ -57,10 +57,9 @@ def main(payload: bytes, fds: Sequence[int]) -> None:
     listener = threading.Thread(
         target=_listen, args=(channel, serializer, signal), name="pparallel-rank", daemon=True
     )
-    tell = teller.tell if start.hears else None
     try:
         start_thread(listener)
-        with stopping.running_under(signal), upstream.heard_by(tell):
+        with stopping.running_under(signal, teller.tell if start.hears else None):
             fn, args = _call(start, files, handed, serializer)
             value = fn(start.rank, *args)
         teller.result(start.rank, value, last=(flush, forwarder.flush))

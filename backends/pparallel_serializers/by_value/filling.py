@@ -18,7 +18,6 @@ from typing import Any
 from typing_extensions import Buffer, override
 
 from pparallel.errors import SerializationError
-from pparallel.runtime.interrupts import raise_interrupt
 from pparallel.runtime.processes import main_module
 from pparallel_serializers import outofband, refusals
 from pparallel_serializers.by_value import classes, names, scripts, units
@@ -135,7 +134,6 @@ class _Entry:
         try:
             return _read(outofband.read(self._frames, self._unpickler))
         except Exception as error:
-            raise_interrupt(error)
             name, why = self.sent.names[0], f"it cannot be read here: {refusals.reason(error)}"
             if len(self.sent.names) > 1:
                 raise

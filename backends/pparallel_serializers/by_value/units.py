@@ -36,7 +36,6 @@ from typing import Any, NamedTuple, cast
 from typing_extensions import Buffer
 
 from pparallel.errors import SerializationError
-from pparallel.runtime.interrupts import raise_interrupt
 from pparallel_serializers import outofband, refusals
 from pparallel_serializers.by_value import names, scripts
 from pparallel_serializers.by_value.classes import attributes_of, digest, is_code, parts_seen
@@ -162,8 +161,7 @@ def same_as_sent(script: scripts.Script, sent: Sent, frames: Sequence[Buffer]) -
     value = values if len(values) > 1 else values[sent.names[0]]
     try:
         own = _Gathering(UnitPickler()).pickled(script, sent.names, value)[0]
-    except Exception as error:  # noqa: BLE001 - whatever the value's own hooks raise
-        raise_interrupt(error)
+    except Exception:  # noqa: BLE001 - whatever the value's own hooks raise
         return sent.is_placeholder
     return own == [bytes(each) for each in frames]
 
@@ -272,7 +270,6 @@ class _Gathering:
         try:
             frames, pickler = self._whole(script, name, value, is_definition=bool(code))
         except Exception as error:
-            raise_interrupt(error)
             refusal = _refusal(name, value, error)
             if is_root and code:
                 raise SerializationError(*refusal) from error
@@ -288,8 +285,7 @@ class _Gathering:
         """Return a pickled value; of a class with placeholders for attributes that cannot be."""
         try:
             return self.pickled(script, (name,), value, is_definition=is_definition)
-        except Exception as error:
-            raise_interrupt(error)
+        except Exception:
             if not isinstance(value, type):
                 raise
         refused = {}
@@ -297,7 +293,6 @@ class _Gathering:
             try:
                 self.pickled(script, (name,), each)
             except Exception as error:  # noqa: BLE001 - whatever the value's own hooks raise
-                raise_interrupt(error)
                 refused[attribute] = Placeholder(*_refusal(f"{name}.{attribute}", each, error))
         return self.pickled(script, (name,), value, refused, is_definition=is_definition)
 
@@ -308,8 +303,7 @@ class _Gathering:
             return b""
         try:
             return b"".join(self.pickled(script, (), value)[0])
-        except Exception as error:  # noqa: BLE001 - as unchanged counts what cannot be compared
-            raise_interrupt(error)
+        except Exception:  # noqa: BLE001 - as unchanged counts what cannot be compared
             return b""
 
     def pickled(

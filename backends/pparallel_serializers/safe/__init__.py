@@ -11,7 +11,6 @@ from typing import Any
 from typing_extensions import Buffer, override
 
 from pparallel.interfaces.serializer import Serializer
-from pparallel.runtime.interrupts import raise_interrupt
 from pparallel.runtime.member import Member
 from pparallel_serializers.config import SafeSerializerConfig
 from pparallel_serializers.refusals import dump_refusal, load_refusal
@@ -49,7 +48,6 @@ class SafeSerializer(Serializer):
         try:
             return Writer(Budget(self.config.max_bytes), self.config.max_depth).write(obj)
         except Exception as error:
-            raise_interrupt(error)
             raise dump_refusal(obj, error) from error
 
     @override
@@ -57,5 +55,4 @@ class SafeSerializer(Serializer):
         try:
             return Reader(Budget(self.config.max_bytes), self.config.max_depth).read(buffers)
         except Exception as error:
-            raise_interrupt(error)
             raise load_refusal(buffers, error) from error

@@ -20,7 +20,7 @@ from typing_extensions import Buffer
 from pparallel.errors import PeerLostError, is_consequence
 from pparallel.interfaces.launcher import GRACE
 from pparallel.interfaces.serializer import Serializer
-from pparallel.runtime import environment, remote_errors, stopping, upstream
+from pparallel.runtime import environment, remote_errors, stopping
 from pparallel.runtime.links import peer
 from pparallel.runtime.processes import lifeline, main_module
 from pparallel.runtime.resources import start_thread
@@ -56,10 +56,7 @@ def _run(rank: int, order: Order, told: StopSignal, connection: socket.socket) -
     teller = _Teller(connection, serializer)
     try:
         function, args = serializer.loads(order.call)
-        with (
-            stopping.running_under(told),
-            upstream.heard_by(teller.tell if order.hears else None),
-        ):
+        with stopping.running_under(told, teller.tell if order.hears else None):
             result = serializer.dumps(function(rank, *args))
     except BaseException as error:  # noqa: BLE001 - raised in the launching process
         envelope = tuple(remote_errors.pack(error, serializer, exits=True))

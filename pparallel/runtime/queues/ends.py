@@ -10,7 +10,6 @@ import os
 import select
 import sys
 import termios
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -18,6 +17,7 @@ from typing import TypeAlias
 
 from pparallel.errors import ClosedError, TaskTimeoutError
 from pparallel.runtime import lending, stopping
+from pparallel.runtime.event_fd import EventFd
 from pparallel.runtime.queues.tickets import LONGEST, SIZE
 from pparallel.runtime.reopening import Handle, handle, reopened
 from pparallel.runtime.shm import Arena, Parcels
@@ -194,23 +194,18 @@ def _stopped_by(poll: select.poll) -> Iterator[list[bool]]:
     if stopping.current() is None:
         yield stopped
         return
-    waker = os.eventfd(0, os.EFD_CLOEXEC)
-    held, lock = [waker], threading.Lock()
+    waker = EventFd()
 
     def stop() -> None:
         stopped.append(True)
-        with lock:  # this may still run when it has been forgotten
-            for each in held:
-                os.eventfd_write(each, 1)
+        waker.set()  # harmless where this runs when it has been forgotten
 
-    poll.register(waker, select.POLLIN)
+    poll.register(waker.fd, select.POLLIN)
     try:
         with stopping.telling(stop):
             yield stopped
     finally:
-        with lock:
-            held.clear()
-        os.close(waker)
+        waker.close()
 
 
 def _pipe(undo: ExitStack) -> int:

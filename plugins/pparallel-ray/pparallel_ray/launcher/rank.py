@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 
 from pparallel.errors import ClosedError, SerializationError
 from pparallel.interfaces.serializer import Serializer
-from pparallel.runtime import member, printing, remote_errors, stopping, upstream
+from pparallel.runtime import member, printing, remote_errors, stopping
 from pparallel.runtime.pools import forwarding, nesting
 from pparallel.runtime.pools.values import unread, unsent
 from pparallel.runtime.processes import forget_in_children, main_module
@@ -53,8 +53,7 @@ def main(payload: bytes, fds: Sequence[int]) -> None:
             daemon=True,
         ).start()
         with (
-            stopping.running_under(signal),
-            upstream.heard_by(teller.tell if start.hears else None),
+            stopping.running_under(signal, teller.tell if start.hears else None),
             member.placed(start.local_rank),
         ):
             value = fn(start.rank, *args)
