@@ -69,15 +69,13 @@ class Transport(ABC):
     sends to itself.
 
     Guarantees:
-        - A message arrives with the frames it was sent with, empty ones too
-          (``TransportSuite.test_frames_arrive_as_sent``), and huge ones
-          (``test_huge_frames_arrive_as_sent``), and many (``test_many_frames_arrive``).
-        - A message arrives once or, where :meth:`Receiver.on_reset` or :meth:`Receiver.on_lost`
-          says so, perhaps not at all (``test_each_message_arrives_once``).
-        - No member that does not read holds up messages to others
-          (``test_a_member_that_does_not_read_holds_up_no_other``).
-        - Any thread may send (``test_messages_of_each_thread_arrive_in_order``), and sending does
-          not wait for the receiver (``test_sending_does_not_block``).
+        - A message arrives with the frames it was sent with, empty ones, huge ones and many
+          (``TransportSuite.test_frames_arrive_as_sent``).
+        - Any thread may send, and a message arrives once or, where :meth:`Receiver.on_reset` or
+          :meth:`Receiver.on_lost` says so, perhaps not at all
+          (``test_messages_of_each_thread_arrive_once_and_in_order``).
+        - Sending does not wait for the receiver, and no member that does not read holds up
+          messages to others (``test_a_member_that_does_not_read_holds_up_nobody``).
         - Frames arrive as the receiver's own memory: writable where they were sent writable,
           valid while referenced, and never seen to change by the sender or by another receiver
           (``test_what_arrives_is_the_receivers_own``).
@@ -96,7 +94,7 @@ class Transport(ABC):
 
     Features:
         - ``ordered``: messages of one thread to one member arrive in the order in which they were
-          sent (``TransportSuite.test_messages_of_each_thread_arrive_in_order``, ``test_order``).
+          sent (``test_messages_of_each_thread_arrive_once_and_in_order``, ``test_order``).
 
     Attributes:
         is_local: all members are threads of one process.

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-from typing_extensions import override
-
 from pparallel.testing.transport.alone import AloneTests
 from pparallel.testing.transport.calls import CallTests
 from pparallel.testing.transport.ownership import OwnershipTests
@@ -14,8 +11,3 @@ class ReducedTransportSuite(AloneTests, OwnershipTests):
     """How frames are sent, answered and owned, and their order; subclass it as the whole suite."""
 
     test_order = CallTests.test_order
-
-    @override
-    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        if "serializer" in metafunc.fixturenames:
-            metafunc.parametrize("serializer", ["dill"])

@@ -17,6 +17,7 @@ import threading
 import traceback
 import types
 import warnings
+import weakref
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -163,6 +164,8 @@ def become(paths: list[str], args: list[str], env: dict[str, str]) -> int:
 if __name__ == "__main__":
     for each in sys.argv[1:]:
         importlib.import_module(each)
+    for each in [*weakref.finalize._registry]:  # type: ignore[attr-defined]
+        each.atexit = False  # those of torch take long, and change nothing for a process that ends
     gc.collect()
     gc.freeze()
     serve()

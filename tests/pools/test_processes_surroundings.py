@@ -212,6 +212,18 @@ with concurrent.futures.ThreadPoolExecutor(1) as threads:
     assert run(text).stdout == "by the parent\n"
 
 
+def test_what_a_preloaded_module_has_made_is_not_finalized_by_the_first_child(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "import tempfile\nfolder = tempfile.TemporaryDirectory()\n"
+    (tmp_path / "has_a_folder.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    code = "import os, has_a_folder as h; say(os.path.isdir(h.folder.name))"
+    for _ in range(2):
+        assert outcome(code, preload=["has_a_folder"])[0] == ["True"]
+
+
 # -- how the program was started ------------------------------------------------------------------
 
 ALL = f"""

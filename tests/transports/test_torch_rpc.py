@@ -40,9 +40,8 @@ class TestTorchRpcTransport(ReducedTransportSuite):
     test_every_call_is_answered_once = CallTests.test_every_call_is_answered_once
     test_timeout = CallTests.test_timeout
     test_remote_exceptions = CallTests.test_remote_exceptions
-    test_two_members_that_are_not_first = CallTests.test_two_members_that_are_not_first
+    test_calls_that_differ = CallTests.test_calls_that_differ
     test_a_forked_child_closes_its_copy = CallTests.test_a_forked_child_closes_its_copy
-    test_calls_in_a_circle = CallTests.test_calls_in_a_circle
     test_one_slow_member_holds_up_no_other = FaultTests.test_one_slow_member_holds_up_no_other
 
     @pytest.fixture

@@ -17,6 +17,7 @@ import select
 import signal
 import socket
 import warnings
+import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple, NoReturn
@@ -58,6 +59,8 @@ def serve(control: int, parent: int, preload: Sequence[str]) -> NoReturn:
     main_module.install((None, None, None))
     broken = _preloaded(preload)
     signals.reset()  # whatever the modules have done
+    for each in [*weakref.finalize._registry]:  # type: ignore[attr-defined]
+        each.atexit = False  # children share what it is for, and one ends before another
     os.chdir("/")
     gc.disable()
     gc.collect()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pparallel.interfaces.collective import ReduceOp
-from pparallel.testing.collective.samples import LARGE, combined, finish, same, sample
+from pparallel.testing.collective.samples import LARGE, combined, finish, same, sample, sawtooth
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,6 +61,7 @@ class _Shared:
     def __init__(self, rt: Runtime, device: str, count: int, *, async_op: bool) -> None:
         self._group, self._me, self._size = rt.collective, rt.rank, rt.world_size
         self._device, self._count, self._async_op = device, count, async_op
+        self._base = sawtooth(count, device)
 
     def check(self) -> None:
         """Do each operation in place, and in places of others."""
@@ -104,9 +105,7 @@ class _Shared:
             )
 
     def _values(self, seed: int) -> Tensor:
-        import torch
-
-        return torch.arange(self._count, device=self._device).remainder(97).float() + seed
+        return self._base + seed
 
 
 def uneven(rt: Runtime, device: str) -> None:

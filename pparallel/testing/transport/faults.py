@@ -8,12 +8,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from typing_extensions import override
 
-from pparallel.errors import CallTimeoutError, PeerLostError, PparallelError, SerializationError
+from pparallel.errors import CallTimeoutError, PeerLostError
 from pparallel.interfaces.transport import TransportConfig
 from pparallel.runtime.rpc import RpcGroup
 from pparallel.testing.chaos import chaotic
@@ -23,7 +22,6 @@ from pparallel.testing.transport.alone import SOON
 from pparallel.testing.transport.base import Run, TransportTests, first_member
 from pparallel.testing.transport.called import (
     Holder,
-    add,
     add_and_note,
     add_listed,
     fail,
@@ -39,19 +37,13 @@ from pparallel.testing.transport.called import (
 if TYPE_CHECKING:
     from pparallel.builder import Runtime
 
-#: One fault alone, so that it shows which is not survived, and all together.
-FAULTS: dict[str, dict[str, float]] = {
-    "request lost": {"drop_request": 0.2},
-    "reply lost": {"drop_reply": 0.2},
-    "failed while running": {"fail_running": 0.2},
-    "twice": {"duplicate": 0.5},
-    "all": {
-        "drop_request": 0.1,
-        "drop_reply": 0.1,
-        "fail_running": 0.1,
-        "duplicate": 0.3,
-        "delay": 0.3,
-    },
+#: chances of all faults at once
+FAULTS = {
+    "drop_request": 0.1,
+    "drop_reply": 0.1,
+    "fail_running": 0.1,
+    "duplicate": 0.3,
+    "delay": 0.3,
 }
 
 
@@ -110,27 +102,6 @@ def never_answered(rt: Runtime) -> None:
     assert rt.rank == 0 or noted() == [1]
 
 
-class Unsendable:
-    """Raises when it is serialised, or where it arrives."""
-
-    def __init__(self, arrives: bool) -> None:
-        self.arrives = arrives
-
-    @override
-    def __reduce__(self) -> tuple[Any, ...]:
-        if self.arrives:
-            return _refuse, ()
-        raise LookupError("it cannot be sent")
-
-
-def _refuse() -> None:
-    raise LookupError("it cannot be rebuilt")
-
-
-def leave() -> None:
-    raise SystemExit(3)
-
-
 @contextmanager
 def times_out(timeout: float) -> Iterator[None]:
     """Check that what is inside ends with its time-out."""
@@ -181,25 +152,6 @@ def in_queues(group: RpcGroup) -> None:
     assert group.rpc_sync(1, noted) == [], "calls ran whose time-outs had passed"
 
 
-@first_member
-def errors_of_all_kinds(group: RpcGroup) -> None:
-    calls: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
-        (give_back, (Unsendable(False),)),
-        (give_back, (Unsendable(True),)),
-        (Unsendable, (False,)),
-        (Unsendable, (True,)),
-        (leave, ()),
-    ]
-    for function, args in calls:
-        for call in (group.rpc_sync, lambda *a: group.rpc_async(*a).wait()):
-            with pytest.raises((PparallelError, SystemExit)) as caught:
-                call(1, function, args)
-            assert not isinstance(caught.value, CallTimeoutError), f"{function} hangs"
-            assert group.rpc_sync(1, add, args=(1, 2)) == 3
-    with pytest.raises(SerializationError):
-        group.remote(1, Unsendable, args=(False,)).to_here()
-
-
 class FaultTests(TransportTests):
     """Tests of the RPC layer, with faults put between it and the transport, and of what is full."""
 
@@ -207,14 +159,13 @@ class FaultTests(TransportTests):
     def faulty(self, config: TransportConfig) -> Callable[..., TransportConfig]:
         return partial(chaotic, config, seed=5, retry_after=0.02, delay_at_most=0.01)
 
-    @pytest.mark.parametrize("fault", FAULTS)
     def test_what_is_lost_is_sent_again(
-        self, run: Run, faulty: Callable[..., TransportConfig], fault: str
+        self, run: Run, faulty: Callable[..., TransportConfig]
     ) -> None:
-        run(sent_again, 20, transport=faulty(**FAULTS[fault]))
+        run(sent_again, 40, transport=faulty(**FAULTS))
 
     def test_nothing_runs_twice(self, run: Run, faulty: Callable[..., TransportConfig]) -> None:
-        run(not_sent_again, 60, transport=faulty(**FAULTS["all"]))
+        run(not_sent_again, 60, transport=faulty(**FAULTS))
         for fault in ("drop_reply", "fail_running"):
             run(never_answered, transport=faulty(**{fault: 1.0}))
 
@@ -226,6 +177,3 @@ class FaultTests(TransportTests):
 
     def test_a_timeout_is_kept_in_queues(self, run: Run) -> None:
         run(in_queues, handler_threads=1)
-
-    def test_nobody_is_deaf_after_an_error(self, run: Run) -> None:
-        run(errors_of_all_kinds)

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pparallel.registry import default_registry
 from pparallel.testing.patience import PATIENCE
 from pparallel.testing.serializer import make_tensors
 from pparallel.testing.transport.base import Run, TransportTests
@@ -107,23 +106,10 @@ def _check_back(back: dict[str, torch.Tensor], byte: int) -> None:
     fill(back, 30)
 
 
-def installed_serializers() -> list[str]:
-    """Return the names of the serializers that can be built here."""
-    return [
-        each.name
-        for each in default_registry().offers()
-        if each.interface == "serializer" and each.status == "available"
-    ]
-
-
 class OwnershipTests(TransportTests):
     """Tests that no two members, nor two calls of one, ever share memory."""
 
-    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Run what asks for a serializer with each that is installed."""
-        if "serializer" in metafunc.fixturenames:
-            metafunc.parametrize("serializer", installed_serializers())
-
+    @pytest.mark.parametrize("serializer", ["dill", "safe"])
     def test_tensors_are_the_receivers_own(self, run: Run, serializer: str) -> None:
         pytest.importorskip("torch")
         run(own_tensors, members=3, serializer=serializer)
