@@ -102,12 +102,13 @@ def test_nobody_takes_over_before_the_function_of_a_job_is_called() -> None:
         it.timers.advance(2 * LONG)
         assert not it.started
         it.ran.append(job)
+        it.executor.starts()
 
     it = Threads()
     it.executor._run = read
-    it.executor.submit("a", [1, 2])
+    it.executor.submit("a", [1, 2, 3])
     it.work()
-    assert it.ran == [1, 2]
+    assert it.ran == [1, 2, 3]
 
 
 def test_jobs_that_come_behind_one_that_takes_long_are_taken_over() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType
 
 import pytest
 from hypothesis import given
@@ -12,7 +15,17 @@ from rpc_fakes import Answered, FakePeer, ask, call, made, result
 
 from pparallel.errors import CallTimeoutError, PeerLostError
 from pparallel.runtime.rpc.codec import ACK, CALL, FAILED, IDEMPOTENT, OK, RESULT, SERVICE
-from pparallel.runtime.rpc.peer import FULL, HELD, MANY, MOST, OVERHEAD, PATIENCE, SOON, Arrived
+from pparallel.runtime.rpc.peer import (
+    FULL,
+    HELD,
+    MANY,
+    MOST,
+    OVERHEAD,
+    PATIENCE,
+    SOON,
+    Arrived,
+    Peer,
+)
 
 # -- what leaves together ---------------------------------------------------------------------
 
@@ -392,6 +405,32 @@ def test_a_message_whose_send_is_interrupted_is_sent_again() -> None:
     it.call()
     it.peer.flush()
     assert it.ids() == [[2]]
+
+
+def test_a_message_is_sent_whichever_step_is_interrupted() -> None:
+    """A signal's handler runs, and may raise, when a function in C has returned."""
+    left = 0
+
+    def interrupt(frame: FrameType, event: str, _: object) -> None:
+        nonlocal left
+        if event == "c_return" and frame.f_code is Peer._send_all.__code__:
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+
+    for step in range(1, 100):
+        it, left = FakePeer(), step
+        with suppress(KeyboardInterrupt):
+            sys.setprofile(interrupt)
+            try:
+                it.call()
+            finally:
+                sys.setprofile(None)
+        it.timers.advance(HELD)
+        assert [1] in it.ids(), f"lost after step {step}"
+        if left > 0:
+            break
+    assert step > 1
 
 
 def test_a_result_that_cannot_be_sent_reaches_the_caller_as_an_error() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
+from concurrent.futures import Future
 from typing import Any, ClassVar
 
 import pytest
@@ -12,9 +13,11 @@ from rpc_members import Gates, between, launch, wait_at_gate
 
 from pparallel import Runtime
 from pparallel.errors import DirectoryError, PeerLostError, ResourceExhaustedError
+from pparallel.interfaces.transport import Frames
+from pparallel.runtime.flat_views import own
 from pparallel.runtime.rpc import context
 from pparallel.runtime.rpc.group import RpcGroup
-from pparallel.runtime.rpc.refs import COUNT, RefTable
+from pparallel.runtime.rpc.refs import COUNT, RefTable, RemoteRef
 from pparallel.testing.patience import PATIENCE, until
 
 
@@ -185,11 +188,79 @@ def test_methods_of_paired_objects_run_at_their_owner() -> None:
     launch(program)
 
 
+class Held:
+    """Passes messages on when :meth:`release` says so."""
+
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
+        self._messages: list[tuple[str, Frames]] = []
+
+    def send(self, to: str, frames: Frames) -> None:
+        self._messages.append((to, own(frames)))
+
+    def exchange(self, *_: object) -> None:
+        pass
+
+    def release(self) -> None:
+        for each in self._messages:
+            self._transport.send(*each)
+
+
+passed: list[RemoteRef[Counter]] = []
+
+
+def take(ref: RemoteRef[Counter]) -> None:
+    passed.append(ref)
+
+
+def test_a_reference_may_arrive_before_the_request_that_makes_its_value(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def program(rt: Runtime, group: RpcGroup) -> None:
+        peer = context.endpoint().peer("m1")
+        held = Held(peer._transport)
+        with monkeypatch.context() as patch:
+            patch.setattr(peer, "_transport", held)
+            ref = group.remote(1, Counter)
+            group.rpc_sync(2, take, args=(ref,), timeout=PATIENCE)
+        held.release()
+        assert ref.rpc_sync(PATIENCE).add() == 1
+        del ref
+        assert passed.pop().to_here(PATIENCE).count == 1
+
+    launch(between(program), 3)
+
+
 class Endpoint:
     name = "a"
 
+    def __init__(self) -> None:
+        self.counted: list[tuple[int, int]] = []  # of holds and of tickets
+        self.reply: Future[object] = Future()
+
     def serve(self, *_: object) -> None:
         pass
+
+    def ask_async(self, to: str, key: str, count: tuple[str, bool, int, str, int]) -> object:
+        assert (to, key) == ("b", COUNT)
+        self.counted.append((count[2], count[4]))
+        return self.reply
+
+
+def test_a_hold_lasts_until_the_owner_knows_that_the_reference_is_passed_on() -> None:
+    endpoint = Endpoint()
+    endpoint.refs = table = RefTable(endpoint)  # type: ignore[arg-type, attr-defined] # no more
+    ref = table.held("b", "a:0")
+    alive = weakref.ref(ref)
+    table.share(ref, False)
+    del ref
+    gc.collect()
+    assert alive() is not None
+    assert endpoint.counted == [(0, 1)]
+    endpoint.reply.set_result(None)
+    endpoint.reply = Future()  # which had the reference in its callback
+    until(lambda: endpoint.counted == [(0, 1), (-1, 0)], "it was not released")
+    table.close()
 
 
 def test_a_value_whose_request_is_lost_with_its_member_is_waited_for_by_nobody() -> None:

@@ -69,6 +69,7 @@ class _Meeting:
                 wake.append(partial(settle, self.waiting[member].popleft()[1], Reply(answer)))
         return wake
 
+
 class Directory:
     """Answers the services above; every entry ends with the member that holds it."""
 

@@ -530,7 +530,8 @@ class Peer:
                     if self._sender is not None or not self._outgoing:
                         return
                     self._sender = me
-                    message = self._outgoing.popleft()
+                    message = self._outgoing[0]
+                    del self._outgoing[0]  # it is held from here on, whatever interrupts
                     mark = self._mark()
                 kind, items, _ = message
                 try:
