@@ -105,9 +105,11 @@ def same(found: Tensor | Sequence[Tensor], expected: Tensor | Sequence[Tensor], 
 def _are_equal(found: Tensor | Sequence[Tensor], expected: Tensor | Sequence[Tensor]) -> bool:
     import torch
 
-    if isinstance(found, torch.Tensor):
-        alike = isinstance(expected, torch.Tensor) and found.dtype == expected.dtype
-        return alike and found.device == expected.device and torch.equal(found, expected)
+    if isinstance(found, torch.Tensor) and isinstance(expected, torch.Tensor):
+        alike = found.dtype == expected.dtype and found.device == expected.device
+        return alike and torch.equal(found, expected)
+    if isinstance(found, torch.Tensor) or isinstance(expected, torch.Tensor):
+        return False
     return len(found) == len(expected) and all(map(_are_equal, found, expected))
 
 
