@@ -111,7 +111,11 @@ class TestAdvice:
     @pytest.mark.parametrize(
         ("make", "kind", "advice"),
         [
-            (threading.Event, "threading.Event", "make it at module level or in a pool's initializer"),
+            (
+                threading.Event,
+                "threading.Event",
+                "make it at module level or in a pool's initializer",
+            ),
             (queue.Queue, "queue.Queue", "make it at module level or in a pool's initializer"),
             (
                 lambda: os.fdopen(os.open(os.devnull, os.O_RDONLY)),
