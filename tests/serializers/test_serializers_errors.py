@@ -107,15 +107,16 @@ class TestPaths:
         assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
-_MAKE = "make it at module level or in a pool's initializer"
-
-
 class TestAdvice:
     @pytest.mark.parametrize(
         ("make", "kind", "advice"),
         [
-            (threading.Event, "threading.Event", _MAKE),
-            (queue.Queue, "queue.Queue", _MAKE),
+            (
+                threading.Event,
+                "threading.Event",
+                "make it at module level or in a pool's initializer",
+            ),
+            (queue.Queue, "queue.Queue", "make it at module level or in a pool's initializer"),
             (
                 lambda: os.fdopen(os.open(os.devnull, os.O_RDONLY)),
                 "TextIOWrapper",
