@@ -98,8 +98,7 @@ class Connection:
                     self._is_dead = True
                     return
             self._waiting.append((data, fds))
-            if len(self._waiting) == 1:
-                self._flush()
+            self._flush()  # also of what a thread has left that was interrupted here
 
     def is_empty(self) -> bool:
         """Return whether all has left."""

@@ -285,16 +285,18 @@ class IpcTransport(BaseTransport["IpcTransportConfig"]):
 
     @override
     def exchange(self, to: str, frames: Frames, timeout: float | None) -> Frames | None:
-        connection, found = self._connection(to), self._peers[to]
+        connection, found, theirs = self._connection(to), self._peers[to], None
         try:
             direct = found.idle.pop()  # the one used last: what it needs is in the caches
         except IndexError:
-            made = self._new_direct(found, connection)
+            made = self._new_direct(found)
             if made is None:
                 return None
-            direct = made
+            direct, theirs = made
         keeps, reply = False, None
         try:
+            if theirs is not None:
+                connection.send((messages.DIRECT,), [theirs.detach()])
             reply = direct.exchange(frames, connection, timeout)
             keeps = reply is not None and not found.has_ended and len(found.idle) < KEPT
         finally:
@@ -308,7 +310,8 @@ class IpcTransport(BaseTransport["IpcTransportConfig"]):
             raise self._membership.why_ended(to, direct.until)
         return reply
 
-    def _new_direct(self, found: _Peer, connection: Connection) -> DirectCaller | None:
+    def _new_direct(self, found: _Peer) -> tuple[DirectCaller, socket.socket] | None:
+        """Return a direct connection and its other end, which is to be sent, if there is one."""
         with self._lock:
             if found.has_ended or len(found.direct) >= self._config.lanes:
                 return None
@@ -320,8 +323,7 @@ class IpcTransport(BaseTransport["IpcTransportConfig"]):
                 raise
             direct = DirectCaller(ours, found.name)
             found.direct.add(direct)
-        connection.send((messages.DIRECT,), [theirs.detach()])
-        return direct
+        return direct, theirs
 
     def _take(self, name: str, connection: Connection, packet: Any, fds: list[int]) -> None:
         """Take a packet of a member."""

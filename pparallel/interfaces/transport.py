@@ -41,7 +41,7 @@ class Receiver(Protocol):
         """Take a message of another member.
 
         A thread of the transport calls it, for the messages of one sender one at a time and in the
-        order in which they were sent. It does not block.
+        order in which they were sent. It does not block, and may empty a list of frames.
         """
 
     def on_exchange(self, sender: str, frames: Frames) -> Frames | Future[Frames]:

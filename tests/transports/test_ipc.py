@@ -8,6 +8,7 @@ import socket
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -244,6 +245,27 @@ def test_a_message_leaves_after_those_that_wait_for_room() -> None:
         there.a.send("b", [b"%d" % sent])
         there.at_a.gate.set()
         assert [int(frames[0]) for frames in there.at_b.has(sent + 1)] == [*range(sent + 1)]
+
+
+class InterruptedQueue(deque[Any]):
+    """One whose first addition a signal's handler interrupts."""
+
+    def append(self, item: Any, /) -> None:
+        super().append(item)
+        if not self.__dict__:
+            self.was_interrupted = True
+            raise KeyboardInterrupt
+
+
+def test_messages_leave_after_one_that_was_interrupted_in_the_queue() -> None:
+    with pair() as there:
+        connection = there.a._peers["b"].connection
+        assert connection is not None
+        connection._waiting = InterruptedQueue()
+        with pytest.raises(KeyboardInterrupt):  # the first takes a descriptor along, and waits
+            there.a.exchange("b", [b"?"], PATIENCE)
+        there.a.send("b", [b"next"])
+        assert there.at_b.has(1) == [[b"next"]]
 
 
 def test_memory_of_a_request_that_a_dead_member_has_not_read_is_given_back(

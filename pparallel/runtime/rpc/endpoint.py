@@ -494,6 +494,8 @@ class Endpoint:
         before, here.internal = here.internal, True
         try:
             todo = peer.received(self._codec.items(frames[0]), frames[1:])
+            if type(frames) is list:
+                frames.clear()  # their memory may go back as a result, once a call has been read
             jobs: list[_Job] = []
             now = monotonic()
             for item, part in todo:
