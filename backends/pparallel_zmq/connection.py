@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import zmq
 
@@ -16,6 +16,9 @@ from pparallel.runtime.links.dispatcher import Dispatcher
 from pparallel_zmq.address import Address
 from pparallel_zmq.messages import MORE_BACK, Parts
 from pparallel_zmq.sockets import NOW, RETURN, Sockets
+
+if TYPE_CHECKING:
+    from pparallel_zmq.transport import ZmqTransport
 
 logger = logging.getLogger(__name__)
 
@@ -30,22 +33,6 @@ _WATCHED = (
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
     | _FAILED
 )
-
-
-class Owner(Protocol):
-    """What a connection reports to, in the thread that receives."""
-
-    def came_back(self, connection: Connection) -> None:
-        """The connection broke, and is there again."""
-
-    def answered(self, connection: Connection, part: bytes) -> None:
-        """The other end has answered by this connection."""
-
-    def refused(self, connection: Connection, why: str) -> None:
-        """The other end does not let this member in."""
-
-    def unreachable(self, connection: Connection, why: str) -> None:
-        """The connection cannot be made, or is not made again."""
 
 
 class Connection:
@@ -67,7 +54,7 @@ class Connection:
         address: Address,
         sockets: Sockets,
         dispatcher: Dispatcher,
-        owner: Owner,
+        owner: ZmqTransport,
         bound: float,
         window: int,
         first: Sequence[Parts],

@@ -187,12 +187,12 @@ class ZmqTransport(BaseTransport[ZmqTransportConfig]):
         return self._connect(to, self._place if is_first else Address.parse(hello.address))
 
     def came_back(self, connection: Connection) -> None:
-        """As :meth:`Owner.came_back`."""
+        """Greet the other end again: the connection broke, and is there again."""
         connection.send(self._first)
         self._report_reset(connection.to, _BROKE)
 
     def refused(self, connection: Connection, why: str) -> None:
-        """As :meth:`Owner.refused`."""
+        """Give up a member that does not let this one in."""
         if connection.to == self._membership.first and not self._have_met and not self._refusal:
             message = f"the first member, {connection.to!r} at {self._place}, refuses this one"
             self._refusal = AuthenticationError(f"{message}: {why}")
@@ -200,7 +200,7 @@ class ZmqTransport(BaseTransport[ZmqTransportConfig]):
         self._give_up(connection, f"refuses {whom} member: {why}")
 
     def unreachable(self, connection: Connection, why: str) -> None:
-        """As :meth:`Owner.unreachable`."""
+        """Give up a member to which the connection cannot be made, or is not made again."""
         is_first = connection.to == self._membership.first
         if is_first and not self._have_met and not connection.was_up:
             return  # it may be yet to come
@@ -216,7 +216,7 @@ class ZmqTransport(BaseTransport[ZmqTransportConfig]):
             self._report_reset(to, why + whence)
 
     def answered(self, connection: Connection, part: bytes) -> None:
-        """As :meth:`Owner.answered`."""
+        """Take what the other end has answered by this connection."""
         kind = part[:1]
         if kind == bytes([messages.LEFT]):
             self._confirmed(connection.to)
