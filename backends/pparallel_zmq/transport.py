@@ -99,12 +99,7 @@ class ZmqTransport(BaseTransport[ZmqTransportConfig]):
             undo.callback(self._sockets.end)
             try:
                 self._listener = Listener(
-                    mine,
-                    self._sockets,
-                    dispatcher,
-                    self._take,
-                    self._disconnected,
-                    is_open=not keyring,
+                    mine, self._sockets, self._take, self._disconnected, is_open=not keyring
                 )
             except zmq.ZMQError as error:
                 if is_exhausted(OSError(error.errno, "")):
@@ -170,10 +165,7 @@ class ZmqTransport(BaseTransport[ZmqTransportConfig]):
                 self._check_open()
             found = self._connections.get(to)
             if found is None or found.is_closed:
-                bound, window = self._config.liveness_bound, self._config.window
-                found = Connection(
-                    to, place, self._sockets, self._dispatcher, self, bound, window, self._first
-                )
+                found = Connection(to, place, self._sockets, self, self._first)
                 self._connections[to] = found
             return found
 
