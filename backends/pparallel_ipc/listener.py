@@ -15,7 +15,7 @@ from pparallel.runtime.links import Hello, Membership, RefusedError, peer
 from pparallel.runtime.links.dispatcher import READ, Dispatcher
 from pparallel_ipc import handshake
 from pparallel_ipc.connection import Connection
-from pparallel_ipc.handshake import Introduction, LetIn, Responder
+from pparallel_ipc.handshake import Introduction, LetIn
 
 logger = logging.getLogger(__name__)
 
@@ -117,9 +117,10 @@ class Listener:
             self._dispatcher.watch(self._sock.fileno(), READ)
 
     def _receive(self, accepted: socket.socket) -> None:
-        called = Responder(self._me, self._key, peer(accepted), self._membership.admit)
+        part = handshake.inbound(self._me, self._key, peer(accepted), self._membership.admit)
+        name = next(part).name
         connection = Connection(accepted, self._dispatcher, calling=False)
-        stranger = Introduction(connection, called, self._arena, self._come_in, self._turn_away)
+        stranger = Introduction(connection, part, name, self._arena, self._come_in, self._turn_away)
         self._strangers[connection] = stranger
         late = RefusedError(f"it did not prove who it is within {PATIENCE:g} s")
         self._dispatcher.call_later(PATIENCE, partial(stranger.fail, late))

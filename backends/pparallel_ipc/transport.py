@@ -34,11 +34,11 @@ from pparallel.runtime.links import BaseTransport, Hello, ProcessId, RefusedErro
 from pparallel.runtime.links.dispatcher import Dispatcher
 from pparallel.runtime.memory import Arena
 from pparallel.runtime.resources import explained, is_exhausted, start_thread
-from pparallel_ipc import messages
+from pparallel_ipc import handshake, messages
 from pparallel_ipc.arenas import Arenas
 from pparallel_ipc.connection import Connection
 from pparallel_ipc.direct import DirectCaller, DirectServer, new_pair
-from pparallel_ipc.handshake import Initiator, Introduction
+from pparallel_ipc.handshake import Introduction
 from pparallel_ipc.listener import Listener
 
 if TYPE_CHECKING:
@@ -213,10 +213,10 @@ class IpcTransport(BaseTransport["IpcTransportConfig"]):
             sock.close()
             raise ClosedError(f"transport of {self.name!r}")
         try:
-            caller = Initiator(self._me, self._key(), peer(sock), name)
+            part = handshake.outbound(self._me, self._key(), peer(sock), name)
             connection = Connection(sock, dispatcher, calling=True)
             connection.payload = self._arenas.outbound()
-            messages.send_with(sock, caller.first, ())
+            messages.send_with(sock, next(part).said, ())
         except BaseException:
             sock.close()
             raise
@@ -225,7 +225,9 @@ class IpcTransport(BaseTransport["IpcTransportConfig"]):
             found.connections.add(connection)
             if found.connection is None:
                 found.connection = connection
-        Introduction(connection, caller, self._arenas.descriptor, self._let_in, self._turned_away)
+        Introduction(
+            connection, part, name, self._arenas.descriptor, self._let_in, self._turned_away
+        )
         return found.connection
 
     def _accepted(self, connection: Connection, hello: Hello, fds: list[int]) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import zmq
 from typing_extensions import Buffer
 
-from pparallel.runtime.links.dispatcher import Dispatcher
 from pparallel_zmq.address import Address
 from pparallel_zmq.sockets import NOW, Sockets
 from pparallel_zmq.strangers import WATCHED
@@ -35,7 +34,6 @@ class Listener:
         self,
         address: Address,
         sockets: Sockets,
-        dispatcher: Dispatcher,
         take: Take,
         ended: Callable[[str], None],
         *,
@@ -46,7 +44,6 @@ class Listener:
         Args:
             address: where.
             sockets: makes it.
-            dispatcher: empties it.
             take: called with each message.
             ended: called with the name of a member whose connection has ended.
             is_open: whether there are no keys: everybody is who he says.
@@ -54,8 +51,8 @@ class Listener:
         Raises:
             OSError, ZMQError: the address cannot be had, or there are no descriptors.
         """
-        self._take, self._ended, self._dispatcher, self._is_open = take, ended, dispatcher, is_open
-        self._strangers = sockets.strangers
+        self._take, self._ended, self._is_open = take, ended, is_open
+        self._dispatcher, self._strangers = sockets.dispatcher, sockets.strangers
         self._names: dict[bytes, str] = {}
         self._routes: dict[str, tuple[bytes, int]] = {}  # and the descriptor, by name
         self._socket = sockets.listening(address)

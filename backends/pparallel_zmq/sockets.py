@@ -63,9 +63,9 @@ class _File(NamedTuple):
 class Sockets:
     """A context of the member's own. With keys it admits members alone, without them anybody.
 
-    The *dispatcher* empties the sockets.
-
     Attributes:
+        dispatcher: empties the sockets.
+        bound: seconds after which a member that cannot be reached is given up.
         limits: of what comes by them.
         window: pieces of a message that may be under way.
         strangers: closes connections of others.
@@ -79,8 +79,9 @@ class Sockets:
         limits: Limits,
         dispatcher: Dispatcher,
     ) -> None:
-        self._name, self._keyring, self._dispatcher = name, keyring, dispatcher
+        self._name, self._keyring, self.dispatcher = name, keyring, dispatcher
         self._config, self.limits, self.window = config, limits, config.window
+        self.bound = config.liveness_bound
         self.strangers = Strangers()
         self._numbers = itertools.count()
         _check_descriptors()
@@ -130,7 +131,7 @@ class Sockets:
         """
         _check_descriptors()
         socket = self._asking(self._client(zmq.DEALER, to, address))
-        bound = self._config.liveness_bound
+        bound = self.bound
         socket.sndhwm = self._config.high_water_mark
         socket.reconnect_ivl = max(10, int(bound * _RETRY * 1000))
         socket.reconnect_ivl_max = max(100, int(bound * 1000))
@@ -177,7 +178,7 @@ class Sockets:
         return socket
 
     def _asking(self, socket: Socket) -> Socket:
-        bound = self._config.liveness_bound
+        bound = self.bound
         # libzmq 4.3.5 aborts the process (stream_engine_base.cpp, !_io_error) if it is time to ask
         # while a connection has ended of which nothing more could be taken in: there is always room
         # for what comes here, nothing is waited for on closing, and no other socket asks.
@@ -227,8 +228,8 @@ class Sockets:
     def watch(self, socket: Socket, empty: Callable[[], bool]) -> int:
         """Have a socket emptied; return its descriptor."""
         descriptor = socket.fileno()
-        self._dispatcher.register(descriptor, lambda _: empty())
-        self._dispatcher.look(descriptor)
+        self.dispatcher.register(descriptor, lambda _: empty())
+        self.dispatcher.look(descriptor)
         return descriptor
 
     def close(self, *sockets: Socket) -> None:
@@ -243,7 +244,7 @@ class Sockets:
         for each in sockets:
             if each in self._open:
                 file = self._open.pop(each)
-                self._dispatcher.unregister(each.fileno())
+                self.dispatcher.unregister(each.fileno())
                 each.close()
                 if file is not None:
                     file.remove()

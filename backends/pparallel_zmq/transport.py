@@ -99,12 +99,7 @@ class ZmqTransport(BaseTransport[ZmqTransportConfig]):
             undo.callback(self._sockets.end)
             try:
                 self._listener = Listener(
-                    mine,
-                    self._sockets,
-                    dispatcher,
-                    self._take,
-                    self._disconnected,
-                    is_open=not keyring,
+                    mine, self._sockets, self._take, self._disconnected, is_open=not keyring
                 )
             except zmq.ZMQError as error:
                 if is_exhausted(OSError(error.errno, "")):
@@ -170,10 +165,7 @@ class ZmqTransport(BaseTransport[ZmqTransportConfig]):
                 self._check_open()
             found = self._connections.get(to)
             if found is None or found.is_closed:
-                bound, window = self._config.liveness_bound, self._config.window
-                found = Connection(
-                    to, place, self._sockets, self._dispatcher, self, bound, window, self._first
-                )
+                found = Connection(to, place, self._sockets, self, self._first)
                 self._connections[to] = found
             return found
 
@@ -187,12 +179,12 @@ class ZmqTransport(BaseTransport[ZmqTransportConfig]):
         return self._connect(to, self._place if is_first else Address.parse(hello.address))
 
     def came_back(self, connection: Connection) -> None:
-        """As :meth:`Owner.came_back`."""
+        """Greet the other end again: the connection broke, and is there again."""
         connection.send(self._first)
         self._report_reset(connection.to, _BROKE)
 
     def refused(self, connection: Connection, why: str) -> None:
-        """As :meth:`Owner.refused`."""
+        """Give up a member that does not let this one in."""
         if connection.to == self._membership.first and not self._have_met and not self._refusal:
             message = f"the first member, {connection.to!r} at {self._place}, refuses this one"
             self._refusal = AuthenticationError(f"{message}: {why}")
@@ -200,7 +192,7 @@ class ZmqTransport(BaseTransport[ZmqTransportConfig]):
         self._give_up(connection, f"refuses {whom} member: {why}")
 
     def unreachable(self, connection: Connection, why: str) -> None:
-        """As :meth:`Owner.unreachable`."""
+        """Give up a member to which the connection cannot be made, or is not made again."""
         is_first = connection.to == self._membership.first
         if is_first and not self._have_met and not connection.was_up:
             return  # it may be yet to come
@@ -216,7 +208,7 @@ class ZmqTransport(BaseTransport[ZmqTransportConfig]):
             self._report_reset(to, why + whence)
 
     def answered(self, connection: Connection, part: bytes) -> None:
-        """As :meth:`Owner.answered`."""
+        """Take what the other end has answered by this connection."""
         kind = part[:1]
         if kind == bytes([messages.LEFT]):
             self._confirmed(connection.to)
