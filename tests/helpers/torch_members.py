@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -62,6 +63,19 @@ def seem_far(rank: int) -> None:
 def never() -> None:
     """Be called, and not answer."""
     until(lambda: False, "this is to be ended")
+
+
+def wait_for_ever() -> None:
+    """Be called, and not end."""
+    threading.Event().wait()
+
+
+def call_and_leave(rt: Runtime) -> None:
+    """Leave while a function that the first member has called is running."""
+    group = rt.group()
+    if rt.rank == 0:
+        group.rpc_async(1, wait_for_ever, timeout=None)
+        group.rpc_sync(1, abs, (-1,), timeout=PATIENCE)
 
 
 def watch_an_end(rank: int, folder: Path, size: int, far: bool, options: dict[str, Any]) -> None:

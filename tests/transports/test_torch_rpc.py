@@ -34,6 +34,11 @@ from pparallel_torch.rpc import frames
 from pparallel_torch.rpc.transport import TorchRpcTransport
 
 PRELOAD = ("pparallel.testing.transport", "pparallel_torch.rpc.transport")
+TWO = {
+    "members": 2,
+    "launcher": ProcessLauncherConfig(preload=PRELOAD),
+    "transport": TorchRpcTransportConfig(),
+}
 
 
 class TestTorchRpcTransport(ReducedTransportSuite):
@@ -204,31 +209,16 @@ def test_frames_of_every_kind() -> None:
 
 
 def test_a_result_is_the_answer_to_a_call_of_torch() -> None:
-    config = {
-        "members": 2,
-        "launcher": ProcessLauncherConfig(preload=PRELOAD),
-        "transport": TorchRpcTransportConfig(),
-    }
-    assert sum(pparallel.launch(config, members.count_calls, (100,))) < 120
+    assert sum(pparallel.launch(TWO, members.count_calls, (100,))) < 120
 
 
 def test_a_message_that_cannot_be_sent_fails_alone() -> None:
-    config = {
-        "members": 2,
-        "launcher": ProcessLauncherConfig(preload=PRELOAD),
-        "transport": TorchRpcTransportConfig(),
-    }
-    first, _ = pparallel.launch(config, members.fail_to_send_once)
+    first, _ = pparallel.launch(TWO, members.fail_to_send_once)
     assert first == ["NoneType", "SerializationError", "NoneType"]
 
 
 def test_a_message_that_cannot_be_taken_is_reported_on_both_sides() -> None:
-    config = {
-        "members": 2,
-        "launcher": ProcessLauncherConfig(preload=PRELOAD),
-        "transport": TorchRpcTransportConfig(),
-    }
-    (there, behind), here = pparallel.launch(config, members.fail_to_take_once)
+    (there, behind), here = pparallel.launch(TWO, members.fail_to_take_once)
     assert there == "PeerLostError: member 'member-1' could not take a message: MemoryError('none')"
     assert here.startswith(
         "PeerLostError: member 'member-0' sent a message that could not be taken"
@@ -237,12 +227,7 @@ def test_a_message_that_cannot_be_taken_is_reported_on_both_sides() -> None:
 
 
 def test_a_member_may_fork() -> None:
-    config = {
-        "members": 2,
-        "launcher": ProcessLauncherConfig(preload=PRELOAD),
-        "transport": TorchRpcTransportConfig(),
-    }
-    assert pparallel.launch(config, fork_and_call) == [14, 14]
+    assert pparallel.launch(TWO, fork_and_call) == [14, 14]
 
 
 def test_a_transport_whose_closing_thread_cannot_start_closes_later() -> None:
@@ -251,6 +236,10 @@ def test_a_transport_whose_closing_thread_cannot_start_closes_later() -> None:
     with no_threads(), pytest.raises(ResourceExhaustedError):
         transport.close()
     transport.close()
+
+
+def test_a_function_that_never_ends_holds_up_no_close() -> None:
+    assert pparallel.launch(TWO, members.call_and_leave) == [None, None]
 
 
 def test_messages_are_put_in_order() -> None:

@@ -7,29 +7,32 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pparallel.errors import CallTimeoutError, ConfigError
+from pparallel.errors import ConfigError
 from pparallel.runtime import environment
 from pparallel.runtime.exchange import Exchange
 from pparallel.runtime.links import Hello, Membership, ProcessId
 
 if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
     from pparallel.runtime.member import Member
 
 
 def meet(
-    member: Member, membership: Membership, timeout: float, is_closed: Callable[[], bool]
-) -> Exchange:
-    """Admit all others to *membership* by what each leaves of itself, and return where.
+    member: Member, membership: Membership, timeout: float, check: Callable[[], None]
+) -> Store:
+    """Admit all others to *membership* by what each leaves of itself; return where that is.
 
     Raises:
         CallTimeoutError: not all came within *timeout* seconds; it names who is missing.
         PeerLostError: one ended before all had come.
-        ClosedError: this member was closed meanwhile.
+        ClosedError: *check*, which is called now and then, raised it.
         ConfigError: nothing says where to meet.
     """
 
     def is_in_vain() -> bool:
-        return is_closed() or len(membership.names()) <= len(came)
+        check()
+        return not all(map(membership.expects, member.names))
 
     address = _address(member)
     if address is None:
@@ -38,21 +41,16 @@ def meet(
             "pparallel.launch, or give Member(..., rendezvous='tcp://HOST:PORT')"
         )
         raise ConfigError(message, path="transport")
-    started, came = time.monotonic(), list[str]()
+    started = time.monotonic()
     exchange = Exchange(address, member.rank, member.world_size, timeout)
     hello = Hello(member.name, secrets.token_bytes(16), ProcessId.here())
     exchange.put(_key(member.rank), hello.pack())
     left = timeout - (time.monotonic() - started)
     others = [_key(rank) for rank in range(member.world_size) if rank != member.rank]
     for _, found in exchange.arrivals(others, left, is_in_vain):
-        other = Hello.unpack(found)
-        came.append(other.name)
-        membership.admit(other)
-    missing = [name for name in member.names if name not in (member.name, *came)]
-    if missing and not is_in_vain():
-        raise CallTimeoutError(f"the arrival of {', '.join(missing)}", timeout)
-    membership.wait_for_all(0)
-    return exchange
+        membership.admit(Hello.unpack(found))
+    membership.wait_for_all(timeout, started)
+    return exchange.store
 
 
 def far_members(member: Member, membership: Membership, *, allowed: bool) -> list[str]:

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError, SerializationError
-from pparallel.interfaces.transport import Frames, Meeting, Receiver, Transport
+from pparallel.errors import CallTimeoutError, SerializationError
+from pparallel.interfaces.transport import Frames, Meeting
 from pparallel.runtime.job_folder import JobFolder
-from pparallel.runtime.links import Membership
+from pparallel.runtime.links import BaseTransport
 from pparallel.runtime.links.ordering import Ordering
 from pparallel.runtime.resources import explaining, start_thread
+from pparallel_torch.config import TorchRpcTransportConfig
 from pparallel_torch.rpc import agent as torch_agent
 from pparallel_torch.rpc.agent import Agent, Done
 from pparallel_torch.rpc.arrival import far_members, meet
@@ -28,7 +29,6 @@ from pparallel_torch.rpc.heartbeat import Heartbeat
 
 if TYPE_CHECKING:
     from pparallel.runtime.member import Member
-    from pparallel_torch.config import TorchRpcTransportConfig
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class _Peer:
         return self.number > 0 or self.order.has_begun
 
 
-class TorchRpcTransport(Transport):
+class TorchRpcTransport(BaseTransport[TorchRpcTransportConfig]):
     """Carries each message as a call of torch's, or as the answer to a call of the other member.
 
     Members meet in a store of torch's and say there who they are. Ends are seen by
@@ -72,31 +72,15 @@ class TorchRpcTransport(Transport):
     """
 
     def __init__(self, config: TorchRpcTransportConfig, *, member: Member) -> None:
-        self._config, self._member = config, member
-        self._membership = Membership(
-            member.name, member.names, config.liveness_bound, self._member_ended
-        )
+        super().__init__(config, member)
         self._peers = {
             name: _Peer(rank) for rank, name in enumerate(member.names) if name != member.name
         }
         self._heartbeat = Heartbeat(config.liveness_bound, self._ping, self._membership.lose)
-        self._receiver: Receiver | None = None
         self._agent: Agent | None = None
-        self._opening = threading.Lock()
         self._lock = threading.RLock()
-        self._closed = False
         self._closer = threading.Thread(target=self._shut, name="pparallel-torch-rpc-close")
         self._inside = threading.local()  # whether this thread must not wait for the closer
-
-    @property
-    @override
-    def name(self) -> str:
-        return self._member.name
-
-    @override
-    def members(self) -> list[str]:
-        self._check_open()
-        return self._membership.names()
 
     @classmethod
     @override
@@ -110,26 +94,14 @@ class TorchRpcTransport(Transport):
     # -- opening ------------------------------------------------------------------------------
 
     @override
-    def open(self, receiver: Receiver) -> None:
-        try:
-            with self._opening:
-                self._receiver = receiver
-                self._check_open()
-                if self._member.world_size > 1:
-                    self._connect()
-                self._check_open()
-        except BaseException:
-            self.close()
-            raise
-
-    def _connect(self) -> None:
-        torch_agent.claim(self)
+    def _listen(self) -> None:
         membership, config, me = self._membership, self._config, self._member
-        exchange = meet(me, membership, config.rendezvous_timeout, lambda: self._closed)
+        torch_agent.claim(self)
+        store = meet(me, membership, config.rendezvous_timeout, self._check_open)
         far = far_members(me, membership, allowed=config.allow_insecure)
         try:
             self._agent = Agent(
-                exchange.store,
+                store,
                 me.rank,
                 me.world_size,
                 threads=config.num_worker_threads,
@@ -145,10 +117,7 @@ class TorchRpcTransport(Transport):
 
     @override
     def send(self, to: str, frames: Frames) -> None:
-        self._check_open()
-        self._membership.check(to)
-        if to == self.name:
-            raise PeerLostError(to, "is no other member")
+        self._check_peer(to)
         what = f"a message to {to!r}"
         try:
             with explaining(what):
@@ -160,8 +129,8 @@ class TorchRpcTransport(Transport):
     def _send(self, to: str, kind: int, frames: Frames) -> Done | None:
         """Send a message; return the call that it is, or ``None`` if it is an answer."""
         agent, peer = self._agent, self._peers[to]
-        if agent is None:
-            raise ClosedError(f"transport of {self.name!r}", "is not open")
+        if agent is None:  # others have come, and not all yet
+            raise RuntimeError("the members are not connected yet")
         parcel, sent = pack(frames), None
         with peer.lock:
             number, peer.number = peer.number, peer.number + 1
@@ -182,12 +151,17 @@ class TorchRpcTransport(Transport):
         try:
             message = call.value()
         except Exception as error:  # noqa: BLE001 - torch raises whatever it was given
-            with self._in_callback():
-                if not self._closed:
-                    self._membership.lose(to, f"cannot be reached: {error}")
+            if not self._closed:
+                self._cut_off(to, error)
         else:
             if message is not None:
                 self.arrived(None, *message)
+
+    def _cut_off(self, name: str, error: BaseException) -> None:
+        hello = self._membership.hello(name)
+        if hello is not None and hello.process.watchable:
+            self._membership.wait_for_end(name)  # its connections break before it has died
+        self._membership.lose(name, f"cannot be reached: {error}")
 
     def arrived(
         self, call: Done | None, sender: int, after: int, number: int, kind: int, *parcel: Any
@@ -226,7 +200,7 @@ class TorchRpcTransport(Transport):
             if not self._closed:
                 self._receiver.on_message(name, frames)
         elif kind == RESET:
-            self._reset(name, f"could not take a message: {_text(frames[0])}")
+            self._report_reset(name, f"could not take a message: {_text(frames[0])}")
         elif kind == BYE:
             assert call is not None
             call.set_result(None)
@@ -235,18 +209,14 @@ class TorchRpcTransport(Transport):
             self._membership.lose(*map(_text, frames))
 
     def _unread(self, name: str, error: Exception) -> None:
-        self._reset(name, f"sent a message that could not be taken: {error!r}")
+        self._report_reset(name, f"sent a message that could not be taken: {error!r}")
         if not self._send_all([name], RESET, [repr(error).encode()]) and not self._closed:
             self._membership.lose(name, f"cannot be reached: {error!r}")
 
-    def _reset(self, name: str, why: str) -> None:
-        if self._receiver is not None and not self._closed:
-            self._receiver.on_reset(name, PeerLostError(name, why))
-
     # -- ends ---------------------------------------------------------------------------------
 
+    @override
     def _member_ended(self, name: str, reason: str) -> None:
-        """Have the end of a member reported after the last of its messages."""
         if self._membership.is_first:
             others = [each.name for each in self._membership.hellos()]
             if reason != _LEFT:
@@ -263,18 +233,14 @@ class TorchRpcTransport(Transport):
 
     def _end(self, name: str, reason: str, _: Done | None = None) -> None:
         with self._in_callback():
-            self._peers[name].order.end(partial(self._report, name, reason))
-
-    def _report(self, name: str, reason: str) -> None:
-        if self._receiver is not None and not self._closed:
-            self._receiver.on_lost(name, reason)
+            self._peers[name].order.end(partial(self._report_lost, name, reason))
 
     def _send_all(self, names: Iterable[str], kind: int, frames: Frames = ()) -> list[Done | None]:
         sent = []
         for name in names:
             try:
                 sent.append(self._send(name, kind, frames))
-            except (ClosedError, RuntimeError, MemoryError) as error:
+            except (RuntimeError, MemoryError) as error:
                 logger.debug("a notice to %s could not be sent: %s", name, error)
         return sent
 
@@ -287,6 +253,8 @@ class TorchRpcTransport(Transport):
 
     @override
     def close(self) -> None:
+        if self._parent:
+            return  # torch's threads are the parent's
         with self._lock:
             self._closed = True
             if self._closer.ident is None:  # with the lock: who closes at the same time waits
@@ -320,11 +288,6 @@ class TorchRpcTransport(Transport):
             sent = self._send_all(names, BYE)
             while any(each and not each.done() for each in sent) and time.monotonic() < deadline:
                 time.sleep(0.001)
-
-    def _check_open(self) -> None:
-        if self._closed or self._receiver is None:
-            why = "is closed" if self._closed else "is not open"
-            raise ClosedError(f"transport of {self.name!r}", why)
 
     def _ping(self, name: str) -> Done:
         assert self._agent is not None

@@ -22,6 +22,7 @@ from pparallel.interfaces.transport import Frames, Meeting
 from pparallel.runtime.member import Member
 from pparallel.testing.patience import PATIENCE, until
 from pparallel_ray import RayTransportConfig
+from pparallel_ray.transport.peer import Peer as RayPeer
 from pparallel_ray.transport.transport import RayTransport
 
 BOUND = 1.5
@@ -63,6 +64,11 @@ class Talker:
         self._handler: Handler = handle
         self._numbers = itertools.count()
         self._asked: dict[bytes, tuple[str, Future[Frames]]] = {}
+
+    def peer(self, name: str) -> RayPeer:
+        """Return a member, as the transport sees it."""
+        assert self.transport._connection is not None
+        return self.transport._connection.peers[name]
 
     def open(self, handler: Handler = handle) -> None:
         self._handler = handler

@@ -10,8 +10,6 @@ from pparallel.builder import Runtime
 from pparallel.interfaces.transport import TransportConfig
 from pparallel.testing import TransportSuite
 from pparallel.testing.patience import PATIENCE
-from pparallel.testing.suite import overrides
-from pparallel.testing.transport.base import Run
 from pparallel_ray import RayLauncherConfig, RayTransportConfig
 from pparallel_ray.cluster import RayConnection
 from ray_clusters import OnRunningCluster
@@ -41,11 +39,6 @@ class RayTransportSuite(TransportSuite):
 
 class TestRayTransportAmongThreads(OnRunningCluster, RayTransportSuite):
     """Members are threads, on a cluster that runs already."""
-
-    @overrides("a thread may lose its turn between the start of a call and its note")
-    @override
-    def test_order(self, run: Run) -> None:
-        pytest.skip("in the soak: see test_messages_arrive_in_order")
 
 
 def talk(rt: Runtime, count: int) -> tuple[list[int], list[int]]:

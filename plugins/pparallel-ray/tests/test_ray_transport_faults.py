@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -10,7 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from ray.exceptions import RayError
 
 from pparallel.errors import CallTimeoutError, ClosedError, ConfigError, PeerLostError
 from pparallel.interfaces.transport import Frames, Meeting
-from pparallel.runtime.links import ProcessId, process
+from pparallel.runtime.links import process
 from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.threads import in_threads
 from pparallel_ray import RayTransportConfig
@@ -181,23 +181,63 @@ def test_a_member_that_is_killed_amid_large_frames() -> None:
             assert len(memoryview(large[0])) == 3_000_000
 
 
-def test_closing_waits_until_the_last_messages_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_of_all_sizes_arrive_in_order_before_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(module, "FLUSH", PATIENCE)
-    names, sizes = ["m0", "m1"], [0, 300_000, 1, 2_000_000, 2]
+    names, seen = ["m0", "m1"], list[tuple[int, int]]()
+
+    def note(sender: str, frames: Frames) -> None:
+        seen.append((int(bytes(frames[0])), int(bytes(frames[1]))))
+
     with meeting(names) as met:
-        seen = list[int]()
         other, own = (transport(name, names, met) for name in names)
         coming = threading.Thread(target=other.open)
         coming.start()
-        with opened(own, lambda _, frames: seen.append(len(memoryview(frames[0])))) as heard:
+
+        def send(thread: int) -> None:
+            for number in range(100):
+                large = bytes((LARGE + 1) * (number % 20 == 9))
+                other.request("m1", [b"%d" % thread, b"%d" % number, large])
+
+        with opened(own, note) as heard:
             coming.join()
-            for size in sizes:
-                other.request("m1", [bytes(size)])
+            in_threads(3, send)
             other.close()
-            assert not other.transport._leaving, "it was not confirmed"
-            assert seen == sizes
+            assert other.peer("m1").confirmed.is_set()
+            assert sorted(seen) == [
+                (thread, number) for thread in range(3) for number in range(100)
+            ]
+            for thread in range(3):
+                assert [number for who, number in seen if who == thread] == [*range(100)]
             assert heard.expect("m0") == "has left"
             assert not heard.resets
+
+
+def test_a_forked_child_closes_its_copy() -> None:
+    """Such a child ends by ``os._exit``: Ray's own exit handlers do not work in it."""
+    names = ["m0", "m1"]
+    with meeting(names) as met, peers(names[1:], names, met) as (one,):
+        own = transport("m0", names, met)
+        with opened(own) as heard:
+            assert one.next() == "open"
+            own.call("m1", [b"before", bytes(LARGE)])
+            child, status = os.fork(), 1
+            if not child:
+                try:
+                    signal.alarm(int(PATIENCE))
+                    for use in (own.members, lambda: own.transport.send("m1", [b""])):
+                        with pytest.raises(ClosedError, match=f"process {os.getppid()}"):
+                            use()
+                    own.transport.close()
+                    gc.collect()
+                    status = 0
+                finally:
+                    os._exit(status)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            assert len(memoryview(own.call("m1", [b"large 200000"])[0])) == 200_000
+            assert own.members() == names
+            assert not heard.all
 
 
 def test_what_is_too_much_waits_at_its_sender_and_nothing_is_dropped() -> None:
@@ -222,7 +262,7 @@ def test_a_message_without_its_large_frames_is_reported_on_both_sides() -> None:
         with opened(own) as heard:
             assert one.next() == "open"
             waiting = own.request("m1", [b"never"])
-            own.transport._outbox("m1").put(pack([bytes(LARGE)])._replace(large=[]))
+            own.peer("m1").put(pack([bytes(LARGE)])._replace(large=[]))
             error = waiting.exception(PATIENCE)
             assert isinstance(error, PeerLostError)
             assert "could not take a message" in str(error)
@@ -263,21 +303,6 @@ def test_closing_while_others_are_waited_for() -> None:
         threading.Timer(0.3, own.close).start()
         with pytest.raises(ClosedError), opened(own):
             pass
-
-
-def test_closing_with_calls_under_way() -> None:
-    names = ["m0", "m1"]
-    with meeting(names) as met, peers(names[1:], names, met) as (one,):
-        own = transport("m0", names, met)
-        with opened(own):
-            assert one.next() == "open"
-            waiting = [own.request("m1", [b"never"]) for _ in range(50)]
-            own.call("m1", [b"here"], 20)
-            threading.Timer(0.1, own.close).start()
-            with pytest.raises(ClosedError):
-                own.call("m1", [b"never"])
-            assert isinstance(waiting[0].exception(PATIENCE), ClosedError)
-        until(lambda: [each[1] for each in one.lost()] == ["has left"], "it was not told")
 
 
 def test_members_that_nobody_has_launched(running_cluster: RayConnection) -> None:
@@ -347,19 +372,6 @@ def test_keys_are_not_shown(caplog: pytest.LogCaptureFixture) -> None:
         assert not any(secret in each for each in told)
 
 
-@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_process_is_watched_from_beside_it(signum: signal.Signals) -> None:
-    sleeper = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    with meeting(["m0"]) as met, sleeper as child:
-        try:
-            end = broker(met).end_of.remote(tuple(ProcessId.of(child.pid)), BOUND)
-            os.kill(child.pid, signum)
-            how = "has died" if signum == signal.SIGKILL else "was stopped by a signal for"
-            assert how in ray.get(end, timeout=BOUND + PATIENCE)
-        finally:
-            child.kill()
-
-
 def test_a_member_on_another_node(
     running_cluster: RayConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -399,36 +411,6 @@ def _meet_on_another_node() -> None:
             assert heard.expect("m1")
         with pytest.raises(RayError):
             ray.get(task, timeout=30)
-
-
-def test_messages_arrive_in_order() -> None:
-    names, seen = ["m0", "m1"], list[tuple[int, int]]()
-
-    def note(sender: str, frames: Frames) -> Frames:
-        thread, number = (int(bytes(each)) for each in frames[:2])
-        seen.append((thread, number))
-        return []
-
-    with meeting(names) as met:
-        own, other = (transport(name, names, met) for name in names)
-        coming = threading.Thread(target=other.open, args=(note,))
-        coming.start()
-
-        def send(thread: int) -> list[Future[Frames]]:
-            sizes = ((LARGE + 1) * (number % 20 == 9) for number in range(100))
-            return [
-                own.request("m1", [b"%d" % thread, b"%d" % number, bytes(size)])
-                for number, size in enumerate(sizes)
-            ]
-
-        with opened(own):
-            coming.join()
-            for sent in in_threads(3, send):
-                assert all(len(each.result(PATIENCE)) == 0 for each in sent)
-            other.close()
-    assert sorted(seen) == [(thread, number) for thread in range(3) for number in range(100)]
-    for thread in range(3):
-        assert [number for who, number in seen if who == thread] == [*range(100)]
 
 
 @contextmanager

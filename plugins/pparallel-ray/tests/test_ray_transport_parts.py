@@ -17,8 +17,8 @@ from pparallel_ray.cluster import RayConnection
 from pparallel_ray.transport.dispatcher import Dispatcher, Then
 from pparallel_ray.transport.keys import JobKey, fresh
 from pparallel_ray.transport.meeting import Place
-from pparallel_ray.transport.messages import LARGE, MESSAGE, RESET, Packed, Parcel, pack, unpack
-from pparallel_ray.transport.outbox import MOST, Outbox
+from pparallel_ray.transport.messages import LARGE, MESSAGE, RESET, Packed, pack, unpack
+from pparallel_ray.transport.peer import MOST, Peer
 
 
 def test_messages_of_every_kind() -> None:
@@ -64,46 +64,57 @@ def test_a_count_of_frames_that_is_a_lie() -> None:
         unpack(bytes(data), [])
 
 
-def test_so_many_bytes_are_on_their_way() -> None:
-    pushed, dispatcher = list[tuple[int, int, Done]](), Calls()
-
-    def push(parcel: Parcel, size: int) -> Done:
-        pushed.append((parcel[1], size, Done()))
-        return pushed[-1][2]
-
-    failed = list[BaseException]()
-    outbox = Outbox(0, b"", push, failed.append, cast("Dispatcher", dispatcher), 100)
-    for _ in range(4):
-        outbox.put(Packed(b"", [], 50))
-    outbox.put(Packed(b"", [], 500))  # more than the limit: alone
-    assert [number for number, _, _ in pushed] == [0, 1]
-    for at in range(4):
-        pushed[at][2].then(None, None)
-    assert [number for number, _, _ in pushed] == [0, 1, 2, 3, 4]
-    outbox.put(Packed(b"", [], 1))
-    outbox.end()
-    pushed[4][2].then(None, None)
-    assert len(pushed) == 5
-    assert not failed
-    many = Outbox(0, b"", push, failed.append, cast("Dispatcher", dispatcher), 10 * MOST)
-    for _ in range(MOST + 1):
-        many.put(Packed(b"", [], 1))
-    assert len(pushed) == 5 + MOST
-
-
-class Done:
-    """A call of an actor, which the test ends."""
-
-    then: Then
-
-
 class Calls:
     """Takes the place of a dispatcher."""
 
     is_here = True
 
-    def when_done(self, done: Done, then: Then) -> None:
-        done.then = then
+
+def test_so_many_bytes_are_on_their_way() -> None:
+    pushed, failed = list[tuple[int, Then]](), list[BaseException]()
+
+    def peer(limit: int) -> Peer:
+        def push(number: int, message: Packed, size: int, then: Then) -> None:
+            pushed.append((number, then))
+
+        return Peer(push, failed.append, lambda *_: None, cast("Dispatcher", Calls()), limit)
+
+    one = peer(100)
+    for _ in range(4):
+        one.put(Packed(b"", [], 50))
+    one.put(Packed(b"", [], 500))  # more than the limit: alone
+    assert [number for number, _ in pushed] == [1, 2]
+    for at in range(4):
+        pushed[at][1](None, None)
+    assert [number for number, _ in pushed] == [1, 2, 3, 4, 5]
+    one.put(Packed(b"", [], 1))
+    one.end(lambda: None)
+    pushed[4][1](None, None)
+    assert len(pushed) == 5
+    assert not failed
+    many = peer(10 * MOST)
+    for _ in range(MOST + 1):
+        many.put(Packed(b"", [], 1))
+    assert len(pushed) == 5 + MOST
+
+
+def test_messages_before_the_arrival_of_their_sender_wait() -> None:
+    taken = list[bytes]()
+    peer = Peer(
+        lambda *_: None,
+        lambda _: None,
+        lambda _, frames: taken.append(bytes(frames[0])),
+        cast("Dispatcher", Calls()),
+        100,
+    )
+    for number in (2, 1, 1):
+        peer.arrived(number, pack([b"%d" % number]).data, [])
+    assert not taken
+    peer.admit()
+    peer.admit()
+    peer.end(lambda: taken.append(b"end"))
+    peer.arrived(3, pack([b"3"]).data, [])
+    assert taken == [b"1", b"2", b"end"]
 
 
 def test_who_knows_the_key_proves_it() -> None:
@@ -113,10 +124,10 @@ def test_who_knows_the_key_proves_it() -> None:
     assert other.holds(proof, b"to", b"b")
     for wrong in (
         b"",
-        None,
         stranger.proof(b"to", b"b"),
         one.proof(b"tob"),
         one.proof(b"t", b"ob"),
+        one.of("another meeting").proof(b"to", b"b"),
     ):
         assert not other.holds(wrong, b"to", b"b")
     for bad in ({}, {"job": SecretStr("text")}, {"job": SecretStr("00" * 8)}):

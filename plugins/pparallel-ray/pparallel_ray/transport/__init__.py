@@ -2,6 +2,6 @@
 
 Bottom-up: ``messages`` (what travels), ``keys`` (who may send what), ``broker`` (the actor from
 which members pull), ``meeting`` (how it is found), ``dispatcher`` (the thread that acts on what
-Ray's have brought), ``outbox`` (messages to one member, within bounds), ``inbound`` (those of all
-others, in order), ``connection`` (to the broker) and ``transport``.
+Ray's have brought), ``peer`` (messages to and from one member), ``connection`` (to the broker) and
+``transport``.
 """

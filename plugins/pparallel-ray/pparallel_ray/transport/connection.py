@@ -11,20 +11,23 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import ray
+from ray import ObjectRef
 from ray.actor import ActorHandle
 from ray.exceptions import RayError
+from typing_extensions import Buffer
 
-from pparallel.errors import AuthenticationError, CallTimeoutError, ClosedError, PeerLostError
+from pparallel.errors import AuthenticationError, CallTimeoutError, PeerLostError
 from pparallel.runtime.links import Hello, Membership, ProcessId, RefusedError
 from pparallel_ray.transport import meeting
 from pparallel_ray.transport.broker import Item
+from pparallel_ray.transport.peer import Peer
 
 if TYPE_CHECKING:
     from pparallel.runtime.member import Member
     from pparallel_ray.transport.config import RayTransportConfig
-    from pparallel_ray.transport.dispatcher import Dispatcher
-    from pparallel_ray.transport.inbound import Inbound
+    from pparallel_ray.transport.dispatcher import Dispatcher, Then
     from pparallel_ray.transport.keys import JobKey
+    from pparallel_ray.transport.messages import Packed
 
 logger = logging.getLogger(__name__)
 
@@ -34,13 +37,17 @@ LOOK = 0.1  #: seconds between two looks whether this member was closed
 #: Kinds of notices; ``LAST`` is for its sender alone: all of a member that has ended is here.
 ARRIVED, LEFT, LOST, LAST = "arrived", "left", "lost", "last"
 
-_TYPES = (str, str, bytes, bytes)  #: of the parts of a notice, but for the broker at its end
+_NOTICE = (str, str, bytes, bytes)  #: of the parts: kind, name, text, proof; then comes a broker
+_PARCEL = (int, int, bytes, bytes)  #: sender's rank, number, proof, data; then come large frames
 
 
 class BrokerConnection:
     """Reports who comes and goes, and pulls what others send.
 
-    A notice counts where it is proved by the job's key.
+    What comes counts where it is proved by the job's key.
+
+    Attributes:
+        peers: the other members.
     """
 
     def __init__(
@@ -49,8 +56,8 @@ class BrokerConnection:
         config: RayTransportConfig,
         key: JobKey,
         membership: Membership,
-        inbound: Inbound,
         dispatcher: Dispatcher,
+        take: Callable[[str, int, list[Buffer]], None],
         ended: Callable[[str], None],
     ) -> None:
         """Know where to report.
@@ -60,86 +67,65 @@ class BrokerConnection:
             config: the transport's.
             key: the job's.
             membership: learns who comes and goes.
-            inbound: takes parcels.
             dispatcher: runs what follows the end of a call.
-            ended: called when the last message of a member that has ended is here.
+            take: takes messages: their senders, kinds and frames.
+            ended: called with the name of a member that has ended, after the last of its messages.
         """
         self._member, self._config, self._key = member, config, key
-        self._membership, self._inbound, self._dispatcher = membership, inbound, dispatcher
-        self._ended = ended
-        self._incarnation = secrets.token_bytes(16)
+        self._membership, self._dispatcher, self._ended = membership, dispatcher, ended
+        self.peers = {
+            name: Peer(
+                partial(self._push, name),
+                partial(self._unreachable, name),
+                partial(take, name),
+                dispatcher,
+                config.max_queued,
+            )
+            for name in member.names
+            if name != member.name
+        }
         self._brokers: dict[str, Any] = {}  # of members on other machines
         self._broker: Any = None
         self._own: Any = None  # beside this member, on another machine than the broker
-        self._ending: set[str] = set()
 
-    def open(self, broker: Any, timeout: float) -> None:
+    def open(self, broker: Any, timeout: float, check: Callable[[], None]) -> None:
         """Report this member, and begin to receive.
 
         Raises:
             AuthenticationError: this member is not let in.
             PeerLostError: the broker has ended.
-            ClosedError: this member was closed meanwhile.
+            ClosedError: *check*, which is called now and then, raised it.
             CallTimeoutError: the broker did not answer within *timeout* seconds.
         """
         name = self._member.name
         here = ray.get_runtime_context().get_node_id()
-        if self._answered(broker.node.remote().future(), timeout) != here:
+        if self._answered(broker.node.remote().future(), timeout, check) != here:
             self._own = meeting.start(None, [name], self._config.max_queued)
-        hello = Hello(name, self._incarnation, ProcessId.here(), _identity(self._own))
+        self._key = self._key.of(_identity(broker))
+        hello = Hello(name, secrets.token_bytes(16), ProcessId.here(), _identity(self._own))
         notice = self._notice(ARRIVED, name, hello.pack(), self._own)
-        refusal = self._answered(broker.arrive.remote(name, notice).future(), timeout)
-        if refusal:
+        arrival = broker.arrive.remote(name, notice).future()
+        if refusal := self._answered(arrival, timeout, check):
             raise AuthenticationError(f"member {name!r} {refusal}")
         self._broker = broker
         for source in (broker, self._own):
             for _ in range(PULLS if source is not None else 0):
                 self._pull(source)
 
-    def proof_to(self, name: str) -> bytes:
-        """Return what proves to member *name* that this one sends."""
-        hello = self._membership.hello(name)
-        there = b"" if hello is None else hello.incarnation
-        return self._key.proof(b"parcel", self._incarnation, there)
+    def lost(self, name: str, reason: str) -> None:
+        """Report the end of member *name* when what the broker has of it by now is here.
 
-    def push_to(self, name: str) -> Callable[[Item, int], Any]:
-        """Return a function that pushes a parcel of so many bytes to member *name*."""
-        push = self._brokers.get(name, self._broker).push
-        return lambda parcel, size: push.remote(name, parcel, size)
+        The first member reports it to all, that one too, which may only have been stopped.
+        """
 
-    def unreachable(self, name: str, error: BaseException) -> str:
-        """Return why parcels do not reach member *name*: the push raised *error*."""
-        if name in self._brokers:
-            return f"cannot be reached: {_first_line(error)}"
-        return _cut_off_by(error)
+        def pushed(_: object, error: BaseException | None) -> None:
+            if error is not None:  # else the notice itself comes back by a pull
+                self._end(name)
 
-    def report_lost(self, name: str, reason: str) -> None:
-        """Report the end of member *name* to all, itself too if it only was stopped."""
-        try:
-            self._broker.notify.remote(self._notice(LOST, name, reason.encode()))
-        except (RayError, RuntimeError) as error:
-            logger.debug("the end of %s could not be reported: %s", name, error)
-
-    def await_last(self, name: str) -> None:
-        """Have *ended* called once what the broker has of member *name* by now is here."""
-        self._ending.add(name)
-        try:
-            push = (self._own or self._broker).push
-            pushed = push.remote(self._member.name, self._notice(LAST, name, b""), 0)
-        except (AttributeError, RayError, RuntimeError):
-            self._dispatcher.call(partial(self._end, name))
-        else:
-            # The notice itself comes back by a pull, unless it could not be left there.
-            self._dispatcher.when_done(pushed, partial(self._left_notice, name))
-
-    def _left_notice(self, name: str, _: object, error: BaseException | None) -> None:
-        if error is not None:
-            self._end(name)
-
-    def _end(self, name: str) -> None:
-        if name in self._ending:
-            self._ending.discard(name)
-            self._ended(name)
+        ask, last = self._dispatcher.ask, self._notice(LAST, name, b"")
+        if self._membership.is_first:
+            ask(self._broker.notify, self._notice(LOST, name, reason.encode()), then=_ignore)
+        ask((self._own or self._broker).push, self._member.name, last, 0, then=pushed)
 
     def close(self, timeout: float) -> None:
         """Report that this member has left, and receive no more."""
@@ -152,15 +138,27 @@ class BrokerConnection:
         except (RayError, RuntimeError) as error:
             logger.debug("%s could not report that it leaves: %s", self._member.name, error)
 
+    # -- sending ------------------------------------------------------------------------------
+
+    def _push(self, to: str, number: int, message: Packed, size: int, then: Then) -> None:
+        proof = self._key.proof(b"parcel", self._member.name.encode(), to.encode())
+        parcel = self._member.rank, number, proof, message.data, message.large
+        push = self._brokers.get(to, self._broker).push
+        self._dispatcher.ask(push, to, parcel, size, then=then)
+
+    def _unreachable(self, name: str, error: BaseException) -> None:
+        """Give member *name* up: a push to it raised *error*."""
+        is_own = name in self._brokers
+        reason = f"cannot be reached: {_first_line(error)}" if is_own else _cut_off_by(error)
+        self._membership.lose(name, reason)
+
+    def _notice(self, kind: str, name: str, text: bytes, broker: Any = None) -> Item:
+        return kind, name, text, self._key.proof(kind.encode(), name.encode(), text), broker
+
     # -- receiving ----------------------------------------------------------------------------
 
     def _pull(self, source: Any) -> None:
-        try:
-            pulled = source.pull.remote(self._member.name)
-        except (RayError, RuntimeError) as error:
-            self._cut_off(error)
-        else:
-            self._dispatcher.when_done(pulled, partial(self._pulled, source))
+        self._dispatcher.ask(source.pull, self._member.name, then=partial(self._pulled, source))
 
     def _pulled(self, source: Any, items: list[Item] | None, error: BaseException | None) -> None:
         if error is not None:
@@ -168,10 +166,27 @@ class BrokerConnection:
         elif items is not None:
             self._pull(source)
             for item in items:
-                if isinstance(item, tuple) and tuple(map(type, item[:-1])) == _TYPES:
+                types = tuple(map(type, item[:-1])) if isinstance(item, tuple) else ()
+                if types == _NOTICE:
                     self._noticed(*item)
+                elif types == _PARCEL and self._is_parcel(item[0], item[4]):
+                    self._delivered(*item)
                 else:
-                    self._inbound.arrived(item)
+                    logger.warning("dropped what somebody sent that is no parcel of a member")
+
+    def _is_parcel(self, rank: int, large: object) -> bool:
+        if not 0 <= rank < self._member.world_size or rank == self._member.rank:
+            return False
+        return isinstance(large, list) and all(type(each) is ObjectRef for each in large)
+
+    def _delivered(
+        self, rank: int, number: int, proof: bytes, data: bytes, large: list[Any]
+    ) -> None:
+        name = self._member.names[rank]
+        if not self._key.holds(proof, b"parcel", name.encode(), self._member.name.encode()):
+            logger.warning("dropped a parcel that %s has not sent, as it says", name)
+        else:
+            self.peers[name].arrived(number, data, large)
 
     def _noticed(self, kind: str, name: str, text: bytes, proof: bytes, broker: Any) -> None:
         if not self._key.holds(proof, kind.encode(), name.encode(), text):
@@ -199,8 +214,7 @@ class BrokerConnection:
         except RefusedError as error:
             logger.debug("%s is not let in: %s", name, error)
             return
-        proof = self._key.proof(b"parcel", hello.incarnation, self._incarnation)
-        self._inbound.admit(name, partial(_same, proof))
+        self.peers[name].admit()
         judged = self._membership.is_first or name == self._membership.first
         if judged and hello.process.place != ProcessId.here().place:
             self._watch(name, hello)
@@ -209,26 +223,24 @@ class BrokerConnection:
         """Have a member of another machine watched there, by what it pulls from."""
 
         def ended(how: str | None, error: BaseException | None) -> None:
-            if not self._membership.closed:
-                why = how or f"cannot be reached: {_first_line(error)}"
-                self._membership.lose(name, why)
+            self._membership.lose(name, how or f"cannot be reached: {_first_line(error)}")
 
-        broker = self._brokers.get(name, self._broker)
-        end = broker.end_of.remote(tuple(hello.process), self._config.liveness_bound)
-        self._dispatcher.when_done(end, ended)
+        end_of = self._brokers.get(name, self._broker).end_of
+        bound = self._config.liveness_bound
+        self._dispatcher.ask(end_of, tuple(hello.process), bound, then=ended)
 
     def _cut_off(self, error: BaseException) -> None:
-        for name in list(self._ending):
-            self._end(name)
-        for name in self._member.names:
-            if name != self._member.name and not self._membership.closed:
-                self._membership.lose(name, _cut_off_by(error))
+        for name in self.peers:
+            self._membership.lose(name, _cut_off_by(error))
+            self._end(name)  # whose last messages may have been on their way
 
-    def _answered(self, answer: Future[str], timeout: float) -> str:
+    def _end(self, name: str) -> None:
+        self.peers[name].end(partial(self._ended, name))
+
+    def _answered(self, answer: Future[str], timeout: float, check: Callable[[], None]) -> str:
         deadline = time.monotonic() + timeout
         while not wait([answer], LOOK).done:
-            if self._membership.closed:
-                raise ClosedError(f"transport of {self._member.name!r}")
+            check()
             if time.monotonic() >= deadline:
                 raise CallTimeoutError("the broker where the members meet", timeout)
         try:
@@ -237,16 +249,14 @@ class BrokerConnection:
             reason = f"is not where the members meet ({_first_line(error)})"
             raise PeerLostError(self._member.names[0], reason) from error
 
-    def _notice(self, kind: str, name: str, text: bytes, broker: Any = None) -> Item:
-        return kind, name, text, self._key.proof(kind.encode(), name.encode(), text), broker
+
+def _ignore(_: object, error: BaseException | None) -> None:
+    if error is not None:
+        logger.debug("the end of a member could not be reported: %s", error)
 
 
 def _identity(broker: Any) -> str:
     return broker._actor_id.hex() if isinstance(broker, ActorHandle) else ""
-
-
-def _same(proof: bytes, given: object) -> bool:
-    return isinstance(given, bytes) and secrets.compare_digest(proof, given)
 
 
 def _cut_off_by(error: BaseException) -> str:

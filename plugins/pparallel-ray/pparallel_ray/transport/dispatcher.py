@@ -8,6 +8,8 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
+from ray.exceptions import RayError
+
 from pparallel.runtime.resources import start_thread
 
 logger = logging.getLogger(__name__)
@@ -41,6 +43,16 @@ class Dispatcher:
     def call(self, action: Callable[[], None]) -> None:
         """Have *action* run."""
         self._actions.put(action)
+
+    def ask(self, method: Any, *args: object, then: Then) -> None:
+        """Call a method of an actor, and have *then* called with its result, or with an error."""
+        try:
+            ref = method.remote(*args)
+        except (RayError, RuntimeError) as raised:  # this process has been disconnected
+            error = raised
+            self.call(lambda: then(None, error))
+        else:
+            self.when_done(ref, then)
 
     def when_done(self, ref: Any, then: Then) -> None:
         """Have *then* called with the value of *ref*, or the error in its place."""

@@ -41,11 +41,15 @@ class JobKey:
             )
             raise ConfigError(message, path="transport")
 
+    def of(self, meeting: str) -> JobKey:
+        """Return the key of one meeting: keys that people give may be used for several."""
+        return JobKey({KEY: SecretStr(self.proof(meeting.encode()).hex())})
+
     def proof(self, *parts: bytes) -> bytes:
         """Return the proof that *parts* are of a member."""
         whole = b"".join(len(each).to_bytes(8, "little") + each for each in parts)
         return hmac.digest(self._key, whole, "sha256")
 
-    def holds(self, proof: object, *parts: bytes) -> bool:
+    def holds(self, proof: bytes, *parts: bytes) -> bool:
         """Return whether *proof* is that of *parts*."""
-        return isinstance(proof, bytes) and hmac.compare_digest(proof, self.proof(*parts))
+        return hmac.compare_digest(proof, self.proof(*parts))

@@ -11,7 +11,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from typing_extensions import override
 
-from pparallel.errors import CallTimeoutError, ClosedError, ConfigError
+from pparallel.errors import CallTimeoutError, ConfigError
 from pparallel.runtime.member import Member
 from pparallel_ray.cluster.config import RayConnection
 from pparallel_ray.transport.broker import NAMESPACE, Broker
@@ -88,13 +88,13 @@ def start(place: Place | None, names: Sequence[str], limit: int) -> Any:
 
 
 def find(
-    place: Place, member: Member, limit: int, timeout: float, stopped: Callable[[], bool]
+    place: Place, member: Member, limit: int, timeout: float, check: Callable[[], None]
 ) -> Any:
     """Return the broker; the first of members that nobody has launched starts it.
 
     Raises:
         CallTimeoutError: it was not there within *timeout* seconds.
-        ClosedError: *stopped*, which is asked now and then, returned true.
+        ClosedError: *check*, which is called now and then, raised it.
     """
     deadline = time.monotonic() + timeout
     while True:
@@ -103,8 +103,7 @@ def find(
         except ValueError:
             if member.rank == 0:
                 return start(place, member.names, limit)
-        if stopped():
-            raise ClosedError(f"transport of {member.name!r}")
+        check()
         if time.monotonic() >= deadline:
             raise CallTimeoutError(f"the arrival of {member.names[0]!r} at {place}", timeout)
         time.sleep(PAUSE)

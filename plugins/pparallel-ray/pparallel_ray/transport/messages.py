@@ -19,15 +19,12 @@ from pparallel.interfaces.transport import Frames
 #: by nobody between, but to find it costs a call of its own.
 LARGE = 64 * 2**10
 
-#: Kinds: frames for the receiver; one of yours did not arrive; this member leaves; all has arrived.
-MESSAGE, RESET, BYE, SEEN = range(4)
+#: Kinds: frames for the receiver; one of yours did not arrive; this member leaves; all has arrived;
+#: and, which does not travel, the reason why a message cannot be had.
+MESSAGE, RESET, BYE, SEEN, UNREAD = range(5)
 
 _HEAD = struct.Struct("<BI")  # kind, frames
 _SIZE = struct.Struct("<q")  # of a frame; in the object store, as a negative number
-
-#: Sender's rank, number of the message, proof of who sends, data, large: a plain tuple, for Ray's
-#: own pickle to carry.
-Parcel = tuple[int, int, bytes, bytes, list[Any]]
 
 
 class Packed(NamedTuple):
