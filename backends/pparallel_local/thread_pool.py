@@ -18,7 +18,7 @@ from pparallel.interfaces.pool import Pool, PoolState
 from pparallel.runtime.pools.forks import leave_in_forks
 from pparallel.runtime.program_end import end_with_program
 from pparallel.runtime.resources import start_thread
-from pparallel.runtime.threads import Job, SharedJob, SingleJob, Slot
+from pparallel.runtime.threads import SharedJob, SingleJob, Slot
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,8 +53,9 @@ class ThreadPool(Pool):
         self._state = PoolState.NEW
         self._lock = threading.Lock()
         self._quiet = threading.Condition(self._lock)
-        self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()  # None: look at the state
-        self._live: set[Job] = set()  # not ended; threads leave it without the lock
+        #: None: look at the state
+        self._queue: queue.SimpleQueue[SingleJob | None] = queue.SimpleQueue()
+        self._live: set[SingleJob] = set()  # not ended; threads leave it without the lock
         self._joining = False
         self._threads: set[threading.Thread] = set()
         self._own = threading.local()
@@ -176,7 +177,7 @@ class ThreadPool(Pool):
         self._own.slot = slot
         return self._initialize()
 
-    def serve(self, job: Job | None, slot: Slot) -> bool:
+    def serve(self, job: SingleJob | None, slot: Slot) -> bool:
         """Work on what came out of the queue; return whether the thread is to stay."""
         return self._state not in _ENDED and (job is None or self._work_on(job, slot))
 
@@ -187,7 +188,7 @@ class ThreadPool(Pool):
             if self._state in _ENDED:
                 self._queue.put(None)
 
-    def _work_on(self, job: Job, slot: Slot) -> bool:
+    def _work_on(self, job: SingleJob, slot: Slot) -> bool:
         """Run tasks of *job*; return whether the thread is to stay."""
         if slot.threads > 1 and slot.leave():
             self._queue.put(job)
@@ -200,7 +201,7 @@ class ThreadPool(Pool):
             self._queue.put(job)
         return slot.threads == 1 or not slot.leave()
 
-    def _forget(self, job: Job) -> None:
+    def _forget(self, job: SingleJob) -> None:
         self._live.discard(job)
         if self._joining and not self._live:
             with self._lock:
@@ -239,7 +240,7 @@ class ThreadPool(Pool):
 
 
 def _serve(
-    reference: weakref.ref[ThreadPool], jobs: queue.SimpleQueue[Job | None], slot: Slot
+    reference: weakref.ref[ThreadPool], jobs: queue.SimpleQueue[SingleJob | None], slot: Slot
 ) -> None:
     """Work for a pool, which is not kept alive while there is nothing to do."""
     pool = reference()

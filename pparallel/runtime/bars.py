@@ -109,7 +109,7 @@ def _of_tqdm(kind: bool | str) -> MakeBar:
     if any(each.__module__ == "tqdm.notebook" for each in base.__mro__):
         return lambda name, total: base(total=total, desc=name)
 
-    class Line(base):  # type: ignore[misc]
+    class TerminalBar(base):  # type: ignore[misc]
         """A bar in a terminal; one that is inside another makes way when it is done."""
 
         monitor_interval = 0  # no thread of tqdm's
@@ -122,7 +122,7 @@ def _of_tqdm(kind: bool | str) -> MakeBar:
             with contextlib.suppress(Exception):  # one that could not be made cannot be closed
                 super().__del__()
 
-    return lambda name, total: Line(total=total, desc=name, leave=None, dynamic_ncols=True)
+    return lambda name, total: TerminalBar(total=total, desc=name, leave=None, dynamic_ncols=True)
 
 
 class _RichBars:

@@ -13,7 +13,7 @@ from typing_extensions import override
 import pparallel
 from pparallel.errors import ClosedError
 from pparallel.interfaces.pool import Bar, Pool, PoolConfig
-from pparallel.runtime.threads import Job, SharedJob
+from pparallel.runtime.threads import SharedJob, SingleJob
 from pparallel.testing.patience import PATIENCE, until
 from pparallel_local import SerialPoolConfig, ThreadPoolConfig
 from pparallel_local.serial_pool import SerialPool
@@ -46,7 +46,7 @@ def test_a_map_that_is_ended_halfway_does_not_succeed(monkeypatch: pytest.Monkey
         release.set()
         assert forgotten.wait(PATIENCE)
 
-    def forget_and_tell(pool: ThreadPool, job: Job) -> None:
+    def forget_and_tell(pool: ThreadPool, job: SingleJob) -> None:
         forget(pool, job)
         forgotten.set()
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import marshal
 import select
 from collections.abc import Sequence
 from typing import Any
 
-from typing_extensions import override
+from typing_extensions import Buffer, override
 
 from pparallel.interfaces.launcher import RankSpec
 from pparallel.interfaces.serializer import Serializer
@@ -91,12 +90,6 @@ class ProcessLaunchContext(RanksContext[RankProcess]):
         return True
 
     @override
-    def _loaded(self, content: Sequence[Any]) -> Any:
+    def _buffers(self, content: Sequence[Any]) -> Sequence[Buffer]:
         head, files = content
-        return self._serializer.loads(unpacked(head, files, alone=True))
-
-    @override
-    def _envelope(self, content: Sequence[Any]) -> Any:
-        head, files = content
-        (packed,) = unpacked(head, files, alone=True)
-        return marshal.loads(packed)
+        return unpacked(head, files, alone=True)

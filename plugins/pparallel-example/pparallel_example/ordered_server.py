@@ -11,9 +11,9 @@ from typing import Any
 from pparallel.interfaces.ordered_server import Found, check_version
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime.file_lock import locked
-from pparallel.runtime.looking_server import LookingServer
 from pparallel.runtime.member import Member
 from pparallel.runtime.naming import decode, encode
+from pparallel.runtime.polling_server import PollingOrderedServer
 from typing_extensions import override
 
 from pparallel_example.ordered_server_config import (
@@ -21,7 +21,7 @@ from pparallel_example.ordered_server_config import (
 )
 
 
-class ExampleOrderedServer(LookingServer):
+class ExampleOrderedServer(PollingOrderedServer):
     """Keeps values in files: what was acknowledged survives the end of every process."""
 
     def __init__(

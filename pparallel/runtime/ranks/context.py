@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import marshal
 import threading
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from signal import SIGKILL
 from time import monotonic
 from typing import Any, Generic, TypeVar
 
-from typing_extensions import override
+from typing_extensions import Buffer, override
 
 from pparallel.errors import ClosedError, WorkerLostError
 from pparallel.interfaces.launcher import GRACE, LaunchContext, RankSpec
@@ -122,12 +123,11 @@ class RanksContext(LaunchContext, Generic[R]):
         """Take in what ranks say, until all have ended."""
 
     @abstractmethod
-    def _loaded(self, content: Sequence[Any]) -> Any:
-        """Return the object that a rank has sent in a message of this content."""
+    def _buffers(self, content: Sequence[Any]) -> Sequence[Buffer]:
+        """Return the buffers that a rank has sent in a message of this content.
 
-    @abstractmethod
-    def _envelope(self, content: Sequence[Any]) -> Any:
-        """Return the envelope of an error that a rank has sent in a message of this content."""
+        They are those of an object, or one with the envelope of an error, by :mod:`marshal`.
+        """
 
     def _take(self, rank: R, kind: int, content: Sequence[Any]) -> None:
         """Take in what *rank* has said."""
@@ -138,15 +138,15 @@ class RanksContext(LaunchContext, Generic[R]):
                 with self._in_the_name_of(rank):
                     rank.log.append(forwarding.replay(content[0], rank.name))
             elif kind == TOLD:
-                self._hear(rank, self._loaded(content))
+                self._hear(rank, self._serializer.loads(self._buffers(content)))
             elif kind == RESULT:
-                rank.returned = (self._loaded(content),)
+                rank.returned = (self._serializer.loads(self._buffers(content)),)
             elif kind == FAILURE:
-                envelope, reader = self._envelope(content), self._serializer
-                self._fail(
-                    rank,
-                    remote_errors.unpack(envelope, rank.name, reader, exits=True, kind="rank"),
+                envelope = marshal.loads(self._buffers(content)[0])
+                error = remote_errors.unpack(
+                    envelope, rank.name, self._serializer, exits=True, kind="rank"
                 )
+                self._fail(rank, error)
         except BaseException as error:  # noqa: BLE001 - raised where the ranks are joined
             self._fail(rank, unread(f"what rank {rank.spec.rank} said", error))
 

@@ -25,6 +25,8 @@ class Rank(ABC):
         log: the last lines that it logged.
         reported: whether it is known what came of it.
         returned: what it returned, in a tuple, once that is known.
+        exitcode: its exit code, or minus the number of the signal that ended it; None: not known
+            (yet).
     """
 
     def __init__(self, spec: RankSpec, pid: int = 0) -> None:
@@ -34,12 +36,7 @@ class Rank(ABC):
         self.reported = False
         self.returned: tuple[object] | None = None
         self._over = threading.Event()
-        self._code: int | None = None
-
-    @property
-    def exitcode(self) -> int | None:
-        """Its exit code, or minus the number of the signal that ended it; None: not known (yet)."""
-        return self._code
+        self.exitcode: int | None = None
 
     def is_alive(self) -> bool:
         """Return whether it runs."""
@@ -63,7 +60,7 @@ class Rank(ABC):
 
     def has_ended(self, end: Exit | None) -> None:
         """Take note that it has ended, and how; ``None``: nobody knows."""
-        self._code = None if end is None else end.code
+        self.exitcode = None if end is None else end.code
         self._over.set()
 
     def described(self) -> str:
@@ -72,5 +69,5 @@ class Rank(ABC):
 
     @override
     def __repr__(self) -> str:
-        state = "running" if self.is_alive() else f"ended with {self._code}"
+        state = "running" if self.is_alive() else f"ended with {self.exitcode}"
         return f"<{type(self).__name__} {self.name!r} {self.pid}, {state}>"

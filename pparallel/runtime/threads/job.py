@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-from abc import ABC, abstractmethod
 from collections import deque
 from typing import TYPE_CHECKING, Any, Literal
 
 from typing_extensions import override
 
 from pparallel.interfaces.pool import NO_SINK
-from pparallel.runtime.threads.tracebacks import below
+from pparallel.runtime.future import ended_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,8 +21,16 @@ if TYPE_CHECKING:
 Remains = Literal["nothing", "running", "tasks"]
 
 
-class Job(ABC):
-    """A batch on its way through the pool.
+def below(error: BaseException) -> BaseException:
+    """Return *error* as that of a task, without the caller's own frame.
+
+    That would keep the sink alive.
+    """
+    return ended_by(error.with_traceback(error.__traceback__ and error.__traceback__.tb_next))
+
+
+class SingleJob:
+    """A batch of one task: one thread takes it up, once.
 
     Attributes:
         sink: where the tasks are reported.
@@ -35,36 +42,16 @@ class Job(ABC):
         self._batch = batch
         self.sink = sink
 
-    @abstractmethod
-    def drain(self) -> None:
-        """Let no more tasks start."""
-
     def abort(self, error: BaseException) -> None:
         """Let no more tasks start, and fail all that has not been reported."""
-        sink = self.sink  # before: the job has none once nothing of it is left
-        self.drain()
-        sink.abort(error)
+        self.sink.abort(error)  # which refuses to begin then
 
-    @abstractmethod
     def work(self, slot: Slot) -> Remains:
         """Run tasks until none are left to start, or another thread wants the slot.
 
         Returns:
             What remains; ``nothing`` when all tasks have been reported.
         """
-
-
-class SingleJob(Job):
-    """A batch of one task: one thread takes it up, once."""
-
-    __slots__ = ()
-
-    @override
-    def drain(self) -> None:
-        """Its sink refuses to begin once it is aborted."""
-
-    @override
-    def work(self, slot: Slot) -> Remains:
         if self.sink.begin():
             if self.sink.observed:
                 self.sink.started(0, slot.name)
@@ -78,7 +65,7 @@ class SingleJob(Job):
         return "nothing"
 
 
-class SharedJob(Job):
+class SharedJob(SingleJob):
     """A batch whose tasks any number of threads take one by one.
 
     They share one iterator of indices, which the interpreter advances atomically: no lock is
@@ -112,7 +99,13 @@ class SharedJob(Job):
         return self._exhausted
 
     @override
+    def abort(self, error: BaseException) -> None:
+        sink = self.sink  # before: the job has none once nothing of it is left
+        self.drain()
+        sink.abort(error)
+
     def drain(self) -> None:
+        """Let no more tasks start."""
         self._whole = False  # first: who finds no more tasks must not take the results for whole
         deque(self._indices, maxlen=0)
 

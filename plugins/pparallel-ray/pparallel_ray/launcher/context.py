@@ -9,7 +9,7 @@ from typing import Any
 
 import ray
 from ray.exceptions import RayError
-from typing_extensions import override
+from typing_extensions import Buffer, override
 
 from pparallel.interfaces.launcher import RankSpec
 from pparallel.interfaces.serializer import Serializer
@@ -93,14 +93,8 @@ class RayLaunchContext(RanksContext[RayRank]):
         self._settle(rank, end, why)
 
     @override
-    def _loaded(self, content: Sequence[Any]) -> Any:
-        (frames,) = content
-        return self._serializer.loads([bytearray(each) for each in frames])
-
-    @override
-    def _envelope(self, content: Sequence[Any]) -> Any:
-        (envelope,) = content
-        return envelope
+    def _buffers(self, content: Sequence[Any]) -> Sequence[Buffer]:
+        return [bytearray(each) for each in content[0]]
 
 
 def _line(error: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import marshal
 import os
 import pickle
 import sys
@@ -115,7 +116,7 @@ class _Teller:
     def failure(self, error: BaseException, last: Sequence[Callable[[], None]]) -> None:
         """Say what the rank has failed by, after all that it said before."""
         envelope = remote_errors.pack(error, self._serializer, exits=True)
-        self._finish(FAILURE, tuple(envelope), last)
+        self._finish(FAILURE, [marshal.dumps(tuple(envelope))], last)
 
     def _finish(self, kind: int, content: object, last: Sequence[Callable[[], None]]) -> None:
         for flush in last:

@@ -1,4 +1,4 @@
-"""An ordered server whose waiters look for what is new, where nobody tells them of it."""
+"""An ordered server whose waiters poll for what is new."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pparallel.interfaces.ordered_server import Found, OrderedServer, check_hash
 from pparallel.runtime import stopping
 
 
-class LookingServer(OrderedServer):
+class PollingOrderedServer(OrderedServer):
     """Fills in :meth:`close` and :meth:`wait`, and knows whether the server is open.
 
     A backend calls :meth:`open` here at the end of its own, and :meth:`check_open` first in what it
@@ -83,7 +83,7 @@ class LookingServer(OrderedServer):
         return None if found is None or found[1] == version else found
 
 
-_servers: WeakSet[LookingServer] = WeakSet()
+_servers: WeakSet[PollingOrderedServer] = WeakSet()
 
 
 def _after_in_child() -> None:

@@ -13,12 +13,12 @@ from typing_extensions import override
 
 from pparallel.errors import ClosedError
 from pparallel.interfaces.ordered_server import Found
-from pparallel.runtime.looking_server import LookingServer
+from pparallel.runtime.polling_server import PollingOrderedServer
 from pparallel.runtime.stopping import StopSignal, running_under
 from pparallel.testing.patience import PATIENCE, until
 
 
-class NoteServer(LookingServer):
+class NoteServer(PollingOrderedServer):
     """Holds one key, and counts how often it is read."""
 
     def __init__(self, pause: float) -> None:
@@ -61,7 +61,7 @@ def server() -> Iterator[NoteServer]:
         yield server
 
 
-def in_a_thread(server: LookingServer, *args: Any) -> tuple[threading.Thread, list[Any]]:
+def in_a_thread(server: PollingOrderedServer, *args: Any) -> tuple[threading.Thread, list[Any]]:
     """Wait in a thread; return it, and a list of what came of it."""
     ended: list[Any] = []
 
