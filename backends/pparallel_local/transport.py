@@ -33,19 +33,19 @@ class _Hub:
     def __init__(self) -> None:
         self._lock = threading.Lock()  # one member joins or leaves at a time
         self.here: dict[str, LocalTransport] = {}
-        self._left: set[str] = set()
+        self.left: set[str] = set()
 
     def join(self, transport: LocalTransport) -> None:
         """Enter, and learn who is there and who has left."""
         name = transport.name
         with self._lock:
-            if name in self.here or name in self._left:
+            if name in self.here or name in self.left:
                 raise PeerLostError(name, "has been a member of this job already")
             for other in self.here.values():
                 other.meet(name)
                 transport.meet(other.name)
             self.here[name] = transport
-            left = list(self._left)
+            left = list(self.left)
         for other_name in left:
             transport.lose(other_name)
 
@@ -56,7 +56,7 @@ class _Hub:
             if self.here.get(name) is not transport:
                 return
             del self.here[name]
-            self._left.add(name)
+            self.left.add(name)
             others = list(self.here.values())
         for other in others:
             other.lose(name)
@@ -90,6 +90,15 @@ class LocalTransport(BaseTransport["LocalTransportConfig"]):
         with _hubs_lock:
             self._hub = _hubs.setdefault(address, _Hub())
         self._hub.join(self)
+
+    @override
+    def _meet(self) -> None:
+        try:
+            super()._meet()
+        except PeerLostError:
+            hub = self._hub
+            if hub is None or not {*hub.here, *hub.left}.issuperset(self._member.names):
+                raise  # or one has come and gone before this thread saw that all were here
 
     @override
     def close(self) -> None:
