@@ -250,6 +250,7 @@ def test_a_message_leaves_after_those_that_wait_for_room() -> None:
 class InterruptedQueue(deque[Any]):
     """One whose first addition a signal's handler interrupts."""
 
+    @override
     def append(self, item: Any, /) -> None:
         super().append(item)
         if not self.__dict__:
