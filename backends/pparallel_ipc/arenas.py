@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from weakref import WeakSet
 
 from pparallel.runtime.links import Hello, ProcessId
+from pparallel.runtime.links.dispatcher import Dispatcher
 from pparallel.runtime.memory import Arena, Payload
 from pparallel_ipc import messages
 
 _IDLE = 1.5  #: seconds after which the memory of free blocks is given back
-_LOOK = 0.5  #: seconds between two looks whether it is to be
+_AGAIN = 0.5  #: seconds between two looks whether it is to be
 
 
 class Arenas:
@@ -21,17 +22,14 @@ class Arenas:
     def __init__(self, budget: int | None, name: str) -> None:
         self._budget, self._name = budget, name
         self._own: Arena | None = None
-        self._has_pages, self._look_at = False, 0.0
+        self._has_pages = self._looks = False
         self._others: dict[str, Arena] = {}
         self._attached: WeakSet[Arena] = WeakSet()  # those, and what was forgotten and is in use
         self._processes: dict[str, ProcessId] = {}
         self._lock = threading.RLock()
 
-    def open(self, wake: Callable[[], object]) -> None:
-        """Make one's own.
-
-        Args:
-            wake: has :meth:`tick` called soon.
+    def open(self, dispatcher: Dispatcher) -> None:
+        """Make one's own, the free memory of which *dispatcher* gives back after a while.
 
         Raises:
             ResourceExhaustedError: there is no descriptor left, or no room among the addresses.
@@ -41,22 +39,24 @@ class Arenas:
         def grown() -> None:
             if not self._has_pages:
                 self._has_pages = True
-                wake()
+                dispatcher.call(partial(self._start_to_look, dispatcher))
 
         self._own.grown = grown
 
-    def tick(self) -> float | None:
-        """Give back what has been free for a while; return when to be called again, in seconds."""
-        if self._own is None or not self._has_pages:
-            return None
-        if (now := time.monotonic()) >= self._look_at:
-            self._look_at = now + _LOOK
-            self._has_pages = False  # what is taken from here on has this called again
-            self._own.trim(_IDLE)
-            used = self._own.usage()
-            if used.leased or used.free:
-                self._has_pages = True
-        return _LOOK if self._has_pages else None
+    def _start_to_look(self, dispatcher: Dispatcher) -> None:
+        if not self._looks:
+            self._look(dispatcher)
+
+    def _look(self, dispatcher: Dispatcher) -> None:
+        """Give back what has been free for a while, and look again later if there is more."""
+        assert self._own is not None
+        self._has_pages = False  # what is taken from here on begins anew
+        self._own.trim(_IDLE)
+        used = self._own.usage()
+        self._looks = bool(used.leased or used.free)
+        if self._looks:
+            self._has_pages = True
+            dispatcher.call_later(_AGAIN, partial(self._look, dispatcher))
 
     @property
     def descriptor(self) -> int:

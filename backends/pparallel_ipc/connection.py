@@ -9,11 +9,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pparallel.runtime.links.dispatcher import READ, WRITE, Dispatcher
 from pparallel.runtime.memory import Packed, Payload
 from pparallel.runtime.memory.payload import VERSION
 from pparallel.runtime.resources import explained, is_exhausted
 from pparallel_ipc import messages
-from pparallel_ipc.dispatcher import READ, WRITE, Dispatcher
 from pparallel_ipc.messages import dumps
 
 logger = logging.getLogger(__name__)

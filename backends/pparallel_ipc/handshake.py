@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import hmac
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from typing import NamedTuple
 
 from pparallel.errors import AuthenticationError
 from pparallel.runtime.links import Hello, ProcessId, RefusedError
@@ -38,93 +39,62 @@ LetIn = Callable[[Connection, Hello, list[int]], None]  #: who is there, and wha
 Failed = Callable[[Connection, str, Exception], None]  #: who was there, if it is known, and why
 
 
-class Initiator:
-    """The end that connects; it is given packets as they come, as :class:`Responder` is.
+class Word(NamedTuple):
+    """A packet of one end.
 
     Attributes:
-        name: of the member that is to be there.
-        knows: whether the other end has proved itself.
-        first: what is said first.
-    """
-
-    def __init__(self, me: Hello, key: bytes, pid: int, name: str) -> None:
-        self.name, self.knows = name, False
-        self._key, self._pid = key, pid
-        self.first = me.pack() + os.urandom(NONCE)
-        self._hello: Hello | None = None
-
-    def take(self, said: bytes) -> tuple[bytes, Hello | None]:
-        """Return what to say to a packet, if anything; and who is there, once it lets this one in.
-
-        Raises:
-            AuthenticationError: it does not know the job's key.
-            RefusedError: it runs something else, is another member, or refuses this one.
-        """
-        if said.startswith(_REFUSED):
-            raise RefusedError(said[1:].decode(errors="replace"))
-        if self._hello is not None:
-            if said != _WELCOME:
-                raise RefusedError("what came is no welcome")
-            return b"", self._hello
-        words, proof = said[:-PROOF], said[-PROOF:]
-        both = self.first + words
-        if not hmac.compare_digest(proof, _proof(self._key, _CALLED, both)):
-            message = f"who answers for member {self.name!r} does not know this job's key"
-            raise AuthenticationError(message)
-        hello = _known(Hello.unpack(words[:-NONCE]), self._pid)
-        if hello.name != self.name:
-            raise RefusedError(f"where {self.name!r} should be is {hello.name!r}")
-        mine = _proof(self._key, _CALLER, both)
-        self._hello, self.knows = hello, True
-        return mine, None
-
-
-class Responder:
-    """The end that is connected to; it is given packets as they come, and never waits.
-
-    Attributes:
+        said: its bytes.
+        name: of the member at the other end, as far as it has said so.
         knows: whether the other end has proved itself.
     """
 
-    def __init__(self, me: Hello, key: bytes, pid: int, admit: Callable[[Hello], None]) -> None:
-        """Know who may come.
+    said: bytes
+    name: str
+    knows: bool = False
 
-        Args:
-            me: what this end says of itself.
-            key: the job's.
-            pid: the process at the other end.
-            admit: lets a member in that has proved itself, or raises ``RefusedError``.
-        """
-        self._me, self._key, self._pid, self._admit = me, key, pid, admit
-        self._said, self.knows = b"", False
-        self._hello: Hello | None = None
 
-    @property
-    def name(self) -> str:
-        """What the other end calls itself, if it has said so."""
-        return "" if self._hello is None else self._hello.name
+#: The part of one end: it yields what it says, is sent what the other one says, and returns its
+#: last word and who is there. Raises ``AuthenticationError`` where the other end does not know the
+#: job's key, and ``RefusedError`` where it runs something else, is another member, or refuses.
+Part = Generator[Word, bytes, tuple[bytes, Hello]]
 
-    def take(self, said: bytes) -> tuple[bytes, Hello | None]:
-        """Return what to say to a packet; and who is there, once that is proved.
 
-        Raises:
-            AuthenticationError: it does not know the job's key.
-            RefusedError: it is no member that may come now.
-        """
-        if self._hello is None:
-            if not NONCE < len(said) <= HELLO + NONCE:
-                raise RefusedError("what came is no hello of a member")
-            hello = _known(Hello.unpack(said[:-NONCE]), self._pid)
-            mine = self._me.pack() + os.urandom(NONCE)
-            both = said + mine
-            answer = mine + _proof(self._key, _CALLED, both)
-            self._said, self._hello = both, hello
-            return answer, None
-        if not hmac.compare_digest(said, _proof(self._key, _CALLER, self._said)):
-            raise AuthenticationError("it does not know this job's key")
-        self.knows = True
-        self._admit(self._hello)
-        return _WELCOME, self._hello
+def outbound(me: Hello, key: bytes, pid: int, name: str) -> Part:
+    """Return the part of the end that connects to member *name*, which process *pid* is to be."""
+    first = me.pack() + os.urandom(NONCE)
+    said = _unless_refused((yield Word(first, name)))
+    words, proof = said[:-PROOF], said[-PROOF:]
+    if not hmac.compare_digest(proof, _proof(key, _CALLED, first + words)):
+        raise AuthenticationError(f"who answers for member {name!r} does not know this job's key")
+    hello = _known(Hello.unpack(words[:-NONCE]), pid)
+    if hello.name != name:
+        raise RefusedError(f"where {name!r} should be is {hello.name!r}")
+    mine = _proof(key, _CALLER, first + words)
+    if _unless_refused((yield Word(mine, name, knows=True))) != _WELCOME:
+        raise RefusedError("what came is no welcome")
+    return b"", hello
+
+
+def inbound(me: Hello, key: bytes, pid: int, admit: Callable[[Hello], None]) -> Part:
+    """Return the part of the end that is connected to.
+
+    Args:
+        me: what this end says of itself.
+        key: the job's.
+        pid: the process at the other end.
+        admit: lets a member in that has proved itself, or raises ``RefusedError``.
+    """
+    said = yield Word(b"", "")
+    if not NONCE < len(said) <= HELLO + NONCE:
+        raise RefusedError("what came is no hello of a member")
+    hello = _known(Hello.unpack(said[:-NONCE]), pid)
+    mine = me.pack() + os.urandom(NONCE)
+    both = said + mine
+    proof = yield Word(mine + _proof(key, _CALLED, both), hello.name)
+    if not hmac.compare_digest(proof, _proof(key, _CALLER, both)):
+        raise AuthenticationError("it does not know this job's key")
+    admit(hello)
+    return _WELCOME, hello
 
 
 class Introduction:
@@ -133,7 +103,8 @@ class Introduction:
     def __init__(
         self,
         connection: Connection,
-        end: Initiator | Responder,
+        part: Part,
+        name: str,
         arena: int,
         let_in: LetIn,
         failed: Failed,
@@ -142,12 +113,13 @@ class Introduction:
 
         Args:
             connection: the connection.
-            end: this one.
+            part: of this end, whose first word has been said.
+            name: of the other end, if it is known.
             arena: the descriptor that goes along once the other end has proved itself; -1: none.
             let_in: called when both ends have let one another in.
             failed: called if that does not come about.
         """
-        self._connection, self._end, self._arena = connection, end, arena
+        self._connection, self._part, self._name, self._arena = connection, part, name, arena
         self._let_in, self._failed = let_in, failed
         self._is_over = False
         connection.dispatcher.register(connection.sock.fileno(), self._event)
@@ -157,10 +129,10 @@ class Introduction:
         if not self._is_over:
             self._is_over = True
             self._connection.dispatcher.unregister(self._connection.sock.fileno())
-            self._failed(self._connection, self._end.name, error)
+            self._failed(self._connection, self._name, error)
 
     def _event(self, said: int) -> None:
-        sock, end = self._connection.sock, self._end
+        sock, hello, knows = self._connection.sock, None, True
         fds: list[int] = []
         try:
             data, fds = messages.receive(sock)
@@ -172,13 +144,14 @@ class Introduction:
         try:
             if not data:
                 raise ConnectionResetError("the connection was closed")
-            word, hello = end.take(data)
-            if hello is None:  # nothing comes along yet
-                messages.close(fds)
+            try:
+                word, self._name, knows = self._part.send(data)
+                messages.close(fds)  # nothing comes along yet
                 fds = []
+            except StopIteration as end:
+                word, hello = end.value
             if word:
-                along = [self._arena] if end.knows and self._arena >= 0 else ()
-                messages.send_with(sock, word, along)
+                messages.send_with(sock, word, [self._arena] if knows and self._arena >= 0 else ())
         except Exception as error:  # noqa: BLE001 - reported to whoever waits
             messages.close(fds)
             self.fail(error)
@@ -192,6 +165,12 @@ class Introduction:
 def refusal(why: str) -> bytes:
     """Return what is said to whom is not let in."""
     return _REFUSED + why.encode()[: LONGEST - 1]
+
+
+def _unless_refused(said: bytes) -> bytes:
+    if said.startswith(_REFUSED):
+        raise RefusedError(said[1:].decode(errors="replace"))
+    return said
 
 
 def _known(hello: Hello, pid: int) -> Hello:

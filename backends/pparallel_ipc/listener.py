@@ -7,21 +7,22 @@ import errno
 import logging
 import os
 import socket
-import time
+from functools import partial
 from pathlib import Path
 
 from pparallel.errors import AuthenticationError, PparallelError
 from pparallel.runtime.links import Hello, Membership, RefusedError, peer
+from pparallel.runtime.links.dispatcher import READ, Dispatcher
 from pparallel_ipc import handshake
 from pparallel_ipc.connection import Connection
-from pparallel_ipc.dispatcher import READ, TICK, Dispatcher
-from pparallel_ipc.handshake import Introduction, LetIn, Responder
+from pparallel_ipc.handshake import Introduction, LetIn
 
 logger = logging.getLogger(__name__)
 
 BACKLOG = 4096  #: connections that the system lets wait
 STRANGERS = 256  #: connections that have not proved who they are; further ones wait outside
 PATIENCE = 5.0  #: seconds that one may take for that
+AGAIN = 0.1  #: seconds after which a listener that has paused goes on
 LOGGED = 20  #: how many that were turned away are logged; further ones at level DEBUG
 
 
@@ -45,11 +46,8 @@ class Listener:
         self._address, self._dispatcher, self._me, self._key = address, dispatcher, me, key
         self._membership, self._arena, self._let_in = membership, arena, let_in
         self._sock: socket.socket | None = None
-        self._strangers: dict[
-            Connection, tuple[Introduction, float]
-        ] = {}  # until when each may be one
+        self._strangers: dict[Connection, Introduction] = {}
         self._logged = 0
-        self._is_paused, self._paused_until = False, 0.0
         self.shortage: OSError | MemoryError | None = None
 
     def open(self) -> None:
@@ -76,21 +74,8 @@ class Listener:
             self._dispatcher.unregister(sock.fileno())
             sock.close()
             self._address.unlink(missing_ok=True)
-        for each, _ in list(self._strangers.values()):
+        for each in list(self._strangers.values()):
             each.fail(RefusedError("this member is closing"))
-
-    def tick(self) -> bool:
-        """Turn away who takes too long, and accept again; return whether there is more to do."""
-        late = RefusedError(f"it did not prove who it is within {PATIENCE:g} s")
-        now = time.monotonic()
-        for each, until in list(self._strangers.values()):
-            if now >= until:
-                each.fail(late)
-        if self._is_paused and now >= self._paused_until and len(self._strangers) < STRANGERS:
-            self._is_paused = False
-            if self._sock is not None:
-                self._dispatcher.watch(self._sock.fileno(), READ)
-        return self._is_paused or bool(self._strangers)
 
     def _bind(self, sock: socket.socket) -> None:
         address = os.fspath(self._address)
@@ -116,26 +101,29 @@ class Listener:
                 if self.shortage is None:
                     logger.warning("%s cannot let members in: %s", self._me.name, error)
                 self.shortage = error
-                self._pause(TICK)
-                return
+                break
             self.shortage = None
             try:
                 self._receive(accepted)
             except (OSError, MemoryError, AuthenticationError) as error:
                 logger.warning("%s cannot let a member in: %s", self._me.name, error)
                 accepted.close()
-        self._pause(0.0)  # until one of them is let in, or has gone
+        if sock is not None:  # perhaps one of them is let in soon, or goes
+            self._dispatcher.watch(sock.fileno(), 0)
+            self._dispatcher.call_later(AGAIN, self._resume)
 
-    def _pause(self, seconds: float) -> None:
+    def _resume(self) -> None:
         if self._sock is not None:
-            self._is_paused, self._paused_until = True, time.monotonic() + seconds
-            self._dispatcher.watch(self._sock.fileno(), 0)
+            self._dispatcher.watch(self._sock.fileno(), READ)
 
     def _receive(self, accepted: socket.socket) -> None:
-        called = Responder(self._me, self._key, peer(accepted), self._membership.admit)
+        part = handshake.inbound(self._me, self._key, peer(accepted), self._membership.admit)
+        name = next(part).name
         connection = Connection(accepted, self._dispatcher, calling=False)
-        stranger = Introduction(connection, called, self._arena, self._come_in, self._turn_away)
-        self._strangers[connection] = stranger, time.monotonic() + PATIENCE
+        stranger = Introduction(connection, part, name, self._arena, self._come_in, self._turn_away)
+        self._strangers[connection] = stranger
+        late = RefusedError(f"it did not prove who it is within {PATIENCE:g} s")
+        self._dispatcher.call_later(PATIENCE, partial(stranger.fail, late))
 
     def _come_in(self, connection: Connection, hello: Hello, fds: list[int]) -> None:
         self._strangers.pop(connection, None)

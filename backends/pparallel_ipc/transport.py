@@ -31,14 +31,14 @@ from pparallel.errors import (
 from pparallel.interfaces.transport import Frames, Meeting
 from pparallel.runtime.job_folder import JobFolder
 from pparallel.runtime.links import BaseTransport, Hello, ProcessId, RefusedError, peer
+from pparallel.runtime.links.dispatcher import Dispatcher
 from pparallel.runtime.memory import Arena
 from pparallel.runtime.resources import explained, is_exhausted, start_thread
-from pparallel_ipc import messages
+from pparallel_ipc import handshake, messages
 from pparallel_ipc.arenas import Arenas
 from pparallel_ipc.connection import Connection
 from pparallel_ipc.direct import DirectCaller, DirectServer, new_pair
-from pparallel_ipc.dispatcher import TICK, Dispatcher
-from pparallel_ipc.handshake import Initiator, Introduction
+from pparallel_ipc.handshake import Introduction
 from pparallel_ipc.listener import Listener
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FLUSH = 1.0  #: seconds that closing waits for what has been sent to leave
+LAST = 1.0  #: seconds that it waits for what is being received
 KEPT = 8  #: idle direct connections to one member that are kept
 
 _KEY = "ipc"  #: where a member finds the job's key among its own
@@ -99,8 +100,10 @@ class IpcTransport(BaseTransport["IpcTransportConfig"]):
     @override
     def _listen(self) -> None:
         key, self._folder = self._key(), self._where()
-        self._dispatcher = dispatcher = Dispatcher(self.name, self._tick, self._lose_all)
-        self._arenas.open(dispatcher.wake)
+        self._dispatcher = dispatcher = Dispatcher(
+            f"{self.name}-dispatcher", self._lose_all, spins=True
+        )
+        self._arenas.open(dispatcher)
         self._listener = Listener(
             self._address(self.name),
             dispatcher,
@@ -112,11 +115,6 @@ class IpcTransport(BaseTransport["IpcTransportConfig"]):
         )
         self._listener.open()
         dispatcher.start()
-
-    def _tick(self) -> float | None:
-        is_awaited = self._listener is not None and self._listener.tick()
-        pause = self._arenas.tick()
-        return TICK if is_awaited else pause
 
     @override
     def _meet(self) -> None:
@@ -215,10 +213,10 @@ class IpcTransport(BaseTransport["IpcTransportConfig"]):
             sock.close()
             raise ClosedError(f"transport of {self.name!r}")
         try:
-            caller = Initiator(self._me, self._key(), peer(sock), name)
+            part = handshake.outbound(self._me, self._key(), peer(sock), name)
             connection = Connection(sock, dispatcher, calling=True)
             connection.payload = self._arenas.outbound()
-            messages.send_with(sock, caller.first, ())
+            messages.send_with(sock, next(part).said, ())
         except BaseException:
             sock.close()
             raise
@@ -227,7 +225,9 @@ class IpcTransport(BaseTransport["IpcTransportConfig"]):
             found.connections.add(connection)
             if found.connection is None:
                 found.connection = connection
-        Introduction(connection, caller, self._arenas.descriptor, self._let_in, self._turned_away)
+        Introduction(
+            connection, part, name, self._arenas.descriptor, self._let_in, self._turned_away
+        )
         return found.connection
 
     def _accepted(self, connection: Connection, hello: Hello, fds: list[int]) -> None:
@@ -278,7 +278,10 @@ class IpcTransport(BaseTransport["IpcTransportConfig"]):
     @override
     def send(self, to: str, frames: Frames) -> None:
         connection = self._connection(to)
-        packed = connection.payload.pack(frames)
+        packed = connection.payload.short(frames)
+        if packed is None:
+            frames = [*frames]  # the sender may have left them to this
+            packed = connection.payload.move(frames)
         large = packed if type(packed) is tuple else None
         connection.send((messages.MESSAGE, packed), large=large)
 
@@ -378,9 +381,9 @@ class IpcTransport(BaseTransport["IpcTransportConfig"]):
             self._dispatcher.call(partial(self._lose, name, reason))
 
     def _lose_all(self) -> None:
-        """Report all other members lost: nothing is received any more."""
+        """Report all other members lost, unless this is closed: nothing is received any more."""
         for name in self._membership.names():
-            if name != self.name:
+            if name != self.name and not self._closed:
                 self._membership.lose(name, "cannot be reached: the thread that receives has ended")
 
     def _lose(self, name: str, reason: str) -> None:
@@ -454,7 +457,7 @@ class IpcTransport(BaseTransport["IpcTransportConfig"]):
             with suppress(ResourceExhaustedError):
                 connection.send((messages.BYE,))
         _wait_until_empty(connections, deadline)
-        dispatcher.close()
+        dispatcher.close(LAST)
         if self._listener is not None:
             self._listener.close()
         servers = [each.thread for found in self._peers.values() for each in found.servers]

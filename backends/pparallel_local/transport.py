@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import uuid
 import weakref
@@ -13,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
-from pparallel.interfaces.transport import Frames, Meeting, Receiver, Transport
+from pparallel.errors import PeerLostError
+from pparallel.interfaces.transport import Frames, Meeting
 from pparallel.runtime.flat_views import own
+from pparallel.runtime.links import BaseTransport, Hello, ProcessId
 
 if TYPE_CHECKING:
     from pparallel.runtime.member import Member
@@ -29,54 +31,35 @@ class _Hub:
     """Where the members of one job in this process find one another."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._here: dict[str, LocalTransport] = {}
-        self._left: set[str] = set()
+        self._lock = threading.Lock()  # one member joins or leaves at a time
+        self.here: dict[str, LocalTransport] = {}
+        self.left: set[str] = set()
 
-    def join(self, transport: LocalTransport, names: Sequence[str], timeout: float) -> None:
-        """Enter, and wait until all of *names* have."""
-        with self._changed:
-            if transport.name in self._here or transport.name in self._left:
-                raise PeerLostError(transport.name, "has been a member of this job already")
-            self._here[transport.name] = transport
-            self._changed.notify_all()
-            everybody = self._changed.wait_for(
-                lambda: transport.closed or self._left or not self._missing(names), timeout
-            )
-            if transport.closed:
-                self._here.pop(transport.name, None)  # it may have closed before it came
-                raise ClosedError(f"transport of {transport.name!r}")
-            missing = self._missing(names)
-            if not everybody:
-                raise CallTimeoutError(f"the arrival of {', '.join(missing)}", timeout)
-            if missing:
-                raise PeerLostError(sorted(self._left)[0], "left before all had arrived")
+    def join(self, transport: LocalTransport) -> None:
+        """Enter, and learn who is there and who has left."""
+        name = transport.name
+        with self._lock:
+            if name in self.here or name in self.left:
+                raise PeerLostError(name, "has been a member of this job already")
+            for other in self.here.values():
+                other.meet(name)
+                transport.meet(other.name)
+            self.here[name] = transport
+            left = list(self.left)
+        for other_name in left:
+            transport.lose(other_name)
 
     def leave(self, transport: LocalTransport) -> None:
-        """Leave, and tell the others."""
-        with self._changed:
-            if self._here.get(transport.name) is not transport:
-                self._changed.notify_all()
+        """Leave, and have the others know."""
+        name = transport.name
+        with self._lock:
+            if self.here.get(name) is not transport:
                 return
-            del self._here[transport.name]
-            self._left.add(transport.name)
-            others = list(self._here.values())
-            self._changed.notify_all()
+            del self.here[name]
+            self.left.add(name)
+            others = list(self.here.values())
         for other in others:
-            other.peer_left(transport.name)
-
-    def find(self, name: str) -> LocalTransport:
-        found = self._here.get(name)
-        if found is None:
-            raise PeerLostError(name, "has left" if name in self._left else "is not a member")
-        return found
-
-    def names(self) -> list[str]:
-        with self._changed:
-            return list(self._here)
-
-    def _missing(self, names: Sequence[str]) -> list[str]:
-        return [name for name in names if name not in self._here and name not in self._left]
+            other.lose(name)
 
 
 #: Hubs by address, as long as somebody is in them; as ``inproc://`` addresses are to ZeroMQ.
@@ -84,7 +67,7 @@ _hubs: weakref.WeakValueDictionary[str, _Hub] = weakref.WeakValueDictionary()
 _hubs_lock = threading.Lock()
 
 
-class LocalTransport(Transport):
+class LocalTransport(BaseTransport["LocalTransportConfig"]):
     """Carries messages by calling the receiver, in the sender's thread.
 
     The receiver never blocks, so neither does the sender. Memory that could change is copied once:
@@ -94,45 +77,55 @@ class LocalTransport(Transport):
     is_local = True
 
     def __init__(self, config: LocalTransportConfig, *, member: Member) -> None:
-        self._config = config
-        self._member = member
+        super().__init__(config, member)
         self._hub: _Hub | None = None
-        self._receiver: Receiver | None = None
         self._lock = threading.Lock()  # guards what has arrived
         #: messages, by sender, and then None: its end
         self._arrived: dict[str, deque[Frames | None]] = {name: deque() for name in member.names}
         self._taking: set[str] = set()  # senders of whom a thread passes messages on
-        self.closed = False
-
-    @property
-    @override
-    def name(self) -> str:
-        return self._member.name
 
     @override
-    def members(self) -> list[str]:
-        return self._opened().names()
-
-    @override
-    def open(self, receiver: Receiver) -> None:
+    def _listen(self) -> None:
         address = self._member.rendezvous or f"alone:{uuid.uuid4().hex}"
         with _hubs_lock:
-            self._hub = hub = _hubs.setdefault(address, _Hub())
-        self._receiver = receiver
-        hub.join(self, self._member.names, self._config.rendezvous_timeout)
+            self._hub = _hubs.setdefault(address, _Hub())
+        self._hub.join(self)
+
+    @override
+    def _meet(self) -> None:
+        try:
+            super()._meet()
+        except PeerLostError:
+            hub = self._hub
+            if hub is None or not {*hub.here, *hub.left}.issuperset(self._member.names):
+                raise  # or one has come and gone before this thread saw that all were here
 
     @override
     def close(self) -> None:
-        self.closed = True
+        self._closed = True
+        self._membership.close()
         if self._hub is not None:
             self._hub.leave(self)
 
     @override
     def send(self, to: str, frames: Frames) -> None:
-        peer = self._opened().find(to)
-        if peer is self:
-            raise PeerLostError(to, "is no other member")
-        peer.take(self.name, own(frames))
+        peer = None if self._closed or self._hub is None else self._hub.here.get(to)
+        if peer is None or peer is self:
+            self._check_peer(to)
+            raise PeerLostError(to, "has left")
+        peer.take(self._member.name, own(frames))
+
+    def meet(self, name: str) -> None:
+        """Let a member in."""
+        self._membership.admit(Hello(name, b"", ProcessId(b"", os.getpid(), 0)))
+
+    def lose(self, name: str) -> None:
+        """Take note that a member has left."""
+        self._membership.lose(name, "has left")
+
+    @override
+    def _member_ended(self, name: str, reason: str) -> None:
+        self.take(name, None)
 
     def take(self, sender: str, frames: Frames | None) -> None:
         """Pass on a message, or with None the end of *sender*, after what came before of it."""
@@ -159,19 +152,15 @@ class LocalTransport(Transport):
                 self._taking.discard(sender)
                 return False
             frames = self._arrived[sender].popleft()
-        if self._receiver is not None and not self.closed:
+        if self._receiver is not None and not self._closed:
             try:
                 if frames is None:
-                    self._receiver.on_lost(sender, "has left")
+                    self._receiver.on_lost(sender, self._membership.reason(sender))
                 else:
                     self._receiver.on_message(sender, frames)
             except Exception:
                 logger.exception("%s could not take a message of %s", self.name, sender)
         return True
-
-    def peer_left(self, name: str) -> None:
-        """Report the end of a member."""
-        self.take(name, None)
 
     @classmethod
     @override
@@ -183,9 +172,3 @@ class LocalTransport(Transport):
             _hubs[address] = hub  # held until the launch ends, whenever the members come and go
         yield Meeting(address)
         del hub
-
-    def _opened(self) -> _Hub:
-        if self._hub is None or self.closed:
-            why = "is closed" if self.closed else "is not open"
-            raise ClosedError(f"transport of {self.name!r}", why)
-        return self._hub

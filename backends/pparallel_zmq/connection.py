@@ -8,14 +8,16 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import zmq
 
 from pparallel_zmq.address import Address
-from pparallel_zmq.iothread import IoThread
 from pparallel_zmq.messages import MORE_BACK, Parts
 from pparallel_zmq.sockets import NOW, RETURN, Sockets
+
+if TYPE_CHECKING:
+    from pparallel_zmq.transport import ZmqTransport
 
 logger = logging.getLogger(__name__)
 
@@ -30,22 +32,6 @@ _WATCHED = (
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
     | _FAILED
 )
-
-
-class Owner(Protocol):
-    """What a connection reports to, in the thread that receives."""
-
-    def came_back(self, connection: Connection) -> None:
-        """The connection broke, and is there again."""
-
-    def answered(self, connection: Connection, part: bytes) -> None:
-        """The other end has answered by this connection."""
-
-    def refused(self, connection: Connection, why: str) -> None:
-        """The other end does not let this member in."""
-
-    def unreachable(self, connection: Connection, why: str) -> None:
-        """The connection cannot be made, or is not made again."""
 
 
 class Connection:
@@ -66,10 +52,7 @@ class Connection:
         to: str,
         address: Address,
         sockets: Sockets,
-        io: IoThread,
-        owner: Owner,
-        bound: float,
-        window: int,
+        owner: ZmqTransport,
         first: Sequence[Parts],
     ) -> None:
         """Connect.
@@ -78,10 +61,7 @@ class Connection:
             to: the member's name.
             address: where it is met.
             sockets: makes those that are needed.
-            io: does what is to be done later.
             owner: learns what becomes of the connection.
-            bound: seconds after which a member that cannot be reached is given up.
-            window: how many pieces may be under way.
             first: the first message.
 
         Raises:
@@ -89,10 +69,10 @@ class Connection:
         """
         self.to, self.trouble = to, ""
         self.is_closed = self.was_up = self._is_connected = False
-        self._sockets, self._io, self._owner, self._bound = sockets, io, owner, bound
+        self._sockets, self._dispatcher, self._owner = sockets, sockets.dispatcher, owner
         self._lock = threading.RLock()  # guards the socket
-        self._waiting: deque[Parts] = deque()  # while any waits, the socket is io's
-        self._window, self._under_way = window, 0  # pieces
+        self._waiting: deque[Parts] = deque()  # while any waits, the socket is the dispatcher's
+        self._under_way = 0  # pieces
         self._broken: float | None = time.monotonic()
         self._looks = False
         self._socket = sockets.connecting(to, address)
@@ -107,7 +87,7 @@ class Connection:
         except BaseException:
             self.close()
             raise
-        io.call(self._look_later)
+        self._dispatcher.call(self._look_later)
 
     def send(self, message: Sequence[Parts]) -> None:
         """Send a message and its pieces, or have them sent."""
@@ -119,12 +99,12 @@ class Connection:
                     self._send(message[0][0], NOW)
                     # The use of a socket takes what its descriptor reports from the other thread.
                     if int(self._socket.getsockopt(_EVENTS)) & _POLLIN:
-                        self._io.look(self._fd)
+                        self._dispatcher.look(self._fd)
                     return
                 except zmq.Again:
                     pass
             self._waiting.extend(message)
-            self._io.look(self._fd)
+            self._dispatcher.look(self._fd)
 
     def close(self) -> None:
         """Drop what has not left; safe to call again."""
@@ -162,7 +142,7 @@ class Connection:
 
     def _may_send(self) -> bool:
         waiting = self._waiting
-        return bool(waiting) and (len(waiting[0]) == 1 or self._under_way < self._window)
+        return bool(waiting) and (len(waiting[0]) == 1 or self._under_way < self._sockets.window)
 
     def _send_waiting(self) -> None:
         while self._may_send():
@@ -204,12 +184,12 @@ class Connection:
 
     def _until(self) -> float:
         assert self._broken is not None
-        return self._broken + self._bound * (RETURN if self.was_up else 1.0)
+        return self._broken + self._sockets.bound * (RETURN if self.was_up else 1.0)
 
     def _look_later(self) -> None:
         if self._broken is not None and not self._looks and not self.is_closed:
             self._looks = True
-            self._io.call_at(self._until(), self._look)
+            self._dispatcher.call_later(self._until() - time.monotonic(), self._look)
 
     def _look(self) -> None:
         """Give up what has not come back in time."""

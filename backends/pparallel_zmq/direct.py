@@ -8,6 +8,7 @@ One whose reply did not come is closed, for it may come yet.
 from __future__ import annotations
 
 import logging
+import os
 import select
 import threading
 from collections.abc import Callable
@@ -20,7 +21,6 @@ import zmq
 from typing_extensions import Buffer
 
 from pparallel.interfaces.transport import Frames
-from pparallel.runtime.event_fd import EventFd
 from pparallel.runtime.resources import start_thread
 from pparallel.runtime.waits import Spin, milliseconds
 from pparallel_zmq import messages
@@ -62,9 +62,9 @@ class DirectConnection:
         self._is_closed = self._waits = self._has_sent = False
         self.until: float | None = None
         try:
-            self._wake = EventFd()
+            self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # -1: closed
             self._poll = select.poll()
-            for each in (self._socket.fileno(), self._wake.fd):
+            for each in (self._socket.fileno(), self._wake):
                 self._poll.register(each, select.POLLIN)
         except BaseException:
             sockets.close(*mine)
@@ -115,13 +115,20 @@ class DirectConnection:
             if not self._is_closed:
                 self._is_closed = True
                 self._sockets.close(*self._mine)
-                self._wake.set()
+                os.eventfd_write(self._wake, 1)
                 self._close_wake()
 
     def _close_wake(self) -> None:
         """Close the descriptor, unless a thread waits for it; called with the lock held."""
-        if self._is_closed and not self._waits:
-            self._wake.close()
+        if self._is_closed and not self._waits and self._wake >= 0:
+            os.close(self._wake)
+            self._wake = -1
+
+    def _look_again(self, _: object) -> None:
+        """Have the thread that waits look whether it is done."""
+        with self._lock:
+            if self._wake >= 0:
+                os.eventfd_write(self._wake, 1)
 
     def _send(self, *parts: Part) -> None:
         with self._lock:
@@ -169,7 +176,10 @@ class DirectConnection:
                 self._waits = True
             try:
                 left = None if self.until is None else max(0.0, self.until - monotonic())
-                if not self._poll.poll(milliseconds(left)) and left == 0.0:
+                ready = self._poll.poll(milliseconds(left))
+                if (self._wake, select.POLLIN) in ready:
+                    os.eventfd_read(self._wake)
+                if not ready and left == 0.0:
                     raise TimeoutError
             finally:
                 with self._lock:
@@ -264,10 +274,9 @@ class DirectServer(DirectConnection):
         reply = self._answer(request)
         if not isinstance(reply, Future):
             return reply
-        reply.add_done_callback(lambda _: self._wake.set())
+        reply.add_done_callback(self._look_again)
         if self._wait_unless(reply.done) is not None:
             raise EndedError  # it sends before it is answered
-        self._wake.clear()
         return reply.result()
 
 

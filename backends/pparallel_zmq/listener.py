@@ -11,7 +11,6 @@ import zmq
 from typing_extensions import Buffer
 
 from pparallel_zmq.address import Address
-from pparallel_zmq.iothread import IoThread
 from pparallel_zmq.sockets import NOW, Sockets
 from pparallel_zmq.strangers import WATCHED
 
@@ -35,7 +34,6 @@ class Listener:
         self,
         address: Address,
         sockets: Sockets,
-        io: IoThread,
         take: Take,
         ended: Callable[[str], None],
         *,
@@ -46,7 +44,6 @@ class Listener:
         Args:
             address: where.
             sockets: makes it.
-            io: empties it.
             take: called with each message.
             ended: called with the name of a member whose connection has ended.
             is_open: whether there are no keys: everybody is who he says.
@@ -54,16 +51,13 @@ class Listener:
         Raises:
             OSError, ZMQError: the address cannot be had, or there are no descriptors.
         """
-        self._take, self._ended, self._io, self._is_open = take, ended, io, is_open
-        self._strangers = sockets.strangers
+        self._take, self._ended, self._is_open = take, ended, is_open
+        self._dispatcher, self._strangers = sockets.dispatcher, sockets.strangers
         self._names: dict[bytes, str] = {}
         self._routes: dict[str, tuple[bytes, int]] = {}  # and the descriptor, by name
-        self._socket, self.address = sockets.bound(address)
+        self._socket = sockets.listening(address)
         _, self._look_at_monitor = sockets.monitor(self._socket, WATCHED, self._happened)
-        self._socket.bind(str(address))
-        if address.is_tcp:
-            found = Address.parse(self._socket.get_string(zmq.LAST_ENDPOINT))
-            self.address = Address(address.host, found.port)
+        self.address = sockets.bind(self._socket, address)
         self._recv = self._socket.recv
         self._fd = sockets.watch(self._socket, self.empty)
 
@@ -82,7 +76,7 @@ class Listener:
         """Send an answer to the other end of a connection; harmless if that has ended."""
         with suppress(zmq.ZMQError):
             self._socket.send_multipart([route, part], NOW)
-        self._io.look(self._fd)
+        self._dispatcher.look(self._fd)
 
     def route(self, name: str) -> bytes | None:
         """Return the route to member *name*."""

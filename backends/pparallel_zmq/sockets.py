@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import secrets
 import select
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import zmq
 
+from pparallel.runtime.links.dispatcher import Dispatcher
 from pparallel.runtime.resources import explaining
 from pparallel_zmq.address import Address
 from pparallel_zmq.config import ZmqTransportConfig
-from pparallel_zmq.iothread import IoThread
 from pparallel_zmq.keys import Keyring
 from pparallel_zmq.messages import Limits
 from pparallel_zmq.strangers import WATCHED, Strangers
@@ -41,12 +42,30 @@ class Socket(zmq.Socket[bytes]):
     send = zmq.backend.Socket.send  # type: ignore[assignment]
 
 
+class _File(NamedTuple):
+    """The file of a Unix socket that this process has bound.
+
+    Attributes:
+        path: its path.
+        inode: of the file; another process may have bound over it.
+    """
+
+    path: str
+    inode: int
+
+    def remove(self) -> None:
+        """Remove it, if it is still this one."""
+        with suppress(FileNotFoundError):
+            if os.stat(self.path).st_ino == self.inode:
+                os.unlink(self.path)
+
+
 class Sockets:
     """A context of the member's own. With keys it admits members alone, without them anybody.
 
-    The thread *io* empties the sockets.
-
     Attributes:
+        dispatcher: empties the sockets.
+        bound: seconds after which a member that cannot be reached is given up.
         limits: of what comes by them.
         window: pieces of a message that may be under way.
         strangers: closes connections of others.
@@ -58,18 +77,19 @@ class Sockets:
         keyring: Keyring | None,
         config: ZmqTransportConfig,
         limits: Limits,
-        io: IoThread,
+        dispatcher: Dispatcher,
     ) -> None:
-        self._name, self._keyring, self._io = name, keyring, io
+        self._name, self._keyring, self.dispatcher = name, keyring, dispatcher
         self._config, self.limits, self.window = config, limits, config.window
+        self.bound = config.liveness_bound
         self.strangers = Strangers()
         self._numbers = itertools.count()
         _check_descriptors()
         self._context: zmq.Context[Any] = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, self._context.get(zmq.SOCKET_LIMIT))
-        self._open: dict[Socket, None] = {}
+        self._open: dict[Socket, _File | None] = {}
 
-    def bound(self, address: Address) -> tuple[Socket, Address]:
+    def listening(self, address: Address) -> Socket:
         """Return a socket, not bound yet, by which others reach this member, and make the judge.
 
         Raises:
@@ -86,7 +106,20 @@ class Sockets:
         socket.rcvhwm = self._config.high_water_mark + 1
         socket.sndhwm = 0
         socket.backlog = 128
-        return socket, address
+        return socket
+
+    def bind(self, socket: Socket, address: Address) -> Address:
+        """Bind a socket, and return where others reach it; its file goes as it is closed.
+
+        Raises:
+            OSError, ZMQError: the address cannot be had, or there are no descriptors.
+        """
+        socket.bind(str(address))
+        if not address.is_tcp:  # libzmq leaves the file behind, and binds over one that is there
+            self._open[socket] = _File(address.path, os.stat(address.path).st_ino)
+            return address
+        port = socket.get_string(zmq.LAST_ENDPOINT).rpartition(":")[2]
+        return Address(address.host, int(port))
 
     def connecting(self, to: str, address: Address) -> Socket:
         """Return a socket, not connected yet, by which messages to member *to* leave.
@@ -98,7 +131,7 @@ class Sockets:
         """
         _check_descriptors()
         socket = self._asking(self._client(zmq.DEALER, to, address))
-        bound = self._config.liveness_bound
+        bound = self.bound
         socket.sndhwm = self._config.high_water_mark
         socket.reconnect_ivl = max(10, int(bound * _RETRY * 1000))
         socket.reconnect_ivl_max = max(100, int(bound * 1000))
@@ -117,12 +150,11 @@ class Sockets:
         _check_descriptors()
         made = [self._asking(self._server(self._socket(zmq.PAIR, address)))]
         made[0].sndhwm = 0
-        path = address.path and f"{address.path}.{next(self._numbers)}"
+        path = address.path and f"{address.path}-{next(self._numbers)}"
         try:
             if address.is_tcp:
                 made.append(self.monitor(made[0], WATCHED, self.strangers.happened)[0])
-            made[0].bind(str(Address(address.host, path=path)))
-            return made, made[0].get_string(zmq.LAST_ENDPOINT)
+            return made, str(self.bind(made[0], Address(address.host, path=path)))
         except BaseException:
             self.close(*made)
             raise
@@ -146,7 +178,7 @@ class Sockets:
         return socket
 
     def _asking(self, socket: Socket) -> Socket:
-        bound = self._config.liveness_bound
+        bound = self.bound
         # libzmq 4.3.5 aborts the process (stream_engine_base.cpp, !_io_error) if it is time to ask
         # while a connection has ended of which nothing more could be taken in: there is always room
         # for what comes here, nothing is waited for on closing, and no other socket asks.
@@ -196,7 +228,8 @@ class Sockets:
     def watch(self, socket: Socket, empty: Callable[[], bool]) -> int:
         """Have a socket emptied; return its descriptor."""
         descriptor = socket.fileno()
-        self._io.register(descriptor, empty)
+        self.dispatcher.register(descriptor, lambda _: empty())
+        self.dispatcher.look(descriptor)
         return descriptor
 
     def close(self, *sockets: Socket) -> None:
@@ -210,9 +243,11 @@ class Sockets:
                 each.disable_monitor()
         for each in sockets:
             if each in self._open:
-                del self._open[each]
-                self._io.unregister(each.fileno())
+                file = self._open.pop(each)
+                self.dispatcher.unregister(each.fileno())
                 each.close()
+                if file is not None:
+                    file.remove()
 
     def end(self) -> None:
         """Close all sockets and the context, once the answers have left."""

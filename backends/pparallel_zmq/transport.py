@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -24,13 +23,13 @@ from pparallel.errors import (
 from pparallel.interfaces.transport import Frames, Meeting
 from pparallel.runtime.exchange import Exchange
 from pparallel.runtime.links import BaseTransport, Hello, ProcessId, RefusedError
+from pparallel.runtime.links.dispatcher import Dispatcher
 from pparallel.runtime.resources import is_exhausted
 from pparallel_zmq import address, keys, messages
 from pparallel_zmq.address import TORCHRUN, Address
 from pparallel_zmq.config import ZmqTransportConfig
 from pparallel_zmq.connection import Connection
 from pparallel_zmq.direct import DirectCaller, DirectConnections, DirectServer, EndedError
-from pparallel_zmq.iothread import IoThread
 from pparallel_zmq.listener import BATCH, Listener
 from pparallel_zmq.messages import MORE_BACK, BadMessageError, Incoming, Limits
 from pparallel_zmq.sockets import Sockets, making
@@ -60,7 +59,7 @@ class ZmqTransport(BaseTransport[ZmqTransportConfig]):
         self._limits = Limits(config.max_frames, config.max_message, config.piece_size)
         self._store: Exchange | None = None
         self._place = Address()  # where the first member is met
-        self._io: IoThread | None = None
+        self._listens = False
         self._connections: dict[str, Connection] = {}
         self._direct: dict[str, DirectConnections] = {}
         self._incoming: dict[str, Incoming] = {}  # large messages, by sender
@@ -94,13 +93,13 @@ class ZmqTransport(BaseTransport[ZmqTransportConfig]):
         if not is_first:
             mine = mine.of_another(member, config.host)
         with ExitStack() as undo, making(f"the sockets of member {self.name!r}"):
-            io = IoThread(f"{self.name}-zmq")
-            undo.callback(io.close)
-            self._sockets = Sockets(self.name, keyring, config, self._limits, io)
+            self._dispatcher = dispatcher = Dispatcher(f"{self.name}-zmq", self._finish)
+            undo.callback(dispatcher.close)
+            self._sockets = Sockets(self.name, keyring, config, self._limits, dispatcher)
             undo.callback(self._sockets.end)
             try:
                 self._listener = Listener(
-                    mine, self._sockets, io, self._take, self._disconnected, is_open=not keyring
+                    mine, self._sockets, self._take, self._disconnected, is_open=not keyring
                 )
             except zmq.ZMQError as error:
                 if is_exhausted(OSError(error.errno, "")):
@@ -113,8 +112,8 @@ class ZmqTransport(BaseTransport[ZmqTransportConfig]):
                 self._direct[each] = DirectConnections(known, config.liveness_bound)
             self._me = Hello(self.name, os.urandom(16), ProcessId.here(), str(mine))
             self._first = messages.pack([self._me.pack()], self._limits, messages.HELLO)
-            self._io = io  # before anything comes
-            io.start(self._finish)
+            self._listens = True  # before anything comes
+            dispatcher.start()
             undo.pop_all()
         if is_first:
             self._place = mine
@@ -161,15 +160,12 @@ class ZmqTransport(BaseTransport[ZmqTransportConfig]):
             ClosedError: this member is leaving.
             ResourceExhaustedError: there are no descriptors or no memory for it.
         """
-        io = self._io
-        assert io is not None
         with self._opening, making(f"a connection to member {to!r}"):
             if self._closed:
                 self._check_open()
             found = self._connections.get(to)
             if found is None or found.is_closed:
-                bound, window = self._config.liveness_bound, self._config.window
-                found = Connection(to, place, self._sockets, io, self, bound, window, self._first)
+                found = Connection(to, place, self._sockets, self, self._first)
                 self._connections[to] = found
             return found
 
@@ -183,12 +179,12 @@ class ZmqTransport(BaseTransport[ZmqTransportConfig]):
         return self._connect(to, self._place if is_first else Address.parse(hello.address))
 
     def came_back(self, connection: Connection) -> None:
-        """As :meth:`Owner.came_back`."""
+        """Greet the other end again: the connection broke, and is there again."""
         connection.send(self._first)
         self._report_reset(connection.to, _BROKE)
 
     def refused(self, connection: Connection, why: str) -> None:
-        """As :meth:`Owner.refused`."""
+        """Give up a member that does not let this one in."""
         if connection.to == self._membership.first and not self._have_met and not self._refusal:
             message = f"the first member, {connection.to!r} at {self._place}, refuses this one"
             self._refusal = AuthenticationError(f"{message}: {why}")
@@ -196,7 +192,7 @@ class ZmqTransport(BaseTransport[ZmqTransportConfig]):
         self._give_up(connection, f"refuses {whom} member: {why}")
 
     def unreachable(self, connection: Connection, why: str) -> None:
-        """As :meth:`Owner.unreachable`."""
+        """Give up a member to which the connection cannot be made, or is not made again."""
         is_first = connection.to == self._membership.first
         if is_first and not self._have_met and not connection.was_up:
             return  # it may be yet to come
@@ -212,7 +208,7 @@ class ZmqTransport(BaseTransport[ZmqTransportConfig]):
             self._report_reset(to, why + whence)
 
     def answered(self, connection: Connection, part: bytes) -> None:
-        """As :meth:`Owner.answered`."""
+        """Take what the other end has answered by this connection."""
         kind = part[:1]
         if kind == bytes([messages.LEFT]):
             self._confirmed(connection.to)
@@ -353,8 +349,7 @@ class ZmqTransport(BaseTransport[ZmqTransportConfig]):
         except ResourceExhaustedError:
             logger.exception("It is tried again to connect to %s", sender)
             again = partial(self._take_hello, sender, route, data)
-            if self._io is not None:
-                self._io.call_at(time.monotonic() + AGAIN, again)
+            self._dispatcher.call_later(AGAIN, again)
         except ClosedError:
             return
         else:
@@ -385,8 +380,7 @@ class ZmqTransport(BaseTransport[ZmqTransportConfig]):
 
     @override
     def _member_ended(self, name: str, reason: str) -> None:
-        if self._io is not None:
-            self._io.call(partial(self._await_end, name, reason))
+        self._dispatcher.call(partial(self._await_end, name, reason))
 
     def _await_end(self, name: str, reason: str) -> None:
         self._ending[name] = reason
@@ -395,16 +389,16 @@ class ZmqTransport(BaseTransport[ZmqTransportConfig]):
             for each in list(self._connections.values()):
                 if each.to != name:
                     each.send(messages.pack(told, self._limits, messages.LOST))
-        if self._listener.is_connected(name) and self._io is not None:
+        if self._listener.is_connected(name):
             longest = FLUSH if reason == _LEFT else LAST
-            self._io.call_at(time.monotonic() + longest, partial(self._lose, name))
+            self._dispatcher.call_later(longest, partial(self._lose, name))
         else:
             self._lose(name)
 
     def _disconnected(self, name: str) -> None:
         """Have the end of a member reported, as no more comes from it."""
-        if name in self._ending and self._io is not None:
-            self._io.call(partial(self._lose, name))
+        if name in self._ending:
+            self._dispatcher.call(partial(self._lose, name))
 
     def _lose(self, name: str) -> None:
         if name not in self._ending:
@@ -434,29 +428,30 @@ class ZmqTransport(BaseTransport[ZmqTransportConfig]):
         with self._opening:
             is_first, self._closed = not self._closed, True
         self._membership.close()
-        if self._io is not None:
+        if self._listens:
             if is_first:
-                self._io.call(self._leave)
-            self._io.join()
+                self._dispatcher.call(self._leave)
+            self._dispatcher.join()
 
     def _leave(self) -> None:
         """Send a farewell, and end once all have confirmed that everything has come."""
-        assert self._io is not None
         live = {name for name, each in self._connections.items() if not each.is_closed}
         self._leaving = live - self._ending.keys()
         self._send_to_all(messages.BYE)
-        self._io.call_at(time.monotonic() + FLUSH, self._io.end)
+        self._dispatcher.call_later(FLUSH, self._dispatcher.close)
         self._confirmed("")
 
     def _confirmed(self, name: str) -> None:
-        if self._leaving is not None and self._io is not None:
+        if self._leaving is not None:
             self._leaving.discard(name)
             if not self._leaving:
-                self._io.end()
+                self._dispatcher.close()
 
     def _finish(self) -> None:
         """Close the sockets; the thread that receives has ended."""
         is_failing, self._closed = not self._closed, True
+        self._membership.close()
+        self._ending.clear()
         for direct in self._direct.values():
             direct.close()
         for each in list(self._connections.values()):

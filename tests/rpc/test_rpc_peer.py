@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rpc_fakes import Answered, FakePeer, ask, call, made, result
 
 from pparallel.errors import CallTimeoutError, PeerLostError
-from pparallel.runtime.rpc.codec import ACK, CALL, FAILED, IDEMPOTENT, RESULT, SERVICE
+from pparallel.runtime.rpc.codec import ACK, CALL, FAILED, IDEMPOTENT, OK, RESULT, SERVICE
 from pparallel.runtime.rpc.peer import FULL, HELD, MANY, MOST, OVERHEAD, PATIENCE, SOON, Arrived
 
 # -- what leaves together ---------------------------------------------------------------------
@@ -386,6 +386,25 @@ def test_a_result_that_cannot_be_sent_reaches_the_caller_as_an_error() -> None:
     it.peer.flush()
     [[item]] = it.messages()
     assert item[:3] == (RESULT, 1, FAILED)
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_a_result_whose_send_is_interrupted_is_sent_again_or_said_to_be_lost(
+    is_large: bool,
+) -> None:
+    def interrupt() -> None:
+        it.transport.when_sending = lambda: None
+        raise KeyboardInterrupt
+
+    it = FakePeer()
+    it.transport.when_sending = interrupt
+    sent = (RESULT, 1, OK, None, 0, 1), [bytes(9)]  # which the transport may have moved by then
+    it.peer.post(sent if is_large else (result(1), ()))
+    with pytest.raises(KeyboardInterrupt):
+        it.peer.flush()
+    it.timers.advance(HELD)
+    [[item]] = it.messages()
+    assert item[:3] == (RESULT, 1, FAILED if is_large else OK)
 
 
 def test_where_there_is_no_way_for_an_exchange_a_call_goes_as_a_message() -> None:

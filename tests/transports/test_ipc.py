@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import psutil
 import pytest
+import torch
 from exhausted import no_descriptors, no_threads
 from ipc_peer import ask, pair
 from typing_extensions import override
@@ -36,6 +37,7 @@ from pparallel_ipc.transport import IpcTransport
 
 if TYPE_CHECKING:
     from pparallel.builder import Runtime
+    from pparallel.runtime.links.dispatcher import Dispatcher
 
 
 class TestIpcTransport(TransportSuite):
@@ -326,7 +328,8 @@ def fail_next(
     original, left = getattr(owner, name), list(range(times))
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if "pparallel_ipc" in sys._getframe(1).f_code.co_filename and left:
+        file = sys._getframe(1).f_code.co_filename
+        if left and ("pparallel_ipc" in file or "links/dispatcher" in file):
             left.pop()
             raise error
         return original(*args, **kwargs)
@@ -460,22 +463,44 @@ def test_a_member_that_can_have_no_shared_memory_says_so(monkeypatch: pytest.Mon
     until(lambda: psutil.Process().num_fds() == before, "a descriptor is left")
 
 
+class FakeDispatcher:
+    """Keeps what it is asked to call."""
+
+    def __init__(self) -> None:
+        self.acts: list[Callable[[], object]] = []
+
+    def call(self, act: Callable[[], object]) -> None:
+        self.acts.append(act)
+
+    def call_later(self, _: float, act: Callable[[], object]) -> None:
+        self.acts.append(act)
+
+    def goes_on(self) -> bool:
+        """Call that; return whether there is more."""
+        acts, self.acts = self.acts, []
+        for act in acts:
+            act()
+        return bool(self.acts)
+
+
 def test_memory_that_is_idle_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, woken = [time.monotonic()], threading.Event()
+    now, dispatcher = [time.monotonic()], FakeDispatcher()
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     arenas = Arenas(1 << 24, "idle")
-    arenas.open(woken.set)
+    arenas.open(cast("Dispatcher", dispatcher))
     arena = arenas.of("a", own=True)
     assert arena is not None
-    assert arenas.tick() is None
+    assert not dispatcher.acts
     memory = arena.allocate(1 << 20)
-    assert woken.is_set()
-    assert arenas.tick() is not None
+    assert dispatcher.goes_on()
+    arena.allocate(1 << 20)
+    assert len(dispatcher.acts) == 1
     del memory
-    for left in (1 << 20, 0):
+    for left in (1 << 21, 0):
         now[0] += 1.0
-        pause = arenas.tick()
-        assert (arena.usage().free, pause is None) == (left, left == 0)
+        assert (dispatcher.goes_on(), arena.usage().free) == (left > 0, left)
+    assert arena.allocate(1) is not None
+    assert dispatcher.goes_on()
     arenas.close()
 
 
@@ -562,3 +587,35 @@ def ask_others_to(rt: Runtime) -> list[list[int]]:
 def test_a_function_calls_the_member_that_it_runs_in(transport: str) -> None:
     job = {"members": 2, "transport": {"backend": transport}, "reducer": {"backend": "local"}}
     assert pparallel.launch(job, ask_others_to) == [[[10, 1, 2, 3]] * 6] * 2
+
+
+def same(data: torch.Tensor) -> torch.Tensor:
+    return data
+
+
+def memory_here() -> int:
+    """Return the bytes of shared memory that the member in which this runs has taken."""
+    arena = context.endpoint().arena()
+    assert arena is not None
+    used = arena.usage()
+    return used.leased + used.free
+
+
+def send_and_take_back(rt: Runtime) -> list[int]:
+    group = rt.group()
+    found = []
+    if rt.rank == 0:
+        data = torch.ones(1 << 20)
+        for call in (
+            group.rpc_sync,
+            lambda *args, **kwargs: group.rpc_async(*args, **kwargs).wait(),
+        ):
+            assert len(call(1, same, args=(data,))) == len(data)
+            found.append(group.rpc_sync(1, memory_here))
+    group.barrier(PATIENCE)
+    return found
+
+
+def test_a_large_result_to_which_nothing_else_refers_goes_back_in_the_memory_of_the_call() -> None:
+    job = {"members": 2, "transport": {"backend": "ipc"}, "reducer": {"backend": "local"}}
+    assert pparallel.launch(job, send_and_take_back)[0] == [0, 0]

@@ -31,7 +31,7 @@ from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.threads import in_threads
 from pparallel.testing.transport.alone import Received
 from pparallel_ipc import IpcTransportConfig, handshake, listener, messages
-from pparallel_ipc.handshake import Initiator, Responder
+from pparallel_ipc.handshake import inbound, outbound
 from pparallel_ipc.transport import IpcTransport
 
 NAMES = ("a", "b")
@@ -183,14 +183,40 @@ def admit(_: Hello) -> None:
     """Let everybody in."""
 
 
+class End:
+    """One end of a handshake.
+
+    Attributes:
+        first: its first word.
+    """
+
+    def __init__(self, part: handshake.Part) -> None:
+        self._part = part
+        self.first = next(part).said
+
+    def take(self, said: bytes) -> tuple[bytes, Hello | None]:
+        """Return the answer to a packet, and who is there, once that is proved."""
+        try:
+            return self._part.send(said).said, None
+        except StopIteration as end:
+            return end.value or (b"", None)  # it is over
+
+
+def caller_of(name: str) -> End:
+    return End(outbound(hello("b"), KEY.encode(), os.getpid(), name))
+
+
+def called(name: str = "a", key: str = KEY) -> End:
+    return End(inbound(hello(name), key.encode(), os.getpid(), admit))
+
+
 def test_what_is_proved_is_bound_to_what_was_said() -> None:
-    me, key = os.getpid(), KEY.encode()
-    caller, called = Initiator(hello("b"), key, me, "a"), Responder(hello("a"), key, me, admit)
-    challenge, nobody = called.take(caller.first)
+    caller, there = caller_of("a"), called()
+    challenge, nobody = there.take(caller.first)
     assert nobody is None
     proof, nobody = caller.take(challenge)
     assert nobody is None
-    welcome, who = called.take(proof)
+    welcome, who = there.take(proof)
     assert who is not None
     assert who.name == "b"
     nothing, first = caller.take(welcome)
@@ -199,35 +225,34 @@ def test_what_is_proved_is_bound_to_what_was_said() -> None:
     assert first.name == "a"
 
     for replay in (proof, bytes(len(proof)), challenge[-32:], b""):
-        other = Responder(hello("a"), key, me, admit)
-        other.take(Initiator(hello("b"), key, me, "a").first)
+        other = called()
+        other.take(caller_of("a").first)
         with pytest.raises(AuthenticationError):
             other.take(replay)
 
 
 def test_who_answers_must_know_the_key_and_be_who_was_called() -> None:
-    me, key = os.getpid(), KEY.encode()
     for there, name, error in (
-        (Responder(hello("a"), b"another key", me, admit), "a", AuthenticationError),
-        (Responder(hello("c"), key, me, admit), "a", RefusedError),
+        (called(key="another key"), "a", AuthenticationError),
+        (called("c"), "a", RefusedError),
     ):
-        caller = Initiator(hello("b"), key, me, name)
+        caller = caller_of(name)
         challenge, _ = there.take(caller.first)
         with pytest.raises(error):
             caller.take(challenge)
     with pytest.raises(RefusedError, match="too late"):
-        Initiator(hello("b"), key, me, "a").take(handshake.refusal("too late"))
+        caller_of("a").take(handshake.refusal("too late"))
     with pytest.raises(AuthenticationError):
-        Initiator(hello("b"), key, me, "a").take(b"")
+        caller_of("a").take(b"")
 
 
 @settings(max_examples=30)
 @given(st.lists(st.binary(max_size=handshake.LONGEST + 10), max_size=4))
 def test_no_bytes_let_anybody_in(said: list[bytes]) -> None:
-    called = Responder(hello("a"), KEY.encode(), os.getpid(), admit)
+    there = called()
     for each in said:
         try:
-            _, who = called.take(each)
+            _, who = there.take(each)
         except (RefusedError, AuthenticationError):
             continue
         assert who is None
@@ -254,7 +279,7 @@ def nothing_is_unpickled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[objec
 
 def garbage(number: int) -> list[bytes]:
     """Return what stranger *number* says: of many kinds."""
-    right = Initiator(hello("b"), b"a wrong key", os.getpid(), "a").first
+    right = caller_of("a").first
     kinds = [
         [],
         [b""],

@@ -6,9 +6,12 @@ import pytest
 from typing_extensions import override
 
 from pparallel.interfaces.transport import Frames, TransportConfig
+from pparallel.runtime.member import Member
 from pparallel.testing import TransportSuite
-from pparallel.testing.transport.alone import Open
+from pparallel.testing.patience import PATIENCE
+from pparallel.testing.transport.alone import Open, Received
 from pparallel_local import LocalTransportConfig
+from pparallel_local.transport import LocalTransport
 
 
 class TestLocalTransport(TransportSuite):
@@ -34,3 +37,29 @@ class TestLocalTransport(TransportSuite):
         with pytest.raises(KeyboardInterrupt):
             transport.send(to, [b"first"])
         assert there.has(1) == [[b"behind"]]
+
+    def test_a_member_that_has_left_before_another_saw_all_does_not_fail_that_one(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        names = ("a", "b")
+        a, b = (
+            LocalTransport(LocalTransportConfig(), member=Member(name, n, n, 2, names, "one job"))
+            for n, name in enumerate(names)
+        )
+        receivers = [Received(lambda _, frames: frames) for _ in names]
+        wait, has_left = a._membership.wait_for_all, threading.Event()
+
+        def wait_late(*args: float) -> None:
+            has_left.wait(PATIENCE)
+            wait(*args)
+
+        monkeypatch.setattr(a._membership, "wait_for_all", wait_late)
+        opening = threading.Thread(target=a.open, args=(receivers[0],))
+        opening.start()
+        b.open(receivers[1])
+        b.close()
+        has_left.set()
+        opening.join(PATIENCE)
+        assert receivers[0].lost == [("b", "has left")]
+        assert a.members() == ["a"]
+        a.close()

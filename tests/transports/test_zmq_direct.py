@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -223,6 +224,19 @@ def test_an_end_that_nobody_explains_does_not_outlast_the_time_out(
         with pytest.raises(PeerLostError, match="dropped the call"):
             own.exchange("m1", [b"?"], 0.3)
         assert waits[0] <= 0.3
+
+
+def test_no_socket_file_is_left_and_one_of_a_killed_process_is_no_hindrance(
+    tmp_path: Path,
+) -> None:
+    for stale in ("meet", "meet.1"):
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.bind(str(tmp_path / stale))
+    with pair(f"ipc://{tmp_path}/meet") as (own, *_):
+        assert asked(own, [b"?"]) == [b"?"]
+        names = {each.name for each in tmp_path.iterdir()}
+        assert {"meet", "meet.1"} < names  # and that of a direct connection
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_without_descriptors_there_is_no_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,10 +16,10 @@ from zmq_meetings import PLACES, meeting
 from zmq_peer import BOUND, Peer, opened, peers, transport
 
 from pparallel.errors import PeerLostError
+from pparallel.runtime.links.dispatcher import Dispatcher
 from pparallel.testing.patience import until
 from pparallel_zmq import ZmqTransportConfig
 from pparallel_zmq.address import Address
-from pparallel_zmq.iothread import IoThread
 from pparallel_zmq.messages import Limits
 from pparallel_zmq.sockets import Socket, Sockets
 
@@ -104,13 +104,12 @@ def test_connections_that_break_while_they_are_closed() -> None:
     """libzmq's thread must not wait for a monitor that is closed: it serves all other members."""
     config = ZmqTransportConfig(allow_insecure=True)
     limits = Limits(config.max_frames, config.max_message, config.piece_size)
-    io = IoThread("io")
-    sockets = Sockets("m0", None, config, limits, io)
+    dispatcher = Dispatcher("sockets", lambda: None)
+    sockets = Sockets("m0", None, config, limits, dispatcher)
 
     def reached(count: int) -> list[tuple[Socket, Socket]]:
-        bound, _ = sockets.bound(Address("127.0.0.1", 0))
-        bound.bind("tcp://127.0.0.1:0")
-        where = Address.parse(bound.get_string(zmq.LAST_ENDPOINT))
+        bound = sockets.listening(Address("127.0.0.1", 0))
+        where = sockets.bind(bound, Address("127.0.0.1", 0))
         ends = [sockets.connecting("m1", where) for _ in range(count)]
         monitors = [
             sockets.monitor(each, zmq.EVENT_ALL, lambda *_: None)[0] for each in (bound, *ends)
@@ -130,7 +129,7 @@ def test_connections_that_break_while_they_are_closed() -> None:
         reached(16)
     finally:
         sockets.end()  # the last ones, too
-        io.close()
+        dispatcher.close()
 
 
 # -- networks -----------------------------------------------------------------------------------

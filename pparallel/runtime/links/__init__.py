@@ -1,4 +1,4 @@
-"""Membership, first messages and liveness, for transports between processes.
+"""The common parts of transports: their base, dispatcher, membership, first messages, liveness.
 
 A transport of this kind connects to the first member, where all meet, says :class:`Hello`, and
 learns of the others from it. From then on :class:`Membership` knows who is in the job, and has each

@@ -49,7 +49,7 @@ class ProcessId(NamedTuple):
     @property
     def watchable(self) -> bool:
         """Whether this process can watch it: it is on this machine, and another."""
-        return self.place == _place() and self.pid != os.getpid()
+        return self.pid != os.getpid() and self.place == _place()
 
     def is_stopped(self) -> bool:
         """Return whether a signal has stopped it, as Ctrl-Z does."""

@@ -9,12 +9,11 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import partial
 
 from pparallel.errors import ResourceExhaustedError
-from pparallel.runtime.event_fd import EventFd
 from pparallel.runtime.links.process import ProcessId
-from pparallel.runtime.processes import close_private, private
 from pparallel.runtime.resources import explaining, start_thread
 
 logger = logging.getLogger(__name__)
@@ -27,10 +26,13 @@ _STOPPED = 0.9
 _LOOK = 0.1
 
 
-class _Watched(NamedTuple):
+@dataclass(slots=True, eq=False)
+class _Watched:
     name: str
     process: ProcessId
     judged: bool
+    pidfd: int = -1  # -1: there was no descriptor for it yet
+    stopped: float | None = None  # since when it was seen to be
 
 
 class Watch:
@@ -42,13 +44,11 @@ class Watch:
     """
 
     def __init__(self, bound: float, ended: Ended) -> None:
-        self._bound, self._ended = bound, ended
+        self._bound, self._ended, self._pause = bound, ended, bound * _LOOK
         self._lock = threading.RLock()
-        self._watched: dict[int, _Watched] = {}  # by pidfd
-        self._stopped: dict[int, float] = {}  # since when it was seen to be
-        self._dropped: list[int] = []  # to be closed by the thread that polls them
-        self._late: list[_Watched] = []  # for which there was no descriptor
-        self._nudge: EventFd | None = None
+        self._watched: dict[str, _Watched] = {}
+        self._epoll: select.epoll | None = None  # of pidfds, and of what wakes the thread
+        self._wake = -1
         self._thread: threading.Thread | None = None
         self._closed = False
 
@@ -62,24 +62,13 @@ class Watch:
         """
         if not process.watchable:
             return
-        watched, pidfd = _Watched(name, process, judged), -1
-        try:
-            with explaining(f"watching the process of member {name!r}"):
-                pidfd = private(lambda: _opened(process))
-        except ResourceExhaustedError as error:
-            logger.warning("It is tried again: %s", error)
-            self._late.append(watched)
-        else:
-            if pidfd < 0:
-                self._ended(name, f"has died (process {process.pid})")
-                return
+        watched = _Watched(name, process, judged)
         with self._lock:
             if self._closed:
-                close_private(*([pidfd] if pidfd >= 0 else ()))
                 return
-            if pidfd >= 0:
-                self._watched[pidfd] = watched
-            self._start_or_nudge()
+            self._watched[name] = watched
+        self._try(partial(self._open, watched))
+        self._try(self.start)
 
     def start(self) -> None:
         """Make sure that a thread runs, if there is anybody to watch.
@@ -88,44 +77,60 @@ class Watch:
             ResourceExhaustedError: none can be started.
         """
         with self._lock:
-            wanted = self._watched or self._late or self._dropped
-            if self._thread is None and not self._closed and wanted:
+            if self._thread is None and not self._closed and self._watched:
                 thread = threading.Thread(target=self._run, name="pparallel-watch", daemon=True)
                 self._thread = start_thread(thread)
 
     def remove(self, name: str) -> None:
         """Watch member *name* no more; harmless if it was not watched."""
-        self._late = [each for each in self._late if each.name != name]
         with self._lock:
-            for pidfd in [each for each, found in self._watched.items() if found.name == name]:
-                del self._watched[pidfd]
-                self._dropped.append(pidfd)
-                self._start_or_nudge()
+            watched = self._watched.pop(name, None)
+            if watched is not None and watched.pidfd >= 0 and self._epoll is not None:
+                self._epoll.unregister(watched.pidfd)
+                os.close(watched.pidfd)
 
     def close(self) -> None:
         """Watch nobody any more; safe to call again."""
         with self._lock:
-            self._closed = True
-            thread = self._thread
-            if thread is not None:
-                self._start_or_nudge()
-            else:
-                self._give_back()
+            self._closed, thread = True, self._thread
+            if thread is None:
+                self._release()
+            elif self._wake >= 0:
+                os.eventfd_write(self._wake, 1)
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
-    def _start_or_nudge(self) -> None:
-        """Have the thread look; it waits for the lock before it does."""
-        if self._nudge is None and not self._closed:
-            with suppress(OSError):  # no descriptor: the thread looks now and then
-                self._nudge = EventFd()
-        if self._thread is None:
+    def _try(self, act: Callable[[], object]) -> None:
+        try:
+            act()
+        except ResourceExhaustedError as error:
+            logger.warning("It is tried again: %s", error)
+
+    def _open(self, watched: _Watched) -> None:
+        """Have the end of a process seen by a pidfd; report it if it has ended.
+
+        Raises:
+            ResourceExhaustedError: there is no descriptor.
+        """
+        what = f"watching the process of member {watched.name!r}"
+        with explaining(what), suppress(ProcessLookupError), self._lock:
+            if self._watched.get(watched.name) is not watched:
+                return
+            if self._wake < 0:
+                self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            if self._epoll is None:
+                self._epoll = select.epoll()
+                self._epoll.register(self._wake, select.EPOLLIN)
+            pidfd = os.pidfd_open(watched.process.pid)
             try:
-                self.start()
-            except ResourceExhaustedError as error:
-                logger.warning("The next member that comes or goes has it tried again: %s", error)
-        elif self._nudge is not None:
-            self._nudge.set()
+                if watched.process.lives():
+                    self._epoll.register(pidfd, select.EPOLLIN)
+                    watched.pidfd = pidfd
+                    return
+            finally:
+                if watched.pidfd < 0:
+                    os.close(pidfd)
+        self._report(watched, "has died")
 
     def _run(self) -> None:
         try:
@@ -134,79 +139,54 @@ class Watch:
                     self._look()
                 except Exception:  # what fails once is tried again: nobody else looks
                     logger.exception("A look at the processes of other members failed")
-                    time.sleep(min(self._bound * _LOOK, 0.1))
+                    time.sleep(min(self._pause, 0.1))
         finally:
-            self._give_back()
+            with self._lock:
+                self._release()
 
     def _look(self) -> None:
-        late, self._late = self._late, []
-        for each in late:
-            self.add(each.name, each.process, judged=each.judged)
-        ready = self._wait()
-        now = time.monotonic()
         with self._lock:
-            all_watched = list(self._watched.items())
-        for pidfd, watched in all_watched:
-            if pidfd in ready:
-                self._report(pidfd, watched, f"has died (process {watched.process.pid})")
-            elif watched.judged and self._is_given_up(pidfd, watched, now):
-                how = f"was stopped by a signal for {self._bound:g} s"
-                self._report(pidfd, watched, f"{how} (process {watched.process.pid})")
+            everybody = list(self._watched.values())
+        for each in everybody:
+            if each.pidfd < 0:
+                self._try(partial(self._open, each))
+        if self._epoll is None:
+            time.sleep(self._pause)
+            return
+        # Only of one that had its pidfd before, and has it still, epoll may have spoken.
+        watched = {each.pidfd: each for each in everybody if each.pidfd >= 0}
+        for number, _ in self._epoll.poll(self._pause):
+            if number in watched:
+                self._report(watched.pop(number), "has died")
+        for each in watched.values():
+            if each.judged and self._is_given_up(each):
+                self._report(each, f"was stopped by a signal for {self._bound:g} s")
 
-    def _wait(self) -> set[int]:
-        poll = select.poll()
-        with self._lock:
-            for pidfd in self._dropped:
-                self._stopped.pop(pidfd, None)
-            close_private(*self._dropped)
-            self._dropped.clear()
-            nudge, judged = self._nudge, [each for each in self._watched.values() if each.judged]
-            looks = nudge is None or self._late or judged
-            for number in (*self._watched, *([] if nudge is None else [nudge.fd])):
-                poll.register(number, select.POLLIN)
-        ready = {number for number, _ in poll.poll(self._bound * _LOOK * 1000 if looks else None)}
-        if nudge is not None:
-            nudge.clear()
-        return ready
-
-    def _is_given_up(self, pidfd: int, watched: _Watched, now: float) -> bool:
+    def _is_given_up(self, watched: _Watched) -> bool:
         try:
             is_stopped = watched.process.is_stopped()
         except OSError as error:  # as for want of descriptors: it says nothing of the member
             logger.warning("Member %s could not be looked at: %s", watched.name, error)
             return False
-        if not is_stopped:
-            self._stopped.pop(pidfd, None)
-            return False
-        return now - self._stopped.setdefault(pidfd, now) >= self._bound * _STOPPED
+        now = time.monotonic()
+        watched.stopped = (watched.stopped or now) if is_stopped else None
+        return is_stopped and now - (watched.stopped or now) >= self._bound * _STOPPED
 
-    def _report(self, pidfd: int, watched: _Watched, reason: str) -> None:
+    def _report(self, watched: _Watched, how: str) -> None:
         with self._lock:
-            if self._watched.pop(pidfd, None) is None:
+            if self._watched.get(watched.name) is not watched:
                 return
-            self._dropped.append(pidfd)
-        self._ended(watched.name, reason)
+            self.remove(watched.name)
+        self._ended(watched.name, f"{how} (process {watched.process.pid})")
 
-    def _give_back(self) -> None:
-        with self._lock:
-            self._closed = True
-            close_private(*self._watched, *self._dropped)
-            self._watched.clear()
-            self._dropped.clear()
-            if self._nudge is not None:
-                self._nudge.close()
-
-
-def _opened(process: ProcessId) -> int:
-    """Return a pidfd of a process that lives; -1: it does not."""
-    try:
-        pidfd = os.pidfd_open(process.pid)
-    except ProcessLookupError:
-        return -1
-    lives = False
-    try:
-        lives = process.lives()
-    finally:
-        if not lives:
-            os.close(pidfd)
-    return pidfd if lives else -1
+    def _release(self) -> None:
+        """Close the descriptors; called with the lock held."""
+        self._closed = True
+        for name in list(self._watched):
+            self.remove(name)
+        if self._epoll is not None:
+            self._epoll.close()
+            self._epoll = None
+        if self._wake >= 0:
+            os.close(self._wake)
+            self._wake = -1

@@ -588,11 +588,7 @@ class Endpoint:
         if kept is not None:
             self._keep(peer, item, frames, kept)
         else:
-            answer = self._answer(peer, item, frames)
-            if isinstance(answer, Future):
-                answer.add_done_callback(lambda done: peer.post(done.result()))
-            else:
-                peer.post(answer)
+            peer.post(self._answer(peer, item, frames))
 
     def _drop(self, job: _Job, error: BaseException) -> None:
         """Have a call end with *error* instead of running it."""
@@ -620,6 +616,8 @@ class Endpoint:
         number = item[1]
         try:
             function, args, kwargs = self._codec.read_call(item[4], item[6], frames, peer.name)
+            if type(frames) is list:
+                frames.clear()  # memory to which nothing else refers may go back as the result
             if type(function) is Registered:
                 service = self.registered.get(function)
                 if service is None:
@@ -710,14 +708,9 @@ class Endpoint:
     def _serve(self, peer: Peer, item: Item, frames: Frames) -> None:
         """Answer a request for a service that came as a message."""
         found = self._services.get(item[2])
-        post = partial(peer.post, is_service=True)
 
         def ask() -> None:
-            answer = self._ask(peer, item, frames)
-            if isinstance(answer, Future):
-                answer.add_done_callback(lambda done: post(done.result()))
-            else:
-                post(answer)
+            peer.post(self._ask(peer, item, frames), is_service=True)
 
         if found is not None and found[1]:
             self.background.submit(item[2], [ask])

@@ -97,6 +97,17 @@ class _Message(NamedTuple):
     items: list[Item]
     frames: list[Buffer]
 
+    def leaving(self, head: bytes) -> Frames:
+        """Return what is sent; frames of results are not kept here."""
+        frames = [head, *self.frames]
+        if self.kind == RESULTS:
+            self.frames.clear()
+        return frames
+
+    def is_whole(self) -> bool:
+        """Return whether it can be sent, or sent again."""
+        return len(self.frames) == sum(int(each[-1]) for each in self.items)
+
 
 class Arrived:
     """The ids that have arrived, as intervals: the highest, and the ranges below that are missing.
@@ -448,8 +459,11 @@ class Peer:
         if self._outgoing:
             self._send_all()
 
-    def post(self, encoded: Encoded, *, is_service: bool = False) -> None:
-        """Send the result of a request of this member, perhaps with others."""
+    def post(self, encoded: Encoded | Future[Encoded], *, is_service: bool = False) -> None:
+        """Send the result of a request of this member, perhaps with others, once it is there."""
+        if isinstance(encoded, Future):
+            encoded.add_done_callback(lambda it: self.post(it.result(), is_service=is_service))
+            return
         item, frames = encoded
         copies = own(frames) if item[1] in self.kept else None  # the memory may change
         ticks = False
@@ -462,6 +476,7 @@ class Peer:
                 self._put(_Message(SERVICES, [item], list(frames)))
             else:
                 ticks = self._hold(item, frames, size_of(frames) if frames else 0, False)
+        del encoded, frames  # the transport may move memory to which nothing refers
         if ticks:
             self._timers.call_later(HELD, self._tick)
         elif self._outgoing:
@@ -505,6 +520,7 @@ class Peer:
         """Send the messages that are to leave, unless another thread does."""
         me = object()  # and not the thread, which may come here again in the midst of it
         message: _Message | None = None
+        lost: list[Item] = []
         try:
             while True:
                 with state_lock:
@@ -515,11 +531,10 @@ class Peer:
                     self._sender = me
                     message = self._outgoing.popleft()
                     mark = self._mark()
-                kind, items, frames = message
+                kind, items, _ = message
                 try:
-                    self._transport.send(
-                        self.name, [self._codec.head([mark, *items], kind), *frames]
-                    )
+                    head = self._codec.head([mark, *items], kind)
+                    self._transport.send(self.name, message.leaving(head))
                 except Exception as error:  # noqa: BLE001 - goes to whoever waits
                     self._not_sent(items, error)
         except BaseException:
@@ -527,8 +542,12 @@ class Peer:
             with state_lock:
                 if self._sender is me:
                     self._sender = None
-                    if message is not None:
+                    if message is not None and message.is_whole():
                         self._outgoing.appendleft(message)
+                    elif message is not None:
+                        lost = message.items
+            for item in lost:
+                self._replace(item, ClosedError("the runtime", "was interrupted while sending"))
             self._timers.call_later(HELD, self.flush)
             raise
 

@@ -96,7 +96,8 @@ class PassesTheSendersMemory(LocalTransport):
 
     @override
     def send(self, to: str, frames: Frames) -> None:
-        self._opened().find(to).take(self.name, list(frames))
+        assert self._hub is not None
+        self._hub.here[to].take(self.name, list(frames))
 
 
 @rejected_by("test_what_arrives_is_the_receivers_own", "test_tensors_are_the_receivers_own")
@@ -108,7 +109,7 @@ class ForgetsToReportTheLost(LocalTransport):
     """Keeps the end of a member that left to itself."""
 
     @override
-    def peer_left(self, name: str) -> None:
+    def lose(self, name: str) -> None:
         """Do nothing."""
 
 
@@ -127,7 +128,7 @@ class SendsByOneThread(LocalTransport):
 
     @override
     def send(self, to: str, frames: Frames) -> None:
-        self._opened().find(to)
+        self._check_peer(to)
         self._queue.put((to, own(frames)))
 
     def _send(self) -> None:
