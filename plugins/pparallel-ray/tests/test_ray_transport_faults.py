@@ -50,6 +50,20 @@ def meeting(names: Sequence[str], **options: int) -> Iterator[Meeting]:
         yield met
 
 
+@contextmanager
+def job(count: int = 2, **options: Any) -> Iterator[tuple[Any, ...]]:
+    """Open member m0 here, and others in processes of their own: (m0, the meeting, others...)."""
+    names = [f"m{number}" for number in range(count)]
+    queued = {each: options[each] for each in options if each == "max_queued"}
+    with (
+        meeting(names, **queued) as met,
+        peers(names[1:], names, met) as others,
+        opened(transport("m0", names, met, **options)) as own,
+    ):
+        assert [each.next() for each in others] == ["open"] * len(others)
+        yield own, met, *others
+
+
 def broker(met: Meeting) -> Any:
     return ray.get_actor(met.address.rpartition("/")[2], NAMESPACE)
 
@@ -60,34 +74,30 @@ def ends_in_time(thread: threading.Thread) -> None:
 
 
 def test_a_member_that_is_killed() -> None:
-    names = ["m0", "m1", "m2"]
-    with meeting(names) as met, peers(names[1:], names, met) as (one, two):
-        own = transport("m0", names, met)
-        with opened(own) as heard:
-            assert (one.next(), two.next()) == ("open", "open")
-            waiting = own.request("m1", [b"never"])
-            errors: list[BaseException] = []
+    with job(3) as (own, _, one, two):
+        waiting = own.request("m1", [b"never"])
+        errors: list[BaseException] = []
 
-            def call() -> None:
-                try:
-                    own.call("m1", [b"never"])
-                except PeerLostError as error:
-                    errors.append(error)
+        def call() -> None:
+            try:
+                own.call("m1", [b"never"])
+            except PeerLostError as error:
+                errors.append(error)
 
-            own.call("m1", [b"here"], 20)
-            caller = threading.Thread(target=call)
-            caller.start()
-            os.kill(one.pid, signal.SIGKILL)
-            assert isinstance(waiting.exception(PATIENCE), PeerLostError)
-            ends_in_time(caller)
-            assert "has died" in str(errors[0])
-            assert heard.expect("m1")
-            assert own.members() == ["m0", "m2"]
-            until(lambda: [each[0] for each in two.lost()] == ["m1"], "m2 was not told")
-            assert two.call("m0", "still") == ["m2", "still"]
-            assert len(heard.all) == 1
-            with pytest.raises(PeerLostError):
-                own.call("m1", [b"again"], 5)
+        own.call("m1", [b"here"], 20)
+        caller = threading.Thread(target=call)
+        caller.start()
+        os.kill(one.pid, signal.SIGKILL)
+        assert isinstance(waiting.exception(PATIENCE), PeerLostError)
+        ends_in_time(caller)
+        assert "has died" in str(errors[0])
+        assert own.expect("m1")
+        assert own.members() == ["m0", "m2"]
+        until(lambda: [each[0] for each in two.lost()] == ["m1"], "m2 was not told")
+        assert two.call("m0", "still") == ["m2", "still"]
+        assert len(own.all) == 1
+        with pytest.raises(PeerLostError):
+            own.call("m1", [b"again"], 5)
 
 
 def test_the_first_member_is_killed() -> None:
@@ -107,23 +117,19 @@ def test_the_first_member_is_killed() -> None:
 def test_a_member_that_is_stopped_is_given_up(far: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if far:  # as the first member sees it; where the broker is, it is not
         monkeypatch.setattr(process, "_place", lambda: b"elsewhere" + bytes(7))
-    names = ["m0", "m1"]
-    with meeting(names) as met, peers(names[1:], names, met) as (one,):
-        own = transport("m0", names, met)
-        with opened(own) as heard:
-            assert one.next() == "open"
-            waiting = own.request("m1", [b"never"])
-            own.call("m1", [b"here"], 20)
-            os.kill(one.pid, signal.SIGSTOP)
-            try:
-                assert isinstance(waiting.exception(PATIENCE), PeerLostError)
-                assert heard.expect("m1")
-            finally:
-                os.kill(one.pid, signal.SIGCONT)
-            until(lambda: bool(one.lost()), "it did not find out that it was given up")
-            name, reason = one.lost()[0]
-            assert name == "m0"
-            assert "gave this member up" in reason
+    with job() as (own, _, one):
+        waiting = own.request("m1", [b"never"])
+        own.call("m1", [b"here"], 20)
+        os.kill(one.pid, signal.SIGSTOP)
+        try:
+            assert isinstance(waiting.exception(PATIENCE), PeerLostError)
+            assert own.expect("m1")
+        finally:
+            os.kill(one.pid, signal.SIGCONT)
+        until(lambda: bool(one.lost()), "it did not find out that it was given up")
+        name, reason = one.lost()[0]
+        assert name == "m0"
+        assert "gave this member up" in reason
 
 
 def _ends_late(own: Talker) -> bool:
@@ -134,29 +140,21 @@ def _ends_late(own: Talker) -> bool:
 
 
 def test_a_member_that_holds_the_gil_is_kept() -> None:
-    names = ["m0", "m1"]
-    with meeting(names) as met, peers(names[1:], names, met) as (one,):
-        own = transport("m0", names, met)
-        with opened(own) as heard:
-            assert one.next() == "open"
-            own.call("m1", [f"gil {3 * BOUND}".encode()], 20)
-            until(lambda: _ends_late(own), "the GIL was not held")
-            assert not heard.all
+    with job() as (own, *_):
+        own.call("m1", [f"gil {3 * BOUND}".encode()], 20)
+        until(lambda: _ends_late(own), "the GIL was not held")
+        assert not own.all
 
 
 def test_where_the_members_meet_is_killed() -> None:
-    names = ["m0", "m1"]
-    with meeting(names) as met, peers(names[1:], names, met) as (one,):
-        own = transport("m0", names, met)
-        with opened(own) as heard:
-            assert one.next() == "open"
-            waiting = own.request("m1", [b"never"])
-            ray.kill(broker(met))
-            assert isinstance(waiting.exception(PATIENCE), PeerLostError)
-            assert "where the members met is no more" in heard.expect("m1")
-            until(lambda: [each[0] for each in one.lost()] == ["m0"], "m1 did not see it")
-            with pytest.raises(PeerLostError):
-                own.call("m1", [b"again"], 5)
+    with job() as (own, met, one):
+        waiting = own.request("m1", [b"never"])
+        ray.kill(broker(met))
+        assert isinstance(waiting.exception(PATIENCE), PeerLostError)
+        assert "where the members met is no more" in own.expect("m1")
+        until(lambda: [each[0] for each in one.lost()] == ["m0"], "m1 did not see it")
+        with pytest.raises(PeerLostError):
+            own.call("m1", [b"again"], 5)
 
 
 def test_a_member_that_is_killed_amid_large_frames() -> None:
@@ -216,75 +214,60 @@ def test_messages_of_all_sizes_arrive_in_order_before_the_end(
 
 def test_a_forked_child_closes_its_copy() -> None:
     """Such a child ends by ``os._exit``: Ray's own exit handlers do not work in it."""
-    names = ["m0", "m1"]
-    with meeting(names) as met, peers(names[1:], names, met) as (one,):
-        own = transport("m0", names, met)
-        with opened(own) as heard:
-            assert one.next() == "open"
-            own.call("m1", [b"before", bytes(LARGE)])
-            child, status = os.fork(), 1
-            if not child:
-                try:
-                    signal.alarm(int(PATIENCE))
-                    for use in (own.members, lambda: own.transport.send("m1", [b""])):
-                        with pytest.raises(ClosedError, match=f"process {os.getppid()}"):
-                            use()
-                    own.transport.close()
-                    gc.collect()
-                    status = 0
-                finally:
-                    os._exit(status)
-            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-            assert len(memoryview(own.call("m1", [b"large 200000"])[0])) == 200_000
-            assert own.members() == names
-            assert not heard.all
+    with job() as (own, *_):
+        own.call("m1", [b"before", bytes(LARGE)])
+        child, status = os.fork(), 1
+        if not child:
+            try:
+                signal.alarm(int(PATIENCE))
+                for use in (own.members, lambda: own.transport.send("m1", [b""])):
+                    with pytest.raises(ClosedError, match=f"process {os.getppid()}"):
+                        use()
+                own.transport.close()
+                gc.collect()
+                status = 0
+            finally:
+                os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert len(memoryview(own.call("m1", [b"large 200000"])[0])) == 200_000
+        assert own.members() == ["m0", "m1"]
+        assert not own.all
 
 
 def test_what_is_too_much_waits_at_its_sender_and_nothing_is_dropped() -> None:
-    names = ["m0", "m1"]
-    with meeting(names, max_queued=200_000) as met, peers(names[1:], names, met) as (one,):
-        own = transport("m0", names, met, max_queued=200_000, liveness_bound=30.0)
-        with opened(own) as heard:
-            assert one.next() == "open"
-            own.call("m1", [b"here"], 20)
-            os.kill(one.pid, signal.SIGSTOP)
-            sent = [own.request("m1", [b"%d" % n, bytes(30_000)]) for n in range(100)]
-            os.kill(one.pid, signal.SIGCONT)
-            replies = [int(bytes(memoryview(each.result(30)[1]))) for each in sent]
-            assert replies == [*range(100)]
-            assert not heard.all
+    with job(max_queued=200_000, liveness_bound=30.0) as (own, _, one):
+        own.call("m1", [b"here"], 20)
+        os.kill(one.pid, signal.SIGSTOP)
+        sent = [own.request("m1", [b"%d" % n, bytes(30_000)]) for n in range(100)]
+        os.kill(one.pid, signal.SIGCONT)
+        replies = [int(bytes(memoryview(each.result(30)[1]))) for each in sent]
+        assert replies == [*range(100)]
+        assert not own.all
 
 
 def test_a_message_without_its_large_frames_is_reported_on_both_sides() -> None:
-    names = ["m0", "m1"]
-    with meeting(names) as met, peers(names[1:], names, met) as (one,):
-        own = transport("m0", names, met)
-        with opened(own) as heard:
-            assert one.next() == "open"
-            waiting = own.request("m1", [b"never"])
-            own.peer("m1").put(pack([bytes(LARGE)])._replace(large=[]))
-            error = waiting.exception(PATIENCE)
-            assert isinstance(error, PeerLostError)
-            assert "could not take a message" in str(error)
-            assert own.call("m1", [b"here"])
-            assert len(heard.resets) == 1
-            assert not heard.all
+    with job() as (own, *_):
+        waiting = own.request("m1", [b"never"])
+        own.peer("m1").put(pack([bytes(LARGE)])._replace(large=[]))
+        error = waiting.exception(PATIENCE)
+        assert isinstance(error, PeerLostError)
+        assert "could not take a message" in str(error)
+        assert own.call("m1", [b"here"])
+        assert len(own.resets) == 1
+        assert not own.all
 
 
 def test_a_member_that_is_started_again_is_refused() -> None:
     names = ["m0", "m1"]
-    with meeting(names) as met, peers(names[1:], names, met) as (one,):
-        own = transport("m0", names, met)
-        with opened(own) as heard:
-            assert one.next() == "open"
-            os.kill(one.pid, signal.SIGKILL)
-            heard.expect("m1")
-            again = Peer("m1", names, met)
-            try:
-                assert "has been here already" in again.next()
-            finally:
-                again.end()
-            assert own.members() == ["m0"]
+    with job() as (own, met, one):
+        os.kill(one.pid, signal.SIGKILL)
+        own.expect("m1")
+        again = Peer("m1", names, met)
+        try:
+            assert "has been here already" in again.next()
+        finally:
+            again.end()
+        assert own.members() == ["m0"]
 
 
 def test_who_is_missing_is_named() -> None:

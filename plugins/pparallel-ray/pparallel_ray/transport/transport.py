@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -115,6 +116,13 @@ class RayTransport(BaseTransport[RayTransportConfig]):
             finally:
                 self._opening.release()
 
+    @override
+    def _forked(self) -> None:
+        super()._forked()
+        # To free an object of Ray's, here, may wait for a lock that a thread of the parent's had.
+        _kept.append(self)
+        gc.freeze()
+
     def _leave(self) -> None:
         if self._connection is not None:
             if not self._dispatcher.is_here:
@@ -133,6 +141,9 @@ class RayTransport(BaseTransport[RayTransportConfig]):
             self._put(name, (), BYE)
         for name in used:
             connection.peers[name].confirmed.wait(max(0.0, deadline - time.monotonic()))
+
+
+_kept: list[RayTransport] = []  #: copies, in a forked child
 
 
 def _text(frame: Any) -> str:
