@@ -190,6 +190,16 @@ def test_who_is_admitted_while_no_thread_starts_is_watched_once_all_are_here(
         members.close()
 
 
+def test_one_that_the_thread_looks_at_as_it_is_added_has_one_descriptor(
+    other: processes.Process, watch: Watch
+) -> None:
+    watch.add("m", ProcessId.of(other.pid), judged=True)
+    before = len(os.listdir("/proc/self/fd"))
+    [watched] = watch._watched.values()
+    watch._open(watched)  # as the thread does where it finds none
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_a_callback_that_raises_ends_no_watch(
     other: processes.Process, caplog: pytest.LogCaptureFixture
 ) -> None:

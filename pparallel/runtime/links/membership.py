@@ -63,8 +63,9 @@ class Membership:
             self._refuse_strangers(name)
             self._here[name] = hello
             self._refused.pop(name, None)
-            self._changed.notify_all()
         self._watch.add(name, hello.process, judged=self.is_first or name == self.first)
+        with self._changed:  # who waits for all of them finds them watched
+            self._changed.notify_all()
 
     def refused(self, name: str, why: str) -> None:
         """Remember why a member that wanted to come could not, for whoever waits for it."""

@@ -114,7 +114,7 @@ class Watch:
         """
         what = f"watching the process of member {watched.name!r}"
         with explaining(what), suppress(ProcessLookupError), self._lock:
-            if self._watched.get(watched.name) is not watched:
+            if watched.pidfd >= 0 or self._watched.get(watched.name) is not watched:
                 return
             if self._wake < 0:
                 self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
