@@ -620,7 +620,7 @@ def test_nobody_is_accepted_for_a_moment_where_there_is_no_descriptor(tmp_path: 
 
     none: Any = None
     watched: Any = Watched()
-    it = Listener(tmp_path / "0", watched, Hello("m0", "", none, ""), b"", none, -1, none)
+    it = Listener(tmp_path / "0", watched, Hello("m0", b"", none, ""), b"", none, -1, none)
     it._sock = Full()  # type: ignore[assignment] # it needs no more
     it._accept(0)
     assert watched.masks == [0]

@@ -322,6 +322,7 @@ def test_no_more_pieces_are_under_way_than_the_window_has() -> None:
             self._limits, self._window = messages.Limits(10, 2**30, 2**17), 2
             self._next, self.pieces, self.most = self._take_back, 0, 0
 
+        @override
         def _send(self, *parts: messages.Part) -> None:
             self.pieces += len(parts) > 1
             self.most = max(self.most, self.pieces)
@@ -368,8 +369,8 @@ def test_a_connection_that_has_proven_itself_is_not_among_the_strangers(
         member, *others = [each[0].fileno() for each in pairs]
         found.happened(zmq.EVENT_ACCEPTED, member)
         found.proven(member)
-        for each in others:
-            found.happened(zmq.EVENT_ACCEPTED, each)
+        for other in others:
+            found.happened(zmq.EVENT_ACCEPTED, other)
         for _, far in pairs:
             far.setblocking(False)
         assert pairs[1][1].recv(1) == b""  # the oldest stranger
