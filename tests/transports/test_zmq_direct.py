@@ -22,7 +22,7 @@ from pparallel.interfaces.transport import Frames
 from pparallel.testing.patience import PATIENCE, until
 from pparallel_zmq import messages, sockets, strangers
 from pparallel_zmq.address import Address
-from pparallel_zmq.direct import DirectConnection
+from pparallel_zmq.direct import DirectCaller, DirectConnection, EndedError
 from pparallel_zmq.sockets import NOW
 from pparallel_zmq.transport import ZmqTransport
 
@@ -377,3 +377,26 @@ def test_a_connection_that_has_proven_itself_is_not_among_the_strangers(
         for kept in (0, 2, 3):
             with pytest.raises(BlockingIOError):
                 pairs[kept][1].recv(1)
+
+
+@pytest.mark.parametrize("takes", [0, 1])
+def test_a_request_of_which_a_part_has_left_is_not_sent_in_another_way(takes: int) -> None:
+    class Full:
+        def send(self, *_: object) -> None:
+            nonlocal room
+            room -= 1
+            if room < 0:
+                raise zmq.Again
+
+    class Caller(DirectCaller):
+        def __init__(self) -> None:
+            self._limits, self._window = messages.Limits(10, 2**30, 2**17), 2
+            self._lock, self._is_closed = threading.Lock(), False
+            self._socket: Any = Full()
+
+    room = takes
+    if takes:
+        with pytest.raises(EndedError):
+            Caller().exchange([bytes(2**20)], None)
+    else:
+        assert Caller().exchange([bytes(2**20)], None) is None
