@@ -381,6 +381,8 @@ def test_a_connection_that_has_proven_itself_is_not_among_the_strangers(
 
 @pytest.mark.parametrize("takes", [0, 1])
 def test_a_request_of_which_a_part_has_left_is_not_sent_in_another_way(takes: int) -> None:
+    room = takes
+
     class Full:
         def send(self, *_: object) -> None:
             nonlocal room
@@ -394,7 +396,6 @@ def test_a_request_of_which_a_part_has_left_is_not_sent_in_another_way(takes: in
             self._lock, self._is_closed = threading.Lock(), False
             self._socket: Any = Full()
 
-    room = takes
     if takes:
         with pytest.raises(EndedError):
             Caller().exchange([bytes(2**20)], None)
