@@ -14,9 +14,10 @@ from rpc_members import Gates, add, between, launch, same, wait_at_gate
 from typing_extensions import override
 
 from pparallel import Runtime
-from pparallel.errors import CallTimeoutError, PparallelError
+from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError, PparallelError
 from pparallel.runtime.rpc import RpcGroup, context
 from pparallel.runtime.rpc.codec import CALL, CALL_EXCHANGE, FAILED
+from pparallel.runtime.rpc.service import Request
 from pparallel.runtime.state_lock import state_lock
 from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.threads import in_threads
@@ -223,3 +224,17 @@ def test_a_user_object_that_calls_while_it_is_fetched_is_no_finalizer() -> None:
         return None if found is None else found.value
 
     assert launch(program, backend="ipc")[0] == 3
+
+
+def test_the_end_of_a_member_in_a_job_that_fails_is_explained_by_the_failure() -> None:
+    def program(rt: Runtime, _: RpcGroup) -> None:
+        endpoint = context.endpoint()
+        lost = PeerLostError("m1", "has left")
+        assert endpoint.explain(lost) is lost
+        endpoint._other_is_failing(Request("m1", ("m1", "ValueError: planned"), []))
+        found = endpoint.explain(lost)
+        endpoint._failing = None
+        assert isinstance(found, ClosedError)
+        assert "ValueError: planned" in str(found)
+
+    launch(between(program))

@@ -12,7 +12,8 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import psutil
 import pytest
@@ -24,8 +25,9 @@ from typing_extensions import override
 import pparallel
 from pparallel.errors import CallTimeoutError, PeerLostError, ResourceExhaustedError
 from pparallel.interfaces.transport import Frames
-from pparallel.runtime.links import ProcessId
+from pparallel.runtime.links import Hello, ProcessId
 from pparallel.runtime.memory import Arena, Payload
+from pparallel.runtime.memory.payload import VERSION
 from pparallel.runtime.rpc import RpcGroup, context
 from pparallel.testing import TransportSuite
 from pparallel.testing.patience import PATIENCE, until
@@ -33,7 +35,10 @@ from pparallel.testing.threads import in_threads
 from pparallel_ipc import IpcTransportConfig, messages
 from pparallel_ipc.arenas import Arenas
 from pparallel_ipc.connection import Connection
-from pparallel_ipc.direct import DirectServer
+from pparallel_ipc.direct import DirectServer, new_pair
+from pparallel_ipc.dispatcher import READ, Dispatcher
+from pparallel_ipc.listener import Listener
+from pparallel_ipc.messages import PACKET, dumps
 from pparallel_ipc.transport import IpcTransport
 
 if TYPE_CHECKING:
@@ -642,3 +647,67 @@ def send_and_take_back(rt: Runtime) -> list[int]:
 def test_a_large_result_to_which_nothing_else_refers_goes_back_in_the_memory_of_the_call() -> None:
     job = {"members": 2, "transport": {"backend": "ipc"}, "reducer": {"backend": "local"}}
     assert pparallel.launch(job, send_and_take_back)[0] == [0, 0]
+
+
+def test_memory_of_a_reply_that_nobody_has_read_is_given_back() -> None:
+    class Receiver:
+        def on_exchange(self, *_: object) -> list[bytes]:
+            return [bytes(2**20)]
+
+    arena, ended = Arena.create(), threading.Event()
+    ours, theirs = new_pair()
+    server = DirectServer(
+        theirs,
+        "m0",
+        Receiver(),  # type: ignore[arg-type] # it needs no more
+        Payload([arena], 0),
+        lambda _: ended.set(),
+    )
+    server.thread.start()
+    ours.setblocking(True)
+    with ours:
+        assert ours.recv(PACKET) == b"S"
+        ours.send(dumps(((), None), VERSION))
+        ours.recv(PACKET, socket.MSG_PEEK)
+        assert arena.usage().leased
+    assert ended.wait(PATIENCE)
+    arena.trim()
+    assert not arena.usage().leased
+    arena.close()
+
+
+def test_what_the_dispatcher_is_to_call_is_called_after_its_end_too() -> None:
+    it, called = Dispatcher("m0", lambda: None), list[int]()
+    it.start()
+    it.close()
+    it.call(lambda: called.append(1))
+    assert called == [1]
+
+
+def test_nobody_is_accepted_for_a_moment_where_there_is_no_descriptor(tmp_path: Path) -> None:
+    class Watched:
+        masks: ClassVar[list[int]] = []
+        later: ClassVar[list[Any]] = []
+
+        def watch(self, _: int, mask: int) -> None:
+            self.masks.append(mask)
+
+        def call_later(self, seconds: float, act: Any) -> None:
+            assert seconds > 0
+            self.later.append(act)
+
+    class Full:
+        def fileno(self) -> int:
+            return 0
+
+        def accept(self) -> None:
+            raise OSError(24, "Too many open files")
+
+    none: Any = None
+    watched: Any = Watched()
+    it = Listener(tmp_path / "0", watched, Hello("m0", b"", none, ""), b"", none, -1, none)
+    it._sock = Full()  # type: ignore[assignment] # it needs no more
+    it._accept(0)
+    assert watched.masks == [0]
+    watched.later.pop()()
+    assert watched.masks == [0, READ]

@@ -23,6 +23,7 @@ from pparallel.interfaces.transport import Frames
 from pparallel.testing.patience import PATIENCE, until
 from pparallel_zmq import messages, sockets, strangers
 from pparallel_zmq.address import Address
+from pparallel_zmq.direct import DirectCaller, DirectConnection, EndedError
 from pparallel_zmq.sockets import NOW
 from pparallel_zmq.transport import ZmqTransport
 
@@ -327,3 +328,90 @@ def test_close_ends_what_waits_for_a_large_request_to_be_taken() -> None:
         thread.join(PATIENCE)
         assert len(errors) == 1
         assert other.members() == ["m1"]
+
+
+def test_no_more_pieces_are_under_way_than_the_window_has() -> None:
+    class Sending(DirectConnection):
+        def __init__(self) -> None:
+            self._limits, self._window = messages.Limits(10, 2**30, 2**17), 2
+            self._next, self.pieces, self.most = self._take_back, 0, 0
+
+        @override
+        def _send(self, *parts: messages.Part) -> None:
+            self.pieces += len(parts) > 1
+            self.most = max(self.most, self.pieces)
+
+        def _take_back(self) -> bytes:
+            self.pieces -= 1
+            return messages.MORE_BACK
+
+    sending = Sending()
+    sending.send([bytes(2**20)])
+    assert sending.most == 2
+
+
+def test_a_request_to_a_member_that_is_given_up_ends() -> None:
+    with pair() as (own, _, there):
+        asked(own, [b"first"])
+        there.answer = lambda _: Future()
+        errors: list[BaseException] = []
+
+        def call() -> None:
+            try:
+                own.exchange("m1", [b"?"], None)
+            except PeerLostError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=call, daemon=True)
+        thread.start()
+        until(lambda: len(there.asked) == 2, "it was not asked")
+        own._membership.lose("m1", "is given up")
+        thread.join(PATIENCE)
+        assert [str(each) for each in errors] == [str(PeerLostError("m1", "is given up"))]
+
+
+def test_a_connection_that_has_proven_itself_is_not_among_the_strangers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(strangers, "STRANGERS", 2)
+    found = strangers.Strangers()
+    with ExitStack() as stack:
+        pairs = [socket.socketpair() for _ in range(4)]
+        for each in pairs:
+            stack.enter_context(each[0])
+            stack.enter_context(each[1])
+        member, *others = [each[0].fileno() for each in pairs]
+        found.happened(zmq.EVENT_ACCEPTED, member)
+        found.proven(member)
+        for other in others:
+            found.happened(zmq.EVENT_ACCEPTED, other)
+        for _, far in pairs:
+            far.setblocking(False)
+        assert pairs[1][1].recv(1) == b""  # the oldest stranger
+        for kept in (0, 2, 3):
+            with pytest.raises(BlockingIOError):
+                pairs[kept][1].recv(1)
+
+
+@pytest.mark.parametrize("takes", [0, 1])
+def test_a_request_of_which_a_part_has_left_is_not_sent_in_another_way(takes: int) -> None:
+    room = takes
+
+    class Full:
+        def send(self, *_: object) -> None:
+            nonlocal room
+            room -= 1
+            if room < 0:
+                raise zmq.Again
+
+    class Caller(DirectCaller):
+        def __init__(self) -> None:
+            self._limits, self._window = messages.Limits(10, 2**30, 2**17), 2
+            self._lock, self._is_closed = threading.Lock(), False
+            self._socket: Any = Full()
+
+    if takes:
+        with pytest.raises(EndedError):
+            Caller().exchange([bytes(2**20)], None)
+    else:
+        assert Caller().exchange([bytes(2**20)], None) is None
