@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from contextlib import suppress
 
@@ -56,6 +57,20 @@ def test_a_barrier_waits_where_it_has_no_limit_or_the_default(timeout: float | N
         rt.group().barrier(timeout)
 
     launch(program)
+
+
+def test_a_barrier_that_times_out_names_who_is_missing() -> None:
+    is_over = threading.Event()
+
+    def program(rt: Runtime) -> None:
+        if rt.rank == 0:
+            with pytest.raises(CallTimeoutError, match=r"of group 'world' for m1, m2 \(barrier\)"):
+                rt.group().barrier(0.05)
+            is_over.set()
+        assert is_over.wait(PATIENCE)
+        rt.group().barrier(PATIENCE)
+
+    launch(program, 3)
 
 
 @pytest.mark.parametrize("timeout", [math.nan, -2, 0])

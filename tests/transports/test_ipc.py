@@ -36,7 +36,7 @@ from pparallel_ipc import IpcTransportConfig, messages
 from pparallel_ipc.arenas import Arenas
 from pparallel_ipc.connection import Connection
 from pparallel_ipc.direct import DirectServer, new_pair
-from pparallel_ipc.dispatcher import READ, Dispatcher
+from pparallel.runtime.links.dispatcher import READ, Dispatcher
 from pparallel_ipc.listener import Listener
 from pparallel_ipc.messages import PACKET, dumps
 from pparallel_ipc.transport import IpcTransport

@@ -177,12 +177,15 @@ class Directory:
         return self._wait_at(tuple(key), members, strict, request.sender, ticket)
 
     def _withdraw(self, request: Request) -> Reply:
+        """Wait there no longer; the answer is the members that have not come."""
         key, ticket = request.body
         with self._lock:
-            if meeting := self._meetings.get(tuple(key)):
-                meeting.withdraw(request.sender, ticket)
-                self._end_if_empty(tuple(key), meeting)
-        return Reply()
+            if not (meeting := self._meetings.get(tuple(key))):
+                return Reply([])
+            missing = [each for each in meeting.answer if not meeting.waiting.get(each)]
+            meeting.withdraw(request.sender, ticket)
+            self._end_if_empty(tuple(key), meeting)
+        return Reply([each for each in missing if each not in self._lost])
 
     def _wait_at(
         self, key: tuple[str, ...], members: list[str], strict: bool, member: str, ticket: str

@@ -234,10 +234,11 @@ class ServiceGroup:
         endpoint = self._endpoint
         return endpoint.ask(endpoint.member.names[0], key, body, timeout=endpoint.limit(timeout))
 
-    def _undo(self, key: str, body: object) -> None:
-        """Tell the first member that what it was asked has failed here; wait a moment for it."""
+    def _undo(self, key: str, body: object) -> Any:
+        """Have the first member undo what has failed here; return its answer if it comes soon."""
         with suppress(PparallelError):
-            self._ask_first(key, body, _MOMENT)
+            return self._ask_first(key, body, _MOMENT).body
+        return None
 
     def _meet(self, key: str, strict: bool, timeout: float | None) -> list[str]:
         self._live()
@@ -249,10 +250,12 @@ class ServiceGroup:
             met: list[str] = reply.result().body
         except BaseException as error:
             is_late = isinstance(error, CallTimeoutError)
+            missing: list[str] | None = None
             if is_late or not reply.done():  # not: interrupted, as by Ctrl-C
-                self._undo(directory.WITHDRAW, (place, ticket))
+                missing = self._undo(directory.WITHDRAW, (place, ticket))
             if is_late:
-                what = f"the wait of group {self._name!r} for all its members ({key})"
+                who = ", ".join(missing) if missing else "all its members"
+                what = f"the wait of group {self._name!r} for {who} ({key})"
                 raise CallTimeoutError(what, timeout or 0.0) from None
             raise
         return met
@@ -570,7 +573,8 @@ class RpcGroup(ServiceGroup):
             timeout: seconds; ``None`` for no limit.
 
         Raises:
-            CallTimeoutError: not all came within *timeout* seconds; this call no longer counts.
+            CallTimeoutError: not all came within *timeout* seconds; it names who is missing. This
+                call no longer counts.
             PeerLostError: a member ended, so that not all can come.
         """
         self._meet("barrier", True, self._endpoint.limit(seconds(timeout)))
