@@ -26,6 +26,7 @@ import pparallel
 from pparallel.errors import CallTimeoutError, PeerLostError, ResourceExhaustedError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.links import Hello, ProcessId
+from pparallel.runtime.links.dispatcher import READ, Dispatcher
 from pparallel.runtime.memory import Arena, Payload
 from pparallel.runtime.memory.payload import VERSION
 from pparallel.runtime.rpc import RpcGroup, context
@@ -36,7 +37,6 @@ from pparallel_ipc import IpcTransportConfig, messages
 from pparallel_ipc.arenas import Arenas
 from pparallel_ipc.connection import Connection
 from pparallel_ipc.direct import DirectServer, new_pair
-from pparallel.runtime.links.dispatcher import READ, Dispatcher
 from pparallel_ipc.listener import Listener
 from pparallel_ipc.messages import PACKET, dumps
 from pparallel_ipc.transport import IpcTransport
