@@ -19,6 +19,7 @@ from typing import Any
 import zmq
 from typing_extensions import Buffer
 
+from pparallel.errors import SerializationError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.event_fd import EventFd
 from pparallel.runtime.resources import start_thread
@@ -31,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 MOST = 8  #: direct connections to one member
 
+_REFUSED = bytes([messages.REFUSED])
 _MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 _EVENTS, _POLLIN, _POLLOUT = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.POLLOUT)
 
@@ -93,10 +95,12 @@ class DirectConnection:
 
         Raises:
             TimeoutError: none came in time.
+            SerializationError: the other end cannot send it.
             EndedError: the other end is gone, or has sent what is no message.
         """
         while (part := self._next()) == MORE_BACK:
             pass
+        is_refused = part[:1] == _REFUSED
         try:
             found = messages.unpack(part, self._limits)
             while isinstance(found, Incoming):
@@ -107,6 +111,8 @@ class DirectConnection:
         except BadMessageError as error:
             logger.warning("A direct connection is closed: %s", error)
             raise EndedError from None
+        if is_refused:
+            raise SerializationError("the result", bytes(found[0]).decode())
         return found
 
     def close(self) -> None:
@@ -254,7 +260,12 @@ class DirectServer(DirectConnection):
         try:
             self.send((), messages.SERVED)
             while True:
-                self.send(self._reply(self.receive()))
+                reply = self._reply(self.receive())
+                try:
+                    self.send(reply)
+                except SerializationError as error:  # it exceeds the limits, and nothing was sent
+                    self.send([str(error).encode()], messages.REFUSED)
+                del reply
         except EndedError:
             logger.debug("a caller is gone, or has given up")
         except Exception:

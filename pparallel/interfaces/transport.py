@@ -172,7 +172,7 @@ class TransportConfig(BackendConfig[Transport], frozen=True):
         timeout: seconds that a call may take when it does not say.
         rendezvous_timeout: seconds that a member waits for the others to arrive.
         liveness_bound: seconds within which the end of a member is known to the others; one that
-            is stopped, or cannot be reached, for so long is given up.
+            is stopped, or cannot be reached, for so long is given up; an hour at the most.
         handler_threads: how many user functions a member runs at once; one that waits for
             another member does not count.
         retry_after: seconds without an answer after which a call that is ``idempotent`` is sent
@@ -186,7 +186,7 @@ class TransportConfig(BackendConfig[Transport], frozen=True):
     default_backend: ClassVar[str] = "local"
     timeout: float = Field(default=60.0, gt=0)
     rendezvous_timeout: float = Field(default=120.0, gt=0)
-    liveness_bound: float = Field(default=5.0, gt=0)
+    liveness_bound: float = Field(default=5.0, gt=0, le=3600)
     handler_threads: int = Field(default=8, ge=1)
     retry_after: float = Field(default=0.2, gt=0)
     max_in_flight: int = Field(default=256 * 2**20, ge=1)

@@ -51,8 +51,9 @@ class StopSignal:
                 return
             self.reason, self._is_set = reason, True
             self._changed.notify_all()
-            callbacks, self._callbacks = self._callbacks, {}
-        for callback in callbacks.values():
+            callbacks = list(self._callbacks.values())
+            self._callbacks.clear()
+        for callback in callbacks:
             self._call(callback)
 
     def subscribe(self, callback: Callback) -> Callable[[], object]:

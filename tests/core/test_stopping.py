@@ -44,6 +44,15 @@ def test_a_callback_taken_back_is_not_called() -> None:
     assert seen == ["kept"]
 
 
+def test_a_callback_may_take_others_back() -> None:
+    signal, called = StopSignal(), list[str]()
+    forget = [signal.subscribe(lambda _: called.append("first"))]
+    signal.subscribe(lambda _: forget.pop()())
+    signal.subscribe(lambda _: called.append("last"))
+    signal.set()
+    assert called == ["first", "last"]
+
+
 def test_a_late_subscriber_is_called_at_once() -> None:
     signal = StopSignal()
     signal.set()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from rpc_members import between, launch
+from typing_extensions import override
 
 from pparallel import Runtime
 from pparallel.errors import CallTimeoutError
@@ -78,5 +80,21 @@ def test_a_group_whose_end_was_interrupted_is_left_again() -> None:
             group.destroy()
         group.destroy()
         rt.group("alone", [rt.name]).destroy()
+
+    launch(between(program))
+
+
+class InterruptedFuture(Future[None]):
+    """One while whose result is waited for a signal's handler raises."""
+
+    @override
+    def result(self, timeout: float | None = None) -> None:
+        raise TimeoutError
+
+
+def test_a_handlers_time_out_leaves_a_wait_for_the_programs_of_others() -> None:
+    def program(_: Runtime, group: RpcGroup) -> None:
+        with pytest.raises(TimeoutError):
+            group.wait_for(InterruptedFuture(), "the start of another")
 
     launch(between(program))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 import threading
 from collections.abc import Callable
@@ -13,8 +14,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rpc_fakes import Answered, FakePeer, ask, call, made, result
 
-from pparallel.errors import CallTimeoutError, PeerLostError
-from pparallel.runtime.rpc.codec import ACK, CALL, FAILED, IDEMPOTENT, OK, RESULT, SERVICE
+from pparallel.errors import CallTimeoutError, PeerLostError, SerializationError
+from pparallel.interfaces.transport import Frames
+from pparallel.runtime.rpc.codec import (
+    ACK,
+    CALL,
+    CALLS,
+    FAILED,
+    IDEMPOTENT,
+    OK,
+    RESULT,
+    SERVICE,
+)
 from pparallel.runtime.rpc.peer import (
     FULL,
     HELD,
@@ -25,6 +36,7 @@ from pparallel.runtime.rpc.peer import (
     SOON,
     Arrived,
     Peer,
+    _Message,
 )
 
 # -- what leaves together ---------------------------------------------------------------------
@@ -194,8 +206,40 @@ def test_an_expired_call_takes_its_room_until_it_cannot_wait_any_more(how: str) 
     elif how == "lost":
         it.peer.reset(PeerLostError("other", "broke the connection"))
     else:
-        it.peer._not_sent([call(1)], OSError("no memory"))
+        it.peer._not_sent(_Message(CALLS, [call(1)], []), OSError("no memory"))
     assert it.peer._used == 0
+
+
+def test_what_cannot_be_sent_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    it = FakePeer()
+    sent: list[list[int]] = []
+
+    def send(to: str, frames: Frames) -> None:
+        items = pickle.loads(bytes(frames[0])[:-1])[1:]
+        if any(item[1] == 3 for item in items):
+            raise SerializationError("a message", "it is too large")
+        sent.append([item[1] for item in items])
+
+    monkeypatch.setattr(it.transport, "send", send)
+    calls = [it.call() for _ in range(4)]
+    it.timers.advance(HELD)
+    assert sent == [[1], [2], [4]]
+    assert isinstance(calls[2].error, SerializationError)
+    assert not calls[1].done
+    assert not calls[3].done
+    for number in (7, 3, 8):
+        it.peer.post((result(number), ()))
+    it.timers.advance(HELD)
+    assert sent[3:] == [[7], [8]]
+
+
+def test_deadlines_are_looked_at_by_one_timer() -> None:
+    it = FakePeer()
+    for _ in range(100):
+        it.call(timeout=100)
+        it.call(timeout=1)
+        it.timers.advance(0.25)
+    assert len(it.timers._heap) < 10
 
 
 def test_a_call_within_a_called_function_waits_a_moment_for_room(

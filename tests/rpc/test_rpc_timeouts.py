@@ -12,6 +12,7 @@ from rpc_members import add, between, launch
 
 from pparallel import Runtime
 from pparallel.errors import CallTimeoutError
+from pparallel.runtime.rpc import context
 from pparallel.runtime.rpc.group import RpcGroup
 from pparallel.testing.patience import PATIENCE
 
@@ -82,6 +83,36 @@ def test_a_barrier_refuses_what_is_no_timeout(timeout: float) -> None:
             rt.group().barrier(PATIENCE)
 
     launch(program)
+
+
+def test_the_search_for_a_registered_function_counts_in_the_time_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limits: list[float] = []
+    find = RpcGroup._find
+
+    def slow(group: RpcGroup, kind: str, key: str, timeout: float = -1) -> tuple[str, str] | None:
+        limits.append(timeout)
+        time.sleep(0.01)
+        return find(group, kind, key, timeout)
+
+    def program(rt: Runtime, group: RpcGroup) -> None:
+        group.rpc_sync(1, offer)
+        monkeypatch.setattr(RpcGroup, "_find", slow)
+        name, owner, left = group._owner("add", 5.0)
+        assert (name.key, owner, limits) == ("add", "m1", [5.0])
+        assert left < 5
+        assert group._owner("add", 5.0) == (name, owner, 5.0)
+        group._endpoint._lost["m1"] = "has left"  # so that the owner is asked for again
+        assert group._owner("add", -1) == (name, owner, -1)
+        del group._endpoint._lost["m1"]
+        assert limits == [5.0, -1]
+
+    def offer() -> None:
+
+        RpcGroup(context.endpoint(), "world", ["m0", "m1"]).register("add", add)
+
+    launch(between(program))
 
 
 BACKENDS = ["local", "ipc", "zmq"]

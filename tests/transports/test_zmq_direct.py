@@ -18,7 +18,7 @@ from typing_extensions import override
 from zmq_meetings import PLACES, meeting
 from zmq_peer import Asking, transport
 
-from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError
+from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError, SerializationError
 from pparallel.interfaces.transport import Frames
 from pparallel.testing.patience import PATIENCE, until
 from pparallel_zmq import messages, sockets, strangers
@@ -94,6 +94,16 @@ def test_requests_and_replies_of_all_sizes(place: str) -> None:
             sent = bytes(range(256)) * (size // 256) + bytes(size % 256)
             assert asked(own, [sent, b"", sent[:7]]) == [sent, b"", sent[:7], b"end"]
         assert asked(own, [bytes(each) for each in sizes]) == [*map(bytes, sizes), b"end"]
+
+
+def test_a_reply_that_exceeds_the_limits_fails_its_request_alone() -> None:
+    with pair(max_message=2**16) as (own, _, there):
+        asked(own, [b"first"])
+        there.answer = lambda _: [bytes(2**16 + 1)]
+        with pytest.raises(SerializationError, match=r"transport\.max_message"):
+            asked(own, [b"?"])
+        there.answer = lambda frames: frames
+        assert asked(own, [b"next"]) == [b"next"]
 
 
 def test_what_was_received_is_let_go_of() -> None:

@@ -107,7 +107,7 @@ class AllReduceReducer(OwnModelReducer):
         if len(self._collective.ranks) > 1:
             own.validate_dense()  # before a group is made: whoever is refused may start again
         if not self._has_met:
-            self._group.meet("start")
+            self._group.meet("start")  # a long wait is logged, with who is missing
         self._has_met = True  # if this is interrupted, the others do not come again
         group = self._collective.new_group(self._collective.ranks)
         self._has_met = False  # whoever fails from now on closes the group, and all meet again

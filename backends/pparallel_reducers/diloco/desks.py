@@ -21,6 +21,7 @@ from pparallel_reducers.layout import Flats, Layout
 from pparallel_reducers.tally import Tally
 
 STATE, WEIGHTS = "state", "weights"  #: what may be fetched
+ROUND = "the end of a round"  #: what is waited for, in a log
 
 
 class Given(NamedTuple):
@@ -74,7 +75,7 @@ class RemoteDesk(Desk):
 
     def begin(self) -> Layout:
         """Wait until the coordinator has begun; return the layout of the model there."""
-        begun = self._ask("begin").result()
+        begun = self._group.wait_for(self._ask("begin"), f"the start() of {self._holder!r}")
         layout = Layout(begun.body)
         self.packer = Packer(layout, self._compression)
         return layout
@@ -88,7 +89,7 @@ class RemoteDesk(Desk):
     def hand_in(self, given: Given) -> Outcome:
         draft = self._send(given)
         body = (draft, given.version, given.steps, given.stops, given.fault)
-        over = self._ask("hand in", body).result()
+        over = self._group.wait_for(self._ask("hand in", body), ROUND)
         return Outcome(*over.body)
 
     @override

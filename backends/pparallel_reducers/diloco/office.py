@@ -14,7 +14,7 @@ from pparallel.runtime.member import Member
 from pparallel.runtime.rpc import Reply, Request, RpcGroup, Service
 from pparallel_reducers.config import DilocoReducerConfig
 from pparallel_reducers.diloco.coordinator import Coordinator
-from pparallel_reducers.diloco.desks import STATE, Desk, Given
+from pparallel_reducers.diloco.desks import ROUND, STATE, Desk, Given
 from pparallel_reducers.diloco.outer import OuterState, same_bits
 from pparallel_reducers.diloco.packing import Packed, unpacked
 from pparallel_reducers.diloco.pieces import Draft, Piece, cut
@@ -147,7 +147,7 @@ class Office(Desk):
         made = None if weights is None else lambda _: weights
         part = Part(self._member.name, given.version, given.steps, given.stops, made, given.fault)
         self._running().hand_in(part)
-        return part.outcome.result()
+        return self._group.wait_for(part.outcome, ROUND)
 
     @override
     def weights(self, layout: Layout) -> tuple[Weights, int]:

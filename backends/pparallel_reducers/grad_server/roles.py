@@ -96,7 +96,8 @@ class Roles:
             run = self._publish_all(primary)
         else:
             first = self.who.primaries[0]
-            entries, versions = self._group.ask(first, "begin", timeout=timeout).body
+            asked = self._group.ask_async(first, "begin", timeout=timeout)
+            entries, versions = self._group.wait_for(asked, f"the start() of {first!r}").body
             run = Run(Layout(entries), versions)
         sources: list[Source] = []
         if self.primary is not None or self.secondary is not None:
@@ -161,7 +162,8 @@ class Roles:
         for each in self.who.primaries:
             try:
                 if each != self._me:
-                    self._group.ask(each, "finish")
+                    asked = self._group.ask_async(each, "finish")
+                    self._group.wait_for(asked, f"the stop() of {each!r}")
             except Exception as error:  # noqa: BLE001 - raised when all others are done
                 failure = failure or error
         if failure is not None:

@@ -338,7 +338,6 @@ class Codec:
 
 
 _KINDS = {each: bytes((each,)) for each in b"crsCS"}
-_TUPLE = frozenset({tuple})
 
 
 def is_plain(body: object) -> bool:

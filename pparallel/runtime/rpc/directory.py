@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 CLAIM, YIELD, FIND = "directory.claim", "directory.yield", "directory.find"
 ENTER, LEAVE = "group.enter", "group.leave"
-MEET, WITHDRAW = "meet", "meet.withdraw"
+MEET, WITHDRAW, ENDED = "meet", "meet.withdraw", "meet.ended"
 
 WORLD = "world"  #: the group of all members
 DONE = "leaving/done"  #: where members meet whose programs have ended
@@ -88,6 +88,7 @@ class Directory:
             LEAVE: self._leave,
             MEET: self._meet,
             WITHDRAW: self._withdraw,
+            ENDED: self._ended,
         }
         for key, service in services.items():
             endpoint.serve(key, service)
@@ -186,6 +187,16 @@ class Directory:
             meeting.withdraw(request.sender, ticket)
             self._end_if_empty(tuple(key), meeting)
         return Reply([each for each in missing if each not in self._lost])
+
+    def _ended(self, request: Request) -> Reply:
+        """Return the members whose programs have ended, but for those that wait at a place."""
+        with self._lock:
+            places = (WORLD, f"meet/{DONE}"), request.body
+            done, there = (
+                {} if meeting is None else meeting.waiting
+                for meeting in map(self._meetings.get, places)
+            )
+            return Reply([name for name, waits in done.items() if waits and not there.get(name)])
 
     def _wait_at(
         self, key: tuple[str, ...], members: list[str], strict: bool, member: str, ticket: str

@@ -118,6 +118,7 @@ class Endpoint:
         self.background = Executor(
             MOST, f"{self.name}-background", self.timers, _call, self._not_called
         )
+        has_exchange = type(transport).exchange is not Transport.exchange
         self._peers = {
             name: Peer(
                 name,
@@ -125,7 +126,7 @@ class Endpoint:
                 self._codec,
                 self.timers,
                 limit=config.max_in_flight,
-                exchanges=type(transport).exchange is not Transport.exchange,
+                exchanges=has_exchange and name != self.name,
                 retry_after=config.retry_after,
                 is_called=self._is_called,
             )
@@ -343,6 +344,10 @@ class Endpoint:
             self._note_arrival(future, to, what)
         return future
 
+    def has_lost(self, name: str) -> bool:
+        """Return whether a member has ended."""
+        return name in self._lost
+
     def peer(self, name: str) -> Peer:
         """Return a member, as this one sees it."""
         return self._peers[name]
@@ -549,7 +554,8 @@ class Endpoint:
             self._lost[name] = reason
             self._changed.notify_all()
             callbacks = list(self._when_lost)
-            self.owners = {key: owner for key, owner in self.owners.items() if owner != name}
+            owners = self.owners.copy()  # others add to it meanwhile
+            self.owners = {key: owner for key, owner in owners.items() if owner != name}
         if (peer := self._peers.get(name)) is not None:
             is_over = name == self.member.names[0] and not self._leaving
             why = f"{reason}, and the job ends with its first member" if is_over else reason

@@ -308,16 +308,18 @@ class Executor:
         """Start the thread that is counted already; called without the lock."""
         try:
             self._start(self._serve, f"{self._name}-handler")
-        except ResourceExhaustedError as error:
-            dropped: list[Any] = []
+        except BaseException as error:
+            is_short, dropped = isinstance(error, ResourceExhaustedError), list[Any]()
             with state_lock:
                 self._starting -= 1
                 self._running -= 1
-                if not self._running:  # those that run take the rest; there are none
+                if is_short and not self._running:  # those that run take the rest; there are none
                     for queue in self._ready:
                         dropped.extend(queue.jobs)
                         del self._queues[queue.key]
                     self._ready.clear()
+            if not isinstance(error, ResourceExhaustedError):
+                raise  # interrupted: the next job has a thread started
             logger.warning(
                 "Member %s runs calls with %d threads: %s", self._name, self._running, error
             )

@@ -149,7 +149,8 @@ class RpcFuture(ReplyFuture[T], Generic[T]):
             Whether it is cancelled; False: it has ended.
         """
         if self._end(CANCELLED):
-            self._endpoint.peer(self._to).cancel(self._number)
+            number = self._number
+            self._endpoint.peer(self._to).cancel(number)
         return self.cancelled()
 
     def has_result(self) -> bool:
@@ -200,6 +201,7 @@ class RegisteredFuture(RpcFuture[T], Generic[T]):
                 if entry is None:
                     super(RegisteredFuture, self).answer(item, frames)
                 elif not self.done():
+                    self._number = 0  # that of the call there is not that of the next
                     self._to, peer = entry[0], endpoint.peer(entry[0])
                     self._number = peer.call_async(self, *self._sent)
                     if self.cancelled():  # meanwhile

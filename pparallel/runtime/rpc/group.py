@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, overload
 
 from typing_extensions import Buffer, Unpack, override
@@ -13,6 +15,7 @@ from pparallel.errors import (
     CallTimeoutError,
     ClosedError,
     DirectoryError,
+    PeerLostError,
     PparallelError,
     ResourceExhaustedError,
     did_you_mean,
@@ -29,6 +32,8 @@ from pparallel.runtime.rpc.timeouts import DEFAULT, seconds
 if TYPE_CHECKING:
     from pparallel.runtime.memory import Arena
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 Now = Callable[..., T]
@@ -38,6 +43,7 @@ Kwargs = Mapping[str, Any] | None
 
 _SMALL = 1 << 14  #: bytes below which memory travels in the message
 _MOMENT = 1.0  #: seconds that it may take to undo what has failed
+_LONG = 10.0  #: seconds after which a wait for a member whose program has ended is logged
 
 
 class ServiceGroup:
@@ -209,6 +215,38 @@ class ServiceGroup:
         """
         return self._meet(f"meet/{key}", False, timeout)
 
+    def wait_for(self, future: Future[T], what: str, place: tuple[str, ...] | None = None) -> T:
+        """Return the result of *future*, which the programs of other members bring about.
+
+        Where the program of one has ended, this may wait without end: it is logged.
+
+        Args:
+            future: ends when the others have come so far.
+            what: is waited for, for the log.
+            place: where members meet for it, if they do.
+        """
+        began, logged = monotonic(), set[str]()
+        while not future.done():
+            look = monotonic() + _LONG
+            try:
+                return future.result(_LONG)
+            except TimeoutError:
+                if monotonic() < look:  # the future's own, or that of a signal's handler
+                    raise
+            ended = self._ended(place)
+            if not (future.done() or ended <= logged):
+                logged |= ended
+                logger.warning(
+                    "%s has waited %.0f s for %s, which these members may never come to, as their"
+                    " programs have ended and wait for the others to leave: %s. All members have"
+                    " to start, take part and stop alike before they return",
+                    self._endpoint.name,
+                    monotonic() - began,
+                    what,
+                    ", ".join(sorted(ended)),
+                )
+        return future.result()
+
     def when_lost(self, callback: Callable[[str, str], None]) -> None:
         """Have *callback* called with the name and the end of each member that ends."""
         self._endpoint.when_lost(callback)
@@ -222,6 +260,14 @@ class ServiceGroup:
         self._endpoint.forget(callback)
 
     # -- inside -------------------------------------------------------------------------------
+
+    def _ended(self, place: tuple[str, ...] | None) -> set[str]:
+        """Return the members of this group whose programs have ended, and are not at *place*."""
+        try:
+            ended: list[str] = self._ask_first(directory.ENDED, place, _MOMENT).body
+        except PparallelError:  # the reply that is waited for fails likewise
+            return set()
+        return set(ended) & set(self._members)
 
     def _scoped(self, key: str) -> str:
         return f"{len(self._name)}/{self._name}/{key}"  # names and keys may hold any character
@@ -247,7 +293,7 @@ class ServiceGroup:
         body = (place, self._members, strict, ticket)
         reply = self._endpoint.ask_async(first, directory.MEET, body, timeout=timeout)
         try:
-            met: list[str] = reply.result().body
+            met: list[str] = self.wait_for(reply, f"{key!r} of {self._name!r}", place).body
         except BaseException as error:
             is_late = isinstance(error, CallTimeoutError)
             missing: list[str] | None = None
@@ -473,14 +519,13 @@ class RpcGroup(ServiceGroup):
             DirectoryError: nobody offers it.
         """
         _check("registered_sync(key", args, kwargs)
-        limit = seconds(timeout)
-        name, owner = self._owner(key)
+        name, owner, limit = self._owner(key, seconds(timeout))
         try:
             return self._endpoint.call(owner, name, limit, args, kwargs, idempotent)
         except NotRegisteredHereError:
             # It has moved since we were told: nothing was run, so asking again is safe.
             self._endpoint.owners.pop(name, None)
-            name, owner = self._owner(key)
+            name, owner, limit = self._owner(key, limit)
             return self._endpoint.call(owner, name, limit, args, kwargs, idempotent)
 
     def registered_async(
@@ -494,8 +539,7 @@ class RpcGroup(ServiceGroup):
     ) -> RpcFuture[Any]:
         """As :meth:`registered_sync`, but return a future with ``wait()``."""
         _check("registered_async(key", args, kwargs)
-        limit = seconds(timeout)
-        name, owner = self._owner(key)
+        name, owner, limit = self._owner(key, seconds(timeout))
         return self._endpoint.call_async(owner, name, limit, args, kwargs, idempotent)
 
     def registered_remote(
@@ -509,8 +553,7 @@ class RpcGroup(ServiceGroup):
     ) -> RemoteRef[Any]:
         """As :meth:`registered_sync`, but leave the result there and return a reference."""
         _check("registered_remote(key", args, kwargs)
-        limit = seconds(timeout)
-        name, owner = self._owner(key)
+        name, owner, limit = self._owner(key, seconds(timeout))
         return self._endpoint.remote(owner, name, limit, args, kwargs, idempotent)
 
     # -- values that all know by name ---------------------------------------------------------
@@ -587,7 +630,7 @@ class RpcGroup(ServiceGroup):
         if self._destroyed:
             return
         self._destroyed = True
-        names = [name for name in self._endpoint.registered if name.group == self._name]
+        names = [name for name in list(self._endpoint.registered) if name.group == self._name]
         for name in names:
             self._endpoint.registered.pop(name, None)
         try:
@@ -610,24 +653,30 @@ class RpcGroup(ServiceGroup):
             self._undo(directory.YIELD, (*name, ref_id))
             raise
 
-    def _find(self, kind: str, key: str) -> tuple[str, str] | None:
+    def _find(self, kind: str, key: str, timeout: float = -1) -> tuple[str, str] | None:
         self._live()
         name = self._name, kind, key
-        found: tuple[str, str] | None = self._ask_first(directory.FIND, name).body
+        found: tuple[str, str] | None = self._ask_first(directory.FIND, name, timeout).body
         return found
 
-    def _owner(self, key: str) -> tuple[Registered, str]:
-        """Return the member that offers *key*; asked once, then remembered."""
+    def _owner(self, key: str, timeout: float) -> tuple[Registered, str, float]:
+        """Return the member that offers *key*, and what is left of the time-out.
+
+        It is asked for once, then remembered until it ends.
+        """
         name = Registered(self._name, key)
         self._live()
         owner = self._endpoint.owners.get(name)
-        if owner is None:
-            found = self._find("service", key)
+        if owner is None or self._endpoint.has_lost(owner):
+            began = monotonic()
+            found = self._find("service", key, timeout)
             if found is None:
                 where = f"Group [{self._name}]"
                 raise DirectoryError(f"{key!r} is not found on {where}: it is not registered in it")
             owner = self._endpoint.owners[name] = found[0]
-        return name, owner
+            if timeout > 0:
+                timeout = max(began + timeout - monotonic(), 0.001)
+        return name, owner, timeout
 
 
 def _check(how: str, args: object, kwargs: object) -> None:
@@ -673,7 +722,7 @@ def enter(
         limit = seconds(DEFAULT if timeout == -1 else timeout)
         group._ask_first(directory.ENTER, (name, sorted(members), ticket), limit)
     except BaseException as error:
-        if not isinstance(error, Exception) or isinstance(error, CallTimeoutError):
+        if not isinstance(error, Exception) or isinstance(error, CallTimeoutError | PeerLostError):
             group._undo(directory.LEAVE, name)
         if isinstance(error, CallTimeoutError):
             what = f"the entry of all members of group {name!r}"

@@ -13,7 +13,7 @@ import logging
 import threading
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from functools import partial
 from threading import get_ident
@@ -201,6 +201,7 @@ class Peer:
         self._given_up: dict[int, int] = {}
         self._marks: deque[int] = deque()  # last id of each unanswered message with calls
         self._next_look: float | None = None  # when deadlines are looked at
+        self._armed: set[float] = set()  # deadlines with a timer
         self._used = 0
         self._room = threading.Condition(state_lock)
         self._waiters = 0
@@ -533,12 +534,11 @@ class Peer:
                     message = self._outgoing[0]
                     del self._outgoing[0]  # it is held from here on, whatever interrupts
                     mark = self._mark()
-                kind, items, _ = message
                 try:
-                    head = self._codec.head([mark, *items], kind)
+                    head = self._codec.head([mark, *message.items], message.kind)
                     self._transport.send(self.name, message.leaving(head))
                 except Exception as error:  # noqa: BLE001 - goes to whoever waits
-                    self._not_sent(items, error)
+                    self._not_sent(message, error)
         except BaseException:
             # Perhaps it has left: the receiver drops what comes twice.
             with state_lock:
@@ -547,7 +547,7 @@ class Peer:
                     if message is not None and message.is_whole():
                         self._outgoing.appendleft(message)
                     elif message is not None:
-                        lost = message.items
+                        lost = [each for each in message.items if each[0] == RESULT]
             for item in lost:
                 self._replace(item, ClosedError("the runtime", "was interrupted while sending"))
             self._timers.call_later(HELD, self.flush)
@@ -557,12 +557,24 @@ class Peer:
         """Return the lowest id that this member still waits for."""
         return next(iter(self.requests), self._last + 1)
 
-    def _not_sent(self, items: Iterable[Item], error: BaseException) -> None:
-        """End what could not be sent."""
+    def _not_sent(self, message: _Message, error: BaseException) -> None:
+        """End what could not be sent; of several items each is tried alone."""
         is_over = isinstance(error, (ClosedError, PeerLostError))
+        items, alone = message.items, list[_Message]()
+        if len(items) > 1 and not is_over:
+            is_whole = message.is_whole()
+            found = _with_frames([0, *items], message.frames if is_whole else [])
+            alone = [
+                _Message(message.kind, [item], list(frames))
+                for item, frames in found
+                if is_whole or not item[-1]
+            ]
+            items = [] if is_whole else [item for item in items if item[-1]]
+        with state_lock:
+            self._outgoing.extendleft(reversed(alone))
         for item in items:
             if item[0] in (CALL, SERVICE):
-                self._finish(item[1], error)
+                self._finish(item[1], copied(error))
             elif item[0] == RESULT and not is_over:
                 self._replace(item, error)
             elif item[0] == ACK and not is_over:
@@ -608,11 +620,20 @@ class Peer:
             if self._next_look is not None and self._next_look <= deadline:
                 return
             self._next_look = deadline
-        self._timers.call_later(deadline - self._clock(), self._expire)
+        self._arm(deadline)
 
-    def _expire(self) -> None:
+    def _arm(self, deadline: float) -> None:
+        """Have it looked at a deadline what is over; each has one timer."""
+        with state_lock:
+            if deadline in self._armed:
+                return
+            self._armed.add(deadline)
+        self._timers.call_later(deadline - self._clock(), partial(self._expire, deadline))
+
+    def _expire(self, due: float) -> None:
         """Fail what is over its deadline."""
         with state_lock:
+            self._armed.discard(due)
             now, nearest, over = self._clock(), None, list[int]()
             for number, request in self.requests.items():
                 deadline = request[1]
@@ -628,7 +649,7 @@ class Peer:
             timeout = request[2] or 0.0
             self._fail(number, request, CallTimeoutError(f"a request to {self.name!r}", timeout))
         if nearest is not None:
-            self._timers.call_later(nearest - now, self._expire)
+            self._arm(nearest)
 
     def _resend(self, number: int, attempts: int) -> None:
         """Send an idempotent call again, and so on until it has ended."""
