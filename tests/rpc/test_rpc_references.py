@@ -18,6 +18,7 @@ from pparallel.runtime.flat_views import own
 from pparallel.runtime.rpc import context
 from pparallel.runtime.rpc.group import RpcGroup
 from pparallel.runtime.rpc.refs import COUNT, RefTable, RemoteRef
+from pparallel.runtime.rpc.service import Request
 from pparallel.testing.patience import PATIENCE, until
 
 
@@ -299,4 +300,22 @@ def test_the_end_of_a_member_releases_the_values_that_it_held() -> None:
     assert len(table) == 1
     assert table.value("a:1") is kept
     table.lose("w")
+    assert len(table) == 0
+
+
+def test_a_reference_that_is_read_twice_holds_its_value_twice_and_no_longer() -> None:
+    table = RefTable(Endpoint())  # type: ignore[arg-type] # it needs no more
+    table.keep("a:0", "a")
+
+    def count(sender: str, holds: int, ticket: str | None, tickets: int) -> None:
+        body = ("a:0", False, holds, ticket, tickets)
+        table._count(Request(sender, body, []))
+
+    count("a", -1, "a:1", 1)  # on its way
+    for _ in range(2):
+        count("b", 1, "a:1", -1)
+    assert len(table) == 1
+    count("b", -1, None, 0)
+    assert len(table) == 1
+    count("b", -1, None, 0)
     assert len(table) == 0
