@@ -252,6 +252,18 @@ def test_a_message_leaves_after_those_that_wait_for_room() -> None:
         assert [int(frames[0]) for frames in there.at_b.has(sent + 1)] == [*range(sent + 1)]
 
 
+def test_messages_that_wait_for_room_leave_when_there_is_some() -> None:
+    with pair() as there:
+        there.at_b.gate.clear()
+        peer, sent = there.a._peers["b"], 0
+        assert peer.connection is not None
+        while peer.connection.is_empty():
+            there.a.send("b", [b"%d" % sent, bytes(20_000)])
+            sent += 1
+        there.at_b.gate.set()  # and nothing is sent from now on
+        assert [int(frames[0]) for frames in there.at_b.has(sent)] == [*range(sent)]
+
+
 class InterruptedQueue(deque[Any]):
     """One whose first addition a signal's handler interrupts."""
 
