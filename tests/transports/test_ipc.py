@@ -23,7 +23,7 @@ from ipc_peer import ask, pair
 from typing_extensions import override
 
 import pparallel
-from pparallel.errors import CallTimeoutError, PeerLostError, ResourceExhaustedError
+from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError, ResourceExhaustedError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.links import Hello, ProcessId
 from pparallel.runtime.links.dispatcher import READ, Dispatcher
@@ -356,6 +356,22 @@ def test_memory_that_a_dead_member_has_not_read_is_given_back(
         until(lambda: arena.usage().blocks == 0, "its block is not given back")
         monkeypatch.setattr(messages, "receive", nothing)  # it is dead, and reads no more
         there.at_b.gate.set()
+
+
+def test_a_forked_childs_copy_is_closed() -> None:
+    with pair() as there:
+        child = os.fork()
+        if not child:
+            ended = 1
+            try:
+                with pytest.raises(ClosedError, match="of which this one is a fork"):
+                    there.a.send("b", [b"?"])
+                there.a.close()
+                ended = 7
+            finally:
+                os._exit(ended)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert ask(there, b"?") == [b"?"]
 
 
 # -- descriptors and threads that run out -------------------------------------------------------
