@@ -250,6 +250,19 @@ def test_no_socket_file_is_left_and_one_of_a_killed_process_is_no_hindrance(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_socket_file_that_another_process_has_bound_since_is_left(tmp_path: Path) -> None:
+    path, other = tmp_path / "meet", tmp_path / "other"
+    path.touch()
+    other.touch()
+    mine = sockets._File(str(path), path.stat().st_ino)
+    other.rename(path)
+    mine.remove()
+    assert path.exists()
+    for _ in range(2):
+        sockets._File(str(path), path.stat().st_ino if path.exists() else 0).remove()
+    assert not path.exists()
+
+
 def test_without_descriptors_there_is_no_way(monkeypatch: pytest.MonkeyPatch) -> None:
     with pair(liveness_bound=0.5) as (own, _, _there):
 
