@@ -179,12 +179,17 @@ def test_an_interrupt_leaves_the_wait() -> None:
 def test_the_end_of_the_other_member_ends_what_waits(later: bool) -> None:
     with pair() as (own, other, there):
         asked(own, [b"first"])
+        direct = own._direct["m1"]
+
+        def has_ended() -> bool:
+            with direct._lock:
+                return direct._has_ended
 
         def answer(frames: Frames) -> Frames | Future[Frames]:
             threading.Thread(target=other.close).start()
             if later:
                 return Future()
-            until(lambda: own.members() == ["m0"], "it is not lost")
+            until(has_ended, "it is not lost")
             return frames
 
         there.answer = answer
