@@ -358,6 +358,14 @@ def test_memory_that_a_dead_member_has_not_read_is_given_back(
         there.at_b.gate.set()
 
 
+def test_a_member_that_is_closed_reports_no_other_lost() -> None:
+    with pair() as there:
+        there.a.close()
+        until(lambda: bool(there.at_b.lost), "its end is not reported")
+        there.a._report_lost("b", "has died")  # as seen at that moment
+        assert not there.at_a.lost
+
+
 def test_a_forked_childs_copy_is_closed() -> None:
     with pair() as there:
         child = os.fork()
