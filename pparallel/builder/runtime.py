@@ -21,6 +21,7 @@ from pparallel.runtime import stopping
 from pparallel.runtime.events import Events, MemberEnded, MemberStarted, PeerLost, Reported
 from pparallel.runtime.member import Member, MemberContext, acting_for
 from pparallel.runtime.streams import Streams
+from pparallel.runtime.timeouts import DEFAULT
 
 if TYPE_CHECKING:
     import torch
@@ -218,7 +219,7 @@ class Runtime:
         self,
         name: str | None = None,
         members: Sequence[str] | None = None,
-        timeout: float | None = -1,
+        timeout: float | None = DEFAULT,
     ) -> RpcGroup:
         """Return a group of members that call one another, by default all members.
 

@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from rpc_members import add, between, launch
@@ -13,6 +14,7 @@ from rpc_members import add, between, launch
 from pparallel import Runtime
 from pparallel.errors import CallTimeoutError
 from pparallel.runtime.rpc import context
+from pparallel.runtime.rpc.endpoint import Endpoint
 from pparallel.runtime.rpc.group import RpcGroup
 from pparallel.testing.patience import PATIENCE
 
@@ -88,25 +90,28 @@ def test_a_barrier_refuses_what_is_no_timeout(timeout: float) -> None:
 def test_the_search_for_a_registered_function_counts_in_the_time_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    limits: list[float] = []
-    find = RpcGroup._find
+    limits: list[float | None] = []
+    find, call = RpcGroup._find, Endpoint.call
 
-    def slow(group: RpcGroup, kind: str, key: str, timeout: float = -1) -> tuple[str, str] | None:
+    def slow(group: RpcGroup, kind: str, key: str, timeout: float | None) -> Any:
         limits.append(timeout)
         time.sleep(0.01)
         return find(group, kind, key, timeout)
 
+    def noted(endpoint: Endpoint, to: str, what: Any, timeout: float | None, *rest: Any) -> Any:
+        limits.append(timeout)
+        return call(endpoint, to, what, timeout, *rest)
+
     def program(rt: Runtime, group: RpcGroup) -> None:
         group.rpc_sync(1, offer)
         monkeypatch.setattr(RpcGroup, "_find", slow)
-        name, owner, left = group._owner("add", 5.0)
-        assert (name.key, owner, limits) == ("add", "m1", [5.0])
-        assert left < 5
-        assert group._owner("add", 5.0) == (name, owner, 5.0)
-        group._endpoint._lost["m1"] = "has left"  # so that the owner is asked for again
-        assert group._owner("add", -1) == (name, owner, -1)
-        del group._endpoint._lost["m1"]
-        assert limits == [5.0, -1]
+        monkeypatch.setattr(Endpoint, "call", noted)
+        for _ in range(2):  # the second time its place is known
+            assert group.registered_sync("add", (1, 2), timeout=PATIENCE) == 3
+        assert group.registered_sync("add", (1, 2), timeout=None) == 3
+        found, first, _, last = limits
+        assert first <= found - 0.01 < PATIENCE  # type: ignore[operator]
+        assert last is None
 
     def offer() -> None:
 

@@ -68,7 +68,6 @@ T = TypeVar("T")
 FAILING = "job.failing"
 END = "job.end"
 GRACE = 1.0  #: seconds that telling the others of a failure may take
-FOR_EVER = 1e9  #: seconds from which on a time-out is none
 MOST = 64  #: callbacks, and services that may block, that run at once
 
 _NONE: Frames = ()
@@ -86,6 +85,7 @@ class Endpoint:
         executor: runs the functions that others call.
         background: runs users' callbacks, and services that may block.
         owners: where registered functions were found.
+        timeout: seconds that a call has by default; ``None`` is no limit wherever one is given.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Endpoint:
         # A transport that shares memory has loaded what that needs, pickle among it.
         shares = hasattr(transport, "arena")
         self._sharing = cast("SharesMemory", transport) if shares else None
-        self._transport, self._timeout = transport, config.timeout
+        self._transport, self.timeout = transport, config.timeout
         self._codec = Codec(self.serializer, self.name)
         self.timers = Timers(f"{self.name}-timers")
         self.executor = Executor(
@@ -273,20 +273,11 @@ class Endpoint:
 
     # -- calling ------------------------------------------------------------------------------
 
-    def limit(self, timeout: float) -> float | None:
-        """Return the time-out in seconds that -1 (the default) or 0 (none) stands for."""
-        if timeout == -1:
-            return self._timeout
-        if not timeout >= 0:  # NaN is not either
-            message = f"timeout is {timeout!r}: give seconds, 0 for no limit, -1 for the default"
-            raise ValueError(message)
-        return timeout if 0 < timeout < FOR_EVER else None
-
     def call(
         self,
         to: str,
         what: Callable[..., Any] | Registered,
-        timeout: float = -1,
+        timeout: float | None,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
         idempotent: bool = False,
@@ -294,7 +285,6 @@ class Endpoint:
         """Run *what* in member *to* and return its result."""
         if idempotent:
             return self.call_async(to, what, timeout, args, kwargs, idempotent).result()
-        limit = self._timeout if timeout == -1 else self.limit(timeout)
         if context.here.internal:
             context.refuse_to_wait()
         peer = self._peers[to]
@@ -302,9 +292,9 @@ class Endpoint:
         try:
             if self.executor.is_running_here:
                 with self.executor.blocked():
-                    found = peer.call(flags, data, frames, limit, partial(RpcFuture, self, to))
+                    found = peer.call(flags, data, frames, timeout, partial(RpcFuture, self, to))
             else:
-                found = peer.call(flags, data, frames, limit, partial(RpcFuture, self, to))
+                found = peer.call(flags, data, frames, timeout, partial(RpcFuture, self, to))
         except (ClosedError, PeerLostError) as error:
             raise self.explain(error) from None
         if isinstance(found, RpcFuture):
@@ -322,7 +312,7 @@ class Endpoint:
         self,
         to: str,
         what: Callable[..., Any] | Registered,
-        timeout: float = -1,
+        timeout: float | None,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
         idempotent: bool = False,
@@ -332,14 +322,13 @@ class Endpoint:
 
         With *ref_id* the result stays there under that name, and the future is of its arrival.
         """
-        limit = self._timeout if timeout == -1 else self.limit(timeout)
         flags, data, frames = self._call(what, args, kwargs, to)
         future: RpcFuture[Any] = RpcFuture(self, to)
         if flags or idempotent:
             flags |= IDEMPOTENT if idempotent else 0
             if type(what) is Registered and ref_id is None:
-                future = RegisteredFuture(self, to, what, (flags, data, frames, limit))
-        future._number = self._peers[to].call_async(future, flags, data, frames, limit, ref_id)
+                future = RegisteredFuture(self, to, what, (flags, data, frames), timeout)
+        future._number = self._peers[to].call_async(future, flags, data, frames, timeout, ref_id)
         if not flags & ~IDEMPOTENT:
             self._note_arrival(future, to, what)
         return future
@@ -367,7 +356,7 @@ class Endpoint:
         self,
         to: str,
         what: Callable[..., Any] | Registered,
-        timeout: float = -1,
+        timeout: float | None,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
         idempotent: bool = False,

@@ -16,9 +16,10 @@ from pparallel.errors import CallTimeoutError, PparallelError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.future import CANCELLED, FINISHED, TorchFuture, Watcher, log_unasked
 from pparallel.runtime.rpc import context
-from pparallel.runtime.rpc.codec import NOT_REGISTERED, OK, SUCCESS, Item, Registered
+from pparallel.runtime.rpc.codec import NOT_REGISTERED, OK, SUCCESS, Call, Item, Registered
 from pparallel.runtime.rpc.directory import FIND
 from pparallel.runtime.rpc.service import Reply
+from pparallel.runtime.timeouts import deadline_of, left
 
 if TYPE_CHECKING:
     from pparallel.runtime.rpc.endpoint import Endpoint
@@ -182,10 +183,15 @@ class RegisteredFuture(RpcFuture[T], Generic[T]):
     """The result of a registered function, whose call follows it to where it has moved."""
 
     def __init__(
-        self, endpoint: Endpoint, to: str, name: Registered, call: tuple[Any, ...]
+        self,
+        endpoint: Endpoint,
+        to: str,
+        name: Registered,
+        call: Call,
+        timeout: float | None,
     ) -> None:
         super().__init__(endpoint, to)
-        self._name, self._sent = name, call
+        self._name, self._sent, self._deadline = name, call, deadline_of(timeout)
 
     @override
     def answer(self, item: Item, frames: Frames) -> None:
@@ -203,7 +209,7 @@ class RegisteredFuture(RpcFuture[T], Generic[T]):
                 elif not self.done():
                     self._number = 0  # that of the call there is not that of the next
                     self._to, peer = entry[0], endpoint.peer(entry[0])
-                    self._number = peer.call_async(self, *self._sent)
+                    self._number = peer.call_async(self, *self._sent, left(self._deadline))
                     if self.cancelled():  # meanwhile
                         peer.cancel(self._number)
             except Exception as error:  # noqa: BLE001 - goes to whoever waits
@@ -211,8 +217,8 @@ class RegisteredFuture(RpcFuture[T], Generic[T]):
 
         try:
             first = endpoint.member.names[0]
-            name_there = (group, "service", key)
-            asked = endpoint.ask_async(first, FIND, name_there, timeout=self._sent[-1])
+            wanted, remaining = (group, "service", key), left(self._deadline)
+            asked = endpoint.ask_async(first, FIND, wanted, timeout=remaining)
             asked.add_done_callback(found)
         except PparallelError as error:
             self.fail(error)

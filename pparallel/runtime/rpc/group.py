@@ -27,7 +27,7 @@ from pparallel.runtime.rpc.endpoint import Endpoint
 from pparallel.runtime.rpc.future import RpcFuture
 from pparallel.runtime.rpc.refs import RemoteRef
 from pparallel.runtime.rpc.service import Reply, Service
-from pparallel.runtime.rpc.timeouts import DEFAULT, seconds
+from pparallel.runtime.timeouts import DEFAULT, deadline_of, left, limit
 
 if TYPE_CHECKING:
     from pparallel.runtime.memory import Arena
@@ -128,7 +128,7 @@ class ServiceGroup:
     @property
     def default_timeout(self) -> float | None:
         """Seconds that the job's calls have where they say nothing of it; None: no limit."""
-        return self._endpoint.limit(-1)
+        return self._endpoint.timeout
 
     @property
     def serializer(self) -> Serializer:
@@ -276,9 +276,12 @@ class ServiceGroup:
         if self._destroyed:
             raise ClosedError(f"group {self._name!r}", "was destroyed")
 
-    def _ask_first(self, key: str, body: object, timeout: float = -1) -> Reply:
-        endpoint = self._endpoint
-        return endpoint.ask(endpoint.member.names[0], key, body, timeout=endpoint.limit(timeout))
+    def _limit(self, timeout: float | None) -> float | None:
+        return limit(timeout, self._endpoint.timeout)
+
+    def _ask_first(self, key: str, body: object, timeout: float | None = DEFAULT) -> Reply:
+        first = self._endpoint.member.names[0]
+        return self._endpoint.ask(first, key, body, timeout=self._limit(timeout))
 
     def _undo(self, key: str, body: object) -> Any:
         """Have the first member undo what has failed here; return its answer if it comes soon."""
@@ -405,9 +408,9 @@ class RpcGroup(ServiceGroup):
         """
         if timeout is not DEFAULT or type(args) is not tuple or kwargs is not None:
             _check("rpc_sync(to, func", args, kwargs)
-            timeout = seconds(timeout)
+            timeout = self._limit(timeout)
         else:
-            timeout = -1
+            timeout = self._endpoint.timeout
         return self._endpoint.call(self.member_name(to), func, timeout, args, kwargs, idempotent)
 
     @overload
@@ -431,9 +434,9 @@ class RpcGroup(ServiceGroup):
         """As :meth:`rpc_sync`, but return a future with ``wait()``."""
         if timeout is not DEFAULT or type(args) is not tuple or kwargs is not None:
             _check("rpc_async(to, func", args, kwargs)
-            timeout = seconds(timeout)
+            timeout = self._limit(timeout)
         else:
-            timeout = -1
+            timeout = self._endpoint.timeout
         return self._endpoint.call_async(
             self.member_name(to), func, timeout, args, kwargs, idempotent
         )
@@ -461,8 +464,8 @@ class RpcGroup(ServiceGroup):
         With *idempotent* it returns when the other member has got the request.
         """
         _check("remote(to, func", args, kwargs)
-        limit = seconds(timeout)
-        return self._endpoint.remote(self.member_name(to), func, limit, args, kwargs, idempotent)
+        timeout = self._limit(timeout)
+        return self._endpoint.remote(self.member_name(to), func, timeout, args, kwargs, idempotent)
 
     # -- services that all know by name -------------------------------------------------------
 
@@ -519,14 +522,15 @@ class RpcGroup(ServiceGroup):
             DirectoryError: nobody offers it.
         """
         _check("registered_sync(key", args, kwargs)
-        name, owner, limit = self._owner(key, seconds(timeout))
+        name, deadline = Registered(self._name, key), deadline_of(self._limit(timeout))
+        owner = self._owner(name, deadline)
         try:
-            return self._endpoint.call(owner, name, limit, args, kwargs, idempotent)
+            return self._endpoint.call(owner, name, left(deadline), args, kwargs, idempotent)
         except NotRegisteredHereError:
-            # It has moved since we were told: nothing was run, so asking again is safe.
+            # It has moved since it was found: nothing was run, so asking again is safe.
             self._endpoint.owners.pop(name, None)
-            name, owner, limit = self._owner(key, limit)
-            return self._endpoint.call(owner, name, limit, args, kwargs, idempotent)
+            owner = self._owner(name, deadline)
+            return self._endpoint.call(owner, name, left(deadline), args, kwargs, idempotent)
 
     def registered_async(
         self,
@@ -539,8 +543,9 @@ class RpcGroup(ServiceGroup):
     ) -> RpcFuture[Any]:
         """As :meth:`registered_sync`, but return a future with ``wait()``."""
         _check("registered_async(key", args, kwargs)
-        name, owner, limit = self._owner(key, seconds(timeout))
-        return self._endpoint.call_async(owner, name, limit, args, kwargs, idempotent)
+        name, deadline = Registered(self._name, key), deadline_of(self._limit(timeout))
+        owner = self._owner(name, deadline)
+        return self._endpoint.call_async(owner, name, left(deadline), args, kwargs, idempotent)
 
     def registered_remote(
         self,
@@ -553,8 +558,9 @@ class RpcGroup(ServiceGroup):
     ) -> RemoteRef[Any]:
         """As :meth:`registered_sync`, but leave the result there and return a reference."""
         _check("registered_remote(key", args, kwargs)
-        name, owner, limit = self._owner(key, seconds(timeout))
-        return self._endpoint.remote(owner, name, limit, args, kwargs, idempotent)
+        name, deadline = Registered(self._name, key), deadline_of(self._limit(timeout))
+        owner = self._owner(name, deadline)
+        return self._endpoint.remote(owner, name, left(deadline), args, kwargs, idempotent)
 
     # -- values that all know by name ---------------------------------------------------------
 
@@ -599,7 +605,7 @@ class RpcGroup(ServiceGroup):
         owner, ref_id = found
         ref = self._endpoint.refs.arrive(owner, ref_id, None)
         try:
-            ref._check(self._endpoint.limit(-1))
+            ref._check(self._endpoint.timeout)
         except DirectoryError as error:
             raise DirectoryError(f"{key!r} is not found on Group [{self._name}]") from error
         return ref
@@ -620,7 +626,7 @@ class RpcGroup(ServiceGroup):
                 call no longer counts.
             PeerLostError: a member ended, so that not all can come.
         """
-        self._meet("barrier", True, self._endpoint.limit(seconds(timeout)))
+        self._meet("barrier", True, self._limit(timeout))
 
     def destroy(self) -> None:
         """Leave the group: what this member paired and registered in it is gone.
@@ -653,30 +659,24 @@ class RpcGroup(ServiceGroup):
             self._undo(directory.YIELD, (*name, ref_id))
             raise
 
-    def _find(self, kind: str, key: str, timeout: float = -1) -> tuple[str, str] | None:
+    def _find(self, kind: str, key: str, timeout: float | None = DEFAULT) -> tuple[str, str] | None:
         self._live()
         name = self._name, kind, key
         found: tuple[str, str] | None = self._ask_first(directory.FIND, name, timeout).body
         return found
 
-    def _owner(self, key: str, timeout: float) -> tuple[Registered, str, float]:
-        """Return the member that offers *key*, and what is left of the time-out.
-
-        It is asked for once, then remembered until it ends.
-        """
-        name = Registered(self._name, key)
+    def _owner(self, name: Registered, deadline: float | None) -> str:
+        """Return the member that offers *name*: it is asked for once, and known until it ends."""
         self._live()
         owner = self._endpoint.owners.get(name)
         if owner is None or self._endpoint.has_lost(owner):
-            began = monotonic()
-            found = self._find("service", key, timeout)
+            found = self._find("service", name.key, left(deadline))
             if found is None:
                 where = f"Group [{self._name}]"
-                raise DirectoryError(f"{key!r} is not found on {where}: it is not registered in it")
+                message = f"{name.key!r} is not found on {where}: it is not registered in it"
+                raise DirectoryError(message)
             owner = self._endpoint.owners[name] = found[0]
-            if timeout > 0:
-                timeout = max(began + timeout - monotonic(), 0.001)
-        return name, owner, timeout
+        return owner
 
 
 def _check(how: str, args: object, kwargs: object) -> None:
@@ -704,7 +704,7 @@ def _rebind(name: str, members: Sequence[str]) -> RpcGroup:
 
 
 def enter(
-    endpoint: Endpoint, name: str, members: Sequence[str], timeout: float | None = -1
+    endpoint: Endpoint, name: str, members: Sequence[str], timeout: float | None = DEFAULT
 ) -> RpcGroup:
     """Return the group *name* of *members* when all of them have entered it.
 
@@ -719,8 +719,7 @@ def enter(
         raise ValueError(message)
     ticket = endpoint.refs.new_id()
     try:
-        limit = seconds(DEFAULT if timeout == -1 else timeout)
-        group._ask_first(directory.ENTER, (name, sorted(members), ticket), limit)
+        group._ask_first(directory.ENTER, (name, sorted(members), ticket), timeout)
     except BaseException as error:
         if not isinstance(error, Exception) or isinstance(error, CallTimeoutError | PeerLostError):
             group._undo(directory.LEAVE, name)

@@ -41,7 +41,7 @@ from pparallel.runtime.resources import start_thread
 from pparallel.runtime.rpc import context
 from pparallel.runtime.rpc.future import RpcFuture
 from pparallel.runtime.rpc.service import Reply, Request
-from pparallel.runtime.rpc.timeouts import DEFAULT, seconds
+from pparallel.runtime.timeouts import DEFAULT, deadline_of, left, limit
 
 if TYPE_CHECKING:
     from pparallel.runtime.rpc.endpoint import Endpoint
@@ -373,8 +373,8 @@ class RemoteRef(Generic[T]):
             PeerLostError: its owner ended.
             Exception: what the function that was to make it raised.
         """
-        left = self._check(self._endpoint.limit(seconds(timeout)))
-        value: T = self._endpoint.ask(self._owner, FETCH, self.ref_id, timeout=left).body
+        remaining = self._check(limit(timeout, self._endpoint.timeout))
+        value: T = self._endpoint.ask(self._owner, FETCH, self.ref_id, timeout=remaining).body
         return value
 
     def local_value(self) -> T:
@@ -409,29 +409,29 @@ class RemoteRef(Generic[T]):
                 f" by its name, ref.getattr({name!r}, timeout=...)"
             )
             raise TypeError(message)
-        return _call_remotely(self, "call", self.rpc_sync(timeout)._timeout, READ, name)
+        return _call_remotely(self, "call", limit(timeout, self._endpoint.timeout), READ, name)
 
     def rpc_sync(self, timeout: float | None = DEFAULT) -> MethodProxy:
         """Return a proxy whose methods run on the value and return their result."""
-        return MethodProxy(self, "call", -1 if timeout is DEFAULT else seconds(timeout))
+        return MethodProxy(self, "call", limit(timeout, self._endpoint.timeout))
 
     def rpc_async(self, timeout: float | None = DEFAULT) -> MethodProxy:
         """Return a proxy whose methods run on the value and return a future."""
-        return MethodProxy(self, "call_async", -1 if timeout is DEFAULT else seconds(timeout))
+        return MethodProxy(self, "call_async", limit(timeout, self._endpoint.timeout))
 
     def remote(self, timeout: float | None = DEFAULT) -> MethodProxy:
         """Return a proxy whose methods run on the value and return a reference."""
-        return MethodProxy(self, "remote", -1 if timeout is DEFAULT else seconds(timeout))
+        return MethodProxy(self, "remote", limit(timeout, self._endpoint.timeout))
 
-    def _check(self, limit: float | None) -> float | None:
-        """Raise why the owner does not hold the value; return what is left of *limit* seconds."""
+    def _check(self, timeout: float | None) -> float | None:
+        """Raise why the owner does not hold the value; return what is left of *timeout* seconds."""
         confirmed = self._confirmed
         if confirmed is None:
-            return limit
-        began = time.monotonic()
-        confirmed.result(limit)
+            return timeout
+        deadline = deadline_of(timeout)
+        confirmed.result(timeout)
         self._confirmed = None
-        return None if limit is None else max(began + limit - time.monotonic(), 0.001)
+        return left(deadline)
 
 
 def _special(name: str) -> Callable[..., Any]:
@@ -453,9 +453,9 @@ class MethodProxy:
     __slots__ = ("_how", "_ref", "_timeout")
     _how: str
     _ref: RemoteRef[Any]
-    _timeout: float
+    _timeout: float | None
 
-    def __init__(self, ref: RemoteRef[Any], how: str, timeout: float) -> None:
+    def __init__(self, ref: RemoteRef[Any], how: str, timeout: float | None) -> None:
         for name, value in zip(self.__slots__, (how, ref, timeout), strict=True):
             object.__setattr__(self, name, value)
 
@@ -515,9 +515,9 @@ class MethodProxy:
     def __enter__(self) -> Any:
         ref = _ref_at_once(self, "with")
         # Without limit there, so that an entry that comes too late is known, and undone.
-        entering = _call_remotely(ref, "call_async", 0, "__enter__")
+        entering = _call_remotely(ref, "call_async", None, "__enter__")
         try:
-            is_itself, entered = entering.result(ref._endpoint.limit(self._timeout))
+            is_itself, entered = entering.result(self._timeout)
         except BaseException:
             entering.add_done_callback(partial(_leave, ref))
             raise
@@ -541,7 +541,8 @@ def _ref_at_once(proxy: MethodProxy, what: str) -> RemoteRef[Any]:
 def _leave(ref: RemoteRef[Any], entering: RpcFuture[Any]) -> None:
     """Leave a context that has been entered after all."""
     if entering.has_result():
-        _call_remotely(ref, "call_async", -1, "__exit__", ref._endpoint.name, None)
+        endpoint = ref._endpoint
+        _call_remotely(ref, "call_async", endpoint.timeout, "__exit__", endpoint.name, None)
 
 
 class RemoteMethod(partial[Any]):
@@ -559,7 +560,7 @@ class RemoteMethod(partial[Any]):
 
 
 def _call_remotely(
-    ref: RemoteRef[Any], how: str, timeout: float, name: str, /, *args: Any, **kwargs: Any
+    ref: RemoteRef[Any], how: str, timeout: float | None, name: str, /, *args: Any, **kwargs: Any
 ) -> Any:
     is_there = ref._confirmed is None or ref._confirmed.done()
     arguments = (ref.ref_id, is_there, name, *args)

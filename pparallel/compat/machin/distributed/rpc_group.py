@@ -15,7 +15,7 @@ from pparallel.runtime import rpc
 from pparallel.runtime.rpc import RemoteRef, context
 from pparallel.runtime.rpc.directory import WORLD
 from pparallel.runtime.rpc.future import RpcFuture
-from pparallel.runtime.rpc.timeouts import DEFAULT
+from pparallel.runtime.timeouts import DEFAULT
 
 Kwargs = Mapping[str, Any] | None
 
